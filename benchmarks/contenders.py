@@ -56,9 +56,9 @@ def _script(name: str) -> Callable[[list[int]], list[str]]:
     return lambda ports: [str(HERE / "servers" / name), *map(str, ports)]
 
 
-def ours(servable: str) -> Callable[[list[int]], list[str]]:
+def ours(servable: str, *library: str) -> Callable[[list[int]], list[str]]:
     """The arguments of our server with one of servables/; the ports: HTTP, gRPC."""
-    return lambda ports: ["-m", "benchmarks.servers.ours", servable, *map(str, ports)]
+    return lambda ports: ["-m", "benchmarks.servers.ours", servable, *map(str, ports), *library]
 
 
 def _json(value: object) -> bytes:
@@ -103,6 +103,7 @@ SERVERS = {
     server.name: server
     for server in (
         Server("ours", None, 2, ours("add_one")),
+        Server("ours native", None, 2, ours("add_one", "pygrpc-native")),
         Server("litserve", "litserve", 1, _script("litserve_add_one.py")),
         Server("mosec", "mosec", 1, _script("mosec_add_one.py")),
         Server("mlserver", "mlserver", 2, _script("mlserver_add_one.py")),
@@ -144,6 +145,15 @@ CONTENDERS = (
         port=1,
     ),
     Contender("ours V2 gRPC", "ours", "grpc", _V2_CALL, _v2_request(), port=1),
+    Contender("ours V2 gRPC, native", "ours native", "grpc", _V2_CALL, _v2_request(), port=1),
+    Contender(
+        "ours gRPC, native",
+        "ours native",
+        "grpc",
+        "/mindspore.serving.proto.MSService/Predict",
+        _ms_request(),
+        port=1,
+    ),
     Contender(
         "MLServer V2 gRPC",
         "mlserver",

@@ -50,12 +50,14 @@ def python_with(environment: str, requirements: Sequence[str], unwanted: Sequenc
 
 
 @contextmanager
-def running(name: str, command: Sequence[str], ready: Callable[[], bool]) -> Iterator[float]:
+def running(
+    name: str, command: Sequence[str], ready: Callable[[], bool], limit: float = START_LIMIT
+) -> Iterator[float]:
     """Run `command` until the block ends; gives the seconds from start until `ready()` was true.
 
     `ready` is asked again and again; an OSError from it means "not yet".  What the process prints
     goes to benchmarks/.cache/logs/NAME.log.  Raises RuntimeError if it exits or is not ready in
-    START_LIMIT seconds.
+    `limit` seconds.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name}.log"
@@ -70,14 +72,16 @@ def running(name: str, command: Sequence[str], ready: Callable[[], bool]) -> Ite
             start_new_session=True,
         )
     try:
-        _wait_until(ready, process, log)
+        _wait_until(ready, process, log, limit)
         yield time.perf_counter() - started
     finally:
         _end(process)
 
 
-def _wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.perf_counter() + START_LIMIT
+def _wait_until(
+    ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, limit: float
+) -> None:
+    deadline = time.perf_counter() + limit
     last = "a wrong answer"
     while time.perf_counter() < deadline:
         if process.poll() is not None:
@@ -88,7 +92,7 @@ def _wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log
         except OSError as error:
             last = repr(error)
         time.sleep(0.01)
-    raise RuntimeError(f"no right answer in {START_LIMIT:.0f} s, last {last}; see {log}")
+    raise RuntimeError(f"no right answer in {limit:.0f} s, last {last}; see {log}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

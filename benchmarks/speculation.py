@@ -1,6 +1,6 @@
 """What guessing tokens gives: at most 16 against none, by how far an answer repeats earlier text.
 
-`python -m benchmarks.speculation [--seconds 200] [--tokens 96] [--only story] [--show] [MODEL]`
+`python -m benchmarks.speculation [--seconds 200] [--tokens 96] [--only story] [--draft D] [MODEL]`
 
 Both engines are open in one process and take turns request by request.  Every round has other
 texts, which share nothing with those of earlier rounds; the first one warms up.  Counted are tokens
@@ -109,11 +109,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96, help="of an answer")
     parser.add_argument("--only", default="", help="a part of a task's name")
     parser.add_argument("--show", action="store_true", help="print answers")
+    parser.add_argument("--draft", type=Path, help="a smaller model that guesses as well")
     parser.add_argument("model", nargs="?", type=Path, default=find_model())
     given = parser.parse_args()
     if given.model is None:
         parser.error(f"no model: {INSTALL}")
-    options = [{"kv_cache_memory": CACHE, "num_speculative_tokens": most} for most in (0, 16)]
+    options = [{"num_speculative_tokens": 0}, {"draft": given.draft}]
+    options = [{"kv_cache_memory": CACHE, **one} for one in options]
     off, on = (open_model(given.model, "openvino", make_config(one)) for one in options)
     assert isinstance(off.engine, Engine)
     assert isinstance(on.engine, Engine)

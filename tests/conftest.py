@@ -6,9 +6,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("all", deadline=None)  # how long an example takes says nothing here
+# The same examples on every machine, however long they take there.  What random ones find is for
+# `make fuzz` and for `pytest --hypothesis-profile=default`.
+settings.register_profile(
+    "all",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("all")
 
 # Set by the MindIR backend for its own process; another runtime in this one must not read it.

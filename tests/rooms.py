@@ -14,7 +14,7 @@ DOCUMENT = TOP / "ARCHITECTURE.md"
 
 # Used everywhere, or only forwarding old paths: arrows to and from them say nothing.
 BELOW = ("errors", "extras", "log", "loading", "metrics", "aio")
-LEFT_OUT = frozenset({"", *BELOW, "__main__", "master", "worker"})
+LEFT_OUT = frozenset({"", *BELOW, "__main__", "agent", "master", "worker"})
 
 Graph = Mapping[str, frozenset[str]]
 

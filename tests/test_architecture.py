@@ -25,14 +25,14 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"client", "execution", "dispatch", "frontends"}),
     frozenset({"server"}),
     frozenset({"cli"}),
-    frozenset({"__main__", "master", "worker"}),
+    frozenset({"__main__", "agent", "master", "worker"}),
 )
 # The same between the packages and modules of `llm`.
 LLM = f"{PACKAGE}.llm"
 LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"config", "step", "progress"}),
     frozenset({"checkpoint"}),
-    frozenset({"tokenization", "sampling"}),
+    frozenset({"tokenization", "sampling", "storage"}),
     frozenset({"grammar", "models"}),
     frozenset({"parallel"}),
     frozenset({"runtimes"}),
@@ -186,7 +186,7 @@ def test_the_table_of_layers_in_the_architecture_has_all_of_them_from_low_to_hig
     named = [frozenset(re.findall(r"`(\w+)`", row)) for row in rows[: rows.index("`cli`") + 1]]
     layers = [max(LAYER_OF[name] for name in names) for names in named]
     assert layers == sorted(layers)
-    assert frozenset().union(*named) == LAYER_OF.keys() - {"__main__", "master", "worker"}
+    assert frozenset().union(*named) == LAYER_OF.keys() - {"__main__", "agent", "master", "worker"}
 
 
 @pytest.mark.parametrize("path", pure_sources(), ids=name_of)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"grpc", "torch", "mindspore", "onnxruntime", "ray", "starlette", "httptools"}
 
@@ -23,7 +25,7 @@ def modules_after(statement: str) -> set[str]:
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     return set(json.loads(done.stdout))
 

@@ -9,6 +9,7 @@ import pytest
 
 from mindspore_serving import log
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 SCRIPT = """
 from mindspore_serving import log
@@ -37,7 +38,7 @@ def run(tmp_path):
             env={**env, "PYTHONPATH": os.getcwd(), **settings},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         return done.stderr
 
@@ -320,6 +321,6 @@ os._exit(0)
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert (done.returncode, done.stdout) == (0, "written\n"), done.stderr

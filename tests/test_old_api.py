@@ -16,6 +16,7 @@ from mindspore_serving.client import Client
 from tests.cli.commands import Command, run
 from tests.e2e.harness import eventually, workers
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 EXPORT = """
 import sys
@@ -363,7 +364,7 @@ def test_importing_the_old_register_loads_no_server():
         "print([n for n in ('grpc', 'mindspore_serving.dispatch') if n in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert done.stdout.strip() == "[]"
 

@@ -9,6 +9,7 @@ import pytest
 
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.proto import ms_service_pb2_grpc as pb_grpc
+from tests.waiting import PATIENCE
 
 pytest.importorskip("grpc_tools")
 ROOT = Path(__file__).parents[1]
@@ -18,7 +19,7 @@ HERE = ROOT / "mindspore_serving" / "proto"
 def test_generated_modules_are_up_to_date(tmp_path):
     environment = {**os.environ, "PYTHON": sys.executable}
     script = ROOT / "scripts" / "proto"
-    subprocess.run([str(script), str(tmp_path)], check=True, env=environment, timeout=60)
+    subprocess.run([str(script), str(tmp_path)], check=True, env=environment, timeout=PATIENCE)
     generated = sorted((tmp_path / "mindspore_serving" / "proto").iterdir())
     assert [path.name for path in generated] == [
         "inference_pb2.py",

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE = 60.0  # seconds, whatever else runs on the machine
+PATIENCE = 180.0  # seconds, whatever else runs on the machine
 
 T = TypeVar("T")
 

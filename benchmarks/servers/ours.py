@@ -1,4 +1,4 @@
-"""MindSpore Serving: `python -m benchmarks.servers.ours SERVABLE HTTP GRPC`."""
+"""MindSpore Serving: `python -m benchmarks.servers.ours SERVABLE HTTP GRPC [GRPC_LIBRARY]`."""
 
 import os
 import sys
@@ -10,15 +10,15 @@ from mindspore_serving import server
 SERVABLES = Path(__file__).resolve().parents[1] / "servables"
 
 
-def main(servable: str, http_port: str, grpc_port: str) -> None:
+def main(servable: str, http_port: str, grpc_port: str, library: str = "grpcio") -> None:
     config = server.ServableStartConfig(str(SERVABLES), servable, num_parallel_workers=1)
     if "TRACE_URL" in os.environ:
         server.start_tracing(os.environ["TRACE_URL"], float(os.environ["TRACE_RATIO"]))
     server.start_servables(config)
-    server.start_grpc_server(f"127.0.0.1:{grpc_port}")
+    server.start_grpc_server(f"127.0.0.1:{grpc_port}", grpc_library=library)
     server.start_restful_server(f"127.0.0.1:{http_port}", client_shared_memory=True)
     threading.Event().wait()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:5])

@@ -14,6 +14,7 @@ from pathlib import Path
 from mindspore_serving import __version__, extras
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.node_settings import (
+    ChatSettings,
     LoadLoraSettings,
     LoadSettings,
     LogLevelSettings,
@@ -26,7 +27,6 @@ from mindspore_serving.cli.node_settings import (
 )
 from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import (
-    ChatSettings,
     ConfigSettings,
     ServeSettings,
 )

@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 import sys
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -62,15 +63,18 @@ def _engines(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[st
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
     for name, words in bench_engines.arguments(settings).items():
-        print(f"{name}: starting", file=sys.stderr, flush=True)
+        _say(f"{name}: starting")
+        began = time.monotonic()
         try:
             with bench_engines.served(words, settings) as url:
-                found, _ = _servers(replace(settings, url=url), mix)
+                _say(f"{name}: ready after {time.monotonic() - began:.1f} s")
+                found, _ = _servers(replace(settings, url=url), mix, f"{name}, ")
                 memory = bench_engines.memory(url, settings)
         except InvalidInputs:
             raise
         except ServingError as error:
             refused[name] = str(error)
+            _say(f"{name}: not measured")
             continue
         for row in found["runs"]:
             load = f"{name}, {row['load']}"
@@ -80,11 +84,19 @@ def _engines(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[st
     return {"model": settings.url, "runs": rows, "not_measured": refused}, report
 
 
-def _servers(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[str]]:
-    """What was found of one server, or of two that are compared; and the lines to print."""
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _servers(
+    settings: BenchSettings, mix: Mix, title: str = ""
+) -> tuple[dict[str, Any], list[str]]:
+    """What was found of one server, or of two that are compared; and the lines to print.
+
+    With `title` each load is a line as soon as it is done."""
     urls = [settings.url, *[settings.compare] * bool(settings.compare)]
     targets = [_to_target(replace(settings, url=url)) for url in urls]
-    runs = _run(_measure(settings, mix, [target for target, _ in targets]))
+    runs = _run(_measure(settings, mix, [target for target, _ in targets], title))
     rows = [bench_summary.summarize(one) for one in runs]
     report = bench_summary.table(rows)
     found: dict[str, Any] = {"model": targets[0][1], "runs": rows}
@@ -101,15 +113,20 @@ def _ratios(runs: Sequence[Run], seed: int) -> list[Ratio]:
     return [one for first, second in pairs for one in bench_compare.ratios(first, second, seed)]
 
 
-async def _measure(settings: BenchSettings, mix: Mix, targets: Sequence[Target]) -> list[Run]:
+async def _measure(
+    settings: BenchSettings, mix: Mix, targets: Sequence[Target], title: str
+) -> list[Run]:
     """A run of each load; of two targets, one of each."""
     prompts = await _to_prompts(settings, mix, targets)
     runs: list[Run] = []
     loads = bench_profiles.loads(settings)
     while loads:
         load = loads.pop(0)
-        with tqdm(total=load.count * len(targets), disable=None, leave=False) as bar:
+        what, total = f"{title}{load.label}", load.count * len(targets)
+        with tqdm(desc=what, total=total, disable=None, leave=False) as bar:
             runs += await _load(targets, prompts, load, _counting(bar))
+        if title:
+            _say(f"{what}: {len(runs[-1].outcomes)} requests in {runs[-1].seconds:.1f} s")
         if settings.profile == "sweep" and len(runs) == 2:
             loads = bench_profiles.between(runs, settings)
     for target in targets:

@@ -11,7 +11,7 @@ from pathlib import Path
 from mindspore_serving.cli import openai
 from mindspore_serving.cli.conversation import Conversation
 from mindspore_serving.cli.endpoint import to_endpoint
-from mindspore_serving.cli.settings import ChatSettings
+from mindspore_serving.cli.node_settings import ChatSettings
 from mindspore_serving.cli.terminal import Lines, Screen, history_file
 from mindspore_serving.errors import InvalidInputs, ServingError, did_you_mean
 

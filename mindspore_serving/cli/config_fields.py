@@ -40,7 +40,11 @@ PER_SERVABLE = (
     "engine_option",
     "quantization",
     "max_model_len",
+    "prefix_cache_dir",
+    "prefix_cache_disk",
+    "pinned_prompts",
     "deterministic",
+    "draft",
     "adapter",
     "max_loras",
     "llm_option",
@@ -49,7 +53,18 @@ PER_SERVABLE = (
     "python",
     "environment",
 )
-FILES = ("tls_cert", "tls_key", "tls_ca", "api_key_file", "token_file", "python", "environment")
+FILES = (
+    "tls_cert",
+    "tls_key",
+    "tls_ca",
+    "api_key_file",
+    "token_file",
+    "python",
+    "environment",
+    "prefix_cache_dir",
+    "pinned_prompts",
+    "draft",
+)
 
 
 def is_path(name: str, value: Any) -> bool:

@@ -143,3 +143,27 @@ class LogLevelSettings(Access):
     http: str = option(
         f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings(Access):
+    """`mindspore-serving chat`."""
+
+    url: str = positional("http://IP:PORT of the server", metavar="URL")
+    prompt: str = option("", "answer this and end", metavar="TEXT")
+    model: str = option("", "name of the model (default: the first)", metavar="NAME")
+    system: str = option("", "system prompt", metavar="TEXT")
+    load: str | None = option(None, "go on with a conversation that /save wrote")
+    history: bool = option(
+        True, "keep what is typed, in ~/.local/state/mindspore-serving/chat_history (default: yes)"
+    )
+    temperature: float | None = option(
+        None, "0 for the likeliest words (default: the server's)", type=float, metavar="T"
+    )
+    top_p: float | None = option(
+        None, "draw from the likeliest words that have this share", type=float, metavar="P"
+    )
+    max_tokens: int | None = option(
+        None, "longest answer (default: the server's)", type=int, metavar="N"
+    )
+    timeout: float = option(300.0, "seconds to wait for more of an answer")

@@ -62,6 +62,11 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
     names = ("runtime", "quantization", "max_model_len", "engine", "deterministic")
     given = {name: getattr(settings, name) for name in names}
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    for name in ("prefix_cache_dir", "pinned_prompts", "draft"):
+        if path := getattr(settings, name):
+            options[name] = _absolute(path)
+    if settings.prefix_cache_dir:
+        options["prefix_cache_disk"] = int(settings.prefix_cache_disk)
     if settings.adapter:
         found = to_values("--adapter", settings.adapter)
         options["adapters"] = {name: str(path) for name, path in found.items()}

@@ -185,6 +185,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             allow_loading=settings.allow_loading,
             client_shared_memory=settings.client_shared_memory,
             front_ends=settings.front_ends,
+            grpc_library=settings.grpc_library,
         )
 
 

@@ -44,6 +44,9 @@ class ServeSettings:
     no_http: bool = option(False, "no RESTful server")
     no_grpc: bool = option(False, "no gRPC server")
     front_ends: int = option(1, "processes that serve the ports; see docs/deploy.md")
+    grpc_library: str = option(
+        "grpcio", "pygrpc-native is faster; see docs/deploy.md", choices=("grpcio", "pygrpc-native")
+    )
     wait: bool = option(False, "listen when everything is loaded, not before")
     device_type: str | None = option(
         None,
@@ -231,8 +234,24 @@ class ServeSettings:
         None, "language models: weights of fewer bits", choices=("int8", "int4")
     )
     max_model_len: int = option(0, "language models: most tokens of a prompt and its answer")
+    prefix_cache_dir: str = option(
+        "",
+        "language models: keep what was computed of prompts there, to be found after a restart",
+        metavar="DIR",
+    )
+    prefix_cache_disk: float = option(
+        4.0 * 2**30, "... in files of at most so many bytes (default: 4 GiB)", metavar="BYTES"
+    )
+    pinned_prompts: str = option(
+        "",
+        "language models: compute the prompts in this YAML file at the start, and keep them in the "
+        "cache; see docs/llm.md",
+    )
     deterministic: bool = option(
         False, "language models: the same tokens to the bit in any batch; with --runtime torch"
+    )
+    draft: str = option(
+        "", "language models: a smaller one with the same tokenizer, which guesses", metavar="PATH"
     )
     adapter: tuple[str, ...] = option(
         (),
@@ -271,27 +290,3 @@ class ConfigSettings(ServeSettings):
 
     show: bool = option(False, "print the configuration that `serve` would have (the default)")
     schema: bool = option(False, "print the JSON schema of configuration files, for editors")
-
-
-@dataclass(frozen=True, slots=True)
-class ChatSettings(Access):
-    """`mindspore-serving chat`."""
-
-    url: str = positional("http://IP:PORT of the server", metavar="URL")
-    prompt: str = option("", "answer this and end", metavar="TEXT")
-    model: str = option("", "name of the model (default: the first)", metavar="NAME")
-    system: str = option("", "system prompt", metavar="TEXT")
-    load: str | None = option(None, "go on with a conversation that /save wrote")
-    history: bool = option(
-        True, "keep what is typed, in ~/.local/state/mindspore-serving/chat_history (default: yes)"
-    )
-    temperature: float | None = option(
-        None, "0 for the likeliest words (default: the server's)", type=float, metavar="T"
-    )
-    top_p: float | None = option(
-        None, "draw from the likeliest words that have this share", type=float, metavar="P"
-    )
-    max_tokens: int | None = option(
-        None, "longest answer (default: the server's)", type=int, metavar="N"
-    )
-    timeout: float = option(300.0, "seconds to wait for more of an answer")

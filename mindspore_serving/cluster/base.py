@@ -16,7 +16,8 @@ from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 class Needs:
     """What a worker needs of the machine that it runs on.
 
-    `device_type` is "none" for any; `labels` are those that its machine must have.
+    `device_type` is "none" for any; `labels` are those that its machine must have; `slots` are how
+    many it takes there, one for each process that computes.
     """
 
     servable: str = ""
@@ -27,6 +28,7 @@ class Needs:
     patience: float = 0.0  # seconds that it may wait for a place
     python: str = ""  # the interpreter, if it is not ours
     environment: str = ""  # a directory that lists the packages of an interpreter to make
+    slots: int = 1
 
 
 ANYTHING = Needs()

@@ -17,7 +17,7 @@ class Machine:
     """What one machine offers, and what runs there."""
 
     name: str  # "" is the master's own
-    slots: int | None = None  # most workers; None for any number
+    slots: int | None = None  # that its workers may take; None for any number
     device_type: str = "none"  # "none": the workers find out
     device_ids: tuple[int, ...] = ()  # none: a worker may have any
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -39,8 +39,8 @@ class Machine:
             return "it is not the master's machine"
         if self.is_leaving:
             return "it is leaving"
-        if self.slots is not None and len(self.workers) >= self.slots:
-            return f"its {self.slots} slots are taken" if self.slots else "it has no slots"
+        if problem := self._shortage(needs):
+            return problem
         if needs.device_type != "none" and self.device_type not in ("none", needs.device_type):
             return f"it offers {self.device_type}, not {needs.device_type}"
         if any(self.labels.get(name) != value for name, value in needs.labels.items()):
@@ -48,6 +48,19 @@ class Machine:
         if needs.device_id is not None and self.free_device(needs) is None:
             return "its devices are taken"
         return ""
+
+    def _shortage(self, needs: Needs) -> str:
+        """Why the slots are too few; "" if there are enough."""
+        if self.slots is None:
+            return ""
+        free = self.slots - sum(one.slots for one in self.workers.values())
+        if needs.slots <= free:
+            return ""
+        if not self.slots:
+            return "it has no slots"
+        if needs.slots == 1:
+            return f"its {self.slots} slots are taken"
+        return f"{free} of its {self.slots} slots are free, and {needs.slots} ranks need one each"
 
     def count(self, servable: str) -> int:
         """The workers of a servable."""
@@ -62,6 +75,12 @@ def choose(needs: Needs, machines: Iterable[Machine], now: float) -> Machine | N
         return is_avoided, machine.count(needs.servable), len(machine.workers)
 
     return min((one for one in machines if not one.problem(needs)), key=cost, default=None)
+
+
+def is_too_large(needs: Needs, machines: Iterable[Machine]) -> bool:
+    """Whether such a worker takes more slots than any of the machines has that offer some."""
+    most = [one.slots for one in machines if one.slots != 0]
+    return bool(most) and all(slots is not None and slots < needs.slots for slots in most)
 
 
 def why_none(needs: Needs, machines: Iterable[Machine]) -> str:

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, Place
-from mindspore_serving.cluster.nodes import Machine, choose, why_none
+from mindspore_serving.cluster.nodes import Machine, choose, is_too_large, why_none
 from mindspore_serving.errors import InvalidInputs, NoPlace, ResourceShortage
 
 SOON = 10.0  # seconds; a worker that fails earlier may have failed because of its machine
 AVOID_SECONDS = 60.0
+JOIN_SECONDS = 60.0  # that a worker waits at most which is too large for every machine there is
 
 
 class SpreadingLauncher:
@@ -70,10 +71,12 @@ class SpreadingLauncher:
 
     async def _wait_for_place(self, name: str, needs: Needs) -> Machine:
         loop = asyncio.get_running_loop()
-        end = loop.time() + needs.patience
+        began, end = loop.time(), loop.time() + needs.patience
         is_first = True
         while (machine := choose(needs, self._launchers, loop.time())) is None:
             problem = f"{name} waits: {why_none(needs, self._launchers)}"
+            if is_too_large(needs, self._launchers):
+                end = min(end, began + JOIN_SECONDS)  # a larger one may join
             if self._is_closed or loop.time() >= end:
                 raise NoPlace(problem)
             if is_first:

@@ -5,6 +5,7 @@ Frozen data, no checks: `server.config` makes it from checked arguments.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import msgspec
@@ -94,6 +95,13 @@ class Deployment:
     def name(self) -> str:
         """What clients call it."""
         return self.alias or self.servable_name
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes over which each worker of a bare language model cuts it; a wrong option, which
+        the worker refuses, counts as 1."""
+        sizes = (self.llm_options.get(f"{kind}_parallel") for kind in ("tensor", "pipeline"))
+        return prod(size for size in sizes if isinstance(size, int) and size > 0)
 
     @property
     def num_extra_workers(self) -> int:

@@ -66,6 +66,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         is_stream: chunks as they come; else all of an answer at its end.
         has_tokens: chunks have their tokens, with log-probabilities if `params` asks for them.
         has_prompt_tokens: `Started` has the prompt's tokens.
+        has_markdown: pictures may be in a prompt that is text, as `![](url)`.
         must_fit: refuse, with reason "context", if prompt and `max_tokens` are longer than the
             context; else the answer is cut off where the context ends.
         adapter: name of a LoRA adapter, "" for none.
@@ -88,10 +89,16 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     is_stream: bool = False
     has_tokens: bool = False
     has_prompt_tokens: bool = False
+    has_markdown: bool = False
     must_fit: bool = False
     adapter: str = ""
     cache_salt: str = ""
     priority: int = 0
+
+    @property
+    def markdown(self) -> str:
+        """The text that may have pictures; "" if there is none."""
+        return self.prompt if self.has_markdown and isinstance(self.prompt, str) else ""
 
 
 class Tokenize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tokenize"):

@@ -16,8 +16,7 @@ from mindspore_serving.dispatch.adapter_calls import AdapterCalls
 from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.dispatch.request import Answer, RequestPart, Way
 from mindspore_serving.errors import StartError, TooLarge
-from mindspore_serving.ipc import status
-from mindspore_serving.ipc.arena import TRIM_SECONDS
+from mindspore_serving.ipc import arena, status
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
@@ -123,12 +122,11 @@ class Link:
         self._send(CallReply(WorkReply(call_id, payloads, to_faults(reply.faults), rejected)))
 
     def trim(self) -> float:
-        """Give back shared memory that is not used any more, some at a time.  The seconds until
-        this is to be called again."""
-        if self.closed.done():
-            return TRIM_SECONDS
-        self._send_freed()
-        return self._launched.arena.trim()
+        """Give unused shared memory back, some at a time.  The seconds until the next call."""
+        if not self.closed.done():
+            self._send_freed()
+            return self._launched.arena.trim()
+        return arena.TRIM_SECONDS
 
     def set_log_level(self, level: str | None) -> None:
         """The level that `log.set_level` was given here is to be the worker's."""
@@ -274,10 +272,7 @@ class Link:
     def _reply(self, reply: WorkReply) -> Reply:
         if reply.rejected is not None:
             return Reply(failure=reply.rejected.to_error())
-        instances = [
-            payload if type(payload) is bytes else self._take(payload)
-            for payload in reply.instances
-        ]
+        instances = [one if type(one) is bytes else self._take(one) for one in reply.instances]
         if reply.faults is None:
             return Reply(instances, None, None, reply.is_last, reply.has_output)
         faults = [None if fault is None else fault.to_error() for fault in reply.faults]

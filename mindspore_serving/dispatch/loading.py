@@ -42,6 +42,7 @@ def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> 
         patience=patience,
         python=deployment.python,
         environment=deployment.environment,
+        slots=deployment.num_ranks,
     )
 
 

@@ -110,10 +110,7 @@ class GrpcServer:
             reason = str(error)
             if not isinstance(error, StartError):
                 reason = "is it in use, or not of this machine?"
-            raise StartError(
-                "Serving Error: Serving gRPC server start failed, create server failed, "
-                f"address {self.address.text}: {reason}"
-            ) from error
+            raise StartError(cannot_listen(self.address, reason)) from error
         return server
 
     def _remove_dead_socket(self) -> None:
@@ -122,6 +119,14 @@ class GrpcServer:
         with suppress(OSError):
             if path and stat.S_ISSOCK(os.stat(path).st_mode):
                 os.unlink(path)
+
+
+def cannot_listen(address: Address, reason: str) -> str:
+    """What is reported when `address` cannot be bound."""
+    return (
+        "Serving Error: Serving gRPC server start failed, create server failed, "
+        f"address {address.text}: {reason}"
+    )
 
 
 async def _end(server: grpc.aio.Server, grace: float) -> None:

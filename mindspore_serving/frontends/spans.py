@@ -18,6 +18,7 @@ from mindspore_serving.tracing.request_span import RequestSpan, Tracer, current
 from mindspore_serving.tracing.span import REQUEST_ID, Attribute
 from mindspore_serving.wire import status
 
+ROUTE = "mindspore_serving.route"  # in a scope: the route that another process has found
 _ANY = "/{path}"  # the route of what has none
 # Paths that are asked every few seconds, by probes and by Prometheus.
 _QUIET = (b"/health", b"/livez", b"/readyz", b"/metrics", b"/v2/health/")
@@ -70,6 +71,8 @@ def end_http(span: RequestSpan, code: int, route: str) -> None:
 
 def route_of(scope: Mapping[str, Any]) -> str:
     """The path of the route that Starlette has found, as it was declared; "" if there is none."""
+    if ROUTE in scope:
+        return str(scope[ROUTE])
     endpoint = scope.get("endpoint")  # may have several routes
     for one in scope["router"].routes if endpoint else ():
         route = one.route if isinstance(one, RouteIf) else one

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from mindspore_serving.errors import InvalidInputs, Overloaded
 
@@ -32,16 +33,26 @@ class EngineConfig:
         pipeline_parallel: stages, processes of this machine, that each hold some of the layers; 1
             is none.  `kv_cache_memory` is of all stages together, `num_threads` of each: with so
             many cores for every stage, they work at the same time.  Not with `tensor_parallel`.
-            Runtimes "openvino" and "torch".
+            Runtimes "openvino", "torch", and "mindir" of files that are cut for as many ranks.
         graph_mode: compile the model into static graphs at the start, where the runtime otherwise
             launches its operators one by one; runtime "mindspore" only.
         deterministic: an answer is the same to the bit whatever else is in its steps, but slower;
             runtime "torch" on a CPU in f32, without adapters, mixtures of experts and ranks.
         enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.
+        prefix_cache_dir: a directory in which the blocks of prompts are kept as well, so that they
+            are found after a restart; None keeps none.  Workers may share it.  Runtimes "openvino"
+            and "torch", without ranks; not of models with a state, nor of LoRA adapters.
+        prefix_cache_disk: bytes that the files there may take, those of other models too.
+        pinned_prompts: beginnings of prompts that are computed at the start and stay in the cache:
+            a YAML file, or what is in it: a list of texts, of lists of messages, or of mappings
+            with one of `prompt` and `messages`, and `tools`, `template_options`, `adapter` or
+            `cache_salt`.  Not of models with a state.
         num_speculative_tokens: most tokens of a sequence that are guessed from earlier text and
-            verified in one step; 0 none; None: 16 where the model computes in float32, else 0,
-            since a text would change with what was guessed; also 0 with `graph_mode`, which would
-            compile graphs for them.
+            verified in one step; 0 none; None: 16, but 0 where layers keep a state, which a wrong
+            guess would spoil, and with `graph_mode`, which would compile graphs for them.
+        draft: directory or GGUF file of a smaller model with the same tokenizer, which guesses as
+            well.  It computes on the same runtime, without adapters.  `kv_cache_memory` is that of
+            both together.  Not for models with layers that keep a state, and not with ranks.
         adaptive_speculation: guess only as many as raise tokens per second, by what was measured;
             without it as many as there are.
         max_ngram, min_ngram: how many last tokens must come before for a guess, and how many are
@@ -89,7 +100,11 @@ class EngineConfig:
     graph_mode: bool = False
     deterministic: bool = False
     enable_prefix_caching: bool = True
+    prefix_cache_dir: str | None = None
+    prefix_cache_disk: int = 4 << 30
+    pinned_prompts: str | Sequence[Any] = ()
     num_speculative_tokens: int | None = None
+    draft: str | Path | None = None
     adaptive_speculation: bool = True
     max_ngram: int = 32
     min_ngram: int = 3
@@ -120,6 +135,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _check_counts(self)
+        _check_prefix_cache(self)
         if not isinstance(self.adapters, Mapping):
             raise InvalidInputs(f"adapters is {self.adapters!r}, expected name -> directory")
         hosts = self.image_hosts
@@ -147,16 +163,37 @@ class EngineConfig:
                 f"tensor_parallel is {self.tensor_parallel} and pipeline_parallel "
                 f"{self.pipeline_parallel}, expected 1 for one of them: they cannot be combined"
             )
+        _check_draft(self)
         if self.max_ngram < self.min_ngram:
             raise InvalidInputs(
                 f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"
             )
 
-    def most_guesses(self, *, can_guess: bool) -> int:
-        """Of a sequence in a step; `can_guess` is whether guesses change nothing."""
-        if self.num_speculative_tokens is None:
-            return _MOST_GUESSES if can_guess and not self.graph_mode else 0
-        return self.num_speculative_tokens
+    @property
+    def asks_for_guesses(self) -> bool:
+        """Whether the operator wants them wherever they are possible."""
+        return bool(self.num_speculative_tokens or self.draft)
+
+    def most_guesses(self, *, has_states: bool) -> int:
+        """Of a sequence in a step; `has_states` is whether layers keep a state."""
+        if self.num_speculative_tokens is not None:
+            return self.num_speculative_tokens
+        return 0 if has_states or self.graph_mode else _MOST_GUESSES
+
+
+def _check_draft(config: EngineConfig) -> None:
+    if config.draft is None:
+        return
+    if not isinstance(config.draft, str | Path) or not str(config.draft):
+        raise InvalidInputs(f"draft is {config.draft!r}, expected a directory or a GGUF file")
+    reasons = {
+        "num_speculative_tokens=0, which makes no guesses": config.num_speculative_tokens == 0,
+        "graph_mode, which compiles one model": config.graph_mode,
+        "tensor_parallel or pipeline_parallel, whose ranks share one model": config.num_ranks > 1,
+    }
+    for reason, is_given in reasons.items():
+        if is_given:
+            raise InvalidInputs(f"draft is {str(config.draft)!r} beside {reason}: leave one out")
 
 
 def _check_counts(config: EngineConfig) -> None:
@@ -168,6 +205,21 @@ def _check_counts(config: EngineConfig) -> None:
         if not is_int or value < low or (high is not None and value > high):
             accepted = f"an int >= {low}" if high is None else f"an int of {low} to {high}"
             raise InvalidInputs(f"{name} is {value!r}, expected {accepted}")
+
+
+def _check_prefix_cache(config: EngineConfig) -> None:
+    if config.pinned_prompts and not config.enable_prefix_caching:
+        raise InvalidInputs("pinned_prompts are given, which need enable_prefix_caching")
+    if not config.prefix_cache_dir:
+        return
+    given = f"prefix_cache_dir is {str(config.prefix_cache_dir)!r}"
+    if not config.enable_prefix_caching:
+        raise InvalidInputs(f"{given}, which needs enable_prefix_caching")
+    if config.num_ranks > 1:
+        raise InvalidInputs(
+            f"{given}, but the model is cut over {config.num_ranks} ranks, which keep no blocks on "
+            "disk; leave it out"
+        )
 
 
 def check_room(config: EngineConfig, noun: str, count: int, held: int, new: int) -> None:
@@ -200,6 +252,7 @@ _COUNTS: dict[str, tuple[int, int | None]] = {
     "max_num_waiting": (1, None),
     "max_num_waiting_tokens": (1, None),
     "kv_cache_memory": (1, None),
+    "prefix_cache_disk": (1, None),
     "num_threads": (1, None),
     "preparation_memory": (1 << 20, None),
 }

@@ -1,15 +1,19 @@
 """Writes a Llama-shaped checkpoint as MindIR files, with MindSpore on a CPU in float32.
 
-    python -m mindspore_serving.llm.export_mindir SOURCE TARGET
+    python -m mindspore_serving.llm.export_mindir SOURCE TARGET [--ranks N]
 
 TARGET has prefill.mindir (any number of new tokens) and decode.mindir (one), both over any batch
 and any past; argmax.mindir and topk.mindir, which choose tokens; config.json and what else SOURCE
 has beside its weights.  A model over 1 GiB is written as prefill_graph.mindir with its weights in
 prefill_variables/, and decode likewise.  The runtime "mindir" serves such a directory.
+
+With `ranks` the layers are cut into as many stages, and the two graphs of each are in rank_0,
+rank_1 and so on.  "mindir" serves that with the option `pipeline_parallel`.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +28,19 @@ from mindspore_serving.llm.checkpoint.conversion import (
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.parallel.part import cut_layers
 from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.runtimes.mindir.cut import RankFile, rank_directory
 from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, exportable
 
 TOP_K = 100  # tokens that topk.mindir keeps, fewer if the vocabulary is smaller
 
 
-def export_mindir(source: str | Path, target: str | Path) -> None:
+def export_mindir(source: str | Path, target: str | Path, ranks: int = 1) -> None:
     """Write the checkpoint `source` as MindIR to `target`, which appears when it is complete.
 
     Quantised weights become floats.  Raises StartError: a source that is broken or not shaped like
-    Llama, different windows of layers, a target that exists, no MindSpore.
+    Llama, different windows of layers, a target that exists, no MindSpore, more ranks than layers.
     """
     source, target = Path(source), Path(target)
     check_is_new(target)
@@ -42,16 +48,18 @@ def export_mindir(source: str | Path, target: str | Path) -> None:
     spec = exportable(checkpoint.config)
     config = {k: value for k, value in checkpoint.config.items() if k != "quantization_config"}
     with new_directory(target) as directory:
-        _write_graphs(directory, checkpoint, spec)
+        _write_graphs(directory, checkpoint, spec, ranks)
         write_other_files(source, directory, config)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit status."""
-    return run_command(export_mindir, arguments)
+    counts = {"ranks": "cut the layers for so many ranks (default: 1)"}
+    return run_command(export_mindir, arguments, counts=counts)
 
 
-def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> None:
+def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec, ranks: int) -> None:
+    stages = _stages(directory, spec, ranks)
     try:
         from mindspore_serving.llm.runtimes.mindir import export_cell, library
     except ModuleNotFoundError as error:
@@ -61,23 +69,37 @@ def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> N
 
     f32 = library.mindspore.float32
     logits = dynamic((None, spec.vocab_size), f32)
-    model = export_cell.DecoderCell(spec, Matrices(checkpoint, spec))
     top_k = export_cell.TopKCell(min(TOP_K, spec.vocab_size))
-    graphs: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
-        "prefill": lambda: (model, decoder_inputs(spec, None)),
-        "decode": lambda: (model, decoder_inputs(spec, 1)),
-        "argmax": lambda: (export_cell.ArgmaxCell(), [logits]),
-        "topk": lambda: (top_k, [logits, dynamic((None, 1), f32)]),
-    }
-    for name in progress(list(graphs), "to MindIR"):
-        cell, inputs = graphs[name]()
-        path = str(directory / name)
-        try:
-            library.mindspore.export(cell, *inputs, file_name=path, file_format="MINDIR")
-        except Exception as error:  # MindSpore raises every kind
-            raise StartError(f"{name} of {spec.architecture} was not exported: {error}") from error
+    for own, stage in progress(stages, "to MindIR"):
+        own.mkdir(exist_ok=True)
+        decoder = export_cell.DecoderCell(stage, Matrices(checkpoint, spec))
+        _write(own / "prefill", decoder, decoder_inputs(stage, None))
+        _write(own / "decode", decoder, decoder_inputs(stage, 1))
+    _write(directory / "argmax", export_cell.ArgmaxCell(), [logits])
+    _write(directory / "topk", top_k, [logits, dynamic((None, 1), f32)])
     for written in directory.rglob("*"):  # MindSpore leaves them readable by their owner alone
         written.chmod(0o755 if written.is_dir() else 0o644)
+    export = uuid.uuid4().hex
+    for rank, (own, _) in enumerate(stages if ranks > 1 else ()):
+        RankFile(rank, ranks, export).write(own)
+
+
+def _stages(directory: Path, spec: ModelSpec, ranks: int) -> list[tuple[Path, ModelSpec]]:
+    """Where the graphs of each rank are written, and with which layers."""
+    if not 1 <= ranks <= spec.num_layers:
+        raise StartError(f"ranks is {ranks}, expected 1 to {spec.num_layers}: one for each layer")
+    if ranks == 1:
+        return [(directory, spec)]
+    return [(rank_directory(directory, one), cut_layers(spec, one, ranks)) for one in range(ranks)]
+
+
+def _write(path: Path, cell: Any, inputs: list[Any]) -> None:
+    from mindspore_serving.llm.runtimes.mindir.library import mindspore
+
+    try:
+        mindspore.export(cell, *inputs, file_name=str(path), file_format="MINDIR")
+    except Exception as error:  # MindSpore raises every kind
+        raise StartError(f"{path.name}.mindir cannot be exported: {error}") from error
 
 
 if __name__ == "__main__":

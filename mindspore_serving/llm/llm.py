@@ -24,6 +24,7 @@ from mindspore_serving.llm.engine.request import to_token_ids
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.outputs import Answer, Completion, PendingAnswer
+from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.step import Vectors
@@ -67,6 +68,7 @@ class LLM:
             pictures=opened.pictures,
             tower=opened.tower,
         )
+        pin_prompts(opened, self._processor)
         self._default = SamplingParams(**opened.recommended)
         self._num_requests = 0
         assert isinstance(opened.engine, Engine | EncoderEngine)  # ours

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs, StartError
@@ -26,6 +26,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import AdapterNames
+from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
@@ -38,7 +39,10 @@ from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.pictures.forms import find_form
 from mindspore_serving.llm.pictures.reader import PictureReader, open_reader
 from mindspore_serving.llm.pictures.tower import Tower
-from mindspore_serving.llm.runtimes import RUNTIMES, open_runner
+from mindspore_serving.llm.runtimes import RUNTIMES
+from mindspore_serving.llm.runtimes.draft import open_runners
+from mindspore_serving.llm.step import StoringRunner
+from mindspore_serving.llm.storage.opening import open_blocks
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
 
 
@@ -163,7 +167,8 @@ class Opened:
             return f"{name}: engine {runtime}; {self.engine.describe()}"
         if not isinstance(self.engine, Engine):
             return f"{name}: runtime {runtime}; {self.engine.describe()}"
-        return f"{name}: runtime {runtime}; {self.engine.describe(self._weights())}"
+        draft = f"; draft model {Path(self.config.draft).name}" if self.config.draft else ""
+        return f"{name}: runtime {runtime}; {self.engine.describe(self._weights())}{draft}"
 
     def _weights(self) -> str:
         """How weights are stored, and what became of them."""
@@ -248,9 +253,14 @@ def _open_engine(
     if is_encoder(find_config(directory)):
         return EncoderEngine(Encoder.open(directory, config, runtime))
     eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
-    engine = Engine(open_runner(directory, runtime, config), tokenizer, config, eos_ids)
+    runner, draft = open_runners(directory, runtime, config, tokenizer)
+    engine = Engine(runner, tokenizer, config, eos_ids, draft=draft)
     try:
         engine.embedder.readout = open_last_readout(directory, engine.runner, config, tokenizer)
+        if config.prefix_cache_dir:
+            runner = cast(StoringRunner, engine.runner)
+            threads = open_blocks(directory, runtime, config, runner)
+            engine.keep_blocks(DiskCache(runner, engine.pool, threads))
     except BaseException:
         engine.close()
         raise

@@ -21,10 +21,19 @@ class Features:
     """Vectors in place of the embeddings of some of a row's tokens: those of pictures.
 
     `places` are int64 [n], from the row's first new token on; `vectors` float32 [n, hidden_size].
+    With `is_seen_whole`, places side by side are of one picture, whose tokens see one another, also
+    those behind them; a row does not end before the last of them.
     """
 
     places: npt.NDArray[np.int64]
     vectors: Vectors
+    is_seen_whole: bool = False
+
+    def ends(self) -> npt.NDArray[np.int64]:
+        """For each place, that behind the last of those side by side with it."""
+        lasts = np.append(np.flatnonzero(np.diff(self.places) != 1), len(self.places) - 1)
+        ends: npt.NDArray[np.int64] = self.places[lasts] + 1
+        return np.repeat(ends, np.diff(lasts, prepend=-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class StateSlots:
 
     A step reads slot `read` (-1: the text begins, nothing is read) and leaves the state after its
     last token in `write`.  That after its first `kept` new tokens, not all, is left in `snapshot`;
-    0 and -1 are for none.
+    0 and -1 are for none.  `read` may be `snapshot`, or `write` where there is no snapshot.
     """
 
     read: int
@@ -79,13 +88,16 @@ class Step:
 
     def features(self) -> Features | None:
         """Those of all rows, with places from the step's first token on; None if there are none."""
-        places, vectors, begin = [], [], 0
+        places, vectors, begin, is_seen_whole = [], [], 0, False
         for row in self.rows:
             if row.features is not None:
                 places.append(row.features.places + begin)
                 vectors.append(row.features.vectors)
+                is_seen_whole = row.features.is_seen_whole
             begin += len(row.tokens)
-        return Features(np.concatenate(places), np.concatenate(vectors)) if places else None
+        if not places:
+            return None
+        return Features(np.concatenate(places), np.concatenate(vectors), is_seen_whole)
 
 
 class RunnerLost(ServingError):
@@ -105,7 +117,6 @@ class Runner(Protocol):
     adapters: Collection[int]  # LoRA adapters that rows may name
     hidden_size: int  # of the vectors of an `EmbeddingRunner`; 0 if it is none
     rope_switch: int  # tokens beyond which all keys of a sequence are others; 0: they never are
-    is_rounded: bool  # it computes in 16 bits: logits change with what else is in the step
 
     def run(self, step: Step) -> Logits:
         """Compute `step`; float32 [total num_logits, vocab_size], rows in order.
@@ -140,6 +151,21 @@ class AdaptedRunner(Runner, Protocol):
 
     def unload_adapter(self, adapter: int) -> None:
         """Give its memory back; no row may name it any more."""
+        ...
+
+
+class StoringRunner(Runner, Protocol):
+    """A runner whose cache blocks can be kept elsewhere and put back."""
+
+    block_bytes: int  # of all keys and values of a block
+    block_format: str  # what they depend on beside tokens, model and options
+
+    def read_block(self, block: int) -> memoryview:
+        """A copy of the contents, `block_bytes` unsigned bytes."""
+        ...
+
+    def write_block(self, block: int, content: memoryview) -> None:
+        """Have `block` hold what was read before."""
         ...
 
 

@@ -98,6 +98,15 @@ ENGINES = (
     ),
     _counter("llm_prefix_cache_hits", "Tokens that were found there.", *SERVABLE),
     _counter(
+        "llm_prefix_cache_disk_hits",
+        "Tokens whose keys and values were read from disk into the prefix cache.",
+        *SERVABLE,
+    ),
+    _counter("llm_prefix_cache_disk_read_bytes", "Bytes of their files.", *SERVABLE),
+    _counter(
+        "llm_prefix_cache_disk_written_bytes", "Bytes of the files that were written.", *SERVABLE
+    ),
+    _counter(
         "llm_preemptions",
         "Times that a sequence gave its cache blocks to others, to be computed again.",
         *SERVABLE,

@@ -63,7 +63,7 @@ def declare_llm(
             is one of engine_options.  See docs/engines.md.
         engine_options: those of that engine, by its names.
         options: those of `EngineConfig`, such as `max_model_len`, `quantization`,
-            `kv_cache_memory` (bytes), `num_threads`, `adapters`.
+            `kv_cache_memory` (bytes), `num_threads`, `adapters`, `draft` (relative as `path`).
 
     Raises RuntimeError for a wrong argument, a second model, and outside a servable_config.py.
     """
@@ -75,11 +75,12 @@ def declare_llm(
     if declaration.language is not None:
         raise InvalidInputs("declare_llm was called twice: a servable has one language model")
     caller = os.path.abspath(sys._getframe(1).f_code.co_filename)
-    where = os.path.normpath(os.path.join(os.path.dirname(caller), path))
+    directory = os.path.dirname(caller)
+    where = os.path.normpath(os.path.join(directory, path))
     declaration.language = LanguageSpec(
         where,
         runtime,
-        options,
+        _located(options, directory),
         params or SamplingParams(),
         engine,
         _check_engine_options(engine_options),
@@ -96,6 +97,13 @@ def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declara
     where = os.path.join(directory, name)
     spec = LanguageSpec(where, runtime, given, engine=engine, engine_options=engine_options)
     return Declaration(name, language=spec)
+
+
+def _located(options: dict[str, Any], directory: str) -> dict[str, Any]:
+    """`options`, whose draft is relative to `directory`."""
+    if options.get("draft") is None:
+        return options
+    return {**options, "draft": os.path.join(directory, check_str("draft", options["draft"]))}
 
 
 def _check_path(path: object, engine: str) -> None:

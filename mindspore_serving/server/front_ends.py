@@ -17,6 +17,7 @@ from mindspore_serving.servable import check
 from mindspore_serving.server.ssl_config import SSLConfig
 
 MOST_FRONT_ENDS = 64
+GRPC_LIBRARIES = ("grpcio", "pygrpc-native")
 
 ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 
@@ -25,7 +26,7 @@ ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 class FrontEndOptions:
     """What is asked of an HTTP or gRPC server.  `max_message` is in bytes; with
     `client_shared_memory` clients of protocol v2 may name shared memory of this machine.  With
-    several `front_ends` each is a process of its own."""
+    several `front_ends` each is a process of its own.  `grpc_library` is one of GRPC_LIBRARIES."""
 
     address: str
     max_message: int
@@ -35,11 +36,24 @@ class FrontEndOptions:
     allow_loading: bool
     client_shared_memory: bool
     front_ends: int = 1
+    grpc_library: str = GRPC_LIBRARIES[0]
 
     def __post_init__(self) -> None:
         check.check_int("front_ends", self.front_ends, 1, MOST_FRONT_ENDS)
         check.check_bool("allow_loading", self.allow_loading)
         check.check_bool("client_shared_memory", self.client_shared_memory)
+        self._check_library()
+
+    def _check_library(self) -> None:
+        library = self.grpc_library
+        if library not in GRPC_LIBRARIES:
+            accepted = " or ".join(map(repr, GRPC_LIBRARIES))
+            raise InvalidField("grpc_library", f"is {library!r}, expected {accepted}")
+        if library != GRPC_LIBRARIES[0] and (self.tls is not None or self.front_ends > 1):
+            text = (
+                f"{library!r} has no TLS and serves with one front end; use {GRPC_LIBRARIES[0]!r}"
+            )
+            raise InvalidField("grpc_library", text)
 
     @classmethod
     def from_arguments(
@@ -52,6 +66,7 @@ class FrontEndOptions:
         *,
         may: tuple[bool, bool],
         front_ends: int,
+        grpc_library: str = GRPC_LIBRARIES[0],
     ) -> "FrontEndOptions":
         """Clients `may` load servables, and name shared memory.
 
@@ -80,6 +95,7 @@ class FrontEndOptions:
             limits,
             *may,
             front_ends,
+            grpc_library,
         )
 
 

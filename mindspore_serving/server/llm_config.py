@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.runtimes.mindir.cut import find_model
 from mindspore_serving.server.config import ServableStartConfig
 from mindspore_serving.server.llm_config_source import Block, Blocks, read_blocks
 
-DEFAULT_RUNTIME, MINDIR_RUNTIME = "openvino", "mindir"
+DEFAULT_RUNTIME, MINDIR_RUNTIME, AGENTS_RUNTIME = "openvino", "mindir", "agents"
 PAGED_LENGTH = 4096  # tokens of a sequence, where page_attention is on and nothing else is said
 _MINDIR = ("prefill.mindir", "decode.mindir")
 _TOKENS_IN_A_STEP = 512
@@ -46,6 +47,7 @@ class LlmConfig:
         options: those of `EngineConfig`.
         ip, port: where the server listens.
         form: of streams: "r21" as of serving_config.py, "bare" of yaml files, unless the file says.
+        ranks: processes over which the model is cut.
         agents: "ip:port" of each agent that the file names.
         unused: keys of the file that mean nothing here, as "block.key".
     """
@@ -57,6 +59,7 @@ class LlmConfig:
     ip: str
     port: int
     form: Literal["r21", "bare"]
+    ranks: int
     agents: tuple[str, ...]
     unused: tuple[str, ...]
 
@@ -88,7 +91,12 @@ def read_llm_config(path: str | Path) -> LlmConfig:
 
 def _to_config(blocks: Blocks, source: Path) -> LlmConfig:
     model, serving = _block(blocks, "model_config"), _block(blocks, "serving_config")
-    directory, runtime = _find_model(_block(blocks, "model_path"), model, source.parent)
+    paths = _block(blocks, "model_path")
+    directory, runtime = _find_model(paths, model, source.parent)
+    ranks = 1 if model.get("backend") == "kbk" else len(_paths(paths, "prefill_model"))
+    options = _options(model, _block(blocks, "pa_config"))
+    if ranks > 1 and runtime != AGENTS_RUNTIME:
+        options = {"pipeline_parallel": ranks, **options}
     ports = serving.get("agent_ports") or []
     if not isinstance(ports, list):
         raise InvalidInputs(f"serving_config.agent_ports is {ports!r}, expected a list of ports")
@@ -97,10 +105,11 @@ def _to_config(blocks: Blocks, source: Path) -> LlmConfig:
         name=_text(model, "model_config.model_name"),
         directory=directory,
         runtime=runtime,
-        options=_options(model, _block(blocks, "pa_config")),
+        options=options,
         ip=str(serving.get("server_ip") or "localhost"),
         port=_int(serving.get("server_port"), "serving_config.server_port"),
         form=_form(serving.get("stream_form", "r21" if source.suffix == ".py" else "bare")),
+        ranks=ranks,
         agents=tuple(f"{agent_ip}:{port}" for port in ports),
         unused=_unused(blocks),
     )
@@ -108,7 +117,7 @@ def _to_config(blocks: Blocks, source: Path) -> LlmConfig:
 
 def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
     """The model's directory, and the runtime for what is in it."""
-    given = _model_path(paths, model)
+    given = _model_path(paths, model, base)
     path = Path(os.path.normpath(base / given))
     directory = path if path.is_dir() else path.parent
     if not (directory / "config.json").is_file():
@@ -117,7 +126,8 @@ def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
             "of a Hugging Face model, or one that `python -m mindspore_serving.llm.export_mindir` "
             "has written, or a file in such a directory"
         )
-    has_graphs = all((directory / name).is_file() for name in _MINDIR)
+    places = (directory, directory / "rank_0")  # whole, or cut for ranks
+    has_graphs = any(all((place / name).is_file() for name in _MINDIR) for place in places)
     runtime = MINDIR_RUNTIME if has_graphs else DEFAULT_RUNTIME
     if path.suffix == ".mindir" and not has_graphs:
         missing = " and ".join(_MINDIR)
@@ -125,7 +135,7 @@ def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
     return directory, str(model.get("runtime") or runtime)
 
 
-def _model_path(paths: Block, model: Block) -> str:
+def _model_path(paths: Block, model: Block, base: Path) -> str:
     if model.get("backend") == "kbk":
         return _text(model, "model_config.model_cfg_path")
     prefill, decode = (_paths(paths, name) for name in ("prefill_model", "decode_model"))
@@ -136,12 +146,13 @@ def _model_path(paths: Block, model: Block) -> str:
             f"model_path has {len(prefill)} prefill_model and {len(decode)} decode_model, expected "
             "one of each rank"
         )
-    if len(prefill) > 1:
-        raise InvalidInputs(
-            f"model_path.prefill_model has {len(prefill)} files, so the model is cut up for as "
-            "many ranks; expected 1: a whole model"
-        )
-    return prefill[0]
+    if len(prefill) == 1:
+        return prefill[0]
+    ranks = ([str(base / path) for path in one] for one in (prefill, decode or prefill))
+    try:
+        return str(find_model(*ranks))
+    except StartError as error:
+        raise InvalidInputs(f"model_path: {error}") from None
 
 
 def _paths(block: Block, name: str) -> list[str]:

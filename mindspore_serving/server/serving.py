@@ -24,6 +24,7 @@ from mindspore_serving.frontends import grpc_health, ms_grpc, protocols
 from mindspore_serving.frontends.access import Responses
 from mindspore_serving.frontends.grpc_calls import CallGate
 from mindspore_serving.frontends.grpc_health import HealthService
+from mindspore_serving.frontends.grpc_native import NativeGrpcServer
 from mindspore_serving.frontends.grpc_reflection import ReflectionService
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.http.app import make_app
@@ -43,7 +44,7 @@ from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.adapter_control import AdapterControl
-from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
+from mindspore_serving.server.front_ends import GRPC_LIBRARIES, FrontEndOptions, HttpOptions
 from mindspore_serving.server.machines import Machines
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp
@@ -77,7 +78,7 @@ class Serving:
         )
         self._tasks: list[asyncio.Task[None]] = []  # what goes on until the end
         self.machines = Machines(self._launcher)
-        self._grpc: GrpcServer | None = None
+        self._grpc: GrpcServer | NativeGrpcServer | None = None
         self._http: HttpServer | FrontEnds | None = None
         self._pool: FrontEnds | None = None
         self._directory = ExitStack()  # of a socket that front ends connect to
@@ -164,7 +165,13 @@ class Serving:
         if options.front_ends > 1 and not where.path:
             await self._start_grpc_processes(options, handlers, closing)
             return
-        server = GrpcServer(where, handlers, options.limits, closing, self._responses)
+        arguments = where, handlers, options.limits, closing, self._responses
+        server: GrpcServer | NativeGrpcServer
+        if options.grpc_library == GRPC_LIBRARIES[0]:
+            server = GrpcServer(*arguments)
+        else:
+            fast = f"/{ms_grpc.SERVICE}/Predict", f"/{v2_service.SERVICE}/ModelInfer"
+            server = NativeGrpcServer(*arguments, fast=fast)
         await server.start(max_message, options.tls)
         self._grpc = server
 

@@ -117,6 +117,7 @@ def start_grpc_server(
     allow_loading: bool = False,
     client_shared_memory: bool = False,
     front_ends: int = 1,
+    grpc_library: str = "grpcio",
 ) -> None:
     """Serve clients over gRPC: the classic protocol and Open Inference Protocol v2.  May be called
     before or after `start_servables`.
@@ -133,6 +134,8 @@ def start_grpc_server(
             which tensors are read and to which they are written.
         front_ends: processes that serve the port, 1 to 64, for machines with many cores; 1
             (default) is this process.  The same for both servers.
+        grpc_library: "grpcio" (default), or "pygrpc-native", which is several times as fast and
+            has no TLS and few limits; see docs/deploy.md.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -141,7 +144,10 @@ def start_grpc_server(
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(
-            *arguments, may=(allow_loading, client_shared_memory), front_ends=front_ends
+            *arguments,
+            may=(allow_loading, client_shared_memory),
+            front_ends=front_ends,
+            grpc_library=grpc_library,
         )
         run_on_server(lambda serving: serving.start_grpc(options))
     say(f"Serving gRPC server start success, listening on {address}")

@@ -28,8 +28,7 @@ CLASSES = {
 }
 REFUSED = (
     "dtype", "quantization", "adapters", "tensor_parallel", "pipeline_parallel", "graph_mode",
-    "deterministic",
-    "kv_cache_memory",
+    "deterministic", "draft", "kv_cache_memory",
 )  # fmt: skip
 LONGEST = 512  # tokens, where config.json does not say
 WORDS = 400  # characters of the library's own messages

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.errors import StageFailed, StartError
+from tests.waiting import PATIENCE
 
 pytestmark = [
     pytest.mark.mindspore,
@@ -260,7 +261,7 @@ def test_the_signature_is_read_without_importing_mindspore(mindir):
         "print(file.has_convolution, 'mindspore' in sys.modules)\n"
     )
     command = [sys.executable, "-c", code, str(mindir / "convolve.mindir")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.split() == ["True", "False"]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from mindspore_serving.backends import formats
 from mindspore_serving.errors import StageFailed, StartError
+from tests.waiting import PATIENCE
 
 pytestmark = [
     pytest.mark.mindspore,
@@ -312,7 +313,7 @@ def test_mindspore_is_not_imported(mindir, tmp_path):
         "print('mindspore' in sys.modules)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "model.mindir")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.split() == ["162.0", "False"]
 
 
@@ -329,7 +330,7 @@ def test_a_limit_for_the_oneDNN_of_mindspore_does_no_harm(mindir):
     command = [sys.executable, "-c", code, str(mindir / "normal.mindir")]
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=True, env=environment
+        command, capture_output=True, text=True, timeout=PATIENCE, check=True, env=environment
     )
     assert done.stdout.split() == ["(4,", "6)", "AVX2"]
 

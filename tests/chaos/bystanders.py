@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 
 from tests.chaos.server import Server
+from tests.waiting import PATIENCE
 
 _PAUSE = 0.05  # seconds between two requests
 _REQUESTS = {
@@ -32,7 +33,7 @@ class Bystander:
         self._refused: list[str] = []
         self._lost = 0
         self._stopped = threading.Event()
-        self._connection = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)
+        self._connection = http.client.HTTPConnection("127.0.0.1", server.http, timeout=PATIENCE)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

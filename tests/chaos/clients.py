@@ -154,7 +154,7 @@ def _never_read(scene: Scene) -> None:
         stream.connect(("127.0.0.1", scene.server.http))
         stream.sendall(whole)
         assert (code := raw.first_line(stream)) == 200, code
-    eventually(lambda: not states.running(scene.server, "toy"), 30, "the streams are ended")
+    eventually(lambda: not states.running(scene.server, "toy"), what="the streams are ended")
 
 
 # --- many -------------------------------------------------------------------------------------

@@ -10,12 +10,13 @@ from typing import Any
 
 from tests.chaos.asking import CLOSED, Ask, Code, Flight
 from tests.chaos.server import Server
+from tests.waiting import PATIENCE
 
 LINE = b"POST %b HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def connect(server: Server, port: str = "http") -> socket.socket:
-    stream = socket.create_connection(("127.0.0.1", getattr(server, port)), timeout=60)
+    stream = socket.create_connection(("127.0.0.1", getattr(server, port)), timeout=PATIENCE)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return stream
 

@@ -8,7 +8,7 @@ from tests.chaos import asking
 from tests.chaos.asking import Ask, Flight
 from tests.chaos.processes import prepares, seconds_of_cpu
 from tests.chaos.server import Server
-from tests.e2e.harness import eventually
+from tests.waiting import PATIENCE, eventually
 
 SERVABLES = ("toy", "good", "tiny")
 _DOUBLED = (42).to_bytes(8, "little")
@@ -64,8 +64,9 @@ def warm_up(server: Server) -> None:
     asks += [asking.classic_grpc(server, "nap", 0.01) for _ in range(16)]
     for start in range(0, len(asks), _AT_ONCE):
         for flight in [Flight(ask) for ask in asks[start : start + _AT_ONCE]]:
-            assert flight.wait(time.monotonic() + 60) == 200, f"a new server answers {flight.code}"
-    assert not never_right(server, (), 60), server.script.text
+            code = flight.wait(time.monotonic() + PATIENCE)
+            assert code == 200, f"a new server answers {code}"
+    assert not never_right(server, (), PATIENCE), server.script.text
     eventually(lambda: sum(map(prepares, server.pids())) == _NUM_PREPARING)
 
 

@@ -72,7 +72,7 @@ class Site:
     has_small_logs: bool = False  # serving_logs is a file system of 1 MiB
     heartbeat_timeout: float = 10.0
     stage_timeout: float = 0.0
-    llm_options: tuple[tuple[str, int], ...] = (("max_num_seqs", 16),)
+    llm_options: tuple[tuple[str, int | str], ...] = (("max_num_seqs", 16), ("dtype", "f32"))
 
     def to_json(self, http: int, grpc: int) -> str:
         """For the script; the arguments are ports."""

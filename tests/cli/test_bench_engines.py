@@ -87,6 +87,10 @@ def test_engines_are_measured_in_turn_and_one_that_is_missing_is_a_line(
         assert command.status(MANY * PATIENCE) == 0, command.text
     assert f"{missing}: not measured: " in command.text
     assert "which is not installed; install it with: pip install" in command.text
+    progress = [f"{missing}: starting", f"{missing}: not measured", "ours: starting"]
+    progress += ["ours: ready after", "ours, 2 clients: 4 requests in"]
+    places = [command.text.index(one) for one in progress]
+    assert places == sorted(places)
     found = json.loads((tmp_path / "out.json").read_text())
     assert list(found["not_measured"]) == [missing]
     (row,) = found["runs"]

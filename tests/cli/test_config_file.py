@@ -257,3 +257,22 @@ def test_the_published_schema_is_this_one(capsys):
 def test_deterministic_goes_to_the_engine_of_language_models():
     settings = ServeSettings(paths=["model"], runtime="torch", deterministic=True)
     assert llm_options(settings) == {"runtime": "torch", "deterministic": True}
+
+
+def test_cached_prompts_go_to_the_engine_of_language_models(read, tmp_path):
+    text = "prefix_cache_dir: cache\nprefix_cache_disk: 8e9\npinned_prompts: pinned.yaml\n"
+    assert llm_options(ServeSettings(paths=["model"], **read(text))) == {
+        "prefix_cache_dir": str(tmp_path / "cache"),
+        "prefix_cache_disk": 8_000_000_000,
+        "pinned_prompts": str(tmp_path / "pinned.yaml"),
+    }
+
+
+def test_a_draft_model_is_found_from_where_it_is_named(read, tmp_path, monkeypatch):
+    (settings,) = ServeSettings(
+        paths=[], **read("servables: [{path: model, draft: ../small}]")
+    ).parts()
+    assert llm_options(settings)["draft"] == str(tmp_path.parent / "small")
+    monkeypatch.chdir(tmp_path)
+    settings = ServeSettings(paths=["model"], draft="small.gguf")
+    assert llm_options(settings) == {"draft": str(tmp_path / "small.gguf")}

@@ -17,6 +17,7 @@ from tests.cli.conftest import write_onnx, write_words
 from tests.e2e.harness import eventually, is_alive, workers
 from tests.e2e.test_tls import Authority
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.e2e
 READY = "Ctrl-C stops"
@@ -224,7 +225,7 @@ def test_it_ends_with_status_1_when_every_worker_has_ended_for_good(tmp_path: Pa
         (tmp_path / "words" / "servable_config.py").write_text("raise SystemExit('gone')")
         for pid in workers(command.pid):
             subprocess.run(["kill", "-9", str(pid)], check=True)
-        assert command.status(60) == 1
+        assert command.status(PATIENCE) == 1
     assert "every worker has ended" in command.text
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from mindspore_serving import __version__
-from mindspore_serving.cluster import node_connection, node_server
+from mindspore_serving.cluster import node_connection, node_server, spreading
 from mindspore_serving.cluster.base import ANYTHING, Needs
 from mindspore_serving.cluster.dialing import MasterAddress
 from mindspore_serving.cluster.node_connection import Connection, connect
@@ -27,8 +27,9 @@ from mindspore_serving.cluster.node_messages import (
     preamble,
 )
 from mindspore_serving.cluster.node_server import NodeServer, Security
+from mindspore_serving.cluster.nodes import Machine, is_too_large
 from mindspore_serving.cluster.spreading import SpreadingLauncher
-from mindspore_serving.errors import ResourceShortage, StartError
+from mindspore_serving.errors import NoPlace, ResourceShortage, StartError
 from tests.e2e.authority import Authority
 from tests.waiting import PATIENCE, until
 
@@ -185,12 +186,13 @@ async def until_joined(port: int) -> Connection:
     "first", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\0\1", bytes(5000)]
 )
 async def test_who_speaks_no_tls_is_cut_off_and_others_join(monkeypatch, tmp_path, first):
-    monkeypatch.setattr(node_server, "HANDSHAKE_SECONDS", 0.5)
     authority = Authority(tmp_path, "authority")
     ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ours.load_cert_chain(*authority.issue("server"))
     async with serving(context=ours) as (launcher, port):
-        assert await is_closed(await dial(port, first))
+        with monkeypatch.context() as patch:
+            patch.setattr(node_server, "HANDSHAKE_SECONDS", 0.5)
+            assert await is_closed(await dial(port, first))
         theirs = ssl.create_default_context(cafile=authority.ca)
         node = await MasterAddress("127.0.0.1", port, theirs, TOKEN).dial()
         node.send(JOIN)
@@ -204,8 +206,7 @@ async def test_a_node_that_says_nothing_any_more_is_lost(monkeypatch):
     monkeypatch.setattr(node_connection, "PING_SECONDS", 0.02)
     monkeypatch.setattr(node_connection, "SILENCE_SECONDS", 0.2)
     async with serving() as (launcher, port):
-        await join(port)
-        await until(lambda: choices(launcher) == ["a"])
+        assert await answer(await join(port)) == Joined()
         await until(lambda: choices(launcher) == [])
 
 
@@ -229,6 +230,28 @@ async def test_what_waits_for_a_place_ends_with_the_server():
         launcher.close()
         with pytest.raises(ResourceShortage, match="add waits"):
             await starting
+
+
+async def test_ranks_that_no_machine_has_slots_for_are_refused_before_their_patience_ends(
+    monkeypatch,
+):
+    """But a larger machine may join: until one is there, they wait for a while."""
+    monkeypatch.setattr(spreading, "JOIN_SECONDS", 0.0)
+    async with serving() as (launcher, port):
+        connection = await join(port)
+        assert isinstance(await answer(connection), Joined)
+        gang = Needs("cut", slots=3, patience=10 * PATIENCE)
+        with pytest.raises(NoPlace, match="2 of its 2 slots are free, and 3 ranks need one each"):
+            await asyncio.wait_for(launcher.launch("a", "a", gang), PATIENCE)
+        connection.abort()
+
+
+@pytest.mark.parametrize(
+    ("slots", "expected"), [((0,), False), ((0, 2), True), ((2, 3), False), ((2, None), False)]
+)
+def test_ranks_are_too_large_for_machines_that_have_fewer_slots(slots, expected):
+    machines = [Machine(str(place), most) for place, most in enumerate(slots)]
+    assert is_too_large(Needs("cut", slots=3), machines) == expected
 
 
 async def test_a_worker_that_sends_frames_that_are_none_is_lost():

@@ -6,6 +6,8 @@ from mindspore_serving import __version__
 from mindspore_serving.cluster.base import Needs
 from mindspore_serving.cluster.node_messages import Join, Start, check_offer, check_start
 from mindspore_serving.cluster.nodes import Machine, choose, why_none
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.dispatch.loading import needs_of
 from mindspore_serving.errors import InvalidInputs
 
 
@@ -39,6 +41,37 @@ def test_workers_of_several_servables_are_spread_too():
 def test_no_more_workers_than_slots():
     machines = [Machine("", 1), Machine("a", 2)]
     assert place(machines, *[Needs("add")] * 4) == ["", "a", "a", None]
+
+
+def test_ranks_take_a_slot_each_and_are_on_one_machine():
+    machines = [Machine("a", 3), Machine("b", 4)]
+    gang = Needs("cut", slots=3)
+    for expected in ("a", "b"):
+        machine = choose(gang, machines, 100.0)
+        assert machine is not None
+        assert machine.name == expected
+        machine.workers[object()] = gang
+    assert choose(gang, machines, 100.0) is None
+    assert why_none(gang, machines) == (
+        "no machine has a place for it (a: 0 of its 3 slots are free, and 3 ranks need one each; "
+        "b: 1 of its 4 slots are free, and 3 ranks need one each)"
+    )
+    assert place(machines, Needs("add"), Needs("add")) == ["b", None]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 1),
+        ({"tensor_parallel": 4}, 4),
+        ({"tensor_parallel": 2, "pipeline_parallel": 3}, 6),
+        ({"tensor_parallel": "two"}, 1),
+        ({"pipeline_parallel": 0}, 1),
+    ],
+)
+def test_a_worker_needs_a_slot_for_each_rank(options, expected):
+    deployment = Deployment("models", "cut", llm_options=options)
+    assert needs_of(deployment, None, 0.0).slots == expected
 
 
 def test_a_machine_offers_each_device_once():

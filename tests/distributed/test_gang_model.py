@@ -2,8 +2,8 @@
 
 import socket
 import struct
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 
 import msgspec
 import numpy as np
@@ -101,11 +101,15 @@ def test_ranks_that_do_not_come_back_from_a_failed_prediction_end_the_gang(
 
 
 def test_ranks_that_take_too_long_end_the_gang(opening, pool):
-    gang = opening(limit=0.2)
-    agents = complete(gang, "x", "x")
-    done = pool.submit(gang.model.run, [X])
-    agents[0].answer()
-    assert gang.broken.result(PATIENCE) == "a prediction kept ranks 1 for over 0.2 s"
+    for limit in (0.2, 5.0):  # on a busy machine rank 0 may take too long as well
+        gang = opening(limit=limit)
+        agents = complete(gang, "x", "x")
+        done = pool.submit(gang.model.run, [X])
+        agents[0].answer()
+        reason = gang.broken.result(PATIENCE)
+        if "ranks 0" not in reason:
+            break
+    assert reason == f"a prediction kept ranks 1 for over {limit:g} s"
     with pytest.raises(WorkerUnavailable, match="kept ranks 1"):
         done.result(PATIENCE)
 
@@ -141,19 +145,10 @@ def test_when_a_script_is_lost_its_gang_is(opening):
 def test_a_silent_agent_is_lost_and_one_with_signs_of_life_is_not(opening):
     gang = opening(timeout=0.4)
     agents = complete(gang, "x", "x")
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(0.05):
+    while not wait([gang.broken], 0.02).done:
+        with suppress(OSError):  # the gang has just ended
             agents[0].connection.send(Beat())
-
-    thread = threading.Thread(target=beat)
-    thread.start()
-    try:
-        assert "rank 1 gave no sign of life for" in gang.broken.result(PATIENCE)
-    finally:
-        over.set()
-        thread.join()
+    assert "rank 1 gave no sign of life for" in gang.broken.result()
 
 
 def test_agents_that_leave_before_the_gang_is_complete_may_come_again(opening):
@@ -384,6 +379,7 @@ def test_a_listener_that_is_no_worker_is_one_error(monkeypatch):
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(TimeoutError, match="has not answered within"):
             connect(address)
+        monkeypatch.setattr(connecting, "ANSWERING", PATIENCE)
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(connect, address)
             server.accept()[0].close()  # of the first try

@@ -82,7 +82,7 @@ class GangScripts:
         self.scripts.append(Script(self.directory / name, environment))
         return self.scripts[-1]
 
-    def start_server(self, options: str = "heartbeat_timeout=1", **environment: str) -> Script:
+    def start_server(self, options: str = "", **environment: str) -> Script:
         source = SERVER.format(agents=self.agents, grpc=self.grpc, http=self.http, options=options)
         return self.run("server.py", source, **environment)
 

@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = ("api_keys", "allow_loading", "client_shared_memory", "front_ends")
+GRPC = ("grpc_library",)
 HEADER = "import os, time\nimport numpy as np\nfrom mindspore_serving.server import register\n"
 
 
@@ -92,6 +94,22 @@ def open_files(pid: int) -> int:
 def memory(pid: int) -> int:
     """Resident bytes, shared pages included."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_growth(pids: Sequence[int], run: Callable[[], object], most: int) -> None:
+    """Fail if `run` makes one of `pids` grow by `most` bytes each time: once is chance (what
+    overlaps, which shapes kernels are made for, what malloc keeps), and a leak is not."""
+    for _ in range(5):
+        before = [memory(pid) for pid in pids]
+        run()
+        after = [memory(pid) for pid in pids]
+        if all(now - was < most for was, now in zip(before, after, strict=True)):
+            return
+    grown = {
+        pid: f"{was >> 20} to {now >> 20}"
+        for pid, was, now in zip(pids, before, after, strict=True)
+    }
+    raise AssertionError(f"memory grows again and again, in MB: {grown}")
 
 
 def _stat(pid: int) -> list[str]:
@@ -167,10 +185,11 @@ def serving(
     """A server in this process, with `directory` as working directory; stopped at the end.
 
     `limit` is max_msg_mb_size of both front ends, `http` more options of the RESTful one, of which
-    those in COMMON are also the other's.
+    those in COMMON are also the other's, and those in GRPC only the other's.
     """
     calls = Calls(f"127.0.0.1:{free_port()}", free_port())
     common = {name: http[name] for name in COMMON if name in http}
+    common |= {name: http.pop(name) for name in GRPC if name in http}
     old = os.getcwd()
     os.chdir(directory)
     try:
@@ -215,7 +234,7 @@ class Script:
     def text(self) -> str:
         return "".join(self.lines)
 
-    def says(self, words: str) -> None:
+    def says(self, words: str, seconds: float = PATIENCE) -> None:
         """Wait until it has printed `words`."""
 
         def look() -> bool:
@@ -224,7 +243,7 @@ class Script:
                 assert words in self.text, f"it ended: {self.process.returncode}\n{self.text}"
             return words in self.text
 
-        eventually(look, what=f"{words!r} in\n{self.text}")
+        eventually(look, seconds, f"{words!r} in\n{self.text}")
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -242,6 +261,26 @@ class Script:
         self._reader.join(PATIENCE)
         if self.process.stdout:
             self.process.stdout.close()
+
+
+def row_of(calls: Calls, servable: str) -> dict[str, Any]:
+    """What /servables says of it."""
+    rows = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    return next(row for row in rows if row["name"] == servable)
+
+
+def engine_of(calls: Calls, servable: str) -> Counter[str]:
+    """The numbers of its engine, which are 0 before it has told the first."""
+    return Counter(row_of(calls, servable).get("engine", {}))
+
+
+def is_idle(calls: Calls, servable: str) -> bool:
+    """Whether nothing of any request is left in the server and its engine."""
+    row = row_of(calls, servable)
+    numbers, requests = Counter(row.get("engine", {})), row["requests"]
+    is_free = numbers["num_free_blocks"] == numbers["num_blocks"]
+    in_engine = numbers["num_running"] + numbers["num_waiting"]
+    return is_free and in_engine + requests["running"] + requests["waiting"] == 0
 
 
 def in_flight(calls: Calls) -> float:

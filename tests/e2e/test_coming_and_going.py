@@ -278,5 +278,5 @@ def test_the_least_recently_used_servable_gives_way_and_comes_back_when_it_is_as
         assert len(loaded(calls)) == 2
         for number, name in ((1, "one"), (2, "two"), (3, "three"), (2, "two"), (1, "one")):
             assert ask(calls, name) == number
-        assert loaded(calls) == {"two", "one"}
+        eventually(lambda: loaded(calls) == {"two", "one"})
         assert calls.http_call("GET", "/readyz")[0] == 200

@@ -125,9 +125,8 @@ def test_a_request_of_a_killed_worker_is_answered_by_the_other(serve, pool, star
     assert other != pid
     go()
     assert answer.result(PATIENCE)[0]["pid"] == other
-    eventually(lambda: is_ready(calls))
-    assert len(workers(os.getpid())) == 2
-    assert all(map(is_alive, started()))
+    eventually(lambda: is_ready(calls) and len(workers(os.getpid())) == 2)
+    eventually(lambda: all(map(is_alive, started())))
 
 
 def test_without_retry_a_request_of_a_killed_worker_fails(serve, pool):

@@ -6,7 +6,7 @@ import socket
 
 import grpc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.proto import ms_service_pb2 as pb
@@ -25,11 +25,7 @@ HTTP = b"POST /model/toy:double HTTP/1.1\r\nHost: localhost\r\nContent-Length: %
     len(BODY),
     BODY,
 )
-bounded = settings(
-    max_examples=200,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    database=None,
-)
+bounded = settings(max_examples=200)
 
 
 def request() -> bytes:

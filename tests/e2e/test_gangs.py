@@ -14,6 +14,7 @@ from tests.e2e.gangs import GangScripts, agents_of, all_ended, processes_in, wor
 from tests.e2e.harness import Script, eventually
 from tests.waiting import PATIENCE
 
+IMPATIENT = "heartbeat_timeout=1"  # where a process hangs; a busy machine may be as silent
 ANSWER = [[3.0, 3.0], [5.0, 5.0]]  # of 1 and 2, by the last of two ranks
 
 
@@ -31,10 +32,12 @@ def scripts(tmp_path: Path) -> Iterator[Callable[..., GangScripts]]:
 
 
 @pytest.fixture
-def gang(scripts: Callable[..., GangScripts]) -> "tuple[GangScripts, Script, Script]":
-    """Two ranks that serve."""
+def gang(
+    scripts: Callable[..., GangScripts], request: pytest.FixtureRequest
+) -> "tuple[GangScripts, Script, Script]":
+    """Two ranks that serve; with the options of the server that a test may name."""
     made = scripts()
-    server, agents = made.start_server(), made.start_agents()
+    server, agents = made.start_server(getattr(request, "param", "")), made.start_agents()
     server.says("it serves")
     return made, server, agents
 
@@ -216,7 +219,11 @@ def ask_and_wait(made, pool):
     return asked
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("gang", "number"),
+    [("", signal.SIGKILL), (IMPATIENT, signal.SIGSTOP)],
+    indirect=["gang"],
+)
 def test_when_an_agent_dies_or_hangs_all_requests_fail_and_a_new_gang_serves(gang, pool, number):
     made, server, agents = gang
     asked, before = ask_and_wait(made, pool), agents_of(agents)
@@ -259,6 +266,7 @@ def test_when_the_worker_dies_a_new_gang_serves(gang, pool):
     assert all_ended(*before.values())
 
 
+@pytest.mark.parametrize("gang", [IMPATIENT], indirect=True)
 def test_when_the_worker_hangs_a_new_gang_serves(gang, pool):
     made, server, agents = gang
     asked, before = ask_and_wait(made, pool), agents_of(agents)

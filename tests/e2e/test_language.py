@@ -6,19 +6,30 @@ What other protocols make of them is tested beside their front ends.
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mindspore_serving.llm import LLM, SamplingParams
-from tests.e2e.harness import Calls, config, eventually, serving, write_servable
+from tests.e2e.harness import (
+    Calls,
+    config,
+    engine_of,
+    eventually,
+    is_idle,
+    serving,
+    write_servable,
+)
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
 STAGES = """
 from mindspore_serving.llm import SamplingParams
 params = SamplingParams(max_tokens=6, temperature=0)
-llm = register.declare_llm("../chatty", dtype="f32", params=params)
+llm = register.declare_llm(
+    "../chatty", draft="../chatty", dtype="f32", kv_cache_memory=64 << 20, params=params
+)
 
 def to_prompt(question):
     return f"Q: {question} A:"
@@ -42,17 +53,17 @@ def twice(x):
 def double(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
-LONG = {"max_tokens": 4000, "parameters": '{"ignore_eos": true}'}
+LONG = {"max_tokens": 60_000, "parameters": '{"ignore_eos": true}'}  # half a minute of them
 
 
 # Without guesses every token is a piece of its own, so pieces can be compared.
-OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20, "num_speculative_tokens": 0}
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 64 << 20, "num_speculative_tokens": 0}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("language")
-    chatty.build(directory, context=4096)
+    chatty.build(directory, context=65536)
     write_servable(directory, "asker", STAGES)
     write_servable(directory, "plain", PLAIN)
     return directory
@@ -75,12 +86,6 @@ def offline(place: Path) -> Iterator[LLM]:
 def greedy(offline: LLM, prompt: str, count: int) -> str:
     params = SamplingParams(max_tokens=count, temperature=0)
     return offline.generate(prompt, params, use_tqdm=False)[0].outputs[0].text
-
-
-def engine(calls: Calls, name: str = "chatty") -> dict[str, int]:
-    """The engine's numbers, as /servables shows them."""
-    body = json.loads(calls.http_call("GET", "/servables")[1])
-    return next(row["engine"] for row in body["servables"] if row["name"] == name)
 
 
 def test_generate_answers_as_the_offline_interface_does(calls, offline):
@@ -136,7 +141,7 @@ def test_a_stage_takes_parameters_as_json(calls, offline):
         ({"prompt": "x", "max_tokens": "many"}, "max_tokens should be a number"),
         ({"prompt": "x", "parameters": '{"foo": 1}'}, "parameter 'foo' does not exist"),
         ({"prompt": "x", "parameters": "[1]"}, "parameters should be a JSON object"),
-        ({"prompt": "x" * 5000}, "the model takes 4096 for both together"),
+        ({"prompt": "x" * 70_000}, "the model takes 65536 for both together"),
         ({"prompt": [1, 2, 100000]}, "token id 100000, expected ids of 0 to 511"),
         ({"prompt": [1.5]}, "the prompt should be a text, or an array of token ids"),
         ({"max_tokens": 3}, "prompt"),
@@ -157,24 +162,23 @@ def test_classic_servables_share_the_port(calls):
 
 
 def test_a_reader_that_leaves_frees_its_blocks(calls):
-    before = engine(calls).get("num_generated_tokens", 0)
-    pieces = calls.client("chatty", "generate").infer_stream({"prompt": "Hello", **LONG})
+    instance = {"prompt": "Hello", **LONG}
+    check_leaving(calls, "chatty", calls.client("chatty", "generate").infer_stream(instance))
+
+
+def check_leaving(calls: Calls, name: str, pieces: Iterator[Any]) -> None:
+    """Who leaves a stream gives its blocks back, long before its last token."""
+    before = engine_of(calls, name)["num_generated_tokens"]
     next(pieces)
+    eventually(lambda: engine_of(calls, name)["num_running"] == 1)
     pieces.close()
-    eventually(lambda: engine(calls)["num_running"] == 0, what="the request is dropped")
-    numbers = engine(calls)
-    assert numbers["num_free_blocks"] == numbers["num_blocks"]
-    assert numbers["num_generated_tokens"] - before < LONG["max_tokens"]
+    eventually(lambda: is_idle(calls, name), what="the request is dropped")
+    assert engine_of(calls, name)["num_generated_tokens"] - before < LONG["max_tokens"]
 
 
 def test_a_reader_of_a_stage_that_leaves_frees_its_blocks_too(calls):
-    parameters = '{"max_tokens": 400, "ignore_eos": true}'
-    stream = calls.client("asker", "ask_with").infer_stream(
-        {"prompt": "Hello", "parameters": parameters}
-    )
-    next(stream)
-    stream.close()
-    eventually(lambda: engine(calls, "asker")["num_running"] == 0)
+    instance = {"prompt": "Hello", "parameters": '{"max_tokens": 60000, "ignore_eos": true}'}
+    check_leaving(calls, "asker", calls.client("asker", "ask_with").infer_stream(instance))
 
 
 def test_a_deadline_ends_a_generation(calls):
@@ -182,7 +186,7 @@ def test_a_deadline_ends_a_generation(calls):
     headers = {"X-Request-Timeout": "0.05"}
     _, answer = calls.http_call("POST", "/model/chatty:generate", body, headers)
     assert "no answer within 0.05 seconds" in json.loads(answer)["error_msg"]
-    eventually(lambda: engine(calls)["num_running"] == 0)
+    eventually(lambda: is_idle(calls, "chatty"))
 
 
 def test_many_at_once_are_answered_like_one(calls, offline):

@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 
 from mindspore_serving.client import messages
-from tests.e2e.harness import Calls, config, eventually, serving, workers, write_servable
+from tests.e2e.harness import (
+    Calls,
+    config,
+    engine_of,
+    eventually,
+    is_idle,
+    row_of,
+    serving,
+    workers,
+    write_servable,
+)
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
@@ -163,66 +173,49 @@ class Client:
             self._pieces.cancel()
 
 
-def row(calls: Calls) -> dict[str, Any]:
-    (found,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-    return found
-
-
-def engine(calls: Calls) -> dict[str, int]:
-    zeros = dict.fromkeys(("num_running", "num_waiting", "num_prompt_tokens"), 0)
-    return {**zeros, "num_generated_tokens": 0, **row(calls)["engine"]}
-
-
-def is_idle(calls: Calls) -> bool:
-    numbers, requests = engine(calls), row(calls)["requests"]
-    is_free = numbers.get("num_free_blocks") == numbers.get("num_blocks")
-    has_none = not numbers.get("num_running") and not numbers.get("num_waiting")
-    return is_free and has_none and requests["running"] == requests["waiting"] == 0
-
-
 def test_who_leaves_while_it_is_prepared_is_forgotten_at_once(calls, hold):
     held = hold.with_name("held")
-    before = engine(calls)["num_prompt_tokens"]
+    before = engine_of(calls, "held")["num_prompt_tokens"]
     for name in ASKS:
         held.unlink(missing_ok=True)
         hold.touch()
         client = Client(calls, name)
-        eventually(lambda: row(calls)["requests"]["running"] > 0, what=name)
+        eventually(lambda: row_of(calls, "held")["requests"]["running"] > 0, what=name)
         eventually(held.exists, what=f"{name} is prepared")
         client.leave()
-        eventually(lambda: row(calls)["requests"]["running"] == 0, what=name)
+        eventually(lambda: row_of(calls, "held")["requests"]["running"] == 0, what=name)
         hold.unlink()
-    assert is_idle(calls)
-    assert engine(calls)["num_prompt_tokens"] == before
+    assert is_idle(calls, "held")
+    assert engine_of(calls, "held")["num_prompt_tokens"] == before
 
 
 def test_who_leaves_before_its_turn_to_be_prepared_costs_no_work(calls, hold):
     hold.touch()
     clients = [Client(calls, "openai stream") for _ in range(20)]
-    eventually(lambda: row(calls)["requests"]["running"] == 20)
+    eventually(lambda: row_of(calls, "held")["requests"]["running"] == 20)
     for client in clients:
         client.leave()
-    eventually(lambda: row(calls)["requests"]["running"] == 0)
+    eventually(lambda: row_of(calls, "held")["requests"]["running"] == 0)
     hold.unlink()
     status, _ = calls.http_call("POST", "/v1/completions", b'{"prompt": "x", "max_tokens": 1}')
     assert status == 200
-    eventually(lambda: is_idle(calls))
+    eventually(lambda: is_idle(calls, "held"))
 
 
 @pytest.mark.parametrize("name", ASKS)
 def test_who_leaves_while_it_waits_gives_its_place_back(calls, pause, name):
     pause.write_text("4")
     running = [Client(calls, "openai stream") for _ in range(4)]
-    eventually(lambda: engine(calls)["num_running"] == 4)
+    eventually(lambda: engine_of(calls, "held")["num_running"] == 4)
     count = 2 if name == "openai prompts" else 1
     client = Client(calls, name)
-    eventually(lambda: engine(calls)["num_waiting"] == count)
+    eventually(lambda: engine_of(calls, "held")["num_waiting"] == count)
     client.leave()
-    eventually(lambda: engine(calls)["num_waiting"] == 0)
-    assert engine(calls)["num_running"] == 4
+    eventually(lambda: engine_of(calls, "held")["num_waiting"] == 0)
+    assert engine_of(calls, "held")["num_running"] == 4
     for client in running:
         client.leave()
-    eventually(lambda: is_idle(calls))
+    eventually(lambda: is_idle(calls, "held"))
 
 
 @pytest.mark.parametrize("name", [name for name in ASKS if name.startswith(("openai", "tgi"))])
@@ -234,19 +227,19 @@ def test_who_leaves_while_its_prompt_is_read_gives_its_blocks_back(calls, pause,
     if name.startswith("openai"):
         more = {"prompt": prompt, "max_tokens": 2, "cache_salt": name}
     client = Client(calls, name, **more)
-    eventually(lambda: engine(calls)["num_running"] == 1)
+    eventually(lambda: engine_of(calls, "held")["num_running"] == 1)
     client.leave()
-    eventually(lambda: is_idle(calls))
+    eventually(lambda: is_idle(calls, "held"))
 
 
 @pytest.mark.parametrize("name", [name for name in ASKS if "stream" in name or name == "openai n"])
 def test_who_leaves_in_the_middle_gives_its_blocks_back(calls, name):
-    before = engine(calls)["num_generated_tokens"]
+    before = engine_of(calls, "held")["num_generated_tokens"]
     client = Client(calls, name)
     client.read()  # the model may end its text early: what runs is not waited for
     client.leave()
-    eventually(lambda: is_idle(calls))
-    assert engine(calls)["num_generated_tokens"] - before < LONG
+    eventually(lambda: is_idle(calls, "held"))
+    assert engine_of(calls, "held")["num_generated_tokens"] - before < LONG
 
 
 def test_who_leaves_around_the_last_token_leaves_nothing(calls):
@@ -254,7 +247,7 @@ def test_who_leaves_around_the_last_token_leaves_nothing(calls):
     for count, client in enumerate(clients):
         client.read(count % 8)
         client.leave()
-    eventually(lambda: is_idle(calls))
+    eventually(lambda: is_idle(calls, "held"))
 
 
 def test_embedding_many_prompts_is_dropped_with_its_client(calls, pause):
@@ -268,16 +261,16 @@ def test_embedding_many_prompts_is_dropped_with_its_client(calls, pause):
     ASKS["embeddings"] = ("/v1/embeddings", body)
     try:
         client = Client(calls, "embeddings")
-        eventually(lambda: row(calls)["requests"]["running"] == 2)
+        eventually(lambda: row_of(calls, "held")["requests"]["running"] == 2)
         pause.unlink()
         running.read(10)  # beside the prompts
         client.leave()
-        eventually(lambda: row(calls)["requests"]["running"] == 1)
+        eventually(lambda: row_of(calls, "held")["requests"]["running"] == 1)
     finally:
         del ASKS["embeddings"]
     assert running.read(10)
     running.leave()
-    eventually(lambda: is_idle(calls))
+    eventually(lambda: is_idle(calls, "held"))
 
 
 def test_a_stage_that_fails_behind_the_model_ends_the_generation(calls, place):
@@ -288,9 +281,9 @@ def test_a_stage_that_fails_behind_the_model_ends_the_generation(calls, place):
     fail.touch()
     try:
         assert "not good enough" in list(pieces)[-1]["error"]
-        before = engine(calls)["num_generated_tokens"]
-        eventually(lambda: is_idle(calls))
-        assert engine(calls)["num_generated_tokens"] - before < LONG // 2
+        before = engine_of(calls, "held")["num_generated_tokens"]
+        eventually(lambda: is_idle(calls, "held"))
+        assert engine_of(calls, "held")["num_generated_tokens"] - before < LONG // 2
     finally:
         fail.unlink()
 
@@ -321,7 +314,7 @@ def test_a_step_loop_that_breaks_ends_the_worker_which_is_started_again(calls, p
         return status == 200
 
     eventually(answers)
-    eventually(lambda: is_idle(calls))
+    eventually(lambda: is_idle(calls, "held"))
 
 
 def test_clients_that_leave_while_the_worker_dies_leave_nothing(calls, pause):
@@ -329,13 +322,12 @@ def test_clients_that_leave_while_the_worker_dies_leave_nothing(calls, pause):
     for _ in range(2):
         (pid,) = workers(os.getpid())
         clients = [Client(calls, name) for name in ASKS]
-        eventually(lambda: engine(calls)["num_running"] >= 2)
+        eventually(lambda: engine_of(calls, "held")["num_running"] >= 2)
         for client in clients[::2]:
             client.leave()
         os.kill(pid, signal.SIGKILL)
         for client in clients[1::2]:
             client.leave()
         eventually(lambda pid=pid: workers(os.getpid()) not in ([], [pid]), what="a new worker")
-        eventually(lambda: "engine" in row(calls) and row(calls)["num_workers"] == 1)
-        eventually(lambda: row(calls)["requests"]["running"] == 0)
-        eventually(lambda: not engine(calls).get("num_running"))
+        eventually(lambda: row_of(calls, "held")["num_workers"] == 1)
+        eventually(lambda: is_idle(calls, "held"))

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,8 +17,10 @@ from tests.e2e.harness import (
     Script,
     children,
     config,
+    engine_of,
     eventually,
     is_alive,
+    row_of,
     serving,
     workers,
     write_servable,
@@ -108,25 +109,16 @@ def rest_of(stream: socket.socket) -> bytes:
     return answer
 
 
-def row(calls: Calls, name: str) -> dict[str, Any]:
-    rows = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-    return next(found for found in rows if found["name"] == name)
-
-
-def running_of(calls: Calls, name: str) -> int:
-    return row(calls, name)["engine"].get("num_running", 0)
-
-
 def test_requests_are_shared_and_a_death_ends_only_its_own(calls, place):
     hold = place / "held" / "hold"
     hold.touch()
     pids = sorted(workers(os.getpid()))
     assert len(pids) == 4
-    assert [row(calls, name)["num_workers"] for name in NAMES] == [2, 2]
+    assert [row_of(calls, name)["num_workers"] for name in NAMES] == [2, 2]
     streams = {name: [start(calls, name, 200, seed=i) for i in range(6)] for name in NAMES}
     for stream in streams["one"] + streams["two"]:
         begin_of(stream)
-    eventually(lambda: [running_of(calls, name) for name in NAMES] == [6, 6])
+    eventually(lambda: [engine_of(calls, name)["num_running"] for name in NAMES] == [6, 6])
     os.kill(pids[0], signal.SIGKILL)  # of "one", which was started first
     eventually(lambda: len(set(workers(os.getpid())) - set(pids)) == 1, what="a new worker")
     hold.unlink()
@@ -139,8 +131,8 @@ def test_requests_are_shared_and_a_death_ends_only_its_own(calls, place):
     assert sorted(died.values()) == [0, 3], died
     assert sorted(ended.values()) == [3, 6], ended
     for name in NAMES:
-        eventually(lambda name=name: row(calls, name)["requests"]["running"] == 0)
-        eventually(lambda name=name: running_of(calls, name) == 0)
+        eventually(lambda name=name: row_of(calls, name)["requests"]["running"] == 0)
+        eventually(lambda name=name: engine_of(calls, name)["num_running"] == 0)
 
 
 @pytest.fixture
@@ -187,11 +179,11 @@ def test_a_full_server_refuses_in_each_protocols_form_and_recovers(full):
     for stream in streams:
         begin_of(stream)
     waiting = [start(full, "chatty", count=2) for _ in range(2)]
-    eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 2)
+    eventually(lambda: engine_of(full, "chatty")["num_waiting"] == 2)
     check_refusals(full, "2 requests wait already, at most 2 may")
     for stream in waiting:
         stream.close()
-    eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 0)
+    eventually(lambda: engine_of(full, "chatty")["num_waiting"] == 0)
     body = {"prompt": [5] * 300, "max_tokens": 2, "stream": True}
     with socket.create_connection(("127.0.0.1", full.http), timeout=PATIENCE) as stream:
         sent = json.dumps(body).encode()
@@ -200,17 +192,17 @@ def test_a_full_server_refuses_in_each_protocols_form_and_recovers(full):
             % len(sent)
         )
         stream.sendall(head + sent)
-        eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 1)
+        eventually(lambda: engine_of(full, "chatty")["num_waiting"] == 1)
         check_refusals(full, "requests with 300 tokens wait already, at most 300 may")
     for stream in streams:
         stream.close()
-    eventually(lambda: row(full, "chatty")["requests"]["running"] == 0)
+    eventually(lambda: row_of(full, "chatty")["requests"]["running"] == 0)
     for path, body, _ in REFUSALS:
         status, answer = full.http_call("POST", path, json.dumps(body), JSON)
         assert status == 200, (path, answer)
         assert b"overloaded" not in answer
         assert b"wait already" not in answer
-    eventually(lambda: row(full, "chatty")["requests"]["running"] == 0)
+    eventually(lambda: row_of(full, "chatty")["requests"]["running"] == 0)
 
 
 SCRIPT = """
@@ -286,5 +278,5 @@ def test_a_prompt_that_comes_again_goes_to_the_worker_that_has_computed_it(calls
 
 def cache_numbers(calls: Calls) -> tuple[int, int]:
     """How many tokens of prompts were looked for in the caches of "two", and how many found."""
-    found = row(calls, "two").get("engine", {})
-    return found.get("num_cache_queries", 0), found.get("num_cache_hits", 0)
+    found = engine_of(calls, "two")
+    return found["num_cache_queries"], found["num_cache_hits"]

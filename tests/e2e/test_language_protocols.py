@@ -14,7 +14,7 @@ import pytest
 from mindspore_serving.frontends.v2.service import SERVICE as V2_SERVICE
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.proto import inference_pb2 as pb
-from tests.e2e.harness import Calls, config, eventually, serving
+from tests.e2e.harness import Calls, config, eventually, is_idle, serving
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
@@ -365,10 +365,4 @@ def test_what_protocols_ask_of_a_worker_is_no_method_for_clients(calls):
 
 
 def test_nothing_of_all_this_is_left_behind(calls):
-    def is_idle() -> bool:
-        (row,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-        numbers = row["engine"]
-        is_free = numbers["num_free_blocks"] == numbers["num_blocks"]
-        return is_free and not numbers["num_running"] and row["requests"]["running"] == 0
-
-    eventually(is_idle)
+    eventually(lambda: is_idle(calls, "chatty"))

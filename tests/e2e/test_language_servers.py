@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import Calls, config, eventually, serving, workers, write_servable
+from tests.e2e.harness import (
+    Calls,
+    config,
+    engine_of,
+    eventually,
+    serving,
+    workers,
+    write_servable,
+)
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
@@ -55,17 +63,12 @@ def test_too_many_waiting_requests_are_refused(place):
         running = client.infer_stream({"prompt": "Hello", **LONG})
         next(running)
         waiting = client.infer_async({"prompt": "Hello", **LONG})
-        eventually(lambda: num_waiting(calls) == 1)
+        eventually(lambda: engine_of(calls, "chatty")["num_waiting"] == 1)
         futures = [client.infer_async({"prompt": "Hello", **LONG}) for _ in range(4)]
         errors = [str(future.result(PATIENCE)) for future in futures]
         assert all("wait already, at most 1 may; try again" in one for one in errors), errors
         waiting.result_future.cancel()
         running.close()
-
-
-def num_waiting(calls: Calls) -> int:
-    (row,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-    return row["engine"].get("num_waiting", 0)
 
 
 def test_a_key_is_needed_everywhere_but_for_health(place):
@@ -90,3 +93,31 @@ def test_a_model_that_cannot_be_loaded_is_a_start_error_that_says_why(place):
         serving(place, config(place, "chatty", llm_options={"no_such": 1})),
     ):
         pass
+
+
+def test_a_prompt_is_known_to_a_server_that_was_started_again(place, tmp_path):
+    options = {**OPTIONS, "prefix_cache_dir": str(tmp_path), "num_speculative_tokens": 0}
+    prompt = "the sea and the sky " * 40
+    body = json.dumps({"model": "chatty", "prompt": prompt, "max_tokens": 4, "temperature": 0})
+    found = []
+    for _ in range(2):
+        with serving(place, config(place, "chatty", llm_options=options)) as calls:
+            status, text = calls.http_call("POST", "/v1/completions", body)
+            assert status == 200
+            found.append(json.loads(text))
+            whole = found[0]["usage"]["prompt_tokens"] // 32
+            eventually(lambda whole=whole: len(list(tmp_path.glob("*.block"))) >= whole)
+            if len(found) == 2:
+                eventually(lambda calls=calls: num_disk_hits(calls) > 0)
+    first, second = (answer["usage"] for answer in found)
+    assert found[0]["choices"][0]["text"] == found[1]["choices"][0]["text"]
+    assert first["prompt_tokens_details"]["cached_tokens"] == 0
+    rest = second["prompt_tokens"] - second["prompt_tokens_details"]["cached_tokens"]
+    assert 0 < rest <= 32  # of one block
+
+
+def num_disk_hits(calls: Calls) -> float:
+    page = calls.http_call("GET", "/metrics")[1].decode()
+    name = "serving_llm_prefix_cache_disk_hits_total{"
+    (line,) = [line for line in page.splitlines() if line.startswith(name)]
+    return float(line.rpartition(" ")[2])

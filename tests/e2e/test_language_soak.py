@@ -18,8 +18,10 @@ import pytest
 from mindspore_serving.client import messages
 from tests.e2e.harness import (
     Calls,
+    check_growth,
     config,
     eventually,
+    is_idle,
     memory,
     open_files,
     serving,
@@ -151,34 +153,24 @@ def pound(calls: Calls, count: int, seed: int) -> Counter[str]:
         return sum(pool.map(work, range(CLIENTS)), Counter())
 
 
-def row(calls: Calls) -> dict[str, Any]:
-    rows = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-    return next(found for found in rows if found["name"] == "chatty")
-
-
-def is_idle(calls: Calls) -> bool:
-    found = row(calls)
-    numbers, requests = found["engine"], found["requests"]
-    is_free = numbers["num_free_blocks"] == numbers["num_blocks"]
-    has_none = not numbers["num_running"] and not numbers["num_waiting"]
-    return is_free and has_none and requests["running"] == requests["waiting"] == 0
-
-
 def soak(calls: Calls, count: int) -> None:
     pids = [os.getpid(), *sorted(workers(os.getpid()))]
     pound(calls, WARM_UP, seed=1)
-    eventually(lambda: is_idle(calls))
-    before = [(memory(pid), open_files(pid)) for pid in pids]
-    found = pound(calls, count, seed=2)
-    assert found["200"] > count * 0.4, found
-    assert found["left"] > count * 0.1, found
-    assert found["504"] > 0, found
-    eventually(lambda: is_idle(calls), what="everything idle")
+    eventually(lambda: is_idle(calls, "chatty"))
+    before = [open_files(pid) for pid in pids]
+
+    def run() -> None:
+        found = pound(calls, count, seed=2)
+        assert found["200"] > count * 0.4, found
+        assert found["left"] > count * 0.1, found
+        assert found["504"] > 0, found
+        eventually(lambda: is_idle(calls, "chatty"), what="everything idle")
+
+    check_growth(pids, run, MOST_GROWTH)
     assert [os.getpid(), *sorted(workers(os.getpid()))] == pids
     assert not zombies(os.getpid())
-    for pid, (size, files) in zip(pids, before, strict=True):
+    for pid, files in zip(pids, before, strict=True):
         eventually(lambda pid=pid, files=files: open_files(pid) <= files, what="closed files")
-        assert memory(pid) - size < MOST_GROWTH, f"{pid}: {size} to {memory(pid)}"
 
 
 @pytest.mark.slow

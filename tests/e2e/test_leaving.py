@@ -61,7 +61,7 @@ def test_a_stopped_worker_is_ended_after_its_grace(serve, pool):
 
 def test_stop_answers_what_is_pending_and_ends_what_restarts(serve, pool, started):
     """Stopped in the middle of a restart: no worker, no zombie, no open channel is left."""
-    slow = "if os.path.exists('slow'): time.sleep(30)\n"
+    slow = "if os.path.exists('slow'): time.sleep(600)\n"
     calls = serve(SOURCE + slow)
     Path("slow").touch()
     (pid,) = workers(os.getpid())

@@ -79,16 +79,16 @@ def test_when_a_machine_is_lost_its_workers_run_elsewhere(start_cluster, pool):
 def test_a_stream_ends_with_an_error_when_its_machine_is_lost(start_cluster):
     made = start_cluster(local_slots=0)
     one = made.join("one")
-    chatty.build(made.directory, context=20_000)
+    chatty.build(made.directory, context=65536)
     options = {"dtype": "f32", "kv_cache_memory": 64 << 20, "max_num_seqs": 2}
     server.start_servables(config(made.directory, "chatty", llm_options=options))
+    two = made.join("two")  # before the stream, which would be over on a slow machine
     body = {"model": "chatty", "prompt": "Once", "stream": True, "ignore_eos": True}
     connection = http.client.HTTPConnection("127.0.0.1", made.calls.http, timeout=PATIENCE)
-    long = json.dumps({**body, "max_tokens": 19_000})
+    long = json.dumps({**body, "max_tokens": 60_000})
     connection.request("POST", "/v1/completions", long, {"content-type": "application/json"})
     reply = connection.getresponse()
     assert reply.readline().startswith(b"data: {")
-    two = made.join("two")
     kill(one.pid)
     assert b'"error"' in reply.read()
     connection.close()

@@ -69,6 +69,39 @@ def test_openai_chats_have_pictures_which_usage_counts(calls, answer):
         assert found["usage"]["prompt_tokens"] == count
 
 
+def test_prompts_of_tgi_have_pictures_in_markdown(calls, answer):
+    """The whole prompt as the chat template writes it, with the picture in Markdown."""
+    inputs = f"user:![]({seeing.uri(IMAGE)}){TEXT}assistant:"
+    body = {"inputs": inputs, "parameters": {"max_new_tokens": COUNT, "adapter_id": "smolvlm"}}
+    found = post(calls, "/generate", body)
+    assert found["generated_text"] == answer[0]
+    status, content = calls.http_call("POST", "/generate_stream", json.dumps(body), JSON)
+    last = json.loads(content.decode().strip().rpartition("data:")[2])
+    assert (status, last["generated_text"]) == (200, answer[0])
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("data:image/png;base64,!!", "prompt is no base64"),
+        ("https://images.example/cat.png", "this server fetches nothing"),
+    ],
+)
+def test_a_picture_of_tgi_that_cannot_be_used_is_refused(calls, url, says):
+    body = {"inputs": f"![]({url})", "parameters": {"adapter_id": "smolvlm"}}
+    assert says in post(calls, "/generate", body, 422)["error"]
+
+
+def test_what_is_no_picture_in_markdown_is_text(calls):
+    """Of a model that takes pictures, and all of it of one that takes none."""
+    inputs = {"smolvlm": "![](cat.png) ![a](data:,)", "chatty": "![](data:image/png;base64,)"}
+    for model, text in inputs.items():
+        parameters = {"max_new_tokens": 1, "adapter_id": model, "decoder_input_details": True}
+        found = post(calls, "/generate", {"inputs": text, "parameters": parameters})
+        prefill = "".join(one["text"] for one in found["details"]["prefill"])
+        assert prefill.endswith(text)
+
+
 def test_openai_responses_have_pictures(calls, answer):
     content = [
         {"type": "input_image", "image_url": seeing.uri(IMAGE)},

@@ -15,8 +15,10 @@ from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, Ray
 from mindspore_serving.errors import StartError
 from tests.e2e.authority import Authority
 from tests.e2e.fragile import SOURCE
-from tests.e2e.harness import Calls, config, eventually, write_servable
+from tests.e2e.harness import Calls, children, config, eventually, write_servable
 from tests.e2e.machines import TOKEN
+from tests.e2e.test_ranks import is_rank
+from tests.llm import chatty
 from tests.ports import free_port
 
 ray: Any = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
@@ -57,12 +59,14 @@ class Served:
         server.start_ray_machines(2, address=cluster.address)
         server.start_restful_server(f"127.0.0.1:{self.calls.http}")
 
-    def rows(self) -> list[dict[str, Any]]:
-        (row,) = json.loads(self.calls.http_call("GET", "/servables")[1])["servables"]
+    def rows(self, name: str = "") -> list[dict[str, Any]]:
+        """The workers of the servable `name`, of the only one without a name."""
+        rows = json.loads(self.calls.http_call("GET", "/servables")[1])["servables"]
+        (row,) = [one for one in rows if name in ("", one["name"])]
         return [one for one in row["workers"] if one["state"] == "ready"]
 
-    def nodes(self) -> Counter[str]:
-        return Counter(one["node"] for one in self.rows())
+    def nodes(self, name: str = "") -> Counter[str]:
+        return Counter(one["node"] for one in self.rows(name))
 
 
 @pytest.fixture
@@ -93,6 +97,22 @@ def test_workers_of_an_actor_that_is_killed_are_placed_again(served, tmp_path):
     eventually(lambda: lost["node"] not in served.nodes())
     eventually(lambda: sorted(served.nodes().values()) == [2, 2, 2])  # Ray starts it again
     assert served.calls.post("toy", "pid", [{"x": 1}])["instances"][0]["pid"]
+
+
+@pytest.mark.torch
+def test_the_ranks_of_a_worker_are_on_one_machine_with_a_slot_for_each(cluster, tmp_path, served):
+    chatty.build(tmp_path)
+    options = {"tensor_parallel": 2, "dtype": "f32", "kv_cache_memory": 4 << 20, "num_threads": 2}
+    write_servable(tmp_path, "small", SOURCE)
+    chat = config(tmp_path, "chatty", num_parallel_workers=2, llm_options=options)
+    server.start_servables([chat, config(tmp_path, "small", num_parallel_workers=2)])
+    rows = served.rows("chatty")
+    assert len({one["node"] for one in rows}) == 2
+    for row in rows:
+        assert len([one for one in children(row["pid"]) if is_rank(one)]) == 1
+    small = served.nodes("small")
+    assert small.total() == 2
+    assert len(small) == 1  # the machine that has no ranks
 
 
 def test_the_script_keeps_its_own_print(served):

@@ -13,9 +13,9 @@ import pytest
 from mindspore_serving import server
 from tests.e2e.harness import (
     Calls,
+    check_growth,
     config,
     eventually,
-    memory,
     open_files,
     serving,
     workers,
@@ -104,18 +104,15 @@ def test_memory_does_not_grow_with_large_requests(tmp_path, run_script):
     x = np.zeros(1 << 20, np.float32)
     pids = [script.pid, *workers(script.pid)]
 
-    def run(count: int) -> list[int]:
+    def run(count: int) -> None:
         for number in range(count):
             assert client.infer([{"x": x}, {"x": x}])[1]["y"].size == x.size
             if number % 20 == 0:
                 own.http_call("POST", "/model/toy:add_up", to_json(x))
-        return [memory(pid) for pid in pids]
 
-    warm = run(20)
-    after = run(100)
+    run(20)
+    check_growth(pids, lambda: run(100), 64 << 20)
     own.close()
-    for before, now in zip(warm, after, strict=True):
-        assert now - before < 64 << 20, f"{before >> 20} MB became {now >> 20} MB"
 
 
 def test_memory_does_not_grow_when_large_requests_are_cancelled(calls):
@@ -123,16 +120,13 @@ def test_memory_does_not_grow_when_large_requests_are_cancelled(calls):
     x = np.zeros(1 << 20, np.float32)
     pids = [os.getpid(), *workers(os.getpid())]
 
-    def run(count: int) -> list[int]:
+    def run(count: int) -> None:
         for _ in range(count):
             client.infer([{"x": x}] * 2, timeout=0.002)
         client.infer({"x": x})
-        return [memory(pid) for pid in pids]
 
-    warm = run(150)
-    after = run(600)  # of 8 MB each; how many overlap, whose memory malloc keeps, is chance
-    for before, now in zip(warm, after, strict=True):
-        assert now - before < 192 << 20, f"{before >> 20} MB became {now >> 20} MB"
+    run(150)
+    check_growth(pids, lambda: run(300), 192 << 20)  # 2400 MB
 
 
 def test_open_files_do_not_grow_with_connections(calls):
@@ -191,9 +185,6 @@ def test_open_files_and_memory_stay_over_restarts(stopped):
             eventually(lambda: own.http_call("GET", "/health")[0] == 200)
         return open_files(os.getpid())
 
-    for _ in range(2):
-        cycle()
-    first, memory_first = cycle(), memory(os.getpid())
-    counts = [cycle() for _ in range(4)]
-    assert max(counts) <= first + 2, counts
-    assert memory(os.getpid()) - memory_first < 32 << 20
+    counts = [cycle() for _ in range(2)]
+    check_growth([os.getpid()], lambda: counts.extend(cycle() for _ in range(4)), 32 << 20)
+    assert max(counts[2:]) <= counts[1] + 2, counts

@@ -150,7 +150,7 @@ def test_a_worker_that_is_stuck_does_not_hold_up_the_end(start, pool, tmp_path, 
     script.send(signal.SIGTERM)
     assert "the server is stopping" in stuck.result(PATIENCE)["error"]
     assert script.status() == 0
-    assert not any(map(is_alive, pids))
+    eventually(lambda: not any(map(is_alive, pids)))  # the child is not the server's to wait for
 
 
 def metrics(calls: Calls) -> bytes:
@@ -223,7 +223,7 @@ def test_a_killed_master_leaves_no_worker_that_is_stuck(start, pool, tmp_path, s
 
 
 def test_a_signal_during_start_up_ends_it_without_a_worker(start, tmp_path):
-    source = SOURCE + "open('loading', 'w').close()\ntime.sleep(60)\n"
+    source = SOURCE + "open('loading', 'w').close()\ntime.sleep(600)\n"
     for number in (signal.SIGTERM, signal.SIGINT):
         script, _ = start(source=source)
         eventually((tmp_path / "loading").exists)
@@ -236,7 +236,7 @@ def test_a_signal_during_start_up_ends_it_without_a_worker(start, tmp_path):
 
 
 def test_a_worker_that_is_told_to_end_while_it_loads_is_a_start_error(start, tmp_path):
-    script, _ = start(source=SOURCE + "open('loading', 'w').close()\ntime.sleep(60)\n")
+    script, _ = start(source=SOURCE + "open('loading', 'w').close()\ntime.sleep(600)\n")
     eventually((tmp_path / "loading").exists)
     os.kill(workers(script.pid)[0], signal.SIGTERM)
     assert script.status() == 1
@@ -249,7 +249,7 @@ def test_a_script_that_still_runs_is_interrupted(start):
 import time
 try:
     print("busy", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """

@@ -28,7 +28,7 @@ print("It serves", flush=True)
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("upstream")
-    chatty.build(directory, context=16_384)
+    chatty.build(directory, context=65_536)
     return directory
 
 
@@ -149,10 +149,10 @@ def test_what_the_upstream_has_not_is_refused_by_its_name(calls: Calls) -> None:
 
 
 def test_what_the_upstream_refuses_is_refused_in_its_words(calls: Calls) -> None:
-    long = [5] * 20_000
+    long = [5] * 70_000
     status, answer = ask(calls, "/v1/completions", model="strict", prompt=long, max_tokens=4)
     assert status == 400
-    assert "the prompt has 20000 tokens" in answer["error"]["message"]
+    assert "the prompt has 70000 tokens" in answer["error"]["message"]
 
 
 def test_a_client_that_leaves_frees_the_upstream(calls: Calls, far: Calls) -> None:
@@ -162,7 +162,7 @@ def test_a_client_that_leaves_frees_the_upstream(calls: Calls, far: Calls) -> No
         return int(row["requests"]["running"])
 
     client = calls.client("chatty", "generate")
-    options = {"max_tokens": 16_000, "parameters": '{"ignore_eos": true}'}
+    options = {"max_tokens": 60_000, "parameters": '{"ignore_eos": true}'}
     pieces = client.infer_stream({"prompt": "Hello", **options})
     next(pieces)
     eventually(lambda: running() == 1)

@@ -493,7 +493,7 @@ def test_a_client_that_leaves_ends_what_it_asked_for(calls: Calls) -> None:
     client.async_stream_infer("toy.endless", numbers(1))
     client.async_stream_infer("toy.endless", numbers(2))
     assert found.get(timeout=PATIENCE)[1] is None
-    assert in_flight(calls) == 2
+    eventually(lambda: in_flight(calls) == 2)
     client.stop_stream(cancel_requests=True)
     client.close()
     eventually(lambda: in_flight(calls) == 0)

@@ -4,7 +4,9 @@
 names them.  Our own engine needs none.
 """
 
+import json
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +20,9 @@ from mindspore_serving.server import ServableStartConfig
 from tests.e2e.harness import Calls, config, serving
 from tests.llm import chatty, checkpoints
 from tests.llm.real_model import real_model
+from tests.waiting import PATIENCE
 
+PROMPT, COUNT = "The sea is", 16
 NAME = "chatty"
 ENVIRONMENTS = "ENGINE_ENVIRONMENTS"
 
@@ -87,10 +91,37 @@ def start_config(kind: Kind, directory: Path, **engine_options: Any) -> Servable
 
 
 @contextmanager
-def served(kind: Kind, directory: Path) -> Iterator[Calls]:
-    """The server."""
+def served(
+    kind: Kind, directory: Path, *others: ServableStartConfig, **http: Any
+) -> Iterator[Calls]:
+    """The server, which has `others` as well; `http` are options of its port."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE, str(directory / "cache"))
         patch.setenv("TORCHDYNAMO_DISABLE", "1")  # compiling takes a minute
-        with serving(directory, start_config(kind, directory)) as calls:
+        with serving(directory, start_config(kind, directory), *others, **http) as calls:
             yield calls
+
+
+def complete(calls: Calls, **options: Any) -> dict[str, Any]:
+    """The answer of OpenAI's completions to PROMPT."""
+    body = {"model": NAME, "prompt": PROMPT, "temperature": 0, "max_tokens": COUNT, **options}
+    status, answer = calls.http_call("POST", "/v1/completions", json.dumps(body))
+    assert status == 200, answer
+    return dict(json.loads(answer))
+
+
+@contextmanager
+def streaming(calls: Calls, **options: Any) -> Iterator[socket.socket]:
+    """A client with a stream of the longest answer, of which nothing is read; it leaves at the
+    end."""
+    text = json.dumps({"prompt": PROMPT, "ignore_eos": True, "stream": True, **options})
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n"
+    with socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE) as stream:
+        stream.sendall(f"{head}Content-Type: application/json\r\n\r\n{text}".encode())
+        yield stream
+
+
+def row(calls: Calls) -> dict[str, Any]:
+    """The servable, as the server lists it."""
+    found = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    return next(dict(one) for one in found if one["name"] == NAME)

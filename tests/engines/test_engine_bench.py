@@ -1,4 +1,4 @@
-"""`bench --engines` with the engines that read the real model."""
+"""`bench --engines` as docs/engines.md shows it, with the engines that read the real model."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from mindspore_serving.cluster.interpreter import CACHE
 from tests.cli.commands import SERVING, Command
 from tests.engines.served import KINDS, environment
+from tests.engines.shown import commands, in_place
 from tests.llm.real_model import real_model
 from tests.waiting import PATIENCE
 
@@ -24,17 +25,14 @@ OPTIONS = {  # as in KINDS: of a small cache, and a processor that others use, t
 def test_one_table_has_every_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     pythons = {kind.engine: environment(kind) for kind in KINDS if kind.engine in OPTIONS}
-    words = [*SERVING, "bench", str(real_model()), "--engines", ",".join(["ours", *OPTIONS])]
-    for name, python in pythons.items():
-        words += [
-            "--engine-python",
-            f"{name}={python}",
-            "--engine-serve",
-            f"{name}={OPTIONS[name]}",
-        ]
+    places = {f"/opt/{name.replace('.', '')}/bin/python": one for name, one in pythons.items()}
+    (shown,) = commands("bench")
+    words = [*SERVING, "bench", *in_place(shown, {"./model.gguf": str(real_model()), **places})]
+    for name, options in OPTIONS.items():
+        words += ["--engine-serve", f"{name}={options}"]
     with Command([*words, *LOAD, "--json", "out.json"], tmp_path) as command:
         assert command.status(MANY * PATIENCE) == 0, command.text
     rows = json.loads((tmp_path / "out.json").read_text())["runs"]
-    assert [row["engine"] for row in rows] == ["ours", *OPTIONS]
+    assert {row["engine"] for row in rows} == {"ours", *OPTIONS}
     assert {row["generated_tokens"] for row in rows} == {2 * 4}
     assert all(row["memory_bytes"] > 90 << 20 for row in rows)  # the weights of the model

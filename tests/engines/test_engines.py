@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,21 @@ import pytest
 from mindspore_serving.llm import LLM, Answer, SamplingParams
 from tests.e2e.harness import Calls, eventually
 from tests.e2e.test_language_protocols import PROTOCOLS
-from tests.engines.served import KINDS, NAME, Kind, model, served
+from tests.engines.served import (
+    COUNT,
+    KINDS,
+    NAME,
+    PROMPT,
+    Kind,
+    complete,
+    model,
+    row,
+    served,
+    streaming,
+)
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-PROMPT, COUNT = "The sea is", 16
 MANY = 10  # times PATIENCE: vLLM imports for a minute where the machine is busy
 
 
@@ -52,13 +61,6 @@ def expected(calls: Calls, reference: Answer, kind: Kind) -> str:
     return texts(complete(calls))[0] if kind.is_real else reference.outputs[0].text
 
 
-def complete(calls: Calls, **options: Any) -> dict[str, Any]:
-    body = {"model": NAME, "prompt": PROMPT, "temperature": 0, "max_tokens": COUNT, **options}
-    status, answer = calls.http_call("POST", "/v1/completions", json.dumps(body))
-    assert status == 200, answer
-    return dict(json.loads(answer))
-
-
 def texts(answer: dict[str, Any]) -> list[str]:
     return [choice["text"] for choice in answer["choices"]]
 
@@ -68,11 +70,6 @@ def refusal(calls: Calls, **options: Any) -> dict[str, Any]:
     status, answer = calls.http_call("POST", "/v1/completions", json.dumps(body))
     assert status == 400, answer
     return dict(json.loads(answer)["error"])
-
-
-def row(calls: Calls) -> dict[str, Any]:
-    (found,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-    return dict(found)
 
 
 def test_every_protocol_gives_the_text_of_our_engine(calls: Calls, expected: str) -> None:
@@ -140,11 +137,7 @@ def test_a_parameter_that_the_engine_has_not_is_named(calls: Calls, kind: Kind) 
 
 def test_a_client_that_leaves_frees_what_it_had(calls: Calls, kind: Kind) -> None:
     most = 400 if kind.is_real else 16_000
-    body = {"prompt": PROMPT, "max_tokens": most, "ignore_eos": True, "stream": True}
-    text = json.dumps(body)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n"
-    with socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE) as stream:
-        stream.sendall(f"{head}Content-Type: application/json\r\n\r\n{text}".encode())
+    with streaming(calls, max_tokens=most) as stream:
         assert stream.recv(100).startswith(b"HTTP/1.1 200")
         eventually(lambda: row(calls)["requests"]["running"])
     eventually(lambda: not row(calls)["requests"]["running"])

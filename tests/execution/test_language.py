@@ -21,10 +21,12 @@ from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
+CONTEXT = 1 << 15  # tokens, more than come before a request is cancelled
+
 
 class Hosted:
     def __init__(self, directory):
-        config = make_config({"dtype": "f32", "kv_cache_memory": 2 << 20, "embeddings": True})
+        config = make_config({"dtype": "f32", "kv_cache_memory": 64 << 20, "embeddings": True})
         self.woken = threading.Event()
         engine = AsyncEngine(open_model(directory, "openvino", config), self.woken.set)
         self.service = LanguageService(engine, LanguageStage(engine, SamplingParams()))
@@ -50,7 +52,7 @@ class Hosted:
 
 @pytest.fixture(scope="module")
 def hosted(tmp_path_factory):
-    found = Hosted(chatty.build(tmp_path_factory.mktemp("host")))
+    found = Hosted(chatty.build(tmp_path_factory.mktemp("host"), context=CONTEXT))
     yield found
     found.service.close()
 
@@ -89,7 +91,7 @@ def test_a_body_that_is_no_request_is_refused(hosted, body):
 
 
 def test_a_cancelled_item_ends_once_and_its_blocks_are_free(hosted):
-    hosted.request(5, "Hello", 400)
+    hosted.request(5, "Hello", CONTEXT - 100)
     hosted.until(lambda: len(hosted.of(5)) > 2)
     hosted.replies.clear()
     for _ in range(2):

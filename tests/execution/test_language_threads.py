@@ -25,7 +25,7 @@ is_waiting, may_go = threading.Event(), threading.Event()
 
 def wait(x):
     is_waiting.set()
-    assert may_go.wait(100)
+    assert may_go.wait(600)
     return x
 
 def shout(text):

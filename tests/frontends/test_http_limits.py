@@ -167,22 +167,29 @@ def test_a_stream_that_takes_too_long_is_cut_off(background):
     async def stream(request):
         return StreamingResponse(forever())
 
-    with serving(background, request_timeout=1, routes=[Route("/stream", stream)]) as web:
-        client = web.connect().send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = b""
-        while data := client.stream.recv(1 << 16):
-            answer += data
-        assert answer.startswith(b"HTTP/1.1 200")
-        assert not answer.endswith(b"0\r\n\r\n")  # the client sees that it is not complete
-        eventually(lambda: ended)
+    for seconds in (0.3, 3, 30):  # a busy machine may not come to the first piece in time
+        with serving(background, request_timeout=seconds, routes=[Route("/", stream)]) as web:
+            client = web.connect().send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while data := client.stream.recv(1 << 16):
+                answer += data
+            eventually(lambda: ended)
+        if answer.startswith(b"HTTP/1.1 200"):
+            break
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert not answer.endswith(b"0\r\n\r\n")  # the client sees that it is not complete
 
 
 def test_the_time_of_a_request_is_its_own_and_not_that_of_its_connection(background):
-    with serving(background, request_timeout=1) as web:
-        client = web.connect()
-        end = time.monotonic() + 1.2
-        while time.monotonic() < end:
-            assert client.send(post()).read()[0] == 200
+    for seconds in (0.5, 5):  # a busy machine may not answer each in half a second
+        with serving(background, request_timeout=seconds) as web:
+            client = web.connect()
+            end = time.monotonic() + 1.2 * seconds
+            while (status := client.send(post()).read()[0]) == 200 and time.monotonic() < end:
+                pass
+        if status == 200:
+            break
+    assert status == 200
 
 
 @pytest.mark.parametrize(

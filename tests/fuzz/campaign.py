@@ -16,7 +16,7 @@ from tests.fuzz.judging import problem_of
 from tests.fuzz.logs import Logs
 from tests.fuzz.sending import BOUND, Exchanged, Lane
 
-SITE = Site(llm_options=(("max_num_seqs", 16), ("max_model_len", 256)))
+SITE = Site(llm_options=(("max_num_seqs", 16), ("max_model_len", 256), ("dtype", "f32")))
 LANES = 8
 BLOCK = 200  # cases between two looks at the server
 GROWTH = 96 << 20  # bytes that a process may have grown by in the end

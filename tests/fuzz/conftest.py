@@ -8,6 +8,7 @@ import pytest
 
 from tests.chaos.server import Server, wait_until_gone
 from tests.fuzz import campaign
+from tests.waiting import PATIENCE
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     try:
         yield found
         found.script.send(signal.SIGTERM)
-        assert found.script.status(60) == 0, found.script.text
+        assert found.script.status(PATIENCE) == 0, found.script.text
         assert wait_until_gone(found.pids(), 60), "processes are left"
     finally:
         found.close()

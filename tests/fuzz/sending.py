@@ -10,8 +10,9 @@ import grpc.aio
 from mindspore_serving.frontends.ms_grpc import SERVICE
 from tests.fuzz.case import H2, HTTP, Case
 from tests.fuzz.http_reading import HUNG, Answer, AnswerReader, Requests, requests_in
+from tests.waiting import PATIENCE
 
-BOUND = 60.0  # seconds after which a request counts as hung
+BOUND = PATIENCE  # seconds after which a request counts as hung
 _QUIET = 0.05
 _MOST_REPLIES = 60  # of a stream, beyond which the client leaves
 _OPTIONS = [("grpc.max_receive_message_length", 1 << 28), ("grpc.use_local_subchannel_pool", 1)]

@@ -22,6 +22,7 @@ OTHERS = {
 # The text parts of models with pictures: test_layouts compares descriptions and names of tensors.
 TEXT_PARTS = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
     "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
     "Mistral3ForConditionalGeneration": "Ministral3ForCausalLM",
     "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
@@ -48,7 +49,7 @@ def table() -> str:
     lines.append("|---" * (len(compared) + 1) + "|")
     for name in sorted(FAMILIES, key=str.lower):
         own = TEXT_PARTS.get(name, name)
-        cells = ["yes" if own in found else "" for found in compared.values()]
+        cells = ["yes" if {name, own} & found else "" for found in compared.values()]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

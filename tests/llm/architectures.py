@@ -27,6 +27,20 @@ OLMO3_ROPE = {
     },
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
 }  # fmt: skip
+MAMBA = {
+    "num_hidden_layers": 3, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 24,
+    "mamba_n_groups": 2,
+}  # fmt: skip
+NEMOTRON = {
+    "mamba_num_heads": 8, "mamba_head_dim": 12, "ssm_state_size": 24, "n_groups": 2,
+    "head_dim": 16, "layer_norm_epsilon": 1e-5,
+}  # fmt: skip
+MULTIPLIERS = {
+    "num_hidden_layers": 2, "embedding_multiplier": 1.5, "lm_head_multiplier": 0.6,
+    "mlp_multipliers": [0.7, 1.3], "key_multiplier": 0.8, "attention_in_multiplier": 0.9,
+    "attention_out_multiplier": 1.2, "ssm_in_multiplier": 1.1, "ssm_out_multiplier": 0.7,
+    "ssm_multipliers": [0.6, 1.2, 0.8, 1.4, 0.5],
+}  # fmt: skip
 MLA = {
     "q_lora_rank": 24,
     "kv_lora_rank": 32,
@@ -59,10 +73,31 @@ DELTA_RULE = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
 }
+GEMMA4 = {
+    "sliding_window": 24,
+    "global_head_dim": 32,
+    "vocab_size_per_layer_input": 160,
+    "tie_word_embeddings": True,
+}
 # name -> (class of transformers, what its config has beyond SIZES)
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0]}),
     "gemma": ("Gemma", {"tie_word_embeddings": True}),
+    "gemma4": ("Gemma4", {**GEMMA4, "num_kv_shared_layers": 3, "hidden_size_per_layer_input": 8,
+                          "use_double_wide_mlp": True, "num_hidden_layers": 6,
+                          "layer_types": ["sliding_attention", "full_attention"] * 3}),
+    "gemma4-large": (
+        "Gemma4",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+         "num_global_key_value_heads": 1, "final_logit_softcapping": 8.0, "num_hidden_layers": 3,
+         "layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+    ),
+    "gemma4-moe": (
+        "Gemma4",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 8,
+         "top_k_experts": 3, "moe_intermediate_size": 32,
+         "layer_types": ["sliding_attention", "full_attention"]},
+    ),
     "olmo": ("Olmo", {}),
     "olmo2": ("Olmo2", {"attention_bias": True}),
     "olmo3": ("Olmo3", {**WINDOWED, "rope_parameters": OLMO3_ROPE}),
@@ -163,6 +198,31 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
          "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
          "num_dense_layers": 1, "routed_scaling_factor": 1.4},
+    ),
+    "granite4-mamba": (
+        "GraniteMoeHybrid",
+        {**MAMBA, "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 8,
+         "num_experts_per_tok": 3, "shared_intermediate_size": 48, "embedding_multiplier": 3.0,
+         "residual_multiplier": 0.7, "attention_multiplier": 0.3, "logits_scaling": 2.5},
+    ),
+    "bamba": ("Bamba", {**MAMBA, "attn_layer_indices": [1], "mamba_proj_bias": True}),
+    "falcon-h1": ("FalconH1", {**MAMBA, "mamba_d_ssm": 96, "mamba_d_head": 12, **MULTIPLIERS}),
+    "falcon-h1-normed": (
+        "FalconH1",
+        {**MAMBA, "mamba_d_ssm": 128, "mamba_rms_norm": True,
+         "mamba_conv_bias": False, "projectors_bias": True, "time_step_limit": [0.3, 1.2]},
+    ),
+    "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 16, "state_size": 24, "n_groups": 2}),
+    "nemotron-h": (
+        "NemotronH",
+        {**NEMOTRON, "hybrid_override_pattern": "M-*M", "use_bias": True, "mlp_bias": True},
+    ),
+    "nemotron-h-moe": (
+        "NemotronH",
+        {**NEMOTRON, "hybrid_override_pattern": "ME*E", "n_routed_experts": 8, "n_group": 2,
+         "num_experts_per_tok": 3, "topk_group": 1, "moe_intermediate_size": 32,
+         "moe_shared_expert_intermediate_size": 48, "moe_latent_size": 24,
+         "routed_scaling_factor": 1.4},
     ),
     "qwen3_5": ("Qwen3_5", DELTA_RULE),
     "qwen3_5-moe": (

@@ -106,7 +106,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-TEXT_PARTS = ("Gemma3", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # of models with pictures
+TEXT_PARTS = ("Gemma3", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # of models with pictures
 PUBLISHED = {
     "internlm": references.internlm,
     "internlm2": references.internlm2,
@@ -114,6 +114,7 @@ PUBLISHED = {
     "baichuan2-13b": references.baichuan,
 }
 ALL = (*TRANSFORMERS, *PUBLISHED)
+TRANSFORMERS["llama-deep"] = ("Llama", {"num_hidden_layers": 4})  # to be cut; else as llama
 
 
 def build(name: str, directory: Path, *, shards: int = 1, dtype: str = "float32") -> Path:
@@ -132,9 +133,16 @@ def build(name: str, directory: Path, *, shards: int = 1, dtype: str = "float32"
 def _build_with_transformers(name: str, target: Path, shards: int, dtype: torch.dtype) -> None:
     model, family = _model(name)
     with _seeded(name):
-        biases = (pair for pair in model.named_buffers() if pair[0].endswith("_bias"))
+        stored = ("_bias", "layer_scalar")
+        biases = (pair for pair in model.named_buffers() if pair[0].endswith(stored))
         for key, weight in (*model.named_parameters(), *biases):
-            _fill(key, weight.data, transposed=family == "GPT2", gemma="Gemma" in family)
+            _fill(
+                key,
+                weight.data,
+                transposed=family == "GPT2",
+                gemma="Gemma" in family,
+                plus_one=family in {"Gemma", "Gemma2", "Gemma3"},
+            )
     model.to(dtype)
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     model.save_pretrained(target, max_shard_size=size // shards + 1 if shards > 1 else "1GB")
@@ -210,19 +218,26 @@ def _seeded(name: str) -> Iterator[None]:
         yield
 
 
-def _fill(key: str, weight: torch.Tensor, *, transposed: bool = False, gemma: bool = False) -> None:
-    """Gemma's norms add 1 themselves.  Its embeddings are scaled up and tied: small, and the last
-    norm large, lest every token be followed by itself."""
+def _fill(
+    key: str, weight: torch.Tensor, *, transposed: bool = False, gemma: bool = False,
+    plus_one: bool = False,
+) -> None:  # fmt: skip
+    """With `plus_one`, norms add 1 themselves.  Gemma's embeddings are scaled up and tied: small,
+    and the last norm large, lest every token be followed by itself."""
     if key == "model.norm.weight" and gemma:
         weight.normal_(12.0, 0.2)
-    elif key.endswith(("q_norm.weight", "k_norm.weight")) and gemma:
+    elif key.endswith("layer_scalar"):
+        weight.fill_(0.8)
+    elif key.endswith(("q_norm.weight", "k_norm.weight")) and plus_one:
         weight.normal_(1.5, 0.2)  # attention that picks tokens out, and does not average them
     elif key.endswith("bias"):
         weight.normal_(0.0, 0.2)
     elif "norm" in key or (".ln_" in key and key.endswith("weight")):
-        weight.normal_(0.0 if gemma else 1.0, 0.2)
+        weight.normal_(0.0 if plus_one else 1.0, 0.2)
     elif weight.dim() == 1:
         weight.normal_(0.0, 0.2)
+    elif "per_layer" in key and "embed" in key:
+        weight.normal_(0.0, 0.3)
     elif "embed" in key or ".wte" in key or ".wpe" in key:
         weight.normal_(0.0, 0.05 if gemma else 0.5)
     else:

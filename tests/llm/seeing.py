@@ -16,7 +16,9 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 MARKS = ["<unk>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>"]
+MARKS += ["<start_of_image>", "<end_of_image>"]
 MARKS += [f"<row_{row}_col_{column}>" for row in (1, 2, 3, 4) for column in (1, 2, 3, 4)]
+IMAGE = 3  # the token that stands for a vector
 TEMPLATE = (  # knows parts alone, as those of such models do
     "{% for message in messages %}{{ message['role'] }}:{% for part in message['content'] %}"
     "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
@@ -42,6 +44,18 @@ VISION = {
 }
 CLIP = {**VISION, "model_type": "clip_vision_model", "projection_dim": 32}
 SIGLIP = {**VISION, "model_type": "siglip_vision_model"}
+SEES_WHOLE = "gemma3-siglip"  # tokens of a picture see one another
+GEMMA_TEXT = {
+    "head_dim": 16,
+    "tie_word_embeddings": False,  # lest every token be followed by itself
+    "query_pre_attn_scalar": 16,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+GEMMA = {
+    "vision_config": SIGLIP, "mm_tokens_per_image": 16, "tie_word_embeddings": False,
+    "boi_token_index": 6, "eoi_token_index": 7, "image_token_index": IMAGE,
+}  # fmt: skip
 LLAVA = {"vision_config": CLIP, "vision_feature_layer": -2}
 TILED = {"vision_config": VISION, "scale_factor": 2, "pad_token_id": 0}
 # name -> (class, text model, what its config has beside, beginning of its image processor's class)
@@ -52,12 +66,14 @@ KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "Llava", "mistral",
         {**LLAVA, "vision_config": SIGLIP, "vision_feature_select_strategy": "full"}, "Siglip",
     ),
+    SEES_WHOLE: ("Gemma3", "gemma3_text", GEMMA, "Gemma3"),
     "smolvlm": ("SmolVLM", "llama", TILED, "SmolVLM"),
     "idefics3": ("Idefics3", "llama", TILED, "Idefics3"),
 }  # fmt: skip
 SIZES: dict[str, dict[str, Any]] = {
     "CLIP": {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
     "Siglip": {"size": {"height": 32, "width": 32}},
+    "Gemma3": {"size": {"height": 32, "width": 32}},
     "SmolVLM": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
     "Idefics3": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
 }
@@ -67,13 +83,22 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
     """The model's directory, below `directory`."""
     target = directory / (name or kind)
     target.mkdir(parents=True)
-    size = _write_tokenizer(target)
+    size = _write_tokenizer(target, "<start_of_image>" if kind == SEES_WHOLE else "<image>")
     prefix, text_model, more, _ = KINDS[kind]
-    text = {**TEXT, "model_type": text_model, "vocab_size": size}
-    config = getattr(transformers, f"{prefix}Config")(text_config=text, image_token_id=3, **more)
+    more_text = GEMMA_TEXT if kind == SEES_WHOLE else {}
+    text = {**TEXT, **more_text, "model_type": text_model, "vocab_size": size}
+    config = getattr(transformers, f"{prefix}Config")(
+        text_config=text, image_token_id=IMAGE, **more
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sum(kind.encode()))
         model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config)
+        if kind == SEES_WHOLE:  # tokens differ by what is before them, not by the last one alone
+            model.get_input_embeddings().weight.data *= 0.1
+            model.lm_head.weight.data *= 4
+            for name, weight in model.named_parameters():
+                if name.endswith(("q_norm.weight", "k_norm.weight")):
+                    weight.data += 1
     model.save_pretrained(target)
     processor(kind).save_pretrained(target)
     return target
@@ -84,7 +109,7 @@ def processor(kind: str) -> Any:
     return getattr(transformers, f"{prefix}ImageProcessorPil")(**SIZES[prefix])
 
 
-def _write_tokenizer(directory: Path) -> int:
+def _write_tokenizer(directory: Path, mark: str) -> int:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {text: number for number, text in enumerate([*MARKS, *letters])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
@@ -94,7 +119,7 @@ def _write_tokenizer(directory: Path) -> int:
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
-    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("<image>", mark))
     return len(vocabulary)
 
 
@@ -132,6 +157,7 @@ class Reference:
 
     def __init__(self, directory: Path, kind: str) -> None:
         self._processor = processor(kind)
+        self._sees_whole = kind == SEES_WHOLE
         self._model = transformers.AutoModelForImageTextToText.from_pretrained(
             directory, dtype=torch.float32
         ).eval()
@@ -156,4 +182,6 @@ class Reference:
         if images:
             made = self._processor(list(images), return_tensors="pt")
             inputs |= {name: x for name, x in made.items() if name.startswith("pixel")}
+        if self._sees_whole:
+            inputs["token_type_ids"] = (tokens == IMAGE).long()
         return inputs

@@ -96,9 +96,6 @@ CELLS = (Of0, Of1, Of2, Of3, Of4, Of5)
 def test_an_operator_computes_what_mindspore_does(name, tmp_path_factory):
     @settings(
         max_examples=3,
-        deadline=None,
-        database=None,
-        derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     @given(st.data())

@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 from mindspore_serving.server import register
+from tests.waiting import PATIENCE
 
 
 def test_the_public_names_are_those_of_the_original_and_of_language_models():
@@ -48,6 +49,6 @@ heavy = "grpc torch mindspore onnxruntime ray starlette asyncio httptools import
 print([name for name in heavy.split() if name in sys.modules])
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert done.stdout.strip() == "[]"

@@ -10,6 +10,7 @@ pytest.importorskip("yaml")
 import yaml
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.runtimes.mindir.cut import RankFile
 from mindspore_serving.server.llm_config import LlmConfig, read_llm_config
 from mindspore_serving.server.llm_config_source import read_assignments
 
@@ -150,6 +151,29 @@ def test_mindir_files_are_run_as_such(place):
     assert read(place).runtime == "mindir"  # the directory, by what is in it
 
 
+def test_mindir_files_of_ranks_are_one_model_over_as_many(place):
+    model = place / "model"
+    for rank in (0, 1):
+        own = model / f"rank_{rank}"
+        own.mkdir()
+        RankFile(rank, 2, "export").write(own)
+        for name in ("prefill.mindir", "decode.mindir"):
+            (own / name).touch()
+    paths = {
+        f"{name}_model": [f"model/rank_{rank}/{name}.mindir" for rank in (0, 1)]
+        for name in ("prefill", "decode")
+    }
+    found = read(place, model_path=paths)
+    assert (found.directory, found.runtime, found.ranks) == (model, "mindir", 2)
+    assert found.options["pipeline_parallel"] == 2
+    found = read(place, model_path=paths, model_config={"runtime": "agents"})
+    assert (found.directory, found.runtime, found.ranks) == (model, "agents", 2)
+    assert "pipeline_parallel" not in found.options
+    paths["decode_model"].reverse()
+    with pytest.raises(StartError, match="a file of rank 0 is in .*rank_1, expected it in"):
+        read(place, model_path=paths)
+
+
 def test_with_kbk_the_model_is_where_its_own_configuration_is(place):
     (place / "model" / "run_llama.yaml").touch()
     paths = {"prefill_model": ["nowhere.mindir"], "decode_model": ["nowhere.mindir"]}
@@ -169,7 +193,7 @@ def test_with_kbk_the_model_is_where_its_own_configuration_is(place):
         ({"model_path": {"prefill_model": []}}, "model_path.prefill_model is missing"),
         (
             {"model_path": {"prefill_model": ["a", "b"], "decode_model": ["a", "b"]}},
-            "has 2 files, so the model is cut up for as many ranks; expected 1",
+            "model_path: .*a does not exist, expected a MindIR file that export_mindir wrote",
         ),
         (
             {"model_path": {"decode_model": ["a", "b"]}},

@@ -6,6 +6,7 @@ import pytest
 
 from mindspore_serving.core.graph import Method
 from mindspore_serving.wire import ms_instance, ms_json, native, worker_codec
+from tests.waiting import PATIENCE
 
 METHOD = Method("m", ("x",), ("y",), (), (0,))
 X = np.array([1.0, 2.0], np.float32)
@@ -42,4 +43,4 @@ def test_a_codec_is_imported_only_when_used():
         "import sys; from mindspore_serving import wire; wire.worker_codec('native');"
         "assert not {'grpc', 'google.protobuf'} & set(sys.modules), 'too much imported'"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)

@@ -132,6 +132,7 @@ def _to_generate(
         params=FIELDS.params(parameters, model.card, {"max_tokens": None}, logprobs=logprobs),
         is_stream=is_stream,
         has_tokens=has_tokens,
+        has_markdown=model.card.takes_images,
         must_fit=True,
         adapter=model.adapter,
         **FIELDS.options(parameters, model.card),

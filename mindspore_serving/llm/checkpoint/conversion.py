@@ -51,9 +51,13 @@ def directory_size(directory: Path) -> int:
 
 
 def run_command(
-    convert: Callable[..., None], arguments: Sequence[str] | None, modes: Iterable[str] = ()
+    convert: Callable[..., None],
+    arguments: Sequence[str] | None,
+    modes: Iterable[str] = (),
+    counts: Mapping[str, str] | None = None,
 ) -> int:
-    """Call `convert` with source, target and mode (if there are `modes`); the exit status."""
+    """Call `convert` with source, target, mode (if there are `modes`), and an int for each of
+    `counts` (name -> what it is; 1 if it is not given); the exit status."""
     parser = argparse.ArgumentParser(
         prog=f"python -m mindspore_serving.llm.{convert.__name__}",
         description=(convert.__doc__ or "").split("\n\n")[0],
@@ -62,6 +66,8 @@ def run_command(
     parser.add_argument("target", help="directory to make")
     if modes:
         parser.add_argument("mode", choices=list(modes))
+    for name, meaning in (counts or {}).items():
+        parser.add_argument(f"--{name}", type=int, default=1, help=meaning)
     try:
         convert(**vars(parser.parse_args(arguments)))
     except StartError as error:

@@ -23,6 +23,7 @@ SMALLEST_GROUP = 32
 CHUNK = 2**22  # weights that are rounded at a time
 ROUTERS = (
     *("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight", "router.layer.weight"),
+    "router.proj.weight",
     "shared_expert_gate.weight",
 )
 

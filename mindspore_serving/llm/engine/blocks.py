@@ -10,7 +10,7 @@ Integers and hashes only: the contents belong to the runner.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
 _DIGEST_SIZE = 16  # of a cryptographic hash: no prompt can be made to match another's blocks
@@ -30,9 +30,13 @@ def hash_block(previous: bytes, tokens: Sequence[int], pictures: bytes = b"") ->
 
 
 class BlockPool:
-    """Hands out blocks 0 .. num_blocks-1 and takes them back."""
+    """Hands out blocks 0 .. num_blocks-1 and takes them back.
 
-    __slots__ = ("_block_of", "_cached", "_empty", "_hash_of", "num_blocks", "users")
+    `on_leave` is called with a cached block, and what it is registered under, when it is about to
+    be used for something else.
+    """
+
+    __slots__ = ("_block_of", "_cached", "_empty", "_hash_of", "num_blocks", "on_leave", "users")
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -41,6 +45,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # free and cached, oldest first
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
+        self.on_leave: Callable[[int, bytes], None] | None = None
 
     @property
     def num_free(self) -> int:
@@ -57,6 +62,9 @@ class BlockPool:
             block = self._empty.pop()
         else:
             block, _ = self._cached.popitem(last=False)
+            digest = self._hash_of[block]
+            if self.on_leave is not None and digest is not None:
+                self.on_leave(block, digest)
             self._forget(block)
         self.users[block] = 1
         return block
@@ -99,6 +107,12 @@ class BlockPool:
                 break
             found.append(block)
         return found
+
+    def hashes(self) -> list[bytes]:
+        """What blocks are registered under: first those in use, then those freed last."""
+        used = [digest for digest, block in self._block_of.items() if self.users[block]]
+        free = (self._hash_of[block] for block in reversed(self._cached))
+        return used + [digest for digest in free if digest is not None]
 
     def is_registered(self, block: int) -> bool:
         """Whether later prompts may find `block`, which then must not be written any more."""

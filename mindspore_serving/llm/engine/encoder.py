@@ -150,6 +150,9 @@ class EncoderEngine:
             return [(request_id, error) for request_id in chosen]
         return list(zip(chosen, vectors, strict=True))
 
+    def rest(self) -> None:
+        """Nothing can wait."""
+
     def describe(self) -> str:
         """In words: the options, and how long prompts may be."""
         config, size = self.config, self.embedding_size

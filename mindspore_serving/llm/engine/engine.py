@@ -14,13 +14,15 @@ from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import Adapters
 from mindspore_serving.llm.engine.branch import PROMPT, Branch, Readout
+from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.pictures import PromptPictures
+from mindspore_serving.llm.engine.reporting import describe, stats_of
 from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
-from mindspore_serving.llm.engine.speculation import MakeDrafter, Speculation, can_guess
+from mindspore_serving.llm.engine.speculation import Speculation
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.grammar.state import MaskThread
@@ -38,11 +40,10 @@ class Engine:
     """Generates text for many requests at once on one runner.
 
     Args:
-        runner: computes the steps; the engine closes it.
+        runner, draft: compute steps, and guesses of tokens if there is one; the engine closes both.
         tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
         config: the operator's options.
         eos_ids: the model's end tokens.
-        make_drafter: makes what guesses tokens; None looks at texts that began alike.
 
     `max_model_len` is how many tokens a prompt and its answer may have together.  `on_compute` is
     called with the requests that a step is about to compute; `clock` gives seconds.
@@ -57,7 +58,7 @@ class Engine:
         config: EngineConfig,
         eos_ids: Iterable[int] = (),
         *,
-        make_drafter: MakeDrafter | None = None,
+        draft: Runner | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         longest = min(runner.max_model_len, runner.num_blocks * runner.block_size)
@@ -65,7 +66,7 @@ class Engine:
         self.config, self._clock = config, clock
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        self._speculation = Speculation(config, make_drafter, can_guess=can_guess(runner))
+        self._speculation = Speculation(config, runner, draft, clock)
         self._table = RequestTable(self._speculation)
         self.adapters = Adapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(
@@ -73,9 +74,11 @@ class Engine:
         )
         sizes = (runner.num_blocks, runner.block_size, runner.num_slots, runner.rope_switch)
         self._scheduler = Scheduler(config, *sizes)
+        self.pool = self._scheduler.pool
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
+        self._disk: DiskCache | None = None
         self._aborted: Outputs = []  # of the next step
         self.embedder = Embedder(runner, self._scheduler, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
@@ -87,14 +90,7 @@ class Engine:
 
     def describe(self, stored: str = "as stored") -> str:
         """In words: the options, what the cache can hold, how weights are that are `stored` so."""
-        runner, config = self.runner, self.config
-        capacity = runner.num_blocks * runner.block_size
-        return (
-            f"weights {config.quantization or stored}; cache of {capacity:,} tokens "
-            f"({runner.num_blocks:,} blocks of {runner.block_size}), "
-            f"{capacity / self.max_model_len:.1f} sequences of {self.max_model_len:,}; at most "
-            f"{config.max_num_seqs} sequences and {config.max_num_batched_tokens} tokens in a step"
-        )
+        return describe(self.runner, self.config, self.max_model_len, stored)
 
     @property
     def has_work(self) -> bool:
@@ -143,6 +139,9 @@ class Engine:
         self._num_prompt_tokens += len(request.prompt_ids)
         self._table.add(request, sequence)
         self._scheduler.add(sequence)
+        if self._disk is not None and not adapter:
+            sequence.choose_table(self.runner.rope_switch)
+            self._disk.look_up(sequence.hash_known(self.block_size))
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
         """Queue a prompt: a step gives a vector, or ServingError.  Raises as `add`."""
@@ -170,6 +169,8 @@ class Engine:
         Raises RunnerLost if the runner can compute no further one.
         """
         self.adapters.free()
+        if self._disk is not None:
+            self._disk.deliver()
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
             self._table.remove_request(request_id)
@@ -181,6 +182,8 @@ class Engine:
         scheduled = self._scheduler.schedule()
         self.started = [branches[one].request.request_id for one in self._scheduler.admitted]
         if not scheduled.step.rows:
+            if self._disk is not None and not outputs:
+                self._disk.wait()
             return outputs
         self._num_steps += 1
         if self.on_compute is not None:
@@ -199,26 +202,23 @@ class Engine:
         return outputs
 
     def stats(self) -> EngineStats:
-        scheduler = self._scheduler
-        return EngineStats(
-            num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
-            num_blocks=scheduler.pool.num_blocks,
-            num_free_blocks=scheduler.pool.num_free,
-            num_cached_blocks=scheduler.pool.num_cached,
-            num_steps=self._num_steps,
-            num_prompt_tokens=self._num_prompt_tokens,
-            num_generated_tokens=self._num_generated,
-            num_cache_queries=scheduler.num_cache_queries,
-            num_cache_hits=scheduler.num_cache_hits,
-            num_preemptions=scheduler.num_preemptions,
-            num_guesses=self._speculation.num_guesses,
-            num_right_guesses=self._speculation.num_right,
-        )
+        counts = (self._num_steps, self._num_prompt_tokens, self._num_generated)
+        return stats_of(self._scheduler, self._speculation, counts, self._disk)
+
+    def keep_blocks(self, disk: DiskCache) -> None:
+        """From now on keep the blocks of prompts on disk as well; the engine closes it."""
+        self._disk = self._scheduler.disk = disk
+
+    def rest(self) -> float | None:
+        """As `EngineLoop` wants it."""
+        return None if self._disk is None else self._disk.save_next()
 
     def close(self) -> None:
-        """Close the runner; nothing may be called afterwards."""
+        """Close the runners; nothing may be called afterwards."""
+        if self._disk is not None:
+            self._disk.close()
         self._masks.close()
+        self._speculation.close()
         self.runner.close()
 
     def _read(self, scheduled: Scheduled) -> tuple[Readout, dict[Branch, list[Branch]]]:

@@ -19,6 +19,7 @@ from bisect import bisect_left, insort
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.coming import ComingBlocks
+from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.sequence import Plan, Scheduled, Sequence, Status
 from mindspore_serving.llm.engine.states import StatePool
 
@@ -47,10 +48,11 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # both in order
         self.running: list[Sequence] = []
         self.num_reserved = 0  # blocks kept free of new sequences, for a prompt to embed
+        self.disk: DiskCache | None = None
         self.admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.num_preemptions = 0
-        self.num_cache_queries = 0  # tokens of admitted sequences, and how many were in the cache
-        self.num_cache_hits = 0
+        # Tokens of admitted sequences, and how many of them were in the cache.
+        self.num_cache_queries = self.num_cache_hits = 0
         self._config = config
         self._block_size = block_size
         self._rope_switch = rope_switch
@@ -169,7 +171,7 @@ class Scheduler:
 
     def _admit(self, plan: Plan) -> None:
         most, place = self._most_running, 0
-        coming = ComingBlocks(self._block_size)
+        coming = ComingBlocks(self._block_size, self.disk.reading if self.disk else ())
         shares = self._config.enable_prefix_caching and self.states is None
         if self.waiting and shares:
             for sequence in self.running:
@@ -197,8 +199,7 @@ class Scheduler:
             return False
         shared: list[int] = []
         if self._config.enable_prefix_caching:
-            most = sequence.wanted_from // self._block_size
-            shared = pool.find(sequence.hash_blocks(most, self._block_size))
+            shared = pool.find(sequence.hash_known(self._block_size))
         if self.states is not None:
             shared = shared[: self.states.find(sequence, len(shared))]
         num_new = self._blocks_for(len(sequence.tokens)) - len(shared)
@@ -260,8 +261,7 @@ class Scheduler:
     def _restart(self, sequence: Sequence) -> None:
         _remove(self.running, sequence)
         self._give_back(sequence)
-        sequence.num_computed = 0
-        sequence.num_registered = 0
+        sequence.num_computed = sequence.num_registered = 0
         sequence.draft = []
         self.add(sequence)
 
@@ -277,6 +277,8 @@ class Scheduler:
         hashes = sequence.hash_blocks(full, self._block_size)
         for index in range(sequence.num_registered, full):
             self.pool.register(sequence.blocks[index], hashes[index])
+        if self.disk is not None and not sequence.adapter:
+            self.disk.added(hashes[sequence.num_registered :])
         sequence.num_registered = full
 
     def _run(self, sequence: Sequence) -> None:

@@ -85,6 +85,11 @@ class Sequence:
             hashes.append(hash_block(previous, self.tokens[start:end], seen))
         return hashes[:count]
 
+    def hash_known(self, block_size: int) -> list[bytes]:
+        """Those of the blocks that need not be computed if they are known: the last token always
+        is, as its logits are wanted."""
+        return self.hash_blocks(self.wanted_from // block_size, block_size)
+
     def choose_table(self, rope_switch: int) -> None:
         """Before it has blocks: whether it is long, by its length now."""
         is_long = 0 < rope_switch < len(self.tokens)
@@ -141,13 +146,16 @@ class Plan:
         self.budget -= len(tokens)
 
     def add_piece(self, sequence: Sequence) -> None:
-        """As many of the tokens of `sequence` that are not computed as there is room for."""
+        """As many of the tokens of `sequence` that are not computed as there is room for; more if
+        a picture has to be computed at once."""
         start = sequence.num_computed
         end = min(len(sequence.tokens), start + self.budget)
         if sequence.is_scored:
             end = min(end, max(start, sequence.wanted_from) + MAX_SCORED_TOKENS)
         if start < sequence.branch:
             end = min(end, sequence.branch)
+        if sequence.pictures is not None:
+            end = sequence.pictures.end_of_piece(start, end)
         self.add(sequence, sequence.tokens[start:end])
 
     def done(self) -> Scheduled:

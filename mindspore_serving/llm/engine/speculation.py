@@ -1,143 +1,54 @@
-"""Guessing the next tokens: of each answer from texts that went on in the same way before, and how
-many in each step, so that more tokens come per second.
+"""Guessing the next tokens, so that more of them come per second: how many guesses each answer
+makes in each step, and from where.
 
-The texts are the request's own and recent answers of the model (`suffix_index`).  That, and to
-continue the longest match with the most frequent tokens, is suffix decoding: Oliaro et al.,
-"SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications", NeurIPS 2025.  Guesses
-that a sequence does not make are compared with its text as well, so it begins again when they would
-have been right.  A wrong guess costs a row of a step; no guess changes the answer.
+Guesses are tokens that a grammar forces, tokens that followed in a text that was the same before
+(`suffix_drafter`), or those of a draft model.  How many are made follows from how often they were
+right and from what steps take.  Guesses from text that a sequence does not make are compared with
+its text as well, so it begins again when they would have been right; those of a draft model are
+tried again now and then.  A wrong guess costs a row of a step; no guess changes the answer.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.acceptance import Acceptance, worthwhile
+from mindspore_serving.llm.engine.acceptance import Acceptance, Rate, worthwhile
+from mindspore_serving.llm.engine.draft_model import Clock, DraftModel
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.step_cost import StepCost
-from mindspore_serving.llm.engine.suffix_index import END, Draft, SuffixIndex
+from mindspore_serving.llm.engine.suffix_drafter import RecentAnswers, Scope, SuffixDrafter
+from mindspore_serving.llm.engine.suffix_index import NOTHING, Draft
 from mindspore_serving.llm.grammar.state import GrammarState
 from mindspore_serving.llm.step import Runner, Step
 
-MAX_SHARED_TOKENS = 1 << 16  # of recent answers of one scope, twice at most; 130 bytes each
-MAX_SCOPES = 16
-
-Scope: TypeAlias = tuple[str, int]  # cache salt and adapter, as cached prompts are shared
-
-
-class Drafter(Protocol):
-    """Guesses what follows one sequence.  Another kind, such as a small model, implements this."""
-
-    def extend(self, new: Iterable[int]) -> None:
-        """These tokens were chosen; guesses that were wrong are not among them."""
-        ...
-
-    def propose(self, most: int) -> Draft:
-        """Up to `most` tokens that may follow, or none.  Must be quick: it is in the step loop."""
-        ...
-
-    def fork(self) -> "Drafter":
-        """For another answer to the same prompt; called before `extend`."""
-        ...
-
-
-MakeDrafter: TypeAlias = Callable[[list[int], Scope], Drafter]
-"""Makes the drafter of a sequence, of its prompt and of who may share answers with it."""
-
-
-class RecentAnswers:
-    """What was answered lately, by scope.  Of the oldest answers the older half is forgotten."""
-
-    def __init__(self, config: EngineConfig) -> None:
-        self._sizes = (config.max_ngram, config.min_ngram)
-        self._scopes: dict[Scope, list[SuffixIndex]] = {}  # used last comes last
-
-    def of(self, scope: Scope) -> list[SuffixIndex]:
-        """The indexes of a scope, the newer first; the list stays up to date."""
-        found = self._scopes.pop(scope, None) or [SuffixIndex(*self._sizes)]
-        self._scopes[scope] = found
-        if len(self._scopes) > MAX_SCOPES:
-            del self._scopes[next(iter(self._scopes))]
-        return found
-
-    def add(self, scope: Scope, answer: list[int]) -> None:
-        found = self.of(scope)
-        if found[0].tokens and len(found[0].tokens) + len(answer) >= MAX_SHARED_TOKENS:
-            found[:] = [SuffixIndex(*self._sizes), found[0]]
-        found[0].extend([*answer[-MAX_SHARED_TOKENS:], END])
-
-
-class SuffixDrafter:
-    """Continues a text as it, or one of `shared`, went on where it was the same for longest."""
-
-    __slots__ = ("_config", "_last", "_own", "_prompt", "_shared")
-
-    def __init__(
-        self, config: EngineConfig, prompt: list[int], shared: Iterable[SuffixIndex] = ()
-    ) -> None:
-        self._config = config
-        self._prompt = prompt
-        self._shared = shared
-        self._own: SuffixIndex | None = None  # made when the prompt has been computed
-        self._last: tuple[SuffixIndex | None, list[int], int] = (None, [], 0)
-
-    def fork(self) -> "SuffixDrafter":
-        other = SuffixDrafter(self._config, self._prompt, self._shared)
-        other._own = self._begun().copy()
-        return other
-
-    def extend(self, new: Iterable[int]) -> None:
-        self._begun().extend(new)
-
-    def _begun(self) -> SuffixIndex:
-        if self._own is None:
-            self._own = SuffixIndex(self._config.max_ngram, self._config.min_ngram, self._prompt)
-        return self._own
-
-    def propose(self, most: int) -> Draft:
-        own = self._own
-        if own is None:
-            return Draft([])
-        length, text = len(own.tokens), own.tokens[-self._config.max_ngram :]
-        last, places, before = self._last
-        best: SuffixIndex | None = None
-        agreed, found = 0, list[int]()
-        for index in (own, *self._shared):
-            # A place that was continued is tried again, also when it is not among the latest.
-            known = [place + length - before for place in places] if index is last else ()
-            count, here = index.find(text, known)
-            if count > agreed:
-                best, agreed, found = index, count, here
-        self._last = best, found, length
-        return Draft([]) if best is None else Draft(*_arranged(best, found, most, agreed))
-
-
-def _arranged(
-    index: SuffixIndex, places: list[int], most: int, agreed: int
-) -> tuple[list[int], int, list[float]]:
-    tokens, shares = index.draft(places, most)
-    return tokens, agreed, shares
+_TRIED = 4  # guesses of a draft model that finds out how good it is now
 
 
 class Guesser:
     """The guesses of one answer: what it would guess, and how often that was right."""
 
-    __slots__ = ("_acceptance", "_drafter", "draft", "num_guesses", "num_right")
+    __slots__ = ("_acceptance", "_drafter", "draft", "modelled", "num_guesses", "num_right", "rate")
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: SuffixDrafter, rate: Rate) -> None:
         self._drafter = drafter
         self._acceptance = Acceptance()
-        self.draft = Draft([])
+        self.rate = rate  # of the draft model
+        self.draft = NOTHING
+        self.modelled: list[int] = []  # what the draft model has guessed
         self.num_guesses = self.num_right = 0  # of those that were computed
 
     def fork(self) -> "Guesser":
         """For another answer to the same prompt."""
-        return Guesser(self._drafter.fork())
+        return Guesser(self._drafter.fork(), self.rate.fork())
 
     def extend(self, new: tuple[int, ...]) -> None:
         """These tokens were chosen."""
-        self._acceptance.observe(self.draft, new)
-        self.draft = Draft([])
+        if self.draft.tokens:
+            self._acceptance.observe(self.draft, new)
+        if self.modelled:
+            self.rate.observe(self.modelled, new)
+        self.draft, self.modelled = NOTHING, []
         self._drafter.extend(new)
 
     def look(self, most: int, grammar: GrammarState | None) -> list[float]:
@@ -145,7 +56,7 @@ class Guesser:
         self.draft = self._drafter.propose(most)
         if grammar is not None:
             self.draft = _within(self.draft, grammar, most)
-        return self._acceptance.chances(self.draft)
+        return self._acceptance.chances(self.draft) if self.draft.tokens else []
 
 
 def _within(draft: Draft, grammar: GrammarState, most: int) -> Draft:
@@ -163,34 +74,56 @@ class Guessing(Protocol):
     grammar: GrammarState | None
 
 
-def can_guess(runner: Runner) -> bool:
-    """Whether guesses change nothing: neither last digits, nor a state that remembers them."""
-    return not (runner.is_rounded or runner.num_slots)
+@dataclass(slots=True)
+class _Candidate:
+    """A sequence that may guess, and how many tokens of its draft, or by the draft model.
+
+    `chances` are of its draft: that each token and all before it are right; `modelled` those of
+    the draft model, [] if its guesses are not likelier.
+    """
+
+    sequence: Sequence
+    guesser: Guesser
+    grammar: GrammarState | None
+    chances: list[float]
+    modelled: list[float]
+    num_drafted: int = 0
+    num_modelled: int = 0
+
+    def give(self, modelled: list[int]) -> None:
+        """Let the next step verify `modelled`, or else the draft."""
+        self.guesser.modelled = modelled
+        if modelled and self.grammar is not None:
+            modelled = self.grammar.possible(modelled)
+        self.sequence.draft = modelled or self.guesser.draft.tokens[: self.num_drafted]
 
 
 class Speculation:
-    """Decides how many tokens of each answer a step guesses, and counts what was right."""
+    """Decides how many tokens of each answer a step guesses, and counts what was right.
+
+    `runner` is what verifies them, `draft` a model that guesses, timed by `clock`.
+    """
 
     def __init__(
-        self,
-        config: EngineConfig,
-        make_drafter: MakeDrafter | None = None,
-        *,
-        can_guess: bool = True,
+        self, config: EngineConfig, runner: Runner, draft: Runner | None, clock: Clock
     ) -> None:
-        self.most = config.most_guesses(can_guess=can_guess)
+        self.most = config.most_guesses(has_states=runner.num_slots > 0)
         self.num_guesses = self.num_right = 0
         self._config = config
-        self._make_drafter = make_drafter or self._make_suffix_drafter
+        self._model: DraftModel | None = None
+        if draft is not None:
+            self._model = DraftModel(draft, config, runner.vocab_size, clock)
         self._recent = RecentAnswers(config)
         self._cost = StepCost()
 
     def begin(self, prompt: list[int], scope: Scope, *, shows_numbers: bool) -> Guesser | None:
         """Of an answer to `prompt`; None if nothing is guessed: as long as the operator has not
         asked for guesses, not where log-probabilities are shown, whose last digits change."""
-        if not self.most or (shows_numbers and self._config.num_speculative_tokens is None):
+        if not self.most or (shows_numbers and not self._config.asks_for_guesses):
             return None
-        return Guesser(self._make_drafter(prompt, scope))
+        shared = self._recent.of(scope) if self._config.enable_prefix_caching else ()
+        rate = Rate(self._model.rate if self._model else None)
+        return Guesser(SuffixDrafter(self._config, prompt, shared), rate)
 
     def end(self, scope: Scope, answer: list[int]) -> None:
         """An answer ended: others may go on as it did."""
@@ -210,33 +143,88 @@ class Speculation:
         """Give those of `running` that decode the tokens that the next step verifies."""
         if not self.most:
             return
-        sequences, chances = list[Sequence](), list[list[float]]()
+        found, num_rows = list[_Candidate](), 0
         for sequence in running:
+            if not sequence.is_decoding:
+                continue
+            num_rows += 1
             answer = answers[sequence]
-            if sequence.is_decoding and answer.guesser is not None:
-                most = min(self.most, max(0, sequence.room))
-                sequences.append(sequence)
-                chances.append(answer.guesser.look(most, answer.grammar))
-        for sequence, count in zip(sequences, self._counts(chances), strict=True):
-            guesser = answers[sequence].guesser
-            sequence.draft = guesser.draft.tokens[:count] if guesser and count else []
-
-    def _counts(self, chances: list[list[float]]) -> list[int]:
-        """How many guesses each sequence makes."""
-        counts = [len(own) for own in chances]
-        if not self._config.adaptive_speculation or not any(counts):
-            return counts
-        if self._cost.wants_plain(len(chances)):
-            return [0] * len(chances)
-        return worthwhile(chances, len(chances), self._cost.of)
+            one = answer.guesser and self._look(sequence, answer.guesser, answer.grammar)
+            if one:
+                found.append(one)
+        if found:
+            self._decide(found, num_rows)
+        proposed: Mapping[Sequence, list[int]] = {}
+        if self._model is not None:
+            wanted = {one.sequence: one.num_modelled for one in found if one.num_modelled}
+            proposed = self._model.propose(wanted)
+        for one in found:
+            one.give(proposed.get(one.sequence, []))
 
     def observe(self, step: Step, seconds: float) -> None:
-        """A step took `seconds`, from scheduling to the last token."""
-        if all(row.num_logits == len(row.tokens) for row in step.rows) and not step.copies:
+        """A step took `seconds`, from the first guess to the last token."""
+        seconds -= self._model.seconds if self._model else 0.0
+        is_alike = not step.copies
+        for row in step.rows:
+            if row.num_logits != len(row.tokens):
+                is_alike = False
+        if is_alike:
             self._cost.observe(step.num_tokens, seconds)
         else:
             self._cost.interrupt()
+        if self._model is not None:
+            unit = seconds / self._cost.of(step.num_tokens)
+            self._model.observe(seconds, (lambda n: unit * self._cost.of(n)) if is_alike else None)
 
-    def _make_suffix_drafter(self, prompt: list[int], scope: Scope) -> Drafter:
-        shared = self._recent.of(scope) if self._config.enable_prefix_caching else ()
-        return SuffixDrafter(self._config, prompt, shared)
+    def close(self) -> None:
+        """Close the draft model."""
+        if self._model is not None:
+            self._model.close()
+
+    def _look(
+        self, sequence: Sequence, guesser: Guesser, grammar: GrammarState | None
+    ) -> _Candidate | None:
+        """None if there is nothing to guess."""
+        sequence.draft = []
+        most = min(self.most, max(0, sequence.room))
+        chances, modelled = guesser.look(most, grammar), list[float]()
+        if self._model is not None and not guesser.draft.is_forced:
+            modelled = guesser.rate.chances(min(most, self._model.room(sequence)))
+        if not (chances or modelled):
+            return None
+        is_likelier = sum(modelled) > sum(chances)
+        return _Candidate(sequence, guesser, grammar, chances, modelled if is_likelier else [])
+
+    def _decide(self, found: list[_Candidate], num_rows: int) -> None:
+        """How many guesses each sequence makes, in a step of `num_rows` rows without them."""
+        if not self._config.adaptive_speculation:
+            for one in found:
+                one.num_drafted, one.num_modelled = len(one.chances), len(one.modelled)
+            return
+        if self._cost.wants_plain(num_rows):
+            return
+        plan = worthwhile([one.chances for one in found], num_rows, self._cost.of)
+        for one, count in zip(found, plan.counts, strict=True):
+            one.num_drafted = count
+        if any(one.modelled for one in found):
+            self._use_model(found, num_rows, plan.rate)
+
+    def _use_model(self, found: list[_Candidate], num_rows: int, rate: float) -> None:
+        """Let the draft model guess if that gives more than `rate`, or is to be tried."""
+        assert self._model is not None
+        places = [place for place, one in enumerate(found) if one.modelled]
+        each = [one.modelled or one.chances for one in found]
+        pass_cost = self._model.cost * self._cost.of(len(places))
+        plan = worthwhile(each, num_rows, self._cost.of, frozenset(places), pass_cost)
+        if plan.rate > rate and any(plan.counts[place] for place in places):
+            for one, count in zip(found, plan.counts, strict=True):
+                if one.modelled:
+                    one.num_modelled = count
+                else:
+                    one.num_drafted = count
+        elif self._model.is_to_try:
+            one = min((found[place] for place in places), key=self._missing)
+            one.num_modelled = min(_TRIED, len(one.modelled))
+
+    def _missing(self, one: _Candidate) -> int:
+        return self._model.behind(one.sequence) if self._model else 0

@@ -56,8 +56,9 @@ class StatePool:
         kept = (end - 1) // self._block_size * self._block_size - sequence.num_computed
         if not self._keeps or kept <= 0 or pool.num_free <= self.most_running:
             return StateSlots(read, write)
+        # Of the two states that are written, a runner may write the first over what it reads.
         slots.append(pool.allocate())
-        return StateSlots(read, write, slots[-1], kept)
+        return StateSlots(read, slots[-1], write, kept)
 
     def settle(self, sequence: Sequence, row: Row) -> None:
         """The step of `row` is computed: keep the states that it left at the end of blocks."""

@@ -20,6 +20,9 @@ class EngineStats:
     num_preemptions: int
     num_guesses: int  # tokens speculated, and how many were right
     num_right_guesses: int
+    num_disk_hits: int = 0  # tokens whose blocks were read from disk
+    num_disk_bytes_read: int = 0
+    num_disk_bytes_written: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ _RATE = 0.1  # of an error that is corrected at once, when some have been seen
 _MOST = 1.5  # logarithm of the largest error that is believed: a pause is not a cost
 _ENOUGH = 2  # comparisons, for a number of rows to be known
 _FORGOTTEN = 0.0001  # of what was learned, with each step that teaches nothing: it is tried again
+_OFTEN = 100  # such steps, after which that is done
 _LONGEST = 100  # steps with guesses, after which one without is compared with them
 
 
@@ -21,13 +22,14 @@ class StepCost:
     """Relative seconds of a step, linear between numbers of rows that are powers of two, and one
     and a half times these."""
 
-    __slots__ = ("_counts", "_last", "_logs", "_streak")
+    __slots__ = ("_counts", "_last", "_logs", "_num_alike", "_streak")
 
     def __init__(self) -> None:
         self._logs = _PRIORS[:]
         self._counts = [0] * len(_KNOTS)
         self._last: tuple[int, float] | None = None
         self._streak = 0  # steps with guesses in a row
+        self._num_alike = 0  # steps that taught nothing, and are not counted in `_logs`
 
     def of(self, rows: int) -> float:
         """Relative seconds of a step of `rows`; meaningful as a ratio to another number's."""
@@ -40,8 +42,11 @@ class StepCost:
         """A step of `rows` took `seconds`, directly after the one of the last call."""
         last, self._last = self._last, (rows, seconds)
         if last is None or last[0] == rows or min(seconds, last[1]) <= 0:
-            self._forget()
+            self._num_alike += 1
+            if self._num_alike >= _OFTEN:
+                self._forget()
             return
+        self._forget()
         error = log(seconds / last[1]) - log(self.of(rows) / self.of(last[0]))
         error = max(-_MOST, min(_MOST, error))
         known, own = self._rate(last[0]), self._rate(rows)
@@ -62,8 +67,9 @@ class StepCost:
         self._last = None
 
     def _forget(self) -> None:
+        share, self._num_alike = 1 - (1 - _FORGOTTEN) ** self._num_alike, 0
         for knot, prior in enumerate(_PRIORS):
-            self._logs[knot] += _FORGOTTEN * (prior - self._logs[knot])
+            self._logs[knot] += share * (prior - self._logs[knot])
 
     def _rate(self, rows: int) -> float:
         """The part of an error that is corrected: less, the more is known."""

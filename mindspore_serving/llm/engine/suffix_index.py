@@ -27,6 +27,9 @@ class Draft:
     is_forced: bool = False  # by a grammar
 
 
+NOTHING = Draft([])
+
+
 class SuffixIndex:
     """A text that grows, and where each run of `min_n` of its tokens was.
 
@@ -61,6 +64,23 @@ class SuffixIndex:
             append(latest.get(run, 0))
             latest[run] = place
 
+    def add(self, token: int) -> None:
+        """As `extend` by one token."""
+        place = len(self.tokens)
+        if place >= self._min_n:
+            key = self.key(self.tokens)
+            self._earlier.append(self._latest.get(key, 0))
+            self._latest[key] = place
+        self.tokens.append(token)
+
+    def key(self, text: Sequence[int]) -> int:
+        """What the end of `text` is found by, in every index with the same `min_n`."""
+        return hash(tuple(text[-self._min_n :]))
+
+    def may_know(self, key: int) -> bool:
+        """Whether a text with that key may have places here."""
+        return key in self._latest
+
     def find(self, text: Sequence[int], known: Iterable[int] = ()) -> tuple[int, list[int]]:
         """How many tokens at the end of `text` agree with those before the best places, at most
         `max_n`, and these places, latest first; (0, []) if none has `min_n`.
@@ -68,7 +88,7 @@ class SuffixIndex:
         `known` are places to try as well, such as those that were right before.
         """
         places = {place for place in known if place < len(self.tokens)}
-        place = self._latest.get(hash(tuple(text[-self._min_n :])), 0)
+        place = self._latest.get(self.key(text), 0)
         for _ in range(MAX_PLACES):
             if not place:
                 break

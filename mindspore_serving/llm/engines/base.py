@@ -100,8 +100,10 @@ class TaskEngine(LanguageEngine, Protocol):
         """Requests that are not answered in full."""
         ...
 
-    def begin(
+    async def begin(
         self, deliver: Callable[[Outputs], None], fail: Callable[[BaseException], None]
     ) -> None:
-        """The event loop runs: outputs go to `deliver`; `fail` gets why no more can come."""
+        """The event loop runs: outputs go to `deliver`; `fail` gets why no more can come.
+
+        Raises StartError if it cannot begin."""
         ...

@@ -21,6 +21,7 @@ from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.request import ModelLimits, Request, check_place, make_request
 from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.engines import check_options
 from mindspore_serving.llm.engines.answers import Answer
 from mindspore_serving.llm.engines.base import Model, Outputs
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
@@ -243,6 +244,8 @@ def _form(request: Request) -> dict[str, str] | None:
 
 def open_engine(model: Model, config: EngineConfig, options: Mapping[str, Any]) -> GenaiEngine:
     """`options` are properties of OpenVINO's device.  Raises StartError if it cannot be read."""
+    known = openvino.Core().get_property("CPU", "SUPPORTED_PROPERTIES")
+    check_options("genai", options, frozenset(known))
     found = find_config(model.directory)
     length = int(found["max_position_embeddings"])
     length = min(length, config.max_model_len or length)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from vllm.exceptions import VLLMClientError
+from vllm.inputs.engine import tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.sampling_params import SamplingParams as VllmParams
@@ -24,7 +25,7 @@ from mindspore_serving.core.generation import (
     TokenLogprob,
     join,
 )
-from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.branch import PROMPT
@@ -45,7 +46,9 @@ class _Running:
     """A request that vLLM has."""
 
     request: Request
-    place: dict[str, Any]  # how it is scheduled: priority, cache_salt and adapter
+    priority: int
+    adapter: LoRARequest | None
+    cache_salt: str
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     has_begun: bool = False
     num_cached: int = 0
@@ -98,11 +101,18 @@ class VllmEngine:
             f"{own.scheduler_config.max_num_batched_tokens} tokens in a step"
         )
 
-    def begin(
+    async def begin(
         self, deliver: Callable[[Outputs], None], fail: Callable[[BaseException], None]
     ) -> None:
+        """See `base.TaskEngine`."""
         self._deliver, self._fail = deliver, fail
         self._stats.on_step = self.on_step
+        for one in self._adapters:  # a request for one that cannot be loaded would end vLLM
+            try:
+                await self._llm.add_lora(one)
+            except Exception as error:
+                text = f"engine vllm cannot load the adapter {one.lora_name!r}: {error}"
+                raise StartError(text) from error
 
     def add(
         self,
@@ -126,8 +136,7 @@ class VllmEngine:
         check_place(priority, cache_salt, adapter, self._limits)
         self._check_room(len(request.prompt_ids))
         lora = self._adapters[adapter - 1] if adapter else None
-        place = {"priority": priority, "lora_request": lora}
-        running = _Running(request, {"place": place, "cache_salt": cache_salt})
+        running = _Running(request, priority, lora, cache_salt)
         sampling = [self._to_vllm(request, index) for index in range(params.n)]
         self._running[request_id] = running
         self._stats.num_prompt_tokens += len(request.prompt_ids)
@@ -171,11 +180,11 @@ class VllmEngine:
     async def _generate(self, running: _Running, index: int, params: VllmParams) -> None:
         """One answer, to its end."""
         request, answer = running.request, Answer(running.request, index)
-        prompt: dict[str, Any] = {"prompt_token_ids": request.prompt_ids}
-        if running.place["cache_salt"]:
-            prompt["cache_salt"] = running.place["cache_salt"]
+        prompt = tokens_input(request.prompt_ids, cache_salt=running.cache_salt or None)
         name = f"{request.request_id}/{index}"
-        outputs = self._llm.generate(prompt, params, name, **running.place["place"])
+        outputs = self._llm.generate(
+            prompt, params, name, priority=running.priority, lora_request=running.adapter
+        )
         try:
             async for output in outputs:
                 self._take(running, answer, output)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 # Before vLLM is imported: its processes must not inherit our threads, and nothing calls home.
@@ -20,6 +21,7 @@ from vllm.v1.engine.async_llm import AsyncLLM  # noqa: E402
 
 from mindspore_serving.core.generation import MAX_LOGPROBS  # noqa: E402
 from mindspore_serving.errors import InvalidInputs, StartError  # noqa: E402
+from mindspore_serving.llm.checkpoint.lora import read_adapter  # noqa: E402
 from mindspore_serving.llm.config import EngineConfig  # noqa: E402
 from mindspore_serving.llm.engines import check_options  # noqa: E402
 from mindspore_serving.llm.engines.base import Model  # noqa: E402
@@ -41,6 +43,7 @@ _NAMES = {
 }
 _ALWAYS = ("max_num_seqs", "enable_prefix_caching")  # also where they are not given
 _DEFAULTS = EngineConfig()
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters
 
 
 def open_engine(model: Model, config: EngineConfig, options: Mapping[str, Any]) -> VllmEngine:
@@ -73,8 +76,15 @@ def _arguments(model: Model, config: EngineConfig) -> dict[str, Any]:
     found["dtype"] = _DTYPES.get(config.dtype, config.dtype)
     _check_device(config.device)
     if config.adapters:
-        found |= {"enable_lora": True, "max_loras": len(config.adapters)}
+        rank = max(_rank(path) for path in config.adapters.values())
+        found |= {"enable_lora": True, "max_loras": len(config.adapters), "max_lora_rank": rank}
     return found
+
+
+def _rank(path: str | Path) -> int:
+    """The smallest that vLLM has for the adapter.  Raises StartError if it cannot be read."""
+    highest = max((len(pair.down) for pair in read_adapter(path).added.values()), default=1)
+    return next((rank for rank in _RANKS if rank >= highest), highest)
 
 
 def _check_device(device: str) -> None:

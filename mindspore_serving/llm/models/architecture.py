@@ -12,8 +12,9 @@ Config: TypeAlias = Mapping[str, Any]
 
 RMS, RMS_PLUS_ONE, LAYER, LAYER_PLUS_ONE, LAYER_PLAIN = "rms", "rms+1", "layer", "layer+1", "plain"
 HALVES, PAIRS = "halves", "pairs"
-# What layer_types calls layers that have a state in place of keys and values.
-CONVOLUTION, DELTA_RULE = "conv", "linear_attention"
+# What layer_types calls layers that have a state in place of keys and values, or beside them.
+CONVOLUTION, DELTA_RULE, MAMBA = "conv", "linear_attention", "mamba"
+SILU = ("silu", "swish")
 # What queries and keys are normalised over: RMS of a head, RMS of all heads together, RMS of a head
 # without a weight, or a layer norm of a head with a weight for each head.
 OF_HEAD, OF_ALL, UNWEIGHTED, OF_EACH_HEAD = "head", "all", "unweighted", "each head"
@@ -36,6 +37,7 @@ class Names:
     layers: str = "model.layers"
     attention_norm: str = "input_layernorm"
     fused: str = ""  # queries, key and value head by head, which `layouts` cuts into `qkv`
+    mamba: str = "mamba"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
@@ -46,6 +48,7 @@ class Names:
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     after_mlp: str = ""  # a norm of what the feed-forward block adds
+    scalar: str = ""  # a tensor [1] that the layer's result is multiplied by
     matrix: str = "weight"  # what follows the name of a matrix
 
 
@@ -64,14 +67,32 @@ class Experts:
     router_bias: bool = False
     correction: str = ""  # added to scores when experts are chosen, not to their shares
     prefix: str = "mlp.experts"
-    gate: str = "gate_proj"
+    gate: str = "gate_proj"  # empty: experts have none
     up: str = "up_proj"
     down: str = "down_proj"
     bias: bool = False
+    latent: tuple[str, str] | None = None  # before and behind experts of fewer features
     shared: str = ""  # an expert that computes every token
+    shares_dense: bool = False  # the dense block computes every token as well
     shared_gate: str = ""  # whose result is multiplied by the sigmoid of this
+    beside: "Beside | None" = None
     joined_rows: bool = False  # these are [experts, out, in], and not [experts, in, out]
     joined: tuple[str, str] | None = None  # gate with up, and down, of all experts: `layouts` cuts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Experts beside the dense block, which computes every token as well (Gemma 4).
+
+    Names of norms: of what the dense block gives, of the experts' input and of what they give; of
+    tensors: of the norm of the router's input, and of numbers that shares are multiplied by.
+    """
+
+    dense_norm: str = "post_feedforward_layernorm_1"
+    input_norm: str = "pre_feedforward_layernorm_2"
+    output_norm: str = "post_feedforward_layernorm_2"
+    router_gain: str = "router.scale"
+    gains: str = "router.per_expert_scale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +113,13 @@ class Architecture:
         alibi: slopes, which are multiplied as scores are if `alibi_scaled`.
         qk_norm: the kind, if config.json has no `qk_norm_key` or that is true.
         state: what layer_types calls the layers that have one (`models.states`), if there are any.
+        attends_beside: layers with a state attend as well.
+        single: a layer has one block: attention, a state, or a feed-forward block.
         output_gate: half of each head's queries are a gate of what attention gives.
+        value_norm: values are normalised, RMS of a head without a weight.
         cut: whether `tensor_parallel` can cut it.
         has_pictures: vectors of pictures may be in place of embeddings of tokens.
+        sees_pictures_whole: tokens of a picture see one another, also those behind them.
     """
 
     names: Names = Names()
@@ -119,9 +144,13 @@ class Architecture:
     qk_norm_key: str = ""
     norm_after_rope: bool = False
     state: str = ""
+    attends_beside: bool = False
+    single: bool = False
     output_gate: bool = False
+    value_norm: bool = False
     cut: bool = False
     has_pictures: bool = False
+    sees_pictures_whole: bool = False
 
     @property
     def is_llama_shaped(self) -> bool:

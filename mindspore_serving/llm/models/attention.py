@@ -4,7 +4,7 @@ Latent attention (DeepSeek's MLA) is widened to whole keys and values before the
 which holds as many features of each head as with any other attention.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mindspore_serving.llm.models.architecture import (
     OF_ALL,
@@ -13,8 +13,8 @@ from mindspore_serving.llm.models.architecture import (
     RMS_PLUS_ONE,
     UNWEIGHTED,
 )
-from mindspore_serving.llm.models.layer import Layer
-from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
+from mindspore_serving.llm.models.layer import Layer, scaled
+from mindspore_serving.llm.models.ops import AttentionSpec, Inputs, Ops, Tensor
 from mindspore_serving.llm.models.positions import alibi_slopes
 from mindspore_serving.llm.models.rope import Rope
 from mindspore_serving.llm.models.spec import ModelSpec
@@ -25,12 +25,14 @@ LATENT_EPS = 1e-6  # of the norms within latent attention, which config.json doe
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What layers need to know of the tokens' positions, computed once in a pass."""
+    """What layers need to know of the tokens' positions, computed once in a pass; and keys and
+    values that later layers attend to as well, by layer."""
 
     tables: Tensor | None
     local: Tensor | None  # of layers with a window
     growth: Tensor | None
     slopes: tuple[float, ...] | None
+    shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ops: Ops, spec: ModelSpec, inputs: Inputs) -> "Positions":
@@ -55,54 +57,66 @@ def _tables(ops: Ops, rope: Rope, inputs: Inputs) -> Tensor:
 
 def attention(layer: Layer, h: Tensor, positions: Positions) -> Tensor:
     ops, spec, names, index = layer.ops, layer.spec, layer.form.names, layer.index
+    source, own = spec.sources[index], spec.attention(index, positions.slopes)
     tables = positions.local if spec.windows[index] else positions.tables
     if not spec.rotated[index]:
         tables = None
+    h = scaled(ops, h, spec.scales.attention_input)
     gate = None
     if spec.latent:
         q, k, v = _latent(layer, spec.latent, h, tables)
+    elif source != index:
+        q = _placed(layer, layer.linear(h, names.qkv[0], spec.qkv_bias), tables)
+        k, v = positions.shared[source]  # written once more, as they are
     else:
-        q, k, v, gate = _projected(layer, h, tables)
+        q, k, v, gate = _projected(layer, h, tables, own)
+    if index in spec.sources[index + 1 :]:
+        positions.shared[index] = (k, v)
     if spec.temperature and index in spec.temperature.layers:
         q = ops.mul(q, positions.growth)
-    out = ops.attention(index, q, k, v, spec.attention(index, positions.slopes))
+    out = ops.attention(source, q, k, v, own)
     if spec.latent:
         rest = spec.head_dim - spec.latent.value
         out, *_ = ops.split_heads(out, spec.num_heads, (spec.latent.value, rest))
     if gate is not None:
         out = ops.mul(out, ops.sigmoid(gate))
-    return ops.all_reduce(layer.linear(out, names.output, spec.output_bias))
+    out = ops.all_reduce(layer.linear(out, names.output, spec.output_bias))
+    return scaled(ops, out, spec.scales.attention)
 
 
 def _projected(
-    layer: Layer, h: Tensor, tables: Tensor | None
+    layer: Layer, h: Tensor, tables: Tensor | None, own: AttentionSpec
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Queries, keys, values, and the gate of the result if there is one."""
     ops, spec, form = layer.ops, layer.spec, layer.form
-    sizes = (spec.q_size, spec.kv_size, spec.kv_size)
-    q, k, v = layer.projected(h, form.names.qkv, sizes, spec.qkv_bias)
-    gate = None
+    kv_size, names = own.num_kv_heads * own.head_dim, form.names.qkv
+    if spec.keys_are_values and not own.window:
+        names = names[:2]
+    sizes = (own.num_heads * own.head_dim, kv_size, kv_size)
+    q, k, *rest = layer.projected(h, names, sizes, spec.qkv_bias)
+    v, gate = rest[0] if rest else k, None
+    k = scaled(ops, k, spec.scales.key)
     if form.output_gate:
-        q, gate = ops.split_heads(q, spec.num_heads, (spec.head_dim, spec.head_dim))
+        q, gate = ops.split_heads(q, own.num_heads, (own.head_dim, own.head_dim))
+    if form.value_norm:
+        v = ops.head_rms_norm(v, None, own.num_kv_heads, spec.norm_eps)
+    return _placed(layer, q, tables), _placed(layer, k, tables, own.num_kv_heads), v, gate
+
+
+def _placed(layer: Layer, x: Tensor, tables: Tensor | None, kv_heads: int = 0) -> Tensor:
+    """Queries, or keys of `kv_heads` heads, normalised and turned by their positions."""
+    spec, form = layer.spec, layer.form
+    name = form.names.k_norm if kv_heads else form.names.q_norm
+    num_heads = kv_heads or spec.num_heads
     # Without a weight, only layers with positions have the norm (Llama 4).
     is_normed = spec.qk_norm and (form.qk_norm != UNWEIGHTED or tables is not None)
     if is_normed and not form.norm_after_rope:
-        q, k = _normed(layer, q, k)
+        x = _head_norm(layer, x, name, num_heads)
     if tables is not None:
-        pairs = form.rope == PAIRS
-        q = ops.rope(q, tables, spec.num_heads, pairs=pairs)
-        k = ops.rope(k, tables, spec.num_kv_heads, pairs=pairs)
+        x = layer.ops.rope(x, tables, num_heads, pairs=form.rope == PAIRS)
     if is_normed and form.norm_after_rope:
-        q, k = _normed(layer, q, k)
-    return q, k, v, gate
-
-
-def _normed(layer: Layer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    names, spec = layer.form.names, layer.spec
-    return (
-        _head_norm(layer, q, names.q_norm, spec.num_heads),
-        _head_norm(layer, k, names.k_norm, spec.num_kv_heads),
-    )
+        x = _head_norm(layer, x, name, num_heads)
+    return x
 
 
 def _head_norm(layer: Layer, x: Tensor, name: str, num_heads: int) -> Tensor:

@@ -11,14 +11,18 @@ from mindspore_serving.errors import StartError
 MOST = 2**31 - 1
 MOST_FEATURES = 1 << 16  # of a head
 _OF_HEADS = (
-    *("head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "linear_key_head_dim"),
-    *("linear_value_head_dim", "linear_conv_kernel_dim", "conv_L_cache"),
+    *("head_dim", "global_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+    *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "conv_L_cache"),
+    *("mamba_d_head", "mamba_d_state", "mamba_d_conv", "mamba_head_dim", "ssm_state_size"),
+    *("conv_kernel", "state_size"),
 )
 _FEW = 4096  # layers, heads and experts: what is made for each takes time
 _COUNTED = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads", "n_head", "n_heads"),
     *("num_key_value_heads", "num_kv_heads", "num_local_experts", "num_experts"),
+    "num_global_key_value_heads",
     *("n_routed_experts", "moe_num_experts", "linear_num_key_heads", "linear_num_value_heads"),
+    *("mamba_n_heads", "mamba_n_groups", "mamba_num_heads", "num_heads", "n_groups"),
 )
 
 
@@ -65,7 +69,9 @@ _KINDS: tuple[_Kind, ...] = (
          "attn_logit_softcapping", "final_logit_softcapping", "rotary_pct", "rotary_emb_base",
          "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
          "logit_scale", "scale_emb", "scale_depth", "routed_scaling_factor", "attn_scale",
-         "swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
+         "swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier", "lm_head_multiplier",
+         "key_multiplier", "attention_in_multiplier", "attention_out_multiplier",
+         "ssm_in_multiplier", "ssm_out_multiplier"),
     ),
     (
         "an int of 0 or more",
@@ -74,7 +80,8 @@ _KINDS: tuple[_Kind, ...] = (
          "original_max_position_embeddings", "no_rope_layer_interval", "first_k_dense_replace",
          "moe_layer_start_index", "moe_layer_interval", "interleave_moe_layer_step", "rotary_dim",
          "n_shared_experts", "moe_num_shared_experts", "n_group", "topk_group", "floor_scale",
-         "attention_chunk_size", "q_lora_rank", "dim_model_base", "num_dense_layers"),
+         "attention_chunk_size", "q_lora_rank", "dim_model_base", "num_dense_layers",
+         "num_kv_shared_layers", "hidden_size_per_layer_input"),
     ),
     (
         "true or false",
@@ -84,22 +91,30 @@ _KINDS: tuple[_Kind, ...] = (
          "attention_out_bias", "use_qk_norm", "use_parallel_residual", "qk_layernorm",
          "parallel_attn", "new_decoder_architecture", "multi_query", "alibi",
          "attn_temperature_tuning", "rope_interleave", "conv_bias", "tie_embedding",
-         "block_auto_adjust_ff_dim", "use_expert_bias"),
+         "block_auto_adjust_ff_dim", "use_expert_bias", "mamba_conv_bias", "mamba_proj_bias",
+         "projectors_bias", "mamba_rms_norm", "mamba_norm_before_gate", "use_conv_bias",
+         "attention_k_eq_v", "enable_moe_block"),
     ),
-    ("a text", _is_text, ("hidden_act", "hidden_activation", "activation_function", "activation")),
+    ("a text", _is_text, ("hidden_act", "hidden_activation", "activation_function", "activation",
+                         "mamba_hidden_act", "mlp_hidden_act", "hybrid_override_pattern")),
     (
         "an object",
         lambda value: isinstance(value, dict),
-        ("rope_scaling", "rope_parameters", "text_config"),
+        ("rope_scaling", "rope_parameters", "text_config", "per_layer_config"),
     ),
     (
         "an int of 0 or more, or letters",
         lambda value: _is_int(value) or _is_text(value),
         ("sliding_window_pattern",),
     ),
-    ("a list of texts", _is_list_of(_is_text), ("layer_types", "architectures")),
+    ("a list of texts", _is_list_of(_is_text), ("layer_types", "architectures",
+                                                "layers_block_type")),
+    ("a list", lambda value: isinstance(value, list), ("time_step_limit",)),
+    ("a list of numbers of 0 or more", _is_list_of(_is_number), ("mlp_multipliers",
+                                                                 "ssm_multipliers")),
     ("a list of ints", _is_list_of(_is_int), ("mlp_only_layers", "no_rope_layers", "moe_layers",
-                                               "full_attn_idxs")),
+                                               "full_attn_idxs",
+                                               "attn_layer_indices")),
 )  # fmt: skip
 _LAYERS = ("full_attention", "sliding_attention")  # of which rope_parameters may have one each
 

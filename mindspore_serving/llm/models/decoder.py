@@ -3,7 +3,8 @@ description of the architecture says.  Knows no runtime.
 """
 
 from mindspore_serving.llm.models.attention import Positions, attention
-from mindspore_serving.llm.models.layer import Layer, norm
+from mindspore_serving.llm.models.layer import Layer, norm, scaled
+from mindspore_serving.llm.models.layer_inputs import layer_inputs, with_input
 from mindspore_serving.llm.models.mixture import feed_forward
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
@@ -16,22 +17,26 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     names = spec.form.names
     x = _embedded(ops, spec, inputs) if spec.is_first else inputs.hidden
     positions = Positions.of(ops, spec, inputs)
+    given = layer_inputs(ops, spec, x, inputs.token_ids)
     for i in spec.layers:
-        x = _block(Layer(ops, spec, i), x, positions)
+        layer = Layer(ops, spec, i)
+        x = _block(layer, x, positions)
+        x = with_input(layer, x, given[i]) if given else x
+        x = ops.gain(x, ops.weight(f"{names.layers}.{i}.{names.scalar}")) if names.scalar else x
     if not spec.is_last:
         return x
     x = ops.gather_rows(x, inputs.rows)
     x = ops.hidden(norm(ops, spec, x, names.norm))
     head = names.embedding if spec.tied_embeddings else names.head
     bias = ops.weight(f"{names.head}.bias") if spec.form.head_bias else None
-    logits = ops.logits(_scaled(ops, x, spec.scales.head), ops.weight(f"{head}.weight"), bias)
+    logits = ops.logits(scaled(ops, x, spec.scales.head), ops.weight(f"{head}.weight"), bias)
     return ops.softcap(logits, spec.logit_softcap) if spec.logit_softcap else logits
 
 
 def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     names = spec.form.names
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
-    x = _scaled(ops, x, spec.scales.embedding)
+    x = scaled(ops, x, spec.scales.embedding)
     if inputs.features is not None:
         x = ops.with_rows(x, inputs.places, inputs.features)
     if names.positions:
@@ -41,25 +46,35 @@ def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
 
 
 def _block(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
-    ops, names, scale = layer.ops, layer.form.names, layer.spec.scales.residual
+    spec, names = layer.spec, layer.form.names
+    if layer.form.parallel:
+        return _parallel(layer, x, positions)
+    if spec.mixes(layer.index):
+        out = _mixed(layer, layer.norm(x, names.attention_norm), positions)
+        x = _added(layer, x, layer.norm(out, names.after_attention))
+    if spec.feeds(layer.index):
+        out = feed_forward(layer, layer.norm(x, names.mlp_norm), x)
+        x = _added(layer, x, layer.norm(out, names.after_mlp))
+    return x
+
+
+def _parallel(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
+    names = layer.form.names
     h = layer.norm(x, names.attention_norm)
     out = layer.norm(_mixed(layer, h, positions), names.after_attention)
-    if layer.form.parallel:
-        h = layer.norm(x, names.mlp_norm) if names.mlp_norm else h
-        out = ops.add(out, feed_forward(layer, h))
-        return ops.add(x, _scaled(ops, out, scale))
-    x = ops.add(x, _scaled(ops, out, scale))
-    out = feed_forward(layer, layer.norm(x, names.mlp_norm))
-    return ops.add(x, _scaled(ops, layer.norm(out, names.after_mlp), scale))
+    h = layer.norm(x, names.mlp_norm) if names.mlp_norm else h
+    return _added(layer, x, layer.ops.add(out, feed_forward(layer, h, x)))
+
+
+def _added(layer: Layer, x: Tensor, out: Tensor) -> Tensor:
+    return layer.ops.add(x, scaled(layer.ops, out, layer.spec.scales.residual))
 
 
 def _mixed(layer: Layer, h: Tensor, positions: Positions) -> Tensor:
     """What `h` gets of other tokens of its text."""
-    state = layer.spec.state
-    if state is not None and layer.index in state.layers:
-        return recurrence(layer, h, state)
-    return attention(layer, h, positions)
-
-
-def _scaled(ops: Ops, x: Tensor, scale: float) -> Tensor:
-    return x if scale == 1.0 else ops.scale(x, scale)
+    spec, index = layer.spec, layer.index
+    has_state = spec.state is not None and index in spec.state.layers
+    if index not in spec.attending:
+        return recurrence(layer, h)
+    out = attention(layer, h, positions)
+    return layer.ops.add(recurrence(layer, h), out) if has_state else out

@@ -8,12 +8,12 @@ from mindspore_serving.llm.models.architecture import (
     LAYER_PLUS_ONE,
     RMS,
     RMS_PLUS_ONE,
+    SILU,
     Architecture,
 )
 from mindspore_serving.llm.models.ops import Ops, Tensor, Weight
 from mindspore_serving.llm.models.spec import ModelSpec
 
-SILU = ("silu", "swish")
 GELU = {"gelu_new": True, "gelu_pytorch_tanh": True, "gelu_fast": True, "gelu": False}  # by tanh
 ACTIVATIONS = (*SILU, *GELU, "relu", "relu2")
 
@@ -61,18 +61,24 @@ class Layer:
         ops, spec, names = self.ops, self.spec, self.form.names
         gate_up, down = names.gate_up, names.down
         if prefix:
-            gate_up, down = (f"{prefix}.gate_proj", f"{prefix}.up_proj"), f"{prefix}.down_proj"
+            leaves = ("gate_proj", "up_proj") if self.form.gated else ("up_proj",)
+            gate_up, down = tuple(f"{prefix}.{leaf}" for leaf in leaves), f"{prefix}.down_proj"
         if not self.form.gated:
             (name,) = gate_up
             h = activated(ops, self.linear(h, name, spec.mlp_bias), spec.activation)
             return self.linear(h, down, spec.mlp_bias)
         sizes = (spec.intermediate_size, spec.intermediate_size)
         gate, up = self.projected(h, gate_up, sizes, spec.mlp_bias)
+        gate = scaled(ops, gate, spec.scales.gate)
         if spec.activation in SILU:
             h = ops.silu_mul(gate, up)
         else:
             h = ops.mul(activated(ops, gate, spec.activation), up)
-        return self.linear(h, down, spec.mlp_bias)
+        return scaled(ops, self.linear(h, down, spec.mlp_bias), spec.scales.mlp)
+
+
+def scaled(ops: Ops, x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1.0 else ops.scale(x, factor)
 
 
 def activated(ops: Ops, x: Tensor, name: str) -> Tensor:

@@ -1,17 +1,22 @@
-"""What config.json says of each layer: its window, whether it has positions, experts.
+"""What config.json says of each layer: its window, its heads, whose keys it has, whether it has
+positions, experts.
 
 Plain decisions; knows no tensor.
 """
 
+from typing import TypeAlias
+
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.architecture import Architecture, Config
+from mindspore_serving.llm.models.config_types import size
 
+Heads: TypeAlias = tuple[tuple[int, int], ...]
 FULL, SLIDING = "full_attention", "sliding_attention"
+FEEDING = ("mlp", "moe")  # kinds of layers with a feed-forward block alone
 
 
-def windows(config: Config, num_layers: int, state: str = "") -> tuple[int, ...]:
-    """How many tokens each layer attends to, 0 for all; `state` is the kind that does not attend,
-    if the architecture has one."""
+def windows(config: Config, num_layers: int, form: Architecture) -> tuple[int, ...]:
+    """How many tokens each layer attends to, 0 for all."""
     window = config.get("sliding_window") or 0
     if not config.get("use_sliding_window", True):
         window = 0
@@ -19,7 +24,7 @@ def windows(config: Config, num_layers: int, state: str = "") -> tuple[int, ...]
     pattern = config.get("sliding_window_pattern")  # every so many layers, one sees everything
     first = (config.get("max_window_layers") or 0) if "use_sliding_window" in config else 0
     if kinds is not None:
-        _check_kinds(kinds, num_layers, state)
+        _check_kinds(kinds, num_layers, form)
         return tuple(window if kind == SLIDING else 0 for kind in kinds)
     if isinstance(pattern, str):  # of layers in turn, L with a window and G without (EXAONE)
         letters = pattern * (num_layers // max(len(pattern), 1) + 1)
@@ -29,17 +34,51 @@ def windows(config: Config, num_layers: int, state: str = "") -> tuple[int, ...]
     return tuple(window if i >= first else 0 for i in range(num_layers))
 
 
-def _check_kinds(kinds: list[str], num_layers: int, state: str) -> None:
+def _check_kinds(kinds: list[str], num_layers: int, form: Architecture) -> None:
     if len(kinds) != num_layers:
         raise StartError(
             f"config.json has {len(kinds)} layer_types, expected {num_layers}, one per layer"
         )
-    known = [kind for kind in (FULL, SLIDING, state) if kind]
+    alone = FEEDING if form.single else ()
+    known = [kind for kind in (FULL, SLIDING, form.state, *alone) if kind]
     for kind in kinds:
         if kind not in known:
             raise StartError(
                 f"config.json has layers of {kind!r} in layer_types, expected {' or '.join(known)}"
             )
+
+
+def heads(config: Config, sizes: tuple[int, ...], common: tuple[int, int]) -> Heads:
+    """(key-value heads, features of each) of each layer: `common`, or what those without a window
+    have; `sizes` are the windows."""
+    kv_heads, dim = common
+    whole = (
+        size(config, "num_global_key_value_heads", default=kv_heads),
+        size(config, "global_head_dim", default=dim),
+    )
+    return tuple(common if window else whole for window in sizes)
+
+
+def sources(config: Config, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The layer whose keys and values each layer attends to: its own, but for the last ones, which
+    share those of the last layer before them that has the same window."""
+    count = len(sizes)
+    first = count - (config.get("num_kv_shared_layers") or 0)
+    owners = {window: i for i, window in enumerate(sizes[: max(first, 0)])}
+    if first < count and not set(sizes[max(first, 0) :]) <= set(owners):
+        raise StartError(
+            f"config.json has num_kv_shared_layers {count - first} of {count}, expected a layer of "
+            "each kind before them, whose keys and values they share"
+        )
+    return tuple(i if i < first else owners[window] for i, window in enumerate(sizes))
+
+
+def attending(config: Config, num_layers: int, form: Architecture) -> frozenset[int]:
+    """The layers that have keys and values."""
+    kinds = config.get("layer_types")
+    if kinds is None or form.attends_beside:
+        return frozenset(range(num_layers))
+    return frozenset(i for i, kind in enumerate(kinds) if kind in (FULL, SLIDING))
 
 
 def rotated(config: Config, form: Architecture, sizes: tuple[int, ...]) -> tuple[bool, ...]:

@@ -1,45 +1,70 @@
 """A feed-forward block of experts, of which a router chooses some for each token."""
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import Experts
-from mindspore_serving.llm.models.layer import SILU, Layer
+from mindspore_serving.llm.models.architecture import SILU, Beside, Experts
+from mindspore_serving.llm.models.layer import Layer
 from mindspore_serving.llm.models.ops import Expert, Tensor
 from mindspore_serving.llm.models.spec_parts import Mixture
 
+GELU = "gelu_pytorch_tanh"  # the activation of experts beside a dense block
 
-def feed_forward(layer: Layer, h: Tensor) -> Tensor:
-    """The block of `layer`, of experts or dense, summed over ranks."""
+
+def feed_forward(layer: Layer, h: Tensor, x: Tensor) -> Tensor:
+    """The block of `layer`, of experts or dense, summed over ranks; `h` is `x` normalised."""
     mixture, names = layer.spec.mixture, layer.form.experts
     if mixture and names and layer.index in mixture.layers:
+        if names.beside:
+            return _beside(layer, h, x, mixture, names.beside)
         return layer.ops.all_reduce(_mixture(layer, h, mixture, names))
     return layer.ops.all_reduce(layer.mlp(h))
 
 
 def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tensor:
     ops, spec = layer.ops, layer.spec
-    if spec.activation not in SILU:
-        raise StartError(f"experts have the activation {spec.activation!r}, expected silu")
+    known = SILU if names.gate else ("relu2",)
+    if spec.activation not in known:
+        raise StartError(f"experts have the activation {spec.activation!r}, expected {known[0]}")
     scores = layer.linear(h, names.router, names.router_bias)
     correction = None
     if names.correction:
         correction = ops.weight(f"{layer.form.names.layers}.{layer.index}.{names.correction}")
     experts = [_expert(layer, names, index) for index in range(mixture.num_experts)]
-    out = ops.moe(h, scores, experts, mixture.routing, correction=correction, clamp=mixture.clamp)
+    latent = names.latent if mixture.is_latent else None
+    x = layer.linear(h, latent[0], spec.mlp_bias) if latent else h
+    out = ops.moe(x, scores, experts, mixture.routing, correction=correction, clamp=mixture.clamp)
+    out = layer.linear(out, latent[1], spec.mlp_bias) if latent else out
     return ops.add(out, _shared(layer, names, h)) if mixture.has_shared else out
 
 
+def _beside(layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: Beside) -> Tensor:
+    """The dense block and experts, each with norms of its own."""
+    ops, spec, experts = layer.ops, layer.spec, layer.form.experts
+    assert experts is not None
+    if spec.activation != GELU:
+        raise StartError(f"experts have the activation {spec.activation!r}, expected {GELU}")
+    prefix = f"{layer.form.names.layers}.{layer.index}."
+    gain, gains = ops.weight(prefix + names.router_gain), ops.weight(prefix + names.gains)
+    known = ops.scale(ops.rms_norm(x, gain, spec.norm_eps), spec.hidden_size**-0.5)
+    scores = layer.linear(known, experts.router, experts.router_bias)
+    every = [_expert(layer, experts, index) for index in range(mixture.num_experts)]
+    given = layer.norm(x, names.input_norm)
+    out = ops.moe(given, scores, every, mixture.routing, gains=gains, is_gelu=True)
+    return ops.add(layer.norm(layer.mlp(h), names.dense_norm), layer.norm(out, names.output_norm))
+
+
 def _expert(layer: Layer, names: Experts, index: int) -> Expert:
-    stems = [f"{names.prefix}.{index}.{leaf}" for leaf in (names.gate, names.up, names.down)]
-    gate, up, down = (layer.weight(stem) for stem in stems)
+    leaves = [leaf for leaf in (names.gate, names.up, names.down) if leaf]
+    stems = [f"{names.prefix}.{index}.{leaf}" for leaf in leaves]
+    *gate, up, down = (layer.weight(stem) for stem in stems)
     if not names.bias:
-        return Expert(gate, up, down)
+        return Expert(gate[0] if gate else None, up, down)
     first, second, third = (layer.weight(stem, "bias") for stem in stems)
-    return Expert(gate, up, down, (first, second, third))
+    return Expert(gate[0], up, down, (first, second, third))
 
 
 def _shared(layer: Layer, names: Experts, h: Tensor) -> Tensor:
     ops = layer.ops
-    out = layer.mlp(h, names.shared)
+    out = layer.mlp(h, names.shared)  # without a name the dense block
     if not names.shared_gate:
         return out
     return ops.mul(out, ops.sigmoid(layer.linear(h, names.shared_gate, bias=False)))

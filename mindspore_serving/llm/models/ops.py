@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 
 _NO_STATE = (
-    "the model has layers with a state in place of keys and values, which this runtime does not "
+    "the model has layers with a state beside keys and values, which this runtime does not "
     "compute; take the openvino or the torch runtime"
 )
 Tensor: TypeAlias = Any  # of the runtime
@@ -69,33 +70,13 @@ class Clamp:
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """Weights of one expert, and the biases behind each, or none."""
+    """Weights of one expert, and the biases behind each, or none.  Without a gate, what `up` gives
+    is squared where it is over 0."""
 
-    gate: Weight
+    gate: Weight  # or None
     up: Weight
     down: Weight
     biases: tuple[Weight, Weight, Weight] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaRule:
-    """The gated delta rule of one layer.  Each of `key_heads` heads of queries and keys, of
-    `key_dim` features, serves as many of the `value_heads` heads of values, of `value_dim`.
-
-    A value head's state S [key_dim, value_dim] is S = exp(g) S, then S += k (b (v - S^T k))^T, and
-    the result is S^T q; q and k have length 1, q is divided by sqrt(key_dim), b = sigmoid(beta),
-    g = -exp(a_log) softplus(alpha + dt_bias).  `a_log` and `dt_bias` name tensors [value_heads].
-    """
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    a_log: str
-    dt_bias: str
-
-
-LENGTH_EPS = 1e-6  # added to the squared length of queries and keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +136,8 @@ class Ops(Protocol):
         self, x: Tensor, weight: Weight | None, num_heads: int, eps: float, *,
         plus_one: bool = False,
     ) -> Tensor:  # fmt: skip
-        """The same over each head's features; without a weight, they are not scaled."""
+        """The same over each head's features; the weight is one for all heads, or has the features
+        of all.  Without one, they are not scaled."""
         ...
 
     def layer_norm(
@@ -188,7 +170,8 @@ class Ops(Protocol):
         ...
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
-        """Causal attention over the cache and the new tokens, which are written to the cache."""
+        """Causal attention over the cache and the new tokens, which are written to the cache.
+        Layers that share keys and values call it with the same ones and `layer`."""
         ...
 
     def convolution(
@@ -204,6 +187,13 @@ class Ops(Protocol):
     ) -> Tensor:  # fmt: skip
         """[T, value_heads * value_dim]; `alpha` and `beta` are [T, value_heads].  S is the layer's
         state, beside that of its convolution."""
+        raise StartError(_NO_STATE)
+
+    def selective_scan(
+        self, layer: int, xbc: tuple[Tensor, Tensor, Tensor], step: Tensor, scan: SelectiveScan
+    ) -> Tensor:
+        """[T, value_heads * value_dim]; `step` is [T, value_heads].  S is the layer's state, beside
+        that of its convolution."""
         raise StartError(_NO_STATE)
 
     def add_distances(self, table: Weight, rows: Sequence[int]) -> None:
@@ -248,6 +238,10 @@ class Ops(Protocol):
     def scale(self, x: Tensor, factor: float) -> Tensor:
         return x * factor
 
+    def gain(self, x: Tensor, weight: Weight) -> Tensor:
+        """`x` times the number in `weight` [1]."""
+        return x * weight
+
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         """cap * tanh(x / cap)."""
         ...
@@ -266,12 +260,15 @@ class Ops(Protocol):
         routing: Routing,
         *,
         correction: Weight | None = None,
+        gains: Weight | None = None,
         clamp: Clamp | None = None,
+        is_gelu: bool = False,
     ) -> Tensor:
-        """Mixture of experts with silu gates, or clamped ones.
+        """Mixture of experts with gates of silu, GELU by tanh (`is_gelu`), clamped ones, or none.
 
         `scores` are what the router gives, [T, experts]; a `correction` of as many numbers is added
-        to them, behind softmax or sigmoid, when experts are chosen, not to their shares.
+        to them, behind softmax or sigmoid, when experts are chosen, not to their shares.  Shares
+        are multiplied by the chosen experts' `gains` at last.
         """
         ...
 

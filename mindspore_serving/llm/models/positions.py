@@ -39,14 +39,18 @@ def scaling_of(config: Config) -> Config:
     return found.get("full_attention") or found
 
 
-def ropes(config: Config, dim: int, trained: int, longest: int) -> tuple[Rope, Rope | None]:
-    """For all layers, or for those without a window and for those with one."""
+def ropes(
+    config: Config, dims: tuple[int, int], trained: int, longest: int
+) -> tuple[Rope, Rope | None]:
+    """For all layers, or for those without a window and for those with one, which have `dims`
+    features of a head."""
+    whole, windowed = dims
     top = ("partial_rotary_factor", "original_max_position_embeddings")
     shared = {name: config[name] for name in top if config.get(name) is not None}
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     base = float(config.get("rope_theta") or 10000.0)
 
-    def rope(parameters: Config, theta: float) -> Rope:
+    def rope(parameters: Config, theta: float, dim: int = whole) -> Rope:
         return rope_from(
             {**shared, **parameters}, base=theta, head_dim=dim, trained=trained, longest=longest
         )
@@ -54,8 +58,8 @@ def ropes(config: Config, dim: int, trained: int, longest: int) -> tuple[Rope, R
     local_base = config.get("rope_local_base_freq")
     if "full_attention" in given:  # one entry for each kind of layer
         local = given.get("sliding_attention") or {}
-        return rope(given["full_attention"], base), rope(local, float(local_base or base))
-    return rope(given, base), rope({}, float(local_base)) if local_base else None
+        return rope(given["full_attention"], base), rope(local, float(local_base or base), windowed)
+    return rope(given, base), rope({}, float(local_base), windowed) if local_base else None
 
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:

@@ -28,7 +28,8 @@ class _Setting:
     """What a kind of scaling works from: `longest` is the longest text that will be served."""
 
     base: float
-    dim: int
+    dim: int  # features that are turned
+    head_dim: int
     trained: int  # positions the model was made for
     longest: int
     parameters: Mapping[str, Any]
@@ -67,13 +68,22 @@ def rope_from(
         raise StartError(f"config.json has partial_rotary_factor {share}, expected at most 1")
     dim = int(head_dim * share)
     try:
-        return scaling(_Setting(base, dim, trained, longest, parameters))
+        return scaling(_Setting(base, dim, head_dim, trained, longest, parameters))
     except (ArithmeticError, ValueError) as error:
         raise StartError(f"rope scaling {kind!r} of {parameters} is impossible: {error}") from None
 
 
 def _plain(base: float, dim: int) -> Frequencies:
     return tuple(base ** (-i / dim) for i in range(0, dim, 2))
+
+
+def _proportional(setting: _Setting) -> Rope:
+    """The fastest frequencies of a whole head; its other features are not turned, but each is still
+    half a head away from the one that it is paired with."""
+    turned = _plain(setting.base, setting.head_dim)[: setting.dim // 2]
+    factor = float(setting.parameters.get("factor") or 1.0)
+    still = (0.0,) * (setting.head_dim // 2 - len(turned))
+    return Rope((*(f / factor for f in turned), *still))
 
 
 def _linear(setting: _Setting) -> Rope:
@@ -169,6 +179,7 @@ def _divided(setting: _Setting, name: str) -> Frequencies:
 
 SCALINGS: dict[str, Callable[[_Setting], Rope]] = {
     "default": lambda setting: Rope(_plain(setting.base, setting.dim)),
+    "proportional": _proportional,
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,

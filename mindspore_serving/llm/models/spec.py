@@ -13,19 +13,18 @@ from mindspore_serving.llm.models.architecture import (
 )
 from mindspore_serving.llm.models.config_types import MOST_FEATURES, check_types, number, size
 from mindspore_serving.llm.models.families import FAMILIES
+from mindspore_serving.llm.models.layer_state import LayerState, state_of
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.models.positions import Temperature, ropes, scaling_of, temperature
 from mindspore_serving.llm.models.rope import Rope, sharpness
 from mindspore_serving.llm.models.spec_parts import (
     Latent,
-    LayerState,
     Mixture,
     Scales,
     latent_of,
     mixture_of,
     scale_of,
     scales_of,
-    state_of,
 )
 
 ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
@@ -39,10 +38,14 @@ class ModelSpec:
     """One model's sizes and options.
 
     `layers` are those that this process computes, of `num_layers`: all, unless the model is cut
-    into stages.  `windows` has, for each layer, how many tokens it attends to, the current one
-    among them; 0 is all.  `rotated` are the layers that turn queries and keys by their positions;
-    `local_rope` is for those with a window, where that differs.  `activation` is the name in
-    config.json.
+    into stages.  `attending` are those with keys and values.  `windows` has, for each layer, how
+    many tokens it attends to, the current one among them; 0 is all.  `heads` has, for each layer,
+    its key-value heads and the features of each; `sources` the layer whose keys and values it
+    attends to, itself or one before it.  `rotated` are the layers that turn queries and keys by
+    their positions; `local_rope` is for those with a window, where that differs.  With
+    `keys_are_values`, layers without a window have one projection for both.  `layer_inputs`
+    features of each token are the input of one layer alone, 0 for none.  `activation` is the name
+    in config.json.
     """
 
     architecture: str
@@ -54,11 +57,16 @@ class ModelSpec:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    heads: layer_kinds.Heads
+    sources: tuple[int, ...]
+    keys_are_values: bool
+    layer_inputs: int
     vocab_size: int
     max_position_embeddings: int
     norm_eps: float
     rope: Rope
     local_rope: Rope | None
+    attending: frozenset[int]
     windows: tuple[int, ...]
     rotated: tuple[bool, ...]
     temperature: Temperature | None
@@ -78,9 +86,21 @@ class ModelSpec:
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
-        """The layers of this process that have keys and values."""
-        stateful = self.state.layers if self.state else ()
-        return tuple(i for i in self.layers if i not in stateful)
+        """The layers of this process that have keys and values of their own."""
+        return tuple(i for i in self.layers if i in self.attending and self.sources[i] == i)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether layers get more of those before them than the hidden state."""
+        return bool(self.layer_inputs) or self.sources != tuple(range(self.num_layers))
+
+    def mixes(self, layer: int) -> bool:
+        """Whether its tokens get something of others: by attention or by a state."""
+        return layer in self.attending or (self.state is not None and layer in self.state.layers)
+
+    def feeds(self, layer: int) -> bool:
+        """Whether it has a feed-forward block."""
+        return not (self.form.single and self.mixes(layer))
 
     @property
     def is_first(self) -> bool:
@@ -109,11 +129,11 @@ class ModelSpec:
         )  # fmt: skip
 
     def attention(self, layer: int, alibi: tuple[float, ...] | None = None) -> AttentionSpec:
-        names = self.form.names
+        names, (num_kv_heads, head_dim) = self.form.names, self.heads[layer]
         return AttentionSpec(
             num_heads=self.num_heads,
-            num_kv_heads=self.num_kv_heads,
-            head_dim=self.head_dim,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
             scale=self.attention_scale,
             window=self.windows[layer],
             softcap=self.attention_softcap,
@@ -133,15 +153,12 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
     hidden = size(config, *HIDDEN)
     latent = latent_of(config)
     num_heads, num_kv_heads, head_dim = _heads(config, hidden, latent)
-    trained = size(
-        config, "max_position_embeddings", "n_positions", "model_max_length", "seq_length"
-    )
-    rotated_dim = latent.rotated if latent else head_dim
-    rope, local_rope = ropes(config, rotated_dim, trained, max_model_len or trained)
-    scaling = scaling_of(config)
-    if "dynamic" in (scaling.get("rope_type"), scaling.get("type")) and not scaling.get("alpha"):
-        trained = max(trained, max_model_len or 0)  # the rotary base grows with the text
-    windows = layer_kinds.windows(config, num_layers, form.state)
+    windows = layer_kinds.windows(config, num_layers, form)
+    heads = layer_kinds.heads(config, windows, (num_kv_heads, head_dim))
+    whole = next((heads[i][1] for i, window in enumerate(windows) if not window), head_dim)
+    dims = (latent.rotated, latent.rotated) if latent else (whole, head_dim)
+    trained, rope, local_rope = _positions(config, dims, max_model_len)
+    activation = next((str(config[key]) for key in ACTIVATION_KEYS if config.get(key)), "silu")
     rotated = layer_kinds.rotated(config, form, windows)
     return ModelSpec(
         architecture=str(config["architectures"][0]),
@@ -153,11 +170,16 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
+        heads=heads,
+        sources=layer_kinds.sources(config, windows),
+        keys_are_values=bool(config.get("attention_k_eq_v")),
+        layer_inputs=config.get("hidden_size_per_layer_input") or 0,
         vocab_size=size(config, "vocab_size"),
         max_position_embeddings=trained,
         norm_eps=number(config, *_eps_keys(form)),
         rope=rope,
         local_rope=local_rope,
+        attending=layer_kinds.attending(config, num_layers, form),
         windows=windows,
         rotated=rotated,
         temperature=temperature(config, rotated),
@@ -170,11 +192,25 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         output_bias=_flag(config, form.output_bias),
         mlp_bias=_flag(config, form.mlp_bias),
         qk_norm=bool(form.qk_norm) and _flag(config, form.qk_norm_key or True),
-        activation=next((str(config[key]) for key in ACTIVATION_KEYS if config.get(key)), "silu"),
+        activation=activation,
         mixture=mixture_of(config, form.experts, num_layers),
         latent=latent,
-        state=state_of(config, form, hidden),
+        state=state_of(config, form, hidden, activation),
     )
+
+
+def _positions(
+    config: Config, dims: tuple[int, int], max_model_len: int | None
+) -> tuple[int, Rope, Rope | None]:
+    """How many positions the model has, and the frequencies of `positions.ropes`."""
+    trained = size(
+        config, "max_position_embeddings", "n_positions", "model_max_length", "seq_length"
+    )
+    rope, local_rope = ropes(config, dims, trained, max_model_len or trained)
+    scaling = scaling_of(config)
+    if "dynamic" in (scaling.get("rope_type"), scaling.get("type")) and not scaling.get("alpha"):
+        trained = max(trained, max_model_len or 0)  # the rotary base grows with the text
+    return trained, rope, local_rope
 
 
 def heads_of(config: Config) -> tuple[int, int, int]:

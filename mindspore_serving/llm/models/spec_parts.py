@@ -4,11 +4,10 @@ Knows no runtime.
 """
 
 from dataclasses import dataclass
-from math import prod
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models import layer_kinds
-from mindspore_serving.llm.models.architecture import CONVOLUTION, Architecture, Config, Experts
+from mindspore_serving.llm.models.architecture import Config, Experts
 from mindspore_serving.llm.models.config_types import number, size
 from mindspore_serving.llm.models.ops import Clamp, Routing
 
@@ -43,68 +42,15 @@ def latent_of(config: Config) -> Latent | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerState:
-    """What the layers `layers` remember of a text, and how large: the last inputs of a convolution
-    of `width` tokens over `channels` features, and with `value_heads` a matrix [value_dim, key_dim]
-    for each of them.  `has_bias`: of the convolution and of what is around it."""
-
-    layers: frozenset[int]
-    channels: int
-    width: int
-    has_bias: bool = False
-    key_heads: int = 0
-    value_heads: int = 0
-    key_dim: int = 0
-    value_dim: int = 0
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of a layer's state."""
-        convolution = (self.channels, self.width)
-        if not self.value_heads:
-            return (convolution,)
-        return convolution, (self.value_heads, self.value_dim, self.key_dim)
-
-    @property
-    def slot_bytes(self) -> int:
-        """Of all layers' states, in float32."""
-        return 4 * len(self.layers) * sum(map(prod, self.shapes))
-
-
-def state_of(config: Config, form: Architecture, hidden: int) -> LayerState | None:
-    kinds = config.get("layer_types") or ()
-    layers = frozenset(i for i, kind in enumerate(kinds) if kind == form.state)
-    if not layers:
-        return None
-    if form.state == CONVOLUTION:
-        width, has_bias = size(config, "conv_L_cache"), bool(config.get("conv_bias"))
-        return LayerState(layers=layers, channels=hidden, width=width, has_bias=has_bias)
-    key_heads, value_heads = (size(config, f"linear_num_{x}_heads") for x in ("key", "value"))
-    key_dim, value_dim = (size(config, f"linear_{x}_head_dim") for x in ("key", "value"))
-    if value_heads % key_heads:
-        raise StartError(
-            f"config.json has linear_num_value_heads {value_heads}, expected a multiple of "
-            f"linear_num_key_heads={key_heads}"
-        )
-    return LayerState(
-        layers=layers,
-        channels=2 * key_heads * key_dim + value_heads * value_dim,
-        width=size(config, "linear_conv_kernel_dim"),
-        key_heads=key_heads,
-        value_heads=value_heads,
-        key_dim=key_dim,
-        value_dim=value_dim,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """The experts of the layers `layers`; `has_shared` one that computes every token."""
+    """The experts of the layers `layers`; `has_shared` one that computes every token; `is_latent`:
+    they have fewer features than the layer."""
 
     num_experts: int
     routing: Routing
     clamp: Clamp | None
     has_shared: bool
+    is_latent: bool
     layers: frozenset[int]
 
 
@@ -121,6 +67,7 @@ def mixture_of(config: Config, experts: Experts | None, num_layers: int) -> Mixt
         routing=_routing(config, experts, count),
         clamp=clamp,
         has_shared=_has_shared(config, experts),
+        is_latent=config.get("moe_latent_size") is not None and experts.latent is not None,
         layers=layer_kinds.sparse(config, num_layers),
     )
 
@@ -151,24 +98,52 @@ def _has_shared(config: Config, experts: Experts) -> bool:
     """An architecture that names the shared expert has it, but for a count of 0."""
     counts = (config.get(key) for key in ("n_shared_experts", "moe_num_shared_experts"))
     given = next((count for count in counts if count is not None), 1)
-    return bool(experts.shared and given)
+    return experts.shares_dense or bool(experts.shared and given)
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What embeddings, the sum of a layer and the final state are multiplied by."""
+    """What is multiplied by a number of config.json: embeddings, what a block adds, and the final
+    state; in the names of their blocks inputs, keys, gates and results; with `state_parts` the
+    gate, x, B, C and time steps of a Mamba layer."""
 
     embedding: float = 1.0
     residual: float = 1.0
     head: float = 1.0
+    attention_input: float = 1.0
+    attention: float = 1.0
+    key: float = 1.0
+    gate: float = 1.0
+    mlp: float = 1.0
+    state_input: float = 1.0
+    state: float = 1.0
+    state_parts: tuple[float, ...] = ()
 
 
 def scales_of(config: Config) -> Scales:
+    gate, mlp = _several(config, "mlp_multipliers", 2) or (1.0, 1.0)
+    parts = _several(config, "ssm_multipliers", 5)
     return Scales(
-        scale_of(config, "embedding_multiplier", 1.0),
-        scale_of(config, "residual_multiplier", 1.0),
-        1 / scale_of(config, "logits_scaling", 1.0),
+        embedding=scale_of(config, "embedding_multiplier", 1.0),
+        residual=scale_of(config, "residual_multiplier", 1.0),
+        head=scale_of(config, "lm_head_multiplier", 1.0) / scale_of(config, "logits_scaling", 1.0),
+        attention_input=scale_of(config, "attention_in_multiplier", 1.0),
+        attention=scale_of(config, "attention_out_multiplier", 1.0),
+        key=scale_of(config, "key_multiplier", 1.0),
+        gate=gate,
+        mlp=mlp,
+        state_input=scale_of(config, "ssm_in_multiplier", 1.0),
+        state=scale_of(config, "ssm_out_multiplier", 1.0),
+        state_parts=() if set(parts) == {1.0} else parts,
     )
+
+
+def _several(config: Config, name: str, count: int) -> tuple[float, ...]:
+    """Factors of which there are `count`, or none."""
+    factors = tuple(map(float, config.get(name) or ()))
+    if len(factors) not in (0, count):
+        raise StartError(f"config.json has {len(factors)} {name}, expected {count}")
+    return factors
 
 
 def scale_of(config: Config, name: str, default: float) -> float:

@@ -1,65 +1,105 @@
-"""Layers that remember a text in a state of fixed size, in place of keys and values: short
-convolutions (LFM2), and the gated delta rule behind one (Qwen3-Next, Qwen3.5).
+"""Layers that remember a text in a state of fixed size, in place of keys and values or beside them:
+short convolutions (LFM2); behind one the gated delta rule (Qwen3-Next, Qwen3.5), or the selective
+scan of Mamba-2.
 """
 
-from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.layer import SILU, Layer
-from mindspore_serving.llm.models.ops import DeltaRule, Tensor
-from mindspore_serving.llm.models.spec_parts import LayerState
+from mindspore_serving.llm.models.layer import Layer, scaled
+from mindspore_serving.llm.models.layer_state import LayerState, Mamba
+from mindspore_serving.llm.models.ops import Tensor
+from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, SelectiveScan
 
 
-def recurrence(layer: Layer, h: Tensor, state: LayerState) -> Tensor:
-    """What the block in place of attention gives.  Raises StartError: an unknown activation."""
-    return _delta_rule(layer, h, state) if state.value_heads else _convolution(layer, h, state)
+def recurrence(layer: Layer, h: Tensor) -> Tensor:
+    """What the block with the layer's state gives."""
+    state = layer.spec.state
+    assert state is not None
+    if state.heads is None:
+        return _convolution(layer, h, state)
+    if state.mamba is None:
+        return _delta_rule(layer, h, state.heads)
+    return _mamba(layer, h, state, state.heads)
 
 
 def _convolution(layer: Layer, h: Tensor, state: LayerState) -> Tensor:
     """Gates, which are computed from the same tokens, before and behind the convolution."""
     ops, has_bias = layer.ops, state.has_bias
     before, behind, x = ops.split(layer.linear(h, "conv.in_proj", has_bias), [state.channels] * 3)
-    bias = layer.weight("conv.conv", "bias") if has_bias else None
-    x = ops.convolution(layer.index, ops.mul(before, x), layer.weight("conv.conv"), bias)
+    x = _convolved(layer, ops.mul(before, x), "conv.conv", has_bias)
     return layer.linear(ops.mul(behind, x), "conv.out_proj", has_bias)
 
 
-def _delta_rule(layer: Layer, h: Tensor, state: LayerState) -> Tensor:
+def _convolved(layer: Layer, x: Tensor, name: str, has_bias: bool) -> Tensor:
+    bias = layer.weight(name, "bias") if has_bias else None
+    return layer.ops.convolution(layer.index, x, layer.weight(name), bias)
+
+
+def _delta_rule(layer: Layer, h: Tensor, heads: Heads) -> Tensor:
     ops, stem = layer.ops, "linear_attn."
-    if layer.spec.activation not in SILU:
-        raise StartError(
-            f"layers of linear attention have the activation {layer.spec.activation!r}, expected "
-            "silu"
-        )
-    x, gate, alpha, beta = _projected(layer, h, state)
-    x = ops.silu(ops.convolution(layer.index, x, layer.weight(f"{stem}conv1d")))
-    keys, values = state.key_heads * state.key_dim, state.value_heads * state.value_dim
-    q, k, v = ops.split(x, [keys, keys, values])
+    x, gate, alpha, beta = _projected(layer, h, heads)
+    x = ops.silu(_convolved(layer, x, f"{stem}conv1d", has_bias=False))
+    q, k, v = ops.split(x, [heads.keys, heads.keys, heads.values])
     prefix = f"{layer.form.names.layers}.{layer.index}.{stem}"
-    rule = DeltaRule(
-        key_heads=state.key_heads,
-        value_heads=state.value_heads,
-        key_dim=state.key_dim,
-        value_dim=state.value_dim,
-        a_log=f"{prefix}A_log",
-        dt_bias=f"{prefix}dt_bias",
-    )
+    rule = DeltaRule(heads, a_log=f"{prefix}A_log", dt_bias=f"{prefix}dt_bias")
     out = ops.delta_rule(layer.index, (q, k, v), alpha, beta, rule)
     weight = layer.weight(f"{stem}norm")
-    out = ops.head_rms_norm(out, weight, state.value_heads, layer.spec.norm_eps)
+    out = ops.head_rms_norm(out, weight, heads.value_heads, layer.spec.norm_eps)
     return layer.linear(ops.silu_mul(gate, out), f"{stem}out_proj", bias=False)
 
 
-def _projected(layer: Layer, h: Tensor, state: LayerState) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _projected(layer: Layer, h: Tensor, rule: Heads) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Queries, keys and values side by side; the gate of the result; alpha; beta."""
-    ops, stem, heads = layer.ops, "linear_attn.in_proj_", state.key_heads
-    each = state.value_heads // heads
+    ops, stem, heads = layer.ops, "linear_attn.in_proj_", rule.key_heads
+    each = rule.value_heads // heads
     if not ops.has_weight(f"{layer.form.names.layers}.{layer.index}.{stem}qkvz.weight"):
         x, gate, alpha, beta = (
             layer.linear(h, stem + name, False) for name in ("qkv", "z", "a", "b")
         )
         return x, gate, alpha, beta
     both = layer.linear(h, f"{stem}qkvz", False)  # of each head of keys, one after another
-    width = each * state.value_dim
-    q, k, v, gate = ops.split_heads(both, heads, (state.key_dim, state.key_dim, width, width))
-    x = ops.join_heads((q, k, v), 1, state.channels)
+    width = each * rule.value_dim
+    q, k, v, gate = ops.split_heads(both, heads, (rule.key_dim, rule.key_dim, width, width))
+    x = ops.join_heads((q, k, v), 1, rule.features)
     beta, alpha = ops.split_heads(layer.linear(h, f"{stem}ba", False), heads, (each, each))
     return x, gate, alpha, beta
+
+
+def _mamba(layer: Layer, h: Tensor, state: LayerState, heads: Heads) -> Tensor:
+    ops, stem, mamba = layer.ops, layer.form.names.mamba, state.mamba
+    assert mamba is not None
+    scales = layer.spec.scales
+    h = scaled(ops, h, scales.state_input)
+    both = layer.linear(h, f"{stem}.in_proj", mamba.in_bias)
+    x, gate, step = _parts(layer, both, heads)
+    x = ops.silu(_convolved(layer, x, f"{stem}.conv1d", state.has_bias))
+    x, b, c = ops.split(x, [heads.values, heads.keys, heads.keys])
+    prefix = f"{layer.form.names.layers}.{layer.index}.{stem}."
+    scan = SelectiveScan(
+        heads, mamba.limits, a_log=f"{prefix}A_log", dt_bias=f"{prefix}dt_bias", skip=f"{prefix}D"
+    )
+    out = ops.selective_scan(layer.index, (x, b, c), step, scan)
+    out = layer.linear(_gated(layer, out, gate, mamba), f"{stem}.out_proj", mamba.out_bias)
+    return scaled(ops, out, scales.state)
+
+
+def _parts(layer: Layer, both: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
+    """Of what is projected: x, B and C side by side; the gate of the result; time steps."""
+    ops, factors = layer.ops, layer.spec.scales.state_parts
+    if not factors:
+        sizes = [heads.values, heads.features, heads.value_heads]
+        gate, x, step = ops.split(both, sizes)
+        return x, gate, step
+    sizes = [heads.values, heads.values, heads.keys, heads.keys, heads.value_heads]
+    parts = ops.split(both, sizes)
+    gate, x, b, c, step = (scaled(ops, *pair) for pair in zip(parts, factors, strict=True))
+    return ops.join_heads((x, b, c), 1, heads.features), gate, step
+
+
+def _gated(layer: Layer, x: Tensor, gate: Tensor, mamba: Mamba) -> Tensor:
+    """`x` gated and normalised, in the order that the model has."""
+    ops, groups = layer.ops, mamba.norm_groups
+    if not groups:
+        return ops.silu_mul(gate, x)
+    weight, eps = layer.weight(f"{layer.form.names.mamba}.norm"), layer.spec.norm_eps
+    if mamba.norms_first:
+        return ops.silu_mul(gate, ops.head_rms_norm(x, weight, groups, eps))
+    return ops.head_rms_norm(ops.silu_mul(gate, x), weight, groups, eps)

@@ -12,11 +12,10 @@ _STATE = "whose state is not computed"
 REASONS: tuple[tuple[str, str], ...] = (
     (r"(KimiLinear|OlmoHybrid|MiniMaxForCausalLM)",
      f"it has layers of linear attention, {_STATE}"),
-    (r"(Mamba|FalconMamba|FalconH1|NemotronH|Jamba|Bamba|Zamba|Plamo)",
-     f"it has Mamba layers, {_STATE}"),
+    (r"(Mamba|FalconMamba|Jamba|Zamba|Plamo)",
+     "it has Mamba layers in a form that is not computed; those of Mamba-2 are"),
     (r"(RecurrentGemma|Rwkv|xLSTM)", f"it has recurrent layers, {_STATE}"),
-    (r"Gemma(3n|4)", "its layers share keys and have embeddings of their own, which are not "
-     "computed"),
+    (r"Gemma3n", "it computes four hidden states at once, which is not done"),
     (r"(ChatGLM|GLMModel)", "it is the first form of GLM; GlmForCausalLM and Glm4ForCausalLM are "
      "the same models as transformers has them"),
     (r"(T5|MT5|UMT5|Bart|MBart|Pegasus|Marian|BigBird|Led|LongT5|ProphetNet|M2M|Whisper|Blenderbot)",

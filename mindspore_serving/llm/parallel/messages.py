@@ -1,5 +1,5 @@
-"""What rank 0 says to the other ranks and they to it: msgpack structs, of which nothing can name a
-file to be run, a function or a type."""
+"""What rank 0 says to the other ranks and they to it, and agents to an engine: msgpack structs, of
+which nothing can name a file to be run, a function or a type."""
 
 from typing import Any, TypeAlias
 
@@ -46,12 +46,45 @@ class Failed(Message, frozen=True, tag=11):
     text: str
 
 
+class Ready(Message, frozen=True, tag=12):
+    """Agent `rank` has loaded its part."""
+
+    rank: int
+
+
+class Offer(Message, frozen=True, tag=13):
+    """The first message to an engine: what the agents can hold."""
+
+    block_size: int
+    num_blocks: int
+    vocab_size: int
+    max_model_len: int
+
+
+class Computed(Message, frozen=True, tag=14):
+    """The logits of a step, float32 of [num_logits, vocab_size]."""
+
+    logits: bytes
+
+
+class Refused(Message, frozen=True, tag=15):
+    """A step that cannot be computed; others can."""
+
+    text: str
+
+
+class Beat(Message, frozen=True, tag=16):
+    """The step goes on."""
+
+
 ToRank: TypeAlias = Load | Compute
 FromRank: TypeAlias = Loaded | Failed
+FromAgents: TypeAlias = Ready | Failed | Offer | Computed | Refused | Beat
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_rank = msgspec.msgpack.Decoder(ToRank).decode
 decode_from_rank = msgspec.msgpack.Decoder(FromRank).decode
+decode_from_agents = msgspec.msgpack.Decoder(FromAgents).decode
 
 
 def compute(number: int, step: Step, *, embeds: bool) -> Compute:

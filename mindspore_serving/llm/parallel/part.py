@@ -65,6 +65,11 @@ def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
             f"pipeline_parallel is {size}, but {spec.architecture} has layers with a state beside "
             "keys and values, which stages do not keep; leave it out"
         )
+    if spec.is_connected:
+        raise StartError(
+            f"pipeline_parallel is {size}, but {spec.architecture} has layers that share keys and "
+            "values or have inputs of their own, which stages do not send; leave it out"
+        )
     if spec.num_layers < size:
         raise StartError(
             f"pipeline_parallel is {size}, expected at most {spec.num_layers}: so many layers has "

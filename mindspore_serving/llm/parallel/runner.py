@@ -35,7 +35,6 @@ class ParallelRunner:
         self.adapters = own.adapters
         self.hidden_size = own.hidden_size
         self.rope_switch = own.rope_switch
-        self.is_rounded = own.is_rounded
         self._own = own
         self._group = group
         self._processes = processes
@@ -86,11 +85,16 @@ class ParallelRunner:
 
 
 def open_ranks(
-    directory: str | Path, runtime: str, config: EngineConfig, open_rank: OpenRank
+    directory: str | Path,
+    runtime: str,
+    config: EngineConfig,
+    open_rank: OpenRank,
+    on_ready: Callable[[int], None] = lambda rank: None,
 ) -> ParallelRunner:
     """The model in `directory` over `config.num_ranks` ranks, of which this process is one.
 
-    Raises StartError: what one rank refuses, a rank that ends while it loads; no rank is left.
+    `on_ready` is called with each rank that has loaded.  Raises StartError: what one rank refuses,
+    a rank that ends while it loads; no rank is left.
     """
     size = config.num_ranks
     try:
@@ -103,10 +107,12 @@ def open_ranks(
             load = Load(str(directory), runtime, asdict(config), process.rank, size)
             process.send(encode(load))
         own = open_rank(directory, runtime, config, group)
+        on_ready(0)
         for process in processes:
             problem = process.wait_until_loaded()
             if problem:
                 raise StartError(f"rank {process.rank} of {size} cannot load: {problem}")
+            on_ready(process.rank)
     except BaseException as error:
         is_lost = isinstance(error, RunnerLost | OSError)
         cause = find_cause(processes) if is_lost else ""

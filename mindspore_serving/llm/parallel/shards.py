@@ -64,10 +64,11 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
 
     Raises StartError: an architecture that is not cut, a size that does not divide the model.
     """
-    if spec.architecture not in CUT:
+    if not spec.form.cut:
+        kind = " with states or experts" if spec.architecture in CUT else ""
         raise StartError(
-            f"tensor_parallel is {size}, but {spec.architecture} is not cut over ranks, expected "
-            f"one of {', '.join(CUT)}"
+            f"tensor_parallel is {size}, but {spec.architecture}{kind} is not cut over ranks, "
+            f"expected one of {', '.join(CUT)}"
         )
     heads, kv_heads = spec.num_heads, spec.num_kv_heads
     if heads % size or (kv_heads % size and size % kv_heads):
@@ -80,10 +81,12 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
             f"tensor_parallel is {size}, expected a divisor of the model's intermediate_size "
             f"{spec.intermediate_size}"
         )
+    kv_heads = max(1, kv_heads // size)
     return replace(
         spec,
         num_heads=heads // size,
-        num_kv_heads=max(1, kv_heads // size),
+        num_kv_heads=kv_heads,
+        heads=((kv_heads, spec.head_dim),) * spec.num_layers,
         intermediate_size=spec.intermediate_size // size,
     )
 

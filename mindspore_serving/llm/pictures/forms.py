@@ -4,7 +4,7 @@ around them.  A template writes one such token for a picture.
 Knows no tokenizer and no pixels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +21,20 @@ class PictureForm:
     Args:
         token_id: of the token that stands for a vector.
         count: vectors of a picture, or of a tile of one.
-        write: the picture's text, given the text of that token, `count`, and what the image
-            processor made.
+        write: the picture's text, given the texts of that token and of `frame`, `count`, and what
+            the image processor made.
         options: of the image processor.
+        frame: the tokens before and behind the vectors of a picture, if config.json has them;
+            templates write the first of them for a picture, and else the token of a vector.
+        is_seen_whole: the tokens of a picture see one another.
     """
 
     token_id: int
     count: int
-    write: Callable[[str, int, Mapping[str, Any]], str]
+    write: Callable[[Sequence[str], int, Mapping[str, Any]], str]
     options: Mapping[str, Any]
+    frame: tuple[int, ...] = ()
+    is_seen_whole: bool = False
 
 
 def find_form(config: Config) -> PictureForm | None:
@@ -56,11 +61,31 @@ def _idefics(config: Config) -> PictureForm:
     return PictureForm(_token_id(config), count, _in_tiles, {"return_row_col_info": True})
 
 
-def _in_a_row(token: str, count: int, made: Mapping[str, Any]) -> str:
-    return token * count
+def _gemma3(config: Config) -> PictureForm | None:
+    """None for the text part alone, whose class may be the same."""
+    if not config.get("vision_config"):
+        return None
+    count = config.get("mm_tokens_per_image", 256)
+    frame = (_id_of(config, "boi_token"), _id_of(config, "eoi_token"))
+    return PictureForm(_token_id(config), count, _with_crops, {}, frame, is_seen_whole=True)
 
 
-def _in_tiles(token: str, count: int, made: Mapping[str, Any]) -> str:
+def _in_a_row(names: Sequence[str], count: int, made: Mapping[str, Any]) -> str:
+    return names[0] * count
+
+
+def _with_crops(names: Sequence[str], count: int, made: Mapping[str, Any]) -> str:
+    """Pieces of a picture follow it, if the image processor cuts it."""
+    token, begin, end = names
+    whole, crops = f"\n\n{begin}{token * count}{end}\n\n", int(made["num_crops"][0])
+    if not crops:
+        return whole
+    before = f"Here is the original image {whole} and here are some crops to help you see better "
+    return before + " ".join([whole] * crops)
+
+
+def _in_tiles(names: Sequence[str], count: int, made: Mapping[str, Any]) -> str:
+    token = names[0]
     (rows,), (columns,) = made["rows"][0], made["cols"][0]
     tiles = "".join(
         "".join(f"{FAKE}<row_{r + 1}_col_{c + 1}>{token * count}" for c in range(columns)) + "\n"
@@ -88,13 +113,18 @@ def _patches(vision: Config) -> int:
 
 
 def _token_id(config: Config) -> int:
-    found = config.get("image_token_id", config.get("image_token_index"))
+    return _id_of(config, "image_token")
+
+
+def _id_of(config: Config, name: str) -> int:
+    found = config.get(f"{name}_id", config.get(f"{name}_index"))
     if type(found) is not int:
-        raise StartError(f"config.json has image_token_id {found!r}, expected a token's number")
+        raise StartError(f"config.json has {name}_id {found!r}, expected a token's number")
     return found
 
 
-_ROWS: dict[str, Callable[[Config], PictureForm]] = {
+_ROWS: dict[str, Callable[[Config], PictureForm | None]] = {
+    "Gemma3ForConditionalGeneration": _gemma3,
     "LlavaForConditionalGeneration": _llava,
     "Idefics3ForConditionalGeneration": _idefics,
     "SmolVLMForConditionalGeneration": _idefics,

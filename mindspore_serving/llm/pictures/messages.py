@@ -1,9 +1,11 @@
 """Pictures in the messages of a chat: where they are, and what a template gets in their place.
 
-A picture is a part {"type": "image_url", "image_url": {"url": ...}} of a content, as OpenAI has it.
+A picture is a part {"type": "image_url", "image_url": {"url": ...}} of a content, as OpenAI has it;
+or in a text ![](url) of Markdown, as TGI has it.
 Knows no file and no model.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from mindspore_serving.errors import InvalidField
 
 Message = Mapping[str, Any]
+MARKDOWN = re.compile(r"!\[\]\(((?:data:|https?://)[^)\s]*)\)", re.IGNORECASE)
 KINDS = ("image_url", "input_image")
 
 
@@ -22,9 +25,9 @@ class Source:
     url: str
 
 
-def find_pictures(messages: Sequence[Message]) -> list[Source]:
-    """Those of all messages in order.  Raises InvalidField for one without a URL."""
-    return [
+def find_pictures(messages: Sequence[Message], markdown: str = "") -> list[Source]:
+    """Those of all messages, or of a text, in order.  Raises InvalidField for one without a URL."""
+    return [Source("prompt", found[1]) for found in MARKDOWN.finditer(markdown)] + [
         _source(f"messages[{i}].content[{j}]", part)
         for i, message in enumerate(messages)
         for j, part in enumerate(_parts(message))

@@ -59,17 +59,18 @@ class PictureReader:
     Args:
         directory: of the model, with the configuration of its image processor.
         form: how it writes pictures.
-        token: the text of the token that stands for a vector.
+        names: the texts of the token that stands for a vector, and of those of `form.frame`.
         config: the limits.
 
     Raises StartError: no library, no or a broken processor.
     """
 
     def __init__(
-        self, directory: Path, form: PictureForm, token: str, config: EngineConfig
+        self, directory: Path, form: PictureForm, names: Sequence[str], config: EngineConfig
     ) -> None:
         self.form = form
-        self.token = token
+        self.token = names[1] if form.frame else names[0]  # what templates write
+        self._names = names
         self._config = config
         self._processor = open_processor(directory)
 
@@ -78,7 +79,9 @@ class PictureReader:
         most = self._config.max_images
         if len(sources) > most:
             accepted = f"at most {most}" if most else "none: the model reads text alone here"
-            raise InvalidField("messages", f"have {len(sources)} pictures, expected {accepted}")
+            place, _, inside = sources[0].place.partition("[")
+            has = "have" if inside else "has"
+            raise InvalidField(place, f"{has} {len(sources)} pictures, expected {accepted}")
         return [self._read(source) for source in sources]
 
     def expand(self, text: str, pictures: Sequence[Picture]) -> str:
@@ -106,12 +109,12 @@ class PictureReader:
         form = self.form
         try:
             made = self._processor([image], return_tensors="np", **form.options)
-            text = form.write(self.token, form.count, made)
+            text = form.write(self._names, form.count, made)
         except Exception as error:  # the library has no errors of its own
             words = " ".join(str(error).split())[:WORDS]
             raise InvalidInputs(f"cannot be prepared: {words}") from error
         arrays = {name: Array.of(x) for name, x in made.items() if isinstance(x, np.ndarray)}
-        return Picture(digest, text, text.count(self.token), arrays)
+        return Picture(digest, text, text.count(self._names[0]), arrays)
 
 
 def open_reader(
@@ -121,10 +124,12 @@ def open_reader(
     form = find_form(find_config(directory))
     if form is None or tokenizer is None or not config.max_images:
         return None
-    token = tokenizer.token(form.token_id)
-    if not token:
-        raise StartError(f"config.json has image_token_id {form.token_id}, which is no token")
-    return PictureReader(directory, form, token, config)
+    names = []
+    for token_id in (form.token_id, *form.frame):
+        names.append(tokenizer.token(token_id) or "")
+        if not names[-1]:
+            raise StartError(f"config.json has {token_id} for a token of images, which is none")
+    return PictureReader(directory, form, names, config)
 
 
 def open_processor(directory: Path) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.engine.pictures import PromptPictures
-from mindspore_serving.llm.pictures.messages import Message, find_pictures, to_marks
+from mindspore_serving.llm.pictures.messages import MARKDOWN, Message, find_pictures, to_marks
 from mindspore_serving.llm.pictures.reader import Picture, PictureReader
 from mindspore_serving.llm.pictures.tower import Tower
 
@@ -13,16 +13,19 @@ Messages: TypeAlias = Sequence[Message]
 
 
 class PicturePrompt:
-    """Those of `messages`, read by `reader`, which is None for a model that takes none.
+    """Those of `messages`, or of the text `markdown`, read by `reader`, which is None for a model
+    that takes none.
 
     Raises InvalidField naming a picture that cannot be used.
     """
 
-    def __init__(self, reader: PictureReader | None, messages: Messages | None) -> None:
-        sources = find_pictures(messages or ())
+    def __init__(
+        self, reader: PictureReader | None, messages: Messages | None, markdown: str = ""
+    ) -> None:
+        sources = find_pictures(messages or (), markdown)
         if sources and reader is None:
             raise InvalidField(sources[0].place, "is a picture: the model reads no images")
-        self._reader = reader
+        self._reader, self._markdown = reader, markdown
         self._read: dict[str, Picture] = {}
         if sources and reader is not None:
             pictures = reader.read(sources)
@@ -38,8 +41,14 @@ class PicturePrompt:
         return [dict(one) for one in to_marks(messages)]
 
     def of(self, messages: Messages | None) -> list[Picture]:
-        """The pictures of some of the messages, in order."""
-        return [self._read[source.url] for source in find_pictures(messages or ())]
+        """The pictures of some of the messages, in order; or of the text."""
+        return [self._read[source.url] for source in find_pictures(messages or (), self._markdown)]
+
+    def expand_markdown(self, text: str) -> str:
+        """`text` with those of its pictures."""
+        if not self._read:
+            return text
+        return MARKDOWN.sub(lambda found: self._read[found[1]].text, text)
 
     def expand(self, text: str, messages: Messages) -> str:
         """The text of some of the messages, with those of its pictures."""
@@ -57,4 +66,5 @@ def place_pictures(
     count = sum(picture.count for picture in pictures)
     if len(places) != count:
         raise InvalidInputs(f"the prompt has {len(places)} tokens for {count} vectors of pictures")
-    return PromptPictures(places, tower.see(pictures))
+    whole = reader.form.is_seen_whole
+    return PromptPictures(places, tower.see(pictures), is_seen_whole=whole)

@@ -235,7 +235,8 @@ class Processor:
         return text, ids, pictures.of(request.messages)
 
     def _read_pictures(self, request: Generate | Tokenize) -> PicturePrompt:
-        return PicturePrompt(self._pictures, request.messages)
+        markdown = request.markdown if isinstance(request, Generate) else ""
+        return PicturePrompt(self._pictures, request.messages, markdown)
 
     def _fits(
         self,
@@ -262,7 +263,7 @@ class Processor:
         if request.messages is None:
             if not isinstance(request.prompt, str):
                 raise InvalidInputs("neither a prompt nor messages were given")
-            return request.prompt, request.add_special
+            return pictures.expand_markdown(request.prompt), request.add_special
         if request.prompt is not None:
             raise InvalidInputs("both a prompt and messages were given, expected one")
         messages = request.messages

@@ -131,8 +131,11 @@ def is_small(request: LLMRequest) -> bool:
 
 
 def has_pictures(request: LLMRequest) -> bool:
-    """Whether there are any in its messages.  Raises InvalidField for one without a URL."""
-    return isinstance(request, Generate | Tokenize) and bool(find_pictures(request.messages or ()))
+    """Whether there are any in its messages or its text.  Raises InvalidField for one without a
+    URL."""
+    markdown = request.markdown if isinstance(request, Generate) else ""
+    messages = request.messages if isinstance(request, Generate | Tokenize) else None
+    return bool(find_pictures(messages or (), markdown))
 
 
 def _room(room: int, value: Any) -> int:

@@ -25,7 +25,8 @@ class Runtime:
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
     cannot compute a part of one.  The flags say whether it takes that option of `EngineConfig`,
-    whether it takes pictures, and whether quantised weights stay integers.
+    whether it takes pictures, whether quantised weights stay integers, and whether its cache blocks
+    can be kept on disk.
     """
 
     opens: str
@@ -36,6 +37,8 @@ class Runtime:
     is_deterministic: bool = False
     has_pictures: bool = False
     keeps_integers: bool = False
+    has_draft: bool = True
+    stores_blocks: bool = False
 
 
 RUNTIMES: dict[str, Runtime] = {
@@ -45,6 +48,7 @@ RUNTIMES: dict[str, Runtime] = {
         "openvino.opening:open_rank",
         has_adapters=True,
         has_pictures=True,
+        stores_blocks=True,
         keeps_integers=True,
     ),
     "torch": Runtime(
@@ -54,17 +58,21 @@ RUNTIMES: dict[str, Runtime] = {
         has_adapters=True,
         is_deterministic=True,
         has_pictures=True,
+        stores_blocks=True,
     ),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
-    "mindir": Runtime("mindir.runner:open_runner"),
-    "toy": Runtime("toy:open_runner"),
+    "mindir": Runtime("mindir.runner:open_runner", opens_rank="mindir.runner:open_rank"),
+    "agents": Runtime("agents:open_runner", has_draft=False),
+    "toy": Runtime("toy:open_runner", stores_blocks=True),
 }
-# Options that not every runtime takes, and whether one does.
+# Options that not every runtime or model takes, and whether a runtime does.
 OPTIONS: dict[str, Callable[[Runtime], bool]] = {
     "adapters": lambda row: row.has_adapters,
     "max_loras": lambda row: row.has_adapters,
     "graph_mode": lambda row: row.has_graph_mode,
+    "prefix_cache_dir": lambda row: row.stores_blocks,
     "deterministic": lambda row: row.is_deterministic,
+    "draft": lambda row: row.has_draft,
     "tensor_parallel": lambda row: bool(row.opens_rank),
     "pipeline_parallel": lambda row: bool(row.opens_rank),
 }

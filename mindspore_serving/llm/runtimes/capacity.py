@@ -5,6 +5,7 @@ hold by options, model and free memory.  Knows no runtime.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from mindspore_serving import log
@@ -30,7 +31,8 @@ FLOAT32_ALONE: dict[str, tuple[object, ...]] = {
 
 def cache_block_bytes(config: EngineConfig, spec: ModelSpec, element_size: int) -> int:
     """Of the keys and values of one block in all layers; `element_size` is bytes per number."""
-    return 2 * len(spec.attention_layers) * spec.kv_size * element_size * config.block_size
+    numbers = sum(prod(spec.heads[layer]) for layer in spec.attention_layers)
+    return 2 * numbers * element_size * config.block_size
 
 
 def longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
@@ -54,17 +56,17 @@ def runner_limits(
     Raises StartError if a limit is beyond the model's, or not one block fits.
     """
     longest = longest_sequence(config, spec)
+    most_blocks = config.max_num_seqs * -(-longest // config.block_size)
     slot_bytes = spec.state.slot_bytes if spec.state else 0
     most_slots = SLOTS_PER_SEQUENCE * config.max_num_seqs + 1
     if config.kv_cache_memory is not None:
         memory = config.kv_cache_memory
     else:
-        wanted = config.max_num_seqs * -(-longest // config.block_size) * block_bytes
-        wanted += most_slots * slot_bytes
+        wanted = most_blocks * block_bytes + most_slots * slot_bytes
         memory = min(wanted, free_main_memory() if free_memory is None else free_memory)
     num_slots = _num_slots(config, memory, slot_bytes, most_slots) if slot_bytes else 0
     memory -= num_slots * slot_bytes
-    num_blocks = memory // block_bytes if block_bytes else config.max_num_seqs * longest
+    num_blocks = memory // block_bytes if block_bytes else most_blocks
     if num_blocks < 1:
         raise StartError(
             f"{memory} bytes for keys and values hold no block: one of {config.block_size} tokens "

@@ -55,12 +55,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A step as arrays.  `slots` are block * block_size + offset; `rows` the wanted tokens."""
+    """A step as arrays.  `slots` are block * block_size + offset; `rows` the wanted tokens; `reach`
+    the positions behind what each token sees."""
 
     token_ids: Indices  # [tokens]
     positions: Indices  # [tokens]
     slots: Indices  # [tokens]
     rows: Indices  # [num_logits]
+    reach: Indices  # [tokens]
     is_long: Indices  # [tokens], as `Inputs.is_long`
     spans: tuple[Span, ...]
     features: Features | None = None
@@ -70,7 +72,6 @@ class LimitedRunner:
     """A base of runners: the numbers that an engine reads."""
 
     hidden_size = 0
-    is_rounded = False
     rope_switch = 0
 
     def __init__(self, limits: RunnerLimits) -> None:
@@ -105,6 +106,7 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
             np.arange(span.end - row.num_logits, span.end)
             for span, row in zip(spans, step.rows, strict=True)
         ),
+        _join(map(_reach, step.rows)),
         np.repeat([int(row.is_long) for row in step.rows], [len(row.tokens) for row in step.rows]),
         tuple(spans),
         step.features(),
@@ -175,6 +177,13 @@ def _slots(span: Span, block_size: int) -> Indices:
     positions = np.arange(span.start, span.length)
     slots: Indices = span.blocks[positions // block_size] * block_size + positions % block_size
     return slots
+
+
+def _reach(row: Row) -> Indices:
+    reach = np.arange(row.start, row.start + len(row.tokens)) + 1
+    if row.features is not None and row.features.is_seen_whole:
+        reach[row.features.places] = row.start + row.features.ends()
+    return reach
 
 
 def _join(parts: Iterable[npt.NDArray[np.int64]]) -> Indices:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Group
 from mindspore_serving.llm.parallel.ring import Ring, rows_at_once
@@ -25,11 +26,14 @@ MOST_TOKENS = 128
 
 
 class Stage(EmbeddingRunner, Protocol):
-    """A runner of some of the layers."""
+    """A runner of some of the layers.  `width` is of the hidden states between stages;
+    `hidden_size` is 0 if it computes no vectors."""
+
+    width: int
 
     def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
         """The hidden state of all tokens after these layers; of the last stage logits, or with
-        `embeds` vectors.  `given`, [tokens, hidden_size], is what the stage before has computed;
+        `embeds` vectors.  `given`, [tokens, width], is what the stage before has computed;
         None for the first, and to try the stage by itself."""
         ...
 
@@ -42,8 +46,7 @@ class StageRunner(LimitedRunner):
         sizes = (own.block_size, own.num_blocks, own.vocab_size, own.max_model_len)
         super().__init__(RunnerLimits(*sizes))
         self.hidden_size = own.hidden_size
-        self.is_rounded = own.is_rounded
-        self._own = own
+        self._own, self._width = own, own.width
         self._ring = Ring(group)
         self._is_first, self._is_last = group.rank == 0, group.rank == group.size - 1
         self._size = group.size
@@ -54,6 +57,8 @@ class StageRunner(LimitedRunner):
         return self._compute(step, self.vocab_size, embeds=False)
 
     def embed(self, step: Step) -> Vectors:
+        if not self.hidden_size:
+            raise ServingError("the runtime has no embeddings; take openvino or torch")
         return self._compute(step, self.hidden_size, embeds=True)
 
     def close(self) -> None:
@@ -66,7 +71,7 @@ class StageRunner(LimitedRunner):
         pieces = list(self._pieces(step))
         last: list[Vectors] = []
         for piece in pieces:
-            shape = (piece.num_tokens, self.hidden_size)
+            shape = (piece.num_tokens, self._width)
             given = None if self._is_first else ring.receive(shape)
             found = self._own.compute(piece, given, embeds=embeds)
             if self._is_last:
@@ -81,7 +86,7 @@ class StageRunner(LimitedRunner):
         return self._received(num_rows, width)
 
     def _pieces(self, step: Step) -> Iterator[Step]:
-        total, size = step.num_tokens, rows_at_once(self.hidden_size)
+        total, size = step.num_tokens, rows_at_once(self._width)
         if self._overlaps:
             count = max(-(-total // MOST_TOKENS), min(self._size, total // LEAST_TOKENS), 1)
             size = min(size, -(-total // count))

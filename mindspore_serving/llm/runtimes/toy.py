@@ -26,7 +26,7 @@ _BYTES_PER_TOKEN = 8
 
 
 class ToyRunner(LimitedRunner):
-    """A `Runner`.  Logits fall by 1/2 per step from the likeliest token upwards, circularly."""
+    """A `StoringRunner`.  Logits fall by 1/2 per token from the likeliest upwards, circularly."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class ToyRunner(LimitedRunner):
             block_size, num_blocks, vocab_size, max_model_len, ADAPTERS, num_slots
         )
         super().__init__(limits)
+        self.block_bytes, self.block_format = block_size * _BYTES_PER_TOKEN, "toy"
         self._states = [-1] * num_slots
         self.rope_switch = rope_switch
         self._cache = np.full((num_blocks, block_size), -1, np.int64)  # -1: never written
@@ -67,6 +68,12 @@ class ToyRunner(LimitedRunner):
             logits[index, token:] = self._falling[: self.vocab_size - token]
             logits[index, :token] = self._falling[self.vocab_size - token :]
         return logits
+
+    def read_block(self, block: int) -> memoryview:
+        return memoryview(self._cache[block].tobytes())
+
+    def write_block(self, block: int, content: memoryview) -> None:
+        self._cache[block] = np.frombuffer(content, np.int64)
 
     def close(self) -> None:
         """Nothing is open."""

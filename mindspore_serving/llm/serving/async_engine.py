@@ -28,6 +28,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Made
 from mindspore_serving.llm.serving.adapter_loading import AdapterLoading
@@ -111,6 +112,7 @@ class AsyncEngine:
             pictures=opened.pictures,
             tower=opened.tower,
         )
+        pin_prompts(opened, self._processor)
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, _Open] = {}
         self._recorder = Recorder()

@@ -7,6 +7,7 @@ the runner computes and has let go of the interpreter's lock.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -34,6 +35,11 @@ class Steps(Protocol):
     def step(self) -> Sequence[tuple[str, Any]]: ...
 
     def stats(self) -> Any: ...
+
+    def rest(self) -> float | None:
+        """While there is no work: do a little of what can wait.  In how many seconds there is more
+        of it; None if there is none."""
+        ...
 
     def close(self) -> None: ...
 
@@ -144,7 +150,7 @@ class EngineLoop(Generic[E]):
     def _drain_commands(self, *, wait: bool) -> None:
         """Execute the commands that have come; with `wait`, wait for the first."""
         try:
-            entry = self._commands.get(block=wait)
+            entry = self._wait() if wait else self._commands.get_nowait()
             while True:
                 if entry is None:
                     self._is_closing = True
@@ -153,6 +159,17 @@ class EngineLoop(Generic[E]):
                 entry = self._commands.get_nowait()
         except Empty:
             return
+
+    def _wait(self) -> tuple[str, Callable[[E], Outputs | None]] | None:
+        """The next command; until there is one, the engine does what can wait."""
+        did_something = False
+        while (seconds := self._engine.rest()) is not None:
+            did_something = True
+            with suppress(Empty):
+                return self._commands.get(timeout=seconds)
+        if did_something:
+            self._on_stats(self._engine.stats())
+        return self._commands.get()
 
     def _execute(self, request_id: str, command: Callable[[E], Outputs | None]) -> None:
         try:

@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from mindspore_serving import log
@@ -38,12 +39,16 @@ class TaskLoop:
         self.batch_sizes = Histogram(SIZES)  # sequences in each step
         engine.on_step = self.batch_sizes.observe
         self._loop = asyncio.new_event_loop()
+        self._outputs: list[tuple[str, Any]] = []  # that are still to be sent
+        self._begun: Future[None] = Future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._reported = 0.0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
+        """Raises what the engine raises if it cannot begin."""
         self._thread.start()
+        self._begun.result()
 
     def post(self, request_id: str, command: Callable[[Any], Outputs | None]) -> None:
         """As `EngineLoop.post`."""
@@ -57,11 +62,15 @@ class TaskLoop:
     def _run(self) -> None:
         problem: BaseException | None = None
         try:
-            self._engine.begin(self._deliver, self._end)
+            self._loop.run_until_complete(self._engine.begin(self._deliver, self._end))
+            self._begun.set_result(None)
             self._loop.run_until_complete(self._ended)
         except BaseException as error:
             problem = error
-            log.error("the engine has failed: %s", error)
+            if self._begun.done():
+                log.error("the engine has failed: %s", error)
+            else:
+                self._begun.set_exception(error)
         try:
             self._engine.close()
         finally:
@@ -87,6 +96,13 @@ class TaskLoop:
             self._follow(is_change=True)
 
     def _deliver(self, outputs: Outputs) -> None:
+        """What several answers get in one turn of the event loop leaves together."""
+        if not self._outputs:
+            self._loop.call_soon(self._send)
+        self._outputs += outputs
+
+    def _send(self) -> None:
+        outputs, self._outputs = self._outputs, []
         self._on_outputs(outputs)
         self._follow(is_change=not self._engine.num_open)
 

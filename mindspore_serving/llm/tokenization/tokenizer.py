@@ -142,6 +142,10 @@ class Tokenizer:
         """The text of `ids`; ids that are not in the vocabulary add nothing."""
         return str(self._inner.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
+    def vocabulary(self) -> dict[str, int]:
+        """The id of each token, as the vocabulary spells it."""
+        return dict(self._inner.get_vocab(with_added_tokens=True))
+
     def token(self, token_id: int) -> str | None:
         """The token as the vocabulary spells it; None if there is none."""
         return cast("str | None", self._inner.id_to_token(token_id))

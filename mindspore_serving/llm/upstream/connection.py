@@ -197,7 +197,11 @@ class Server:
             if opening.done():
                 return opening.result()
             why = f"it did not accept a connection within {self._timeout:g} s"
-        except OSError as error:  # those of TLS are as well
+        except ssl.SSLCertVerificationError as error:
+            why = f"its certificate is refused: {error.verify_message} (see tls_ca)"
+        except ssl.SSLError as error:
+            why = f"TLS failed: {error.reason or error}"
+        except OSError as error:
             why = error.strerror or str(error)
         except asyncio.CancelledError:
             if opening.done() and opening.exception() is None:

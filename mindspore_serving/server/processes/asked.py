@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Scope
 
 from mindspore_serving import log
 from mindspore_serving.frontends import access
+from mindspore_serving.frontends.spans import route_of
 from mindspore_serving.server.processes.messages import Ask, Given, Over, Sent, ToMaster, Wanted
 from mindspore_serving.server.processes.pipe import Pipe
 from mindspore_serving.tracing.request_span import RequestSpan, current
@@ -21,6 +22,12 @@ class AskedCall:
         self, ask: Ask, pipe: Pipe[ToMaster], app: ASGIApp, sync: Callable[[], Awaitable[None]]
     ) -> None:
         self._ask = ask
+        self._scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "root_path": "",
+            **msgspec.structs.asdict(ask.scope),
+        }
         self._pipe = pipe
         self._app = app
         self._sync = sync
@@ -33,16 +40,10 @@ class AskedCall:
         current.set(span)
         entry = access.Entry("", "", "")
         access.current.set(entry)
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "root_path": "",
-            **msgspec.structs.asdict(self._ask.scope),
-        }
         has_failed = False
         try:
             await self._sync()
-            await self._app(scope, self._receive, self._send)
+            await self._app(self._scope, self._receive, self._send)
         except Exception:
             log.error("answering a request", exc_info=True)
             has_failed = True
@@ -75,7 +76,8 @@ class AskedCall:
         if message["type"] == "http.response.start":
             await self._sync()
             headers = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
-            self._pipe.send(Sent(self._ask.id, message["status"], headers))
+            route = route_of(self._scope)
+            self._pipe.send(Sent(self._ask.id, message["status"], headers, route=route))
         else:
             body = self._pipe.put(message.get("body", b""))
             self._pipe.send(Sent(self._ask.id, 0, [], body, message.get("more_body", False)))

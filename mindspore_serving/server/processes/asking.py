@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import access
+from mindspore_serving.frontends.spans import ROUTE
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.messages import (
     Abandon,
@@ -55,6 +56,8 @@ class MasterApp:
                 if isinstance(event, Wanted):  # the answer may begin before the body has come
                     giving.add(asyncio.create_task(self._give(number, receive)))
                 else:
+                    if event.status:
+                        scope[ROUTE] = event.route
                     await self._send(event, send)
         except BaseException:
             self._pipe.send(Abandon(number))

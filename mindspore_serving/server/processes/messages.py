@@ -156,13 +156,14 @@ class Wanted(Message, frozen=True, tag=23):
 
 class Sent(Message, frozen=True, tag=24):
     """The application has sent the head of its answer, or with `status` 0 a piece of the body, the
-    last unless there is `more`."""
+    last unless there is `more`.  `route` is that of the head, as it was declared."""
 
     id: int
     status: int = 0
     headers: list[tuple[bytes, bytes]] = []
     body: Payload = b""
     more: bool = False
+    route: str = ""
 
 
 class Over(Message, frozen=True, tag=25):

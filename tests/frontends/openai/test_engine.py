@@ -14,7 +14,7 @@ pytest.importorskip("openvino")
 
 from langchain_openai import ChatOpenAI
 
-from tests.e2e.harness import Calls, config, eventually, serving
+from tests.e2e.harness import Calls, config, eventually, is_idle, serving
 from tests.waiting import PATIENCE
 
 MODEL = Path(__file__).parents[3] / "examples" / "tiny_llm" / "model"
@@ -225,13 +225,6 @@ def test_a_template_that_refuses_is_the_clients_error(client):
     assert caught.value.param == "messages"
 
 
-def num_busy(calls: Calls) -> int:
-    """Requests that the server has, and sequences in its engine, by its own numbers."""
-    (tiny,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-    requests = tiny["requests"]["waiting"] + tiny["requests"]["running"]
-    return requests + tiny["engine"]["num_running"] + tiny["engine"]["num_waiting"]
-
-
 async def test_many_clients_are_served_at_once_and_those_that_leave_are_freed(url):
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
 
@@ -276,4 +269,4 @@ def test_langchain_chats_streams_and_calls_tools(url):
 def freed(calls: Calls) -> Iterator[None]:
     """After every test the engine has nothing left to do."""
     yield
-    eventually(lambda: num_busy(calls) == 0, what="the engine is idle")
+    eventually(lambda: is_idle(calls, "tiny"), what="the engine is idle")

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.frontends.openai import requests
@@ -46,7 +46,7 @@ def check(web: Web, path: str, body: object) -> None:
     assert set(answer.error) == {"message", "type", "param", "code"}
 
 
-FEW = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=150)
 MESSAGES = [{"role": "user", "content": "x"}]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.outputs import Completion
-from tests.e2e.harness import Calls, config, eventually, serving
+from tests.e2e.harness import Calls, config, engine_of, eventually, is_idle, serving
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
@@ -77,12 +77,6 @@ def events(calls: Calls, parameters: dict[str, Any]) -> list[dict[str, Any]]:
     _, answer = calls.http_call("POST", "/generate_stream", body, JSON)
     assert answer.endswith(b"\n\n")
     return [json.loads(line.removeprefix("data: ")) for line in answer.decode().split("\n\n")[:-1]]
-
-
-def engine(calls: Calls) -> dict[str, int]:
-    body = json.loads(calls.http_call("GET", "/servables")[1])
-    found: dict[str, int] = body["servables"][0]["engine"]
-    return found
 
 
 def test_the_answer_is_the_models_own(calls, expected):
@@ -236,14 +230,14 @@ def test_requests_beyond_room_and_queue_are_overloaded(calls):
     try:
         for place in ("num_running", "num_waiting"):
             streams += [open_stream(calls) for _ in range(MAX_SEQS)]
-            eventually(lambda place=place: engine(calls)[place] == MAX_SEQS)
+            eventually(lambda place=place: engine_of(calls, "chatty")[place] == MAX_SEQS)
         status, answer = post(calls, "/generate", {"max_new_tokens": 1})
         assert status == 429
         assert answer == {"error": "Model is overloaded", "error_type": "overloaded"}
     finally:
         for stream in streams:
             stream.close()
-    eventually(lambda: engine(calls)["num_running"] + engine(calls)["num_waiting"] == 0)
+    eventually(lambda: is_idle(calls, "chatty"))
 
 
 def open_stream(calls: Calls, path: str = "/generate_stream") -> socket.socket:
@@ -259,12 +253,11 @@ def open_stream(calls: Calls, path: str = "/generate_stream") -> socket.socket:
 
 @pytest.mark.parametrize("path", ["/generate", "/generate_stream"])
 def test_a_client_that_leaves_frees_its_request(calls, path):
-    before = engine(calls)["num_generated_tokens"]
+    before = engine_of(calls, "chatty")["num_generated_tokens"]
     with open_stream(calls, path):
-        eventually(lambda: engine(calls)["num_generated_tokens"] > before)
-    eventually(lambda: engine(calls)["num_running"] == 0, what="the request is dropped")
-    eventually(lambda: engine(calls)["num_free_blocks"] == engine(calls)["num_blocks"])
-    assert engine(calls)["num_generated_tokens"] - before < LONG["max_new_tokens"]
+        eventually(lambda: engine_of(calls, "chatty")["num_generated_tokens"] > before)
+    eventually(lambda: is_idle(calls, "chatty"), what="the request is dropped")
+    assert engine_of(calls, "chatty")["num_generated_tokens"] - before < LONG["max_new_tokens"]
 
 
 def test_hub_client_gets_the_text(client, expected):

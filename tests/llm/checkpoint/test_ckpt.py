@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.errors import StartError
@@ -96,7 +96,7 @@ def test_sizes_whose_product_is_zero_are_bounded_as_well(directory: Path) -> Non
         Checkpoint.open(directory)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(st.data())
 def test_no_damage_to_a_file_does_worse_than_an_error(tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(WRITTEN + value("w", b"\2\1", "Float32", bytes(8)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.errors import StartError
@@ -178,7 +178,7 @@ def test_a_file_without_a_whole_header_is_refused(directory, content):
         Checkpoint.open(directory)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(st.data())
 def test_no_damage_to_a_header_does_worse_than_an_error(tmp_path, data):
     arrays = {"a": np.arange(6, dtype=np.float32), "b": np.arange(3, dtype=np.int8)}

@@ -7,22 +7,26 @@ from mindspore_serving.llm.engine.step_cost import StepCost
 from mindspore_serving.llm.engine.suffix_index import Draft
 
 
+def counts(chances, num_rows, cost):
+    return worthwhile(chances, num_rows, cost).counts
+
+
 def linear(each):
     return lambda rows: 1 + each * (rows - 1)
 
 
 def test_sure_guesses_are_made_as_long_as_a_row_costs_less_than_a_token_gains():
-    assert worthwhile([[1.0] * 8], 1, linear(0.1)) == [8]
-    assert worthwhile([[1.0] * 8], 1, linear(1.0)) == [0]
+    assert counts([[1.0] * 8], 1, linear(0.1)) == [8]
+    assert counts([[1.0] * 8], 1, linear(1.0)) == [0]
 
 
 def test_a_guess_that_is_likely_wrong_is_not_made():
-    assert worthwhile([[0.9, 0.8, 0.1, 0.01]], 1, linear(0.2)) == [2]
-    assert worthwhile([[0.1, 0.01]], 1, linear(0.2)) == [0]
+    assert counts([[0.9, 0.8, 0.1, 0.01]], 1, linear(0.2)) == [2]
+    assert counts([[0.1, 0.01]], 1, linear(0.2)) == [0]
 
 
 def test_rows_go_to_the_sequences_whose_guesses_are_likeliest():
-    assert worthwhile([[0.9, 0.8, 0.7], [0.05], []], 3, linear(0.1)) == [3, 0, 0]
+    assert counts([[0.9, 0.8, 0.7], [0.05], []], 3, linear(0.1)) == [3, 0, 0]
 
 
 def test_a_cost_that_rises_in_steps_is_looked_beyond():
@@ -31,13 +35,13 @@ def test_a_cost_that_rises_in_steps_is_looked_beyond():
     def tiles(rows):
         return 1.0 if rows == 1 else 1.9 if rows <= 8 else 4.0
 
-    assert worthwhile([[0.8]], 1, tiles) == [0]
-    assert worthwhile([[0.95**place for place in range(1, 15)]], 1, tiles) == [7]
+    assert counts([[0.8]], 1, tiles) == [0]
+    assert counts([[0.95**place for place in range(1, 15)]], 1, tiles) == [7]
 
 
 def test_nothing_is_chosen_of_nothing():
-    assert worthwhile([], 0, linear(0.1)) == []
-    assert worthwhile([[]], 1, linear(0.1)) == [0]
+    assert counts([], 0, linear(0.1)) == []
+    assert counts([[]], 1, linear(0.1)) == [0]
 
 
 def test_a_longer_match_is_trusted_more_and_a_later_guess_as_a_longer_match():

@@ -23,6 +23,7 @@ from mindspore_serving.llm.engine.encoder import MAX_PLACES, Encoder, fitting
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.bert import buckets, from_config
 from tests.llm import encoders
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.torch
 RUNTIMES = ("openvino", "torch")
@@ -238,7 +239,7 @@ def test_the_default_runtime_needs_no_torch(bert: Path) -> None:
         "assert not {'torch', 'transformers'} & set(sys.modules), 'loaded'\n"
     )
     root = Path(__file__).resolve().parents[3]
-    subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=PATIENCE)
 
 
 def test_integer_weights_stay_near(minilm: Path) -> None:
@@ -272,6 +273,8 @@ def test_an_encoder_is_not_taken_for_a_model_that_generates(bert: Path) -> None:
         LLM(bert, "mindspore")
     with pytest.raises(StartError, match="adapters is an option of models that generate"):
         LLM(bert, adapters={"a": bert})
+    with pytest.raises(StartError, match="draft is an option of models that generate"):
+        LLM(bert, draft=bert)
     change(bert / "config.json", architectures=["BertForQuestionAnswering"])
     with pytest.raises(StartError, match=r"BertForQuestionAnswering.*end with .*Model"):
         LLM(bert)

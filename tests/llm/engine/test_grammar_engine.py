@@ -46,12 +46,13 @@ class NonsenseRunner(ToyRunner):
         return self._table[best]
 
 
-def make(eos_ids=(EOS,), runner=None, **options):
+def make(eos_ids=(EOS,), runner=None, draft=None, **options):
     config = EngineConfig(
         **{"max_num_seqs": 16, "max_num_batched_tokens": 64, "block_size": 16, **options},
         adaptive_speculation=False,
     )
-    return Engine(runner or NonsenseRunner(), opened("byte_level"), config, eos_ids)
+    tokenizer = opened("byte_level")
+    return Engine(runner or NonsenseRunner(), tokenizer, config, eos_ids, draft=draft)
 
 
 COMPILER = GrammarCompiler(opened("byte_level"), VOCAB, [EOS])
@@ -195,18 +196,31 @@ def test_each_answer_to_a_prompt_follows_the_grammar_by_itself():
         assert reason is STOP
 
 
-def test_guesses_change_nothing_but_the_number_of_steps():
+@pytest.mark.parametrize("has_draft", [False, True])
+def test_guesses_change_nothing_but_the_number_of_steps(has_draft):
     grammar = Grammar("json_schema", json.dumps(COMPACT))
-    for seed in range(4):
+    for seed in range(2 if has_draft else 4):
+        draft = NonsenseRunner() if has_draft else None
         plain, guessing = (
             make(num_speculative_tokens=0),
-            make(num_speculative_tokens=4, min_ngram=1),
+            make(num_speculative_tokens=4, min_ngram=32 if has_draft else 1, draft=draft),
         )
         for temperature in (0.0, 1.0):
             options = {"seed": seed, "temperature": temperature}
             assert ask(grammar, plain, **options) == ask(grammar, guessing, **options)
         assert guessing.stats().num_right_guesses > 0
         assert guessing.stats().num_steps < plain.stats().num_steps
+
+
+def test_what_a_grammar_forces_takes_few_steps():
+    """Though the model and its draft say something else, and no text says it."""
+    text = "The quick brown fox jumps over the lazy dog. The quick brown fox jumps."
+    num_tokens = len(opened("byte_level").encode(text))
+    for draft in (None, NonsenseRunner()):
+        engine = make(draft=draft, min_ngram=32)
+        said, _, reason, _ = ask(Grammar("regex", re.escape(text)), engine)
+        assert (said, reason) == (text, STOP)
+        assert engine.stats().num_steps < num_tokens / 3
 
 
 def test_an_answer_without_a_grammar_is_the_same_beside_ones_with():

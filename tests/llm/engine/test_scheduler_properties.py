@@ -4,7 +4,7 @@ what the arithmetic says."""
 import random
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -128,8 +128,6 @@ TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
     max_examples=150,
     stateful_step_count=30,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine import speculation
+from mindspore_serving.llm.engine import suffix_drafter
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.engine.speculation import RecentAnswers
+from mindspore_serving.llm.engine.suffix_drafter import RecentAnswers
 from mindspore_serving.llm.runtimes.toy import ToyRunner
 
 
@@ -164,8 +164,8 @@ def test_recent_answers_are_known_only_to_requests_that_share_cached_prompts():
 
 
 def test_recent_answers_take_a_bounded_number_of_tokens(monkeypatch):
-    monkeypatch.setattr(speculation, "MAX_SHARED_TOKENS", 100)
-    monkeypatch.setattr(speculation, "MAX_SCOPES", 2)
+    monkeypatch.setattr(suffix_drafter, "MAX_SHARED_TOKENS", 100)
+    monkeypatch.setattr(suffix_drafter, "MAX_SCOPES", 2)
     recent = RecentAnswers(EngineConfig())
     for number in range(50):
         recent.add(("", 0), [number] * 30)

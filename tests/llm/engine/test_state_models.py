@@ -4,6 +4,7 @@ cache, preempted and read in pieces is answered as transformers does.
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("openvino")
@@ -14,6 +15,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, relative_error
 
@@ -24,6 +26,8 @@ CROWDS = (  # model, runtime, and memory in which not all of a crowd have room a
     ("lfm2", "openvino", 2**18),
     ("qwen3-next", "openvino", 180_000),
     ("qwen3-next", "torch", 180_000),
+    ("falcon-h1", "openvino", 450_000),
+    ("falcon-h1", "torch", 450_000),
 )
 
 
@@ -85,6 +89,17 @@ def test_a_long_prompt_is_embedded_in_pieces_as_it_is_at_once(root: Path) -> Non
     assert float(abs(vectors[0] - vectors[1]).max()) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["qwen3-next", "falcon-h1"])
+def test_texts_that_leave_no_state_share_a_step(root: Path, name: str) -> None:
+    directory, texts = built(root, name), checkpoints.prompts(3)
+    runner = open_runner(directory, "openvino", config("openvino", max_num_batched_tokens=256))
+    rows = [Row(text, 0, [2 * i, 2 * i + 1], len(text)) for i, text in enumerate(texts)]
+    found = runner.run(Step(tuple(rows)))
+    wanted = np.concatenate([checkpoints.logits(directory, text) for text in texts])
+    assert relative_error(found, wanted) < 1e-4
+    runner.close()
+
+
 def test_linear_attention_is_computed_in_float32_on_processors_with_bfloat16() -> None:
     from mindspore_serving.llm.runtimes.openvino.options import options_from, with_matrices
 
@@ -96,7 +111,7 @@ def test_linear_attention_is_computed_in_float32_on_processors_with_bfloat16() -
         with_matrices(rounded, EngineConfig(dtype="bf16"))
 
 
-@pytest.mark.parametrize("name", ["lfm2", "qwen3-next"])
+@pytest.mark.parametrize("name", ["lfm2", "qwen3-next", "falcon-h1"])
 def test_the_default_precision_of_the_processor_is_near_transformers(root: Path, name: str) -> None:
     directory, (tokens,) = built(root, name), checkpoints.prompts(1)
     runner = open_runner(directory, "openvino", config("openvino", dtype="auto"))
@@ -116,17 +131,21 @@ def test_memory_for_no_state_is_refused(root: Path) -> None:
         open_runner(built(root, "lfm2"), "torch", config("torch", kv_cache_memory=2000))
 
 
-def test_ranks_are_refused(root: Path) -> None:
-    with pytest.raises(StartError, match="tensor_parallel"):
-        open_runner(built(root, "lfm2"), "torch", config("torch", tensor_parallel=2))
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("lfm2", "Lfm2ForCausalLM is"), ("granite4-mamba", "ForCausalLM with states or experts is")],
+)
+def test_ranks_are_refused(root: Path, name: str, says: str) -> None:
+    with pytest.raises(StartError, match=f"tensor_parallel is 2, .*{says} not cut over ranks"):
+        open_runner(built(root, name), "torch", config("torch", tensor_parallel=2))
 
 
 def test_an_openvino_that_computes_states_otherwise_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mindspore_serving.llm.runtimes.openvino import states
+    from mindspore_serving.llm.runtimes.openvino import states_check
 
-    states.check_states.cache_clear()
-    monkeypatch.setattr(states, "_ruled", lambda q, k, v, falls, beta: v)
+    states_check.check_states.cache_clear()
+    monkeypatch.setattr(states_check, "_ruled", lambda q, k, v, falls, beta: v)
     with pytest.raises(StartError, match="operations with a state, .* are off by"):
         open_runner(built(root, "lfm2"), "openvino", config("openvino"))

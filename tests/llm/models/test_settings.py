@@ -26,14 +26,25 @@ INERT = {
     # Sizes that the tensors have themselves, and what another setting decides.
     *("moe_intermediate_size", "shared_expert_intermediate_size", "n_shared_experts"),
     *("moe_num_shared_experts", "qk_head_dim", "rope_parameters.type"),
+    # Of how a sum is computed, of the first weights, and of what transformers gives beside tokens.
+    *("mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient"),
 }
 SUMMARY = {f"summary_{kind}" for kind in
            ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")}  # fmt: skip
 MAMBA = {f"mamba_{size}" for size in
-         ("n_heads", "n_groups", "d_state", "d_head", "d_conv", "expand", "chunk_size",
-          "conv_bias", "proj_bias")}  # fmt: skip
+         ("n_heads", "n_groups", "d_state", "d_head", "d_conv", "expand", "conv_bias",
+          "proj_bias")}  # fmt: skip
+NEMOTRON = {
+    *("time_step_min", "time_step_max", "time_step_floor", "rescale_prenorm_residual"),  # at first
+    *("chunk_size", "use_mamba_kernels", "residual_in_fp32", "mamba_ssm_cache_dtype"),  # rounding
+    *("expand", "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap"),  # of tensors
+    *("mtp_layers_block_type", "sliding_window"),  # which transformers computes in no layer
+}
+MOE = {"n_routed_experts", "num_experts_per_tok", "norm_topk_prob", "routed_scaling_factor",
+       "n_group", "topk_group", "moe_latent_size"}  # fmt: skip
 LAYERS = {"sliding_window", "use_sliding_window", "max_window_layers"}  # `layer_types` decides
 WITH_PATTERN = {"sliding_window_pattern", "_sliding_window_pattern"}
+WIDTHS = {"vocab_size_per_layer_input", "use_double_wide_mlp"}  # of tensors, which have them
 LATENT = {"head_dim", "num_key_value_heads"}  # of keys that are not cached as they are
 LATENT_SIZES = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 # What an architecture has in common with others, and does not use as it is here.
@@ -55,8 +66,18 @@ OF_ONE = {
     "deepseek-v2-lite": LATENT | {"n_group", "topk_group"},  # by "greedy"
     "phi3": {"original_max_position_embeddings"},  # without a rope scaling
     "granite4": {"intermediate_size", "num_experts_per_tok", "time_step_limit", *MAMBA},
+    **dict.fromkeys(("gemma4", "gemma4-large"), WIDTHS | {"num_experts", "top_k_experts"}),
+    "gemma4-moe": WIDTHS,
+    "granite4-mamba": {"intermediate_size"},  # of experts, whose tensors have it
+    **dict.fromkeys(("falcon-h1", "falcon-h1-normed"), {"mamba_expand"}),  # with `mamba_d_ssm`
+    "nemotron-h": NEMOTRON | MOE,
+    "mamba2": NEMOTRON | {"time_step_rank"},
+    "nemotron-h-moe": NEMOTRON | {"intermediate_size", "moe_latent_size"},
     "gpt2": SUMMARY,
 }  # fmt: skip
+
+
+MAMBA_SIZES = {"mamba_n_heads": 8, "mamba_d_state": 24}
 
 
 def changed(key: str, value: Any) -> Any:
@@ -99,6 +120,15 @@ def test_every_setting_is_read_or_refused(name: str) -> None:
     assert ignored - INERT == OF_ONE.get(name, set()) & ignored
 
 
+def test_larger_heads_of_gemma_4_may_be_given_for_all_layers_at_once() -> None:
+    """As published files have them; transformers writes them layer by layer."""
+    config = checkpoints.configuration("gemma4-large")
+    published = {key: value for key, value in config.items() if key != "per_layer_config"}
+    published |= {"global_head_dim": 32, "num_global_key_value_heads": 1}
+    assert load_definition(published)[0] == load_definition(config)[0]
+    assert load_definition(config)[0].heads == ((2, 16), (1, 32), (1, 32))
+
+
 @pytest.mark.parametrize(
     ("architecture", "settings", "says"),
     [
@@ -110,7 +140,24 @@ def test_every_setting_is_read_or_refused(name: str) -> None:
         ("GemmaForCausalLM", {"use_bidirectional_attention": True}, "bidirectional_attention True"),
         ("DeepseekV2ForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
         ("DeepseekV2ForCausalLM", {"qk_rope_head_dim": 10**9, **LATENT_SIZES}, "at most 65536"),
+        (
+            "Gemma3ForConditionalGeneration",
+            {"sliding_window": 24, "vision_config": {"image_size": 8}},
+            "sliding_window 24, expected at least the 256 tokens of a picture",
+        ),
+        ("Gemma4ForCausalLM", {"enable_moe_block": True}, "no num_experts"),
+        ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, "bidirectional_attention 'a"),
+        ("Gemma4ForCausalLM", {"vocab_size_per_layer_input": 9}, "9, expected at least vocab_size"),
+        ("Gemma4ForCausalLM", {"num_kv_shared_layers": 2}, "num_kv_shared_layers 2 of 2, expected"),
+        ("Gemma4ForCausalLM", {"per_layer_config": {"0": {"head_dim": 8}}}, "nothing for others"),
         ("Qwen3ForCausalLM", {"layer_types": ["linear_attention"] * 2}, "'linear_attention'"),
+        ("BambaForCausalLM", {**MAMBA_SIZES, "mamba_d_head": 8}, "expected 128 features together"),
+        ("BambaForCausalLM", {**MAMBA_SIZES, "mamba_n_groups": 3}, "multiple of mamba_n_groups=3"),
+        ("BambaForCausalLM", {**MAMBA_SIZES, "hidden_act": "gelu"}, "'gelu' .* expected silu"),
+        ("BambaForCausalLM", {**MAMBA_SIZES, "time_step_limit": [2, 1]}, "time_step_limit .2, 1."),
+        ("FalconH1ForCausalLM", {**MAMBA_SIZES, "mlp_multipliers": [1]}, "1 mlp_mult.* expected 2"),
+        ("GraniteMoeHybridForCausalLM", {"layer_types": ["rwkv"] * 2}, "'rwkv' in layer_types"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "MX"}, "pattern 'MX', expected"),
     ],
 )
 def test_a_setting_that_is_not_computed_is_refused_by_name(
@@ -119,3 +166,23 @@ def test_a_setting_that_is_not_computed_is_refused_by_name(
     config = {**checkpoints.SIZES, "num_hidden_layers": 2, "layer_norm_eps": 1e-5, **settings}
     with pytest.raises(StartError, match=says):
         load_definition({**config, "architectures": [architecture]})
+
+
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "granite4-mamba": ("layer_types", {"layer_types": ["mamba", "attention", "mamba"]}),
+    "nemotron-h": ("layers_block_type", {"hybrid_override_pattern": "M-*M"}),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_layers_of_mamba_are_named_as_published_or_as_transformers_saves_them(name: str) -> None:
+    config, (key, published) = checkpoints.configuration(name), PUBLISHED[name]
+    others = {name: value for name, value in config.items() if name != key}
+    assert load_definition(others | published) == load_definition(config)
+
+
+def test_time_steps_without_a_limit_are_written_in_two_ways() -> None:
+    config = checkpoints.configuration("bamba")
+    assert config["time_step_limit"][1] == float("inf")
+    saved = config | {"time_step_limit": [0.0, {"__float__": "Infinity"}]}
+    assert load_definition(saved) == load_definition(config)

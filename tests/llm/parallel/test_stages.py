@@ -127,6 +127,12 @@ def test_stages_refuse_layers_with_a_state_by_name(built):
         LLM(path, "torch", pipeline_parallel=2)
 
 
+def test_stages_refuse_layers_that_share_keys_and_values_by_name(built):
+    path = checkpoints.build("gemma4", built)
+    with pytest.raises(StartError, match="Gemma4ForCausalLM has layers that share keys"):
+        LLM(path, "torch", pipeline_parallel=2)
+
+
 @pytest.mark.parametrize("option", [PIPELINE, "tensor_parallel"])
 def test_ranks_refuse_pictures_by_name(built, option):
     path = seeing.build(built, "llava", f"llava-{option}")

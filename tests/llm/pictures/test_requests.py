@@ -153,6 +153,17 @@ def test_a_model_without_pictures_has_no_form():
     assert find_form({"architectures": ["LlamaForCausalLM"]}) is None
 
 
+def test_a_piece_ends_before_a_picture_that_is_seen_whole_or_behind_it():
+    seen = [(b"a", np.zeros((3, 2), np.float32)), (b"b", np.zeros((4, 2), np.float32))]
+    places = [2, 3, 4, 8, 9, 10, 11]
+    whole = PromptPictures(places, seen, is_seen_whole=True)
+    pieces = {(0, 2): 2, (0, 3): 2, (2, 3): 5, (3, 4): 5, (0, 5): 5, (0, 10): 8, (8, 9): 12}
+    assert {piece: whole.end_of_piece(*piece) for piece in pieces} == pieces
+    assert whole.end_of_piece(11, 30) == 30
+    assert PromptPictures(places, seen).end_of_piece(0, 3) == 3
+    assert whole.between(3, 12).ends().tolist() == [2, 2, 9, 9, 9, 9]
+
+
 def test_a_block_is_known_by_what_it_has_of_which_picture():
     vectors = np.arange(12, dtype=np.float32).reshape(6, 2)
     pictures = PromptPictures([2, 3, 4, 8, 9, 10], [(b"a", vectors[:4]), (b"b", vectors[4:])])

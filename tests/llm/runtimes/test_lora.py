@@ -118,6 +118,7 @@ def test_a_request_chooses_its_adapter_by_name(
         ("qwen3-moe", ATTENTION),
         ("phi3", ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")),
         ("llama-biased", INNER),
+        ("falcon-h1-normed", ("mamba.in_proj", "mamba.out_proj", "self_attn.q_proj")),
         ("llama3-tied", ("model.embed_tokens",)),
         ("llama3-tied", ("lm_head",)),
     ],

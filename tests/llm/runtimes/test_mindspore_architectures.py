@@ -28,6 +28,8 @@ NAMES = (
     "llama4",  # experts whose input is scaled, queries that grow, norms without weights
     "gpt-oss",  # sinks, clamped experts with biases
     "deepseek-v2",  # latent attention
+    "gemma4",  # heads of two sizes, shared keys and values, inputs of each layer
+    "gemma4-moe",  # experts with GELU beside a dense block
 )
 
 
@@ -54,5 +56,5 @@ def test_logits_and_greedy_tokens_are_the_references(root: Path, name: str) -> N
 def test_states_beside_keys_and_values_are_refused(root: Path) -> None:
     directory = checkpoints.build("lfm2", root)
     config = EngineConfig(block_size=8, kv_cache_memory=2**21)
-    with pytest.raises(StartError, match="a state in place of keys .* the openvino or the torch"):
+    with pytest.raises(StartError, match="a state beside keys .* the openvino or the torch"):
         open_runner(directory, "mindspore", config)

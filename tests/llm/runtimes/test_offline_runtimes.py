@@ -62,3 +62,13 @@ def test_a_crowd_is_answered_as_the_reference_answers_each_alone(
     assert stats.num_preemptions > 0
     assert stats.num_cache_hits > 0
     assert (stats.num_guesses > 0) == (num_speculative_tokens > 0)
+
+
+@pytest.mark.torch
+def test_tokens_are_guessed_in_16_bits_too(directory):
+    """By default, of any token that came before."""
+    options = {"dtype": "bf16", "adaptive_speculation": False, "min_ngram": 1}
+    params = SamplingParams(temperature=0.0, max_tokens=NUM_NEW, ignore_eos=True)
+    with LLM(directory, "torch", kv_cache_memory=1 << 20, **options) as llm:
+        llm.generate([list(range(3, checkpoints.VOCAB))], params)
+        assert llm.stats().num_guesses > 0

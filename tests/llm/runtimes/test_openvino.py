@@ -25,6 +25,7 @@ from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, greedy, relative_error
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.torch
 OPTIONS = {
@@ -203,6 +204,26 @@ def test_an_instruction_set_without_bf16_is_respected(monkeypatch):
     assert with_amx == capabilities()
 
 
+def test_one_thread_computes_in_f32():
+    assert "BF16" not in capabilities(num_threads=1)
+
+
+@pytest.mark.parametrize("how", ["one core", "an option"])
+def test_a_model_runs_on_one_thread(directory, how):
+    program = f"""
+import os
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.step import Row, Step
+if {how!r} == "one core":
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+runner = open_runner({str(directory)!r}, "openvino", EngineConfig(
+    kv_cache_memory=2**20, num_threads=None if {how!r} == "one core" else 1))
+print(runner.run(Step((Row([5], 0, [0], 1),))).shape)
+"""
+    assert output_of(program) == f"(1, {checkpoints.VOCAB})"
+
+
 def test_bf16_is_the_default_where_the_processor_has_it():
     assert options_from(EngineConfig(), ["FP32", "BF16"]).precision == "bf16"
     assert options_from(EngineConfig(), ["FP32", "BF16"]).cache_precision == "f16"
@@ -324,7 +345,12 @@ assert runner.run(Step((Row([5], 0, [0], 1),))).shape == (1, {checkpoints.VOCAB}
 heavy = {{"torch", "transformers", "safetensors", "mindspore", "onnxruntime", "tqdm"}}
 print(sorted(heavy & set(sys.modules)))
 """
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert result.stdout.strip() == "[]"
+    assert output_of(program) == "[]"
+
+
+def output_of(program):
+    """What a process of its own prints."""
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

@@ -154,3 +154,16 @@ def test_states_of_a_bfloat16_graph_are_given_as_float32(directory):
 def test_inputs_of_integers_are_rounded_by_groups_by_rows_or_not(group, options, size):
     found = options_from(EngineConfig(), ["FP32"]).properties(group, **options)
     assert found["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == size
+
+
+def test_logits_are_computed_of_the_wanted_rows_alone(directory):
+    model, _weights = graph(directory)
+    waiting, kinds = [model.output("logits").get_node()], []
+    while waiting:
+        node = waiting.pop()
+        sources = [value.get_node() for value in node.input_values()]
+        if "rows" not in [source.get_friendly_name() for source in sources]:  # it chooses them
+            kinds.append(node.get_type_name())
+            waiting += sources
+    assert kinds.count("MatMul") == 1
+    assert "Parameter" not in kinds

@@ -263,3 +263,32 @@ def by_transformers(logits, options):
     for name, value in options.items():
         scores = warpers[name](value)(None, scores)
     return torch.softmax(scores.double(), -1)[0].numpy()
+
+
+class Watched(np.ndarray):
+    """Notes how many numbers each sort has."""
+
+    sorted_counts: list[int] = []
+
+    def argsort(self, *args, **options):
+        self.sorted_counts.append(self.size)
+        return super().argsort(*args, **options)
+
+
+@pytest.mark.parametrize("filters", [{"top_k": 40}, {"top_p": 0.9}, {"top_k": 40, "top_p": 0.9}])
+def test_a_large_vocabulary_is_not_sorted_as_a_whole(filters, monkeypatch):
+    monkeypatch.setattr(Watched, "sorted_counts", [])
+    logits = np.random.default_rng(0).normal(0, 3, 150_000).astype(np.float32)
+    expected = probabilities(logits, SamplingParams(**filters))
+    found = weigh(logits.copy().view(Watched), float(logits.max()), SamplingParams(**filters))
+    assert np.count_nonzero(found[1]) == np.count_nonzero(expected)
+    assert Watched.sorted_counts
+    assert max(Watched.sorted_counts) < 2000
+
+
+def test_the_likeliest_token_is_taken_without_a_softmax(monkeypatch):
+    monkeypatch.setattr(np, "exp", None)
+    greedy = SamplingParams(temperature=0), SamplingParams(top_k=1)
+    rows = [SampleRow(params, [], [], (), 0, 1) for params in greedy]
+    logits = np.array([[1, 3, 2], [4, 3, 2]], np.float32)
+    assert [one.token_id for one in sample(logits, rows)] == [1, 0]

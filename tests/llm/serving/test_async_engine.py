@@ -26,12 +26,13 @@ from mindspore_serving.llm.serving.recording import Recorder
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
-OPTIONS = {"embeddings": True, "dtype": "f32", "kv_cache_memory": 2 << 20}
+OPTIONS = {"embeddings": True, "dtype": "f32", "kv_cache_memory": 128 << 20}
+CONTEXT = 1 << 15  # tokens, more than come before a request is cancelled
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    return chatty.build(tmp_path_factory.mktemp("answering"))
+    return chatty.build(tmp_path_factory.mktemp("answering"), context=CONTEXT)
 
 
 class Asking:
@@ -74,15 +75,23 @@ class Asking:
         return stats.num_free_blocks == stats.num_blocks and not stats.num_waiting
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def asking(directory):
     found = Asking(directory)
     yield found
     found.answering.close()
 
 
+@pytest.fixture
+def breaking(directory):
+    """One of its own, for a test that breaks it."""
+    found = Asking(directory)
+    yield found
+    found.answering.close()
+
+
 def long(**more):
-    params = SamplingParams(max_tokens=400, ignore_eos=True, **more)
+    params = SamplingParams(max_tokens=CONTEXT - 100, ignore_eos=True, **more)
     return Generate(prompt="Hello", params=params, is_stream=True)
 
 
@@ -113,16 +122,16 @@ def test_the_end_tells_how_long_the_first_step_was_waited_for(asking):
         (Generate(prompt=""), "empty"),
         (Generate(), "input"),
         (Generate(prompt="x", messages=[]), "input"),
-        (Generate(prompt=[1] * 512), "context"),
+        (Generate(prompt=[1] * CONTEXT), "context"),
         (Generate(prompt=[100_000]), "input"),
         (Generate(prompt="x", truncate=0), "input"),
         (Generate(prompt="x", truncate=-3), "input"),
-        (Generate(prompt="x" * 40_000), "context"),
-        (Tokenize(prompt="x" * 40_000), "context"),
+        (Generate(prompt="x" * 2 * CONTEXT), "context"),
+        (Tokenize(prompt="x" * 65 * CONTEXT), "context"),
         (Detokenize(token_ids=[-1]), "input"),
         (Embed(prompts=[]), "input"),
         (Embed(prompts=["x", ""]), "empty"),
-        (Embed(prompts=["x", [1] * 600]), "context"),
+        (Embed(prompts=["x", [1] * 2 * CONTEXT]), "context"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_with_a_reason(asking, ask, reason):
@@ -170,17 +179,17 @@ def test_who_is_cancelled_before_a_thread_is_free_costs_nothing(asking, monkeypa
     assert not any(asking.said[ask_id] for ask_id in asked)
 
 
-def test_a_loop_that_breaks_is_told_to_whoever_collects(asking, monkeypatch):
+def test_a_loop_that_breaks_is_told_to_whoever_collects(breaking, monkeypatch):
     from mindspore_serving.llm.engine.engine import Engine
 
     def step(self):
         raise MemoryError("injected")
 
     monkeypatch.setattr(Engine, "step", step)
-    ask_id = asking.ask(long())
+    ask_id = breaking.ask(long())
     with pytest.raises(RuntimeError, match="the step loop broke"):
-        asking.until(lambda: False)
-    assert not any(is_last for _, is_last in asking.said[ask_id])
+        breaking.until(lambda: False)
+    assert not any(is_last for _, is_last in breaking.said[ask_id])
 
 
 def test_what_the_step_loop_logs_begins_with_the_ids_of_the_requests_it_computed(directory, capsys):

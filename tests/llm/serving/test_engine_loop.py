@@ -29,6 +29,9 @@ class FakeEngine:
     def stats(self):
         return self.left
 
+    def rest(self):
+        return None
+
     def close(self):
         self.is_closed = True
 

@@ -139,13 +139,17 @@ def test_other_threads_run_while_a_long_text_is_cut(directory):
 
     thread = threading.Thread(target=tick)
     thread.start()
-    spans = []
-    for cut in (tokenizer.encode, tokenizer.encode_with_offsets):
+
+    def ran_meanwhile(cut):
         began = time.perf_counter()
         cut(text)
-        spans.append((began, time.perf_counter()))
-    is_done.set()
-    thread.join()
-    for began, ended in spans:
-        middle = [at for at in ticks if began + 0.1 * (ended - began) < at < ended]
-        assert middle, f"nothing else ran for {ended - began:.2f} s"
+        ended = time.perf_counter()
+        return any(began + 0.1 * (ended - began) < at < ended for at in ticks)
+
+    try:
+        for cut in (tokenizer.encode, tokenizer.encode_with_offsets):
+            # A busy machine may not come to the other thread each time.
+            assert any(ran_meanwhile(cut) for _ in range(20)), "nothing else ran"
+    finally:
+        is_done.set()
+        thread.join()

@@ -3,13 +3,22 @@
 """
 
 from mindspore_serving.llm.models.architecture import Architecture
-from mindspore_serving.llm.models.families import gpt, llama, mixtures, pictures, states
+from mindspore_serving.llm.models.families import (
+    gemma,
+    gpt,
+    llama,
+    mamba,
+    mixtures,
+    pictures,
+    states,
+)
 
 FAMILIES: dict[str, Architecture] = {
     **llama.ROWS,
+    **gemma.ROWS,
     **gpt.ROWS,
     **mixtures.ROWS,
-    **pictures.ROWS,
     **states.ROWS,
+    **mamba.ROWS,
     **pictures.ROWS,
 }

@@ -6,13 +6,10 @@ A row says only what differs.  Knows no runtime.
 from dataclasses import replace
 from typing import Any
 
-from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.architecture import (
-    HALVES,
     OF_ALL,
     OF_HEAD,
     PAIRS,
-    RMS_PLUS_ONE,
     Architecture,
     Config,
     Names,
@@ -58,52 +55,6 @@ def _baichuan(form: Architecture, config: Config) -> Architecture:
     return replace(form, alibi="max_position_embeddings" not in config)
 
 
-def _gemma(config: Config) -> Config:
-    hidden = size(config, "hidden_size")
-    act = config.get("hidden_activation") or config.get("hidden_act")
-    tanh = "gelu_pytorch_tanh"  # what the first Gemma's "gelu" means
-    return {
-        "embedding_multiplier": hidden**0.5,
-        "hidden_activation": tanh if act in (None, "gelu") else act,
-    }
-
-
-GEMMA_DEFAULTS = {"tie_word_embeddings": True, "head_dim": 256, "rms_norm_eps": 1e-6}
-GEMMA = Architecture(
-    norm=RMS_PLUS_ONE, read=_gemma, **ATTENTION_BIASED, defaults=GEMMA_DEFAULTS, fixed=PLAIN,
-    cut=True,
-)  # fmt: skip
-GEMMA2 = replace(
-    GEMMA,
-    names=SANDWICH,
-    defaults={
-        **GEMMA_DEFAULTS,
-        "query_pre_attn_scalar": 256,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 2,
-    },
-)
-GEMMA3 = replace(
-    GEMMA,
-    names=SANDWICH,
-    qk_norm=OF_HEAD,
-    defaults={
-        **GEMMA_DEFAULTS,
-        "query_pre_attn_scalar": 256,
-        "rope_theta": 1_000_000.0,
-        "rope_local_base_freq": 10_000.0,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "vocab_size": 262208,
-        "max_position_embeddings": 131072,
-    },
-)
-
-
 def _olmo3(config: Config) -> Config:
     """Layers with a window have positions without any scaling, if config.json has one for all."""
     return {"rope_local_base_freq": config.get("rope_theta") or 10000.0}
@@ -117,24 +68,6 @@ EXAONE4 = Architecture(
     names=POST_NORMS, qk_norm=OF_HEAD, rotated_windows=True, fixed=PLAIN, cut=True,
     defaults={"sliding_window": 4096, "sliding_window_pattern": 4},
 )  # fmt: skip
-
-
-def _granite4(config: Config) -> Config:
-    """The dense models of the fourth generation, whose class is one of models with Mamba layers."""
-    for kind in config.get("layer_types") or ():
-        if kind not in ("attention", "full_attention"):
-            raise StartError(
-                f"config.json has layers of {kind!r} in layer_types, expected attention: the state "
-                "of Mamba layers is no keys and values"
-            )
-    return {"intermediate_size": config.get("shared_intermediate_size"), "layer_types": None}
-
-
-def _granite4_positions(form: Architecture, config: Config) -> Architecture:
-    kind = config.get("position_embedding_type")
-    if kind not in (None, "nope", "rope"):
-        raise StartError(f"config.json has position_embedding_type {kind!r}, expected rope or none")
-    return replace(form, rope=HALVES if kind == "rope" else "")
 
 
 def _minicpm3(config: Config) -> Config:
@@ -175,17 +108,7 @@ ROWS: dict[str, Architecture] = {
     "Phi3ForCausalLM": Architecture(
         names=Names(qkv=("self_attn.qkv_proj",), gate_up=FUSED_GATE), fixed=PLAIN, cut=True
     ),
-    "GemmaForCausalLM": GEMMA,
-    "Gemma2ForCausalLM": GEMMA2,
-    "Gemma3ForCausalLM": GEMMA3,
-    "Gemma3ForConditionalGeneration": GEMMA3,
     "GraniteForCausalLM": replace(LLAMA, defaults={"attention_multiplier": 1.0}),
-    "GraniteMoeHybridForCausalLM": replace(
-        LLAMA, names=Names(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
-        mlp_bias=False, read=_granite4, variant=_granite4_positions,
-        defaults={"attention_multiplier": 1.0, "num_local_experts": 8},
-        fixed={**PLAIN, "num_local_experts": (0,)},
-    ),
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
     "Exaone4ForCausalLM": EXAONE4,

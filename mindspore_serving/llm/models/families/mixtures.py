@@ -74,6 +74,10 @@ DEEPSEEK2 = Architecture(
 )  # fmt: skip
 SIGMOID = {"scoring_func": ("sigmoid",), "moe_layer_freq": (1,)}
 SIGMOID_EXPERTS = Experts(scores="sigmoid", by_pairs=True, correction=CORRECTION, shared=SHARED)
+GRANITE_EXPERTS = Experts(
+    router="block_sparse_moe.router.layer", prefix="block_sparse_moe",
+    joined=("input_linear", "output_linear"), joined_rows=True,
+)  # fmt: skip
 
 ROWS: dict[str, Architecture] = {
     "MixtralForCausalLM": Architecture(
@@ -84,11 +88,7 @@ ROWS: dict[str, Architecture] = {
         defaults={"norm_topk_prob": True}, fixed=PLAIN, cut=True,
     ),
     "GraniteMoeForCausalLM": Architecture(
-        experts=Experts(
-            router="block_sparse_moe.router.layer", prefix="block_sparse_moe",
-            joined=("input_linear", "output_linear"), joined_rows=True,
-        ),
-        **ATTENTION_BIASED, fixed=PLAIN,
+        experts=GRANITE_EXPERTS, **ATTENTION_BIASED, fixed=PLAIN,
         defaults={"attention_multiplier": 1.0, "norm_topk_prob": True},
     ),
     "Qwen2MoeForCausalLM": Architecture(

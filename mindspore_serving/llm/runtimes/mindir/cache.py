@@ -41,12 +41,14 @@ class GraphCall:
         tokens: Indices = begins[:, None] + places
         return tokens
 
-    def pick(self, values: Indices) -> I32:
-        """Of a step's `values` per token those of the call, [B, S]."""
-        return values[self.tokens].astype(np.int32)
+    def pick(self, values: I32 | F32) -> I32 | F32:
+        """Of a step's `values` per token, [tokens, ...], those of the call, [B, S, ...]."""
+        found: I32 | F32 = values[self.tokens]
+        return found
 
     def wanted(self, rows: Indices) -> tuple[I32, Indices]:
-        """Which of the B * S tokens' logits are wanted, and which of the step's logits they are."""
+        """Which of the B * S tokens are wanted, of the step's tokens `rows`, and which of these
+        they are."""
         found, places = [], []
         for index, span in enumerate(self.spans):
             low, high = np.searchsorted(rows, (span.begin, span.end))
@@ -96,7 +98,7 @@ class BlockCache:
     """
 
     def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int) -> None:
-        shape = (spec.num_layers, spec.num_kv_heads, num_blocks, block_size, spec.head_dim)
+        shape = (len(spec.layers), spec.num_kv_heads, num_blocks, block_size, spec.head_dim)
         self._sides = [np.zeros(shape, np.float32), np.zeros(shape, np.float32)]
 
     def copy(self, copies: Sequence[tuple[int, int]]) -> None:

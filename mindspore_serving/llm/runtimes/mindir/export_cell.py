@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.runtimes.mindir.export_weights import roles
 from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
@@ -28,6 +29,10 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
 
     Outputs: logits [R, vocab]; the new keys and values, [layers, kv_heads, B, S, head_dim] each.
 
+    Where `spec` has the layers of a stage, a stage that is not the first takes hidden states,
+    float32 [B, S, hidden], in place of token_ids; one that is not the last gives those of the
+    wanted tokens, [R, hidden], in place of logits.
+
     `matrices` are `export_weights.Matrices`.
     """
 
@@ -41,7 +46,10 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
         self.q_size = spec.q_size
         self.kv_size = spec.kv_size
         self.mlp_size = spec.intermediate_size
-        self.num_layers = spec.num_layers
+        self.num_layers = len(spec.layers)
+        self.hidden_size = spec.hidden_size
+        self.is_first = spec.is_first
+        self.is_last = spec.is_last
         self.eps = spec.norm_eps
         self.attention_scale = spec.attention_scale
         self.has_qkv_bias = spec.qkv_bias
@@ -50,40 +58,31 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
         self.has_qk_norm = spec.qk_norm
         self.rope_scale = spec.rope.scale
         self.inv_freq = mindspore.Tensor(np.array(spec.rope.inv_freq, np.float32))
-        self.embedding = _parameter("embedding", matrices)
-        self.norm = _parameter("norm", matrices)
-        self.head = _parameter("head", matrices)
-        for role in ("attention_norm", "qkv", "output", "mlp_norm", "gate_up", "down"):
-            setattr(self, role, self._each(role, matrices))
-        if spec.qkv_bias:
-            self.qkv_bias = self._each("qkv_bias", matrices)
-        if spec.output_bias:
-            self.output_bias = self._each("output_bias", matrices)
-        if spec.mlp_bias:
-            self.gate_up_bias = self._each("gate_up_bias", matrices)
-            self.down_bias = self._each("down_bias", matrices)
-        if spec.qk_norm:
-            self.q_norm = self._each("q_norm", matrices)
-            self.k_norm = self._each("k_norm", matrices)
+        if spec.is_first:
+            self.embedding = _parameter("embedding", matrices)
+        if spec.is_last:
+            self.norm = _parameter("norm", matrices)
+            self.head = _parameter("head", matrices)
+        for role in roles(spec):
+            own = [_parameter(f"{i}.{role}", matrices) for i in spec.layers]
+            setattr(self, role, mindspore.ParameterTuple(own))
         self.matmul = ops.MatMul()  # ops.matmul is twenty times slower where shapes are dynamic
         self.product = ops.BatchMatMul()
         self.product_transposed = ops.BatchMatMul(transpose_b=True)
 
-    def _each(self, role: str, matrices: Matrices) -> Any:
-        return mindspore.ParameterTuple(
-            [_parameter(f"{i}.{role}", matrices) for i in range(self.num_layers)]
-        )
-
     def construct(
-        self, token_ids: Tensor, positions: Tensor, rows: Tensor, mask: Tensor, *cache: Tensor
+        self, given: Tensor, positions: Tensor, rows: Tensor, mask: Tensor, *cache: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        batch, count = token_ids.shape
+        batch, count = positions.shape
         mask = mask.expand_dims(1)
         angles = positions.reshape(-1, 1).astype(mindspore.float32) * self.inv_freq
         angles = angles.expand_dims(1)
         cos = ops.cos(angles) * self.rope_scale
         sin = ops.sin(angles) * self.rope_scale
-        x = ops.gather(self.embedding, token_ids.reshape(-1), 0)
+        if self.is_first:
+            x = ops.gather(self.embedding, given.reshape(-1), 0)
+        else:
+            x = given.reshape(-1, self.hidden_size)
         new_keys = []
         new_values = []
         for i in range(self.num_layers):
@@ -101,8 +100,10 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
             x = x + self.mlp(i, self.normed(x, self.mlp_norm[i]))
             new_keys.append(k)
             new_values.append(v)
-        x = self.normed(ops.gather(x, rows, 0), self.norm)
-        return self.matmul(x, self.head), ops.stack(new_keys), ops.stack(new_values)
+        x = ops.gather(x, rows, 0)
+        if self.is_last:
+            x = self.matmul(self.normed(x, self.norm), self.head)
+        return x, ops.stack(new_keys), ops.stack(new_values)
 
     def projected(
         self, i: int, h: Tensor, cos: Tensor, sin: Tensor

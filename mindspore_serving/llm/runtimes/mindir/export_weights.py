@@ -52,6 +52,15 @@ def sources(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
         "norm": (f"{names.norm}.weight",),
         "head": (f"{head}.weight",),
     }
+    for i in range(spec.num_layers):
+        for role, tensors in roles(spec).items():
+            found[f"{i}.{role}"] = tuple(f"{names.layers}.{i}.{tensor}" for tensor in tensors)
+    return found
+
+
+def roles(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
+    """What each layer has: its name in the graph -> the layer's tensors that make it."""
+    names = spec.form.names
     weights: dict[str, tuple[str, ...]] = {
         "attention_norm": (names.attention_norm,),
         "qkv": names.qkv,
@@ -64,12 +73,9 @@ def sources(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
         weights |= {"q_norm": (names.q_norm,), "k_norm": (names.k_norm,)}
     biased = {"qkv": spec.qkv_bias, "output": spec.output_bias}
     biased |= {"gate_up": spec.mlp_bias, "down": spec.mlp_bias}
-    for i in range(spec.num_layers):
-        layer = f"{names.layers}.{i}"
-        for role, stems in weights.items():
-            found[f"{i}.{role}"] = tuple(f"{layer}.{stem}.weight" for stem in stems)
-            if biased.get(role):
-                found[f"{i}.{role}_bias"] = tuple(f"{layer}.{stem}.bias" for stem in stems)
+    found = {role: tuple(f"{stem}.weight" for stem in stems) for role, stems in weights.items()}
+    for role in (role for role, is_biased in biased.items() if is_biased):
+        found[f"{role}_bias"] = tuple(f"{stem}.bias" for stem in weights[role])
     return found
 
 

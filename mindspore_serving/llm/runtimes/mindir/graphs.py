@@ -24,18 +24,23 @@ def dynamic(shape: Sequence[int | None], dtype: Any) -> Any:
 def decoder_inputs(spec: ModelSpec, count: int | None, batch: int | None = None) -> list[Any]:
     """Inputs of `DecoderCell`: `batch` sequences of `count` new tokens, None for any; any past."""
     i32, f32 = mindspore.int32, mindspore.float32
+    tokens = dynamic((batch, count), i32)
+    hidden = dynamic((batch, count, spec.hidden_size), f32)
     cache = dynamic((spec.num_kv_heads, batch, None, spec.head_dim), f32)
     return [
-        dynamic((batch, count), i32),
+        tokens if spec.is_first else hidden,
         dynamic((batch, count), i32),
         dynamic((None,), i32),
         dynamic((batch, count, None), f32),
-        *[cache] * (2 * spec.num_layers),
+        *[cache] * (2 * len(spec.layers)),
     ]
 
 
 def computed(graph: Callable[..., Any], inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
-    """(logits, new keys, new values) of `export_cell.DecoderCell`.  Raises ServingError."""
+    """What `export_cell.DecoderCell` gives: logits or hidden states, new keys, new values.
+
+    Raises ServingError.
+    """
     with LOCK:
         try:
             outputs = graph(*[mindspore.Tensor.from_numpy(array) for array in inputs])

@@ -4,6 +4,7 @@ The cache is numpy's, whose writes are in place.  Each sequence's keys and value
 their blocks in every step, and attention is composed of matmul and softmax.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -20,28 +21,29 @@ HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
 
 
 class PagedCache:
-    """Keys and values of every layer, [num_blocks, block_size, kv_heads, head_dim] each."""
+    """Keys and values of layers, [num_blocks, block_size, kv_heads, head_dim] each; `heads` has the
+    last two of each layer."""
 
-    def __init__(self, shape: tuple[int, int, int, int], num_layers: int) -> None:
-        self._heads = shape[2:]
-        pairs = np.zeros((num_layers, 2, *shape), np.float32)
-        self.layers = [(keys, values) for keys, values in pairs]
+    def __init__(self, blocks: tuple[int, int], heads: Mapping[int, tuple[int, int]]) -> None:
+        pairs = {layer: np.zeros((2, *blocks, *own), np.float32) for layer, own in heads.items()}
+        self.layers = {layer: (keys, values) for layer, (keys, values) in pairs.items()}
 
     def copy(self, source: Indices, target: Indices) -> None:
         """Blocks `source` to `target`, all read before any is written."""
-        for keys, values in self.layers:
+        for keys, values in self.layers.values():
             keys[target] = keys[source]
             values[target] = values[source]
 
     def write(self, layer: int, slots: Indices, keys: F32, values: F32) -> None:
         """`keys`, `values`: [T, kv_heads * head_dim]."""
         for cache, new in zip(self.layers[layer], (keys, values), strict=True):
-            cache.reshape(-1, *self._heads)[slots] = new.reshape(-1, *self._heads)
+            heads = cache.shape[2:]
+            cache.reshape(-1, *heads)[slots] = new.reshape(-1, *heads)
 
     def read(self, layer: int, span: Span) -> tuple[F32, F32]:
         """[length, kv_heads, head_dim] twice."""
         keys, values = (
-            cache[span.blocks].reshape(-1, *self._heads)[: span.length]
+            cache[span.blocks].reshape(-1, *cache.shape[2:])[: span.length]
             for cache in self.layers[layer]
         )
         return keys, values

@@ -72,10 +72,10 @@ class MindSporeRunner(LimitedRunner):
     def __init__(self, model: MindSporeModel, limits: RunnerLimits) -> None:
         super().__init__(limits)
         spec = model.spec
-        shape = (limits.num_blocks, limits.block_size, spec.num_kv_heads, spec.head_dim)
+        heads = {layer: spec.heads[layer] for layer in spec.attention_layers}
         self.rope_switch = spec.rope.switch
         self._model = model
-        self._cache = PagedCache(shape, spec.num_layers)
+        self._cache = PagedCache((limits.num_blocks, limits.block_size), heads)
         self._ops: MindSporeOps | None = MindSporeOps(model.weights, self._cache, model.operators)
 
     def run(self, step: Step) -> Logits:

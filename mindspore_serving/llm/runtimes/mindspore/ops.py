@@ -155,6 +155,9 @@ class MindSporeOps(Ops):
             return self._op.gelu_tanh(x)
         return x * (self._op.erf(x * 0.5**0.5) + 1.0) * 0.5
 
+    def gain(self, x: Tensor, weight: str) -> Tensor:
+        return x * self._weights.plain(weight)
+
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         return self._op.tanh(x / cap) * cap
 
@@ -173,28 +176,35 @@ class MindSporeOps(Ops):
         routing: Routing,
         *,
         correction: str | None = None,
+        gains: str | None = None,
         clamp: Clamp | None = None,
+        is_gelu: bool = False,
     ) -> Tensor:
         for own in experts:  # all of them at the first pass, not each when a token meets it
             for name in (own.gate, own.up, own.down):
                 self._weights.transposed(name)
         added = None if correction is None else self._weights.plain(correction).asnumpy()
         shares, chosen = route(scores.asnumpy(), routing, added)
-        out = np.zeros(x.shape, np.float32)
+        if gains is not None:
+            shares = shares * self._weights.plain(gains).asnumpy().reshape(-1)[chosen]
+        out, form = np.zeros(x.shape, np.float32), (clamp, is_gelu)
         for index in np.unique(chosen).tolist():
             tokens, places = np.nonzero(chosen == index)
             share = shares[tokens, places, None]
             part = self._op.take(x, tensor(tokens.astype(np.int32)))
             if routing.scales_input:
-                out[tokens] += self._expert(part * tensor(share), experts[index], clamp)
+                out[tokens] += self._expert(part * tensor(share), experts[index], form)
             else:
-                out[tokens] += self._expert(part, experts[index], clamp) * share
+                out[tokens] += self._expert(part, experts[index], form) * share
         return tensor(out)
 
-    def _expert(self, x: Tensor, own: Expert, clamp: Clamp | None) -> F32:
+    def _expert(self, x: Tensor, own: Expert, form: tuple[Clamp | None, bool]) -> F32:
+        clamp, is_gelu = form
         first, second, third = own.biases or (None, None, None)
         gate, up = self.linear(x, own.gate, first), self.linear(x, own.up, second)
-        if clamp is None:
+        if is_gelu:
+            hidden = self.gelu(gate) * up
+        elif clamp is None:
             hidden = self.silu_mul(gate, up)
         else:
             hidden = tensor(clamped(gate.asnumpy(), up.asnumpy(), clamp))

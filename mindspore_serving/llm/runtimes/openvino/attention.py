@@ -20,6 +20,7 @@ from mindspore_serving.llm.models.ops import AttentionSpec
 
 Node: TypeAlias = Any
 
+TYPES = "token_type_ids"  # the name of the input
 BLOCK_SIZE = 32  # tokens per cache block, fixed by the plugin
 
 
@@ -31,7 +32,8 @@ def paged_attention(
     are [1, heads].
 
     `step` has the parameters past_lens, subsequence_begins, block_indices, block_indices_begins
-    and max_context_len.  Raises StartError for what the operation cannot compute.
+    and max_context_len; token_type_ids as well where tokens of type 1 that are side by side in a
+    sequence see one another.  Raises StartError for what the operation cannot compute.
     """
     if spec.softcap:
         raise StartError(
@@ -53,7 +55,7 @@ def paged_attention(
         np.int32(spec.window),
         alibi,
         step["max_context_len"],
-        *_unused(scores),
+        *_unused(scores, step.get(TYPES, np.zeros(0, np.int32))),
     ]
     nodes = [x if hasattr(x, "get_type_name") else opset.constant(x) for x in inputs]
     node = _PagedAttentionExtension([x.output(0) for x in nodes])
@@ -65,8 +67,8 @@ def paged_attention(
     return opset.reshape(node.output(0), np.array([-1, width], np.int64), False)
 
 
-def _unused(sinks: Any) -> list[Any]:
-    """The inputs after max_context_len, each switched off but `sinks`."""
+def _unused(sinks: Any, types: Any) -> list[Any]:
+    """The inputs after max_context_len, each switched off but `sinks` and `types`."""
     none, nought = np.zeros(0, np.int32), np.int32(0)
     floats = np.zeros(0, np.float32)
     return [
@@ -75,7 +77,7 @@ def _unused(sinks: Any) -> list[Any]:
         floats, nought, nought,  # xattention: threshold, block size, stride
         sinks,
         nought, none, none, none,  # adaptive eviction
-        none,  # token_type_ids
+        types,
         np.zeros(0, np.uint8), none,  # qq_bias, qq_bias_begins
     ]  # fmt: skip
 
@@ -86,14 +88,15 @@ SPEC = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=16, scale=0.25, windo
 LENGTHS = (45, 8)  # of two sequences
 TABLES = ((3, 1), (2,))  # their blocks, out of order
 CHUNKS = ((37, 1), (7, 4), (1, 3))  # new tokens of each in three steps
+PICTURE = slice(9, 30)  # of the first sequence, if there are types
 TOLERANCE = 1e-5
 
 
 @cache
-def check_paged_attention() -> None:
+def check_paged_attention(*, has_types: bool = False) -> None:
     """Raises StartError naming the version if the operation is missing or computes otherwise."""
     try:
-        error = relative_error()
+        error = relative_error(has_types=has_types)
     except Exception as cause:  # the library's errors have no type of their own
         raise StartError(_message(f"is refused: {str(cause).splitlines()[0]}")) from cause
     if not error < TOLERANCE:
@@ -107,14 +110,14 @@ def _message(what: str) -> str:
     )
 
 
-def relative_error() -> float:
+def relative_error(*, has_types: bool = False) -> float:
     """The largest difference from plain arithmetic over the largest value, in three steps."""
     random = np.random.default_rng(0)
     q, k, v = (
         [random.standard_normal((length, heads * SPEC.head_dim), np.float32) for length in LENGTHS]
         for heads in (SPEC.num_heads, SPEC.num_kv_heads, SPEC.num_kv_heads)
     )
-    request = _compiled().create_infer_request()
+    request = _compiled(has_types=has_types).create_infer_request()
     for name in ("key_cache", "value_cache"):
         shape = (4, SPEC.num_kv_heads, BLOCK_SIZE, SPEC.head_dim)
         request.set_tensor(name, ov.Tensor(np.zeros(shape, np.float32)))
@@ -126,32 +129,42 @@ def relative_error() -> float:
             own = [part[some] for part, some in zip(parts, new, strict=True)]
             request.set_tensor(name, ov.Tensor(np.concatenate(own)))
         _set_step(request, past, chunks)
+        if has_types:
+            types = np.zeros(sum(chunks), np.int32)
+            types[PICTURE] = past[0] == 0
+            request.set_tensor(TYPES, ov.Tensor(types))
         request.infer()
         got = request.get_output_tensor(0).data
+        picture = PICTURE if has_types and past[0] == 0 else slice(0)
         wanted = np.concatenate(
-            [attention(q[i][new[i]], k[i][: ends[i]], v[i][: ends[i]]) for i in (0, 1)]
+            [
+                attention(q[i][new[i]], k[i][: ends[i]], v[i][: ends[i]], part)
+                for i, part in enumerate((picture, slice(0)))
+            ]
         )
         errors.append(float(np.abs(got - wanted).max() / np.abs(wanted).max()))
         past = ends
     return max(errors)
 
 
-def attention(q: Floats, k: Floats, v: Floats) -> Floats:
-    """Of the last len(q) tokens, by the definition."""
+def attention(q: Floats, k: Floats, v: Floats, picture: slice) -> Floats:
+    """Of the last len(q) tokens, by the definition; those of `picture` see one another."""
     count, length, d = len(q), len(k), SPEC.head_dim
     group = SPEC.num_heads // SPEC.num_kv_heads
     queries = q.reshape(count, SPEC.num_heads, d)
     keys, values = (x.reshape(length, SPEC.num_kv_heads, d).repeat(group, 1) for x in (k, v))
     scores = np.einsum("thd,nhd->htn", queries, keys) * SPEC.scale
     distance = np.arange(length - count, length)[:, None] - np.arange(length)
-    scores[:, (distance < 0) | (distance >= SPEC.window)] = -np.inf
+    is_hidden = (distance < 0) | (distance >= SPEC.window)
+    is_hidden[picture, picture] = False
+    scores[:, is_hidden] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     mixed: Floats = np.einsum("htn,nhd->thd", weights, values).reshape(count, -1)
     return mixed
 
 
-def _compiled() -> Any:
+def _compiled(*, has_types: bool) -> Any:
     parameters: dict[str, Any] = {}
 
     def parameter(name: str, kind: Any, *shape: int) -> Any:
@@ -168,6 +181,8 @@ def _compiled() -> Any:
     for name in ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins"):
         parameter(name, ov.Type.i32, -1)
     parameter("max_context_len", ov.Type.i32)
+    if has_types:
+        parameter(TYPES, ov.Type.i32, -1)
     out = paged_attention((q, k, v), (keys, values), SPEC, step=parameters)
     model = ov.Model([opset.result(out)], list(parameters.values()), "paged_attention")
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}

@@ -45,7 +45,7 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "OpenVINOEncode
     """
     if config.dtype == "auto":
         config = replace(config, dtype="f32")
-    options = options_from(config, capabilities())
+    options = options_from(config, capabilities(config.num_threads))
     model = open_encoder_model(directory, config)
     weights = Weights(model.checkpoint, options.precision, options.bits)
     ops = EncoderOps(weights)

@@ -5,6 +5,7 @@ exactly this form and computes the chosen experts only; another form is correct,
 number of experts over the number chosen.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,19 +18,20 @@ Weights: TypeAlias = tuple[Node, ...]
 Routed: TypeAlias = tuple[Node, Node, Node]  # scores [T, E], shares and expert numbers [T, k]
 
 
-def mixture(x: Node, weights: Weights, routing: Routed) -> Node:
+def mixture(x: Node, weights: Weights, routing: Routed, gate_of: Callable[[Node], Node]) -> Node:
     """[T, H].
 
     Args:
         x: [T, H].
         weights: gate and up [E, I, H], down [E, H, I].
         routing: scores [T, E], of which only the shape counts; shares and expert numbers [T, k].
+        gate_of: the activation of gates.
     """
     gate, up, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
     each = _tiled(x, count, hidden)
     inner = opset.multiply(
-        swish(opset.matmul(each, gate, False, True)), opset.matmul(each, up, False, True)
+        gate_of(opset.matmul(each, gate, False, True)), opset.matmul(each, up, False, True)
     )
     out = reshaped(opset.matmul(inner, down, False, True), count, 1, -1, hidden)
     spread = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, 1, -1)
@@ -60,14 +62,15 @@ class Dense:
 
 
 def dense_mixture(x: Node, weights: Weights, routing: Routed, form: Dense) -> Node:
-    """As `mixture`, in forms that the plugin does not recognise: every expert is computed."""
-    gate, up, down = weights
+    """As `mixture`, in forms that the plugin does not recognise: every expert is computed.  Without
+    gates, `weights` are two."""
+    *inner, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
     shares = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, -1, 1)
     each = _tiled(x, count, hidden)
     if form.scales_input:
         each = opset.multiply(each, shares)
-    products = [opset.matmul(each, weight, False, True) for weight in (gate, up)]
+    products = [opset.matmul(each, weight, False, True) for weight in inner]
     if form.biases:
         products = [
             opset.add(product, opset.unsqueeze(bias, i64(1)))
@@ -82,6 +85,9 @@ def dense_mixture(x: Node, weights: Weights, routing: Routed, form: Dense) -> No
 
 
 def _gated(products: list[Node], clamp: Clamp | None) -> Node:
+    if len(products) == 1:
+        positive = opset.relu(products[0])
+        return opset.multiply(positive, positive)
     gate, up = products
     if clamp is None:
         return opset.multiply(swish(gate), up)
@@ -91,7 +97,9 @@ def _gated(products: list[Node], clamp: Clamp | None) -> Node:
     return opset.multiply(opset.add(up, f32(1)), gate)
 
 
-def route(scores: Node, routing: Routing, correction: Node | None) -> Routed:
+def route(
+    scores: Node, routing: Routing, correction: Node | None, gains: Node | None = None
+) -> Routed:
     """The choice of `routing`; `scores` [T, E] are what the router gives."""
     is_sigmoid = routing.scores == "sigmoid"
     scores = opset.sigmoid(scores) if is_sigmoid else opset.softmax(scores, -1)
@@ -106,6 +114,8 @@ def route(scores: Node, routing: Routing, correction: Node | None) -> Routed:
         shares = opset.divide(shares, opset.reduce_sum(shares, i64(-1), keep_dims=True))
     if routing.scale != 1.0:
         shares = opset.multiply(shares, f32(routing.scale))
+    if gains is not None:
+        shares = opset.multiply(shares, opset.gather(reshaped(gains, -1), chosen, i64(0)))
     return scores, shares, chosen
 
 

@@ -21,6 +21,7 @@ from mindspore_serving.llm.runtimes.layout import (
     fits_slots,
     lay_out,
 )
+from mindspore_serving.llm.runtimes.openvino.attention import TYPES
 from mindspore_serving.llm.runtimes.openvino.lora import ROWS, TOKENS
 from mindspore_serving.llm.runtimes.openvino.nodes import IS_LONG
 from mindspore_serving.llm.runtimes.openvino.states import SLOTS_PER_ROW, STATE_INPUTS, fill
@@ -52,6 +53,7 @@ class Buffers:
             "block_indices": (room,),
             "block_indices_begins": (rows + 1,),
             "max_context_len": (),
+            TYPES: (tokens,),
             "state_slots": (SLOTS_PER_ROW * rows,),
             "state_begins": (rows + 1,),
             "state_past": (rows,),
@@ -120,7 +122,7 @@ class Feed:
             fill(arrays, rows, limits.num_slots)
         self._hand_over(buffers)
         if self._takes_features:
-            self._hand_over_features(step.features())
+            self._hand_over_features(step.features(), arrays[TYPES])
 
     def _are_in_range(self, tokens: Ints, blocks: Ints, ends: Sequence[int]) -> bool:
         """One comparison for both ends of each range: a negative number is a large unsigned."""
@@ -150,7 +152,11 @@ class Feed:
                 self.request.set_tensor(name, buffers.tensors[name])
             self._current = buffers
 
-    def _hand_over_features(self, features: Features | None) -> None:
+    def _hand_over_features(self, features: Features | None, types: Ints) -> None:
+        """`types` are 1 for tokens of pictures; not all graphs have them."""
+        types[:] = 0
+        if features is not None:
+            types[features.places] = 1
         if features is None and not self._has_features:
             return
         self._has_features = features is not None

@@ -38,7 +38,8 @@ def rms(x: Node, gain: Node | None, eps: float) -> Node:
 def rms_norm(x: Node, gain: Node | None, num_heads: int, eps: float) -> Node:
     width = features(x)
     heads = _heads(x, num_heads)
-    gain = None if gain is None else reshaped(gain, 1, 1, 1, -1)
+    if gain is not None:  # of one head, for all, or of all
+        gain = reshaped(gain, 1, 1, -1, width // num_heads)
     return reshaped(rms(heads, gain, eps), -1, width)
 
 

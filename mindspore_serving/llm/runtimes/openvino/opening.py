@@ -37,7 +37,7 @@ from mindspore_serving.llm.runtimes.openvino.options import (
 from mindspore_serving.llm.runtimes.openvino.ranks import RankOps, Sums
 from mindspore_serving.llm.runtimes.openvino.repacking import is_packed_once
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
-from mindspore_serving.llm.runtimes.openvino.states import check_states
+from mindspore_serving.llm.runtimes.openvino.states_check import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
 
@@ -79,11 +79,12 @@ def _check_floats(part: Part, config: EngineConfig) -> None:
 def _open(
     part: Part, config: EngineConfig, properties: Mapping[str, Any] | None = None
 ) -> OpenVINORunner:
-    check_paged_attention()
-    options = options_from(config, capabilities())
+    options = options_from(config, capabilities(config.num_threads))
     checkpoint, spec = part.checkpoint, part.spec
+    has_types = spec.form.sees_pictures_whole and config.max_images > 0
+    check_paged_attention(has_types=has_types)
     if spec.state:
-        options = with_matrices(options, config) if spec.state.value_heads else options
+        options = with_matrices(options, config) if spec.state.heads else options
         check_states(options.precision)
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
@@ -93,8 +94,9 @@ def _open(
     sums = None if part.exchange is None else Sums(part.exchange)
     if sums is None:
         ops = OpenVINOOps(
-            weights, adapts=config.has_adapters, num_features=num_features, switches=switches
-        )
+            weights, adapts=config.has_adapters, num_features=num_features, switches=switches,
+            has_types=has_types,
+        )  # fmt: skip
     else:
         ops = RankOps(weights, sums, switches=switches)
     model = build_model(ops, part)

@@ -16,15 +16,15 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.ops import (
     AttentionSpec,
     Clamp,
-    DeltaRule,
     Expert,
     Inputs,
     Longer,
     Routing,
     Weight,
 )
+from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, SelectiveScan
 from mindspore_serving.llm.runtimes.openvino import heads, states
-from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
+from mindspore_serving.llm.runtimes.openvino.attention import TYPES, paged_attention
 from mindspore_serving.llm.runtimes.openvino.elementwise import Elementwise
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
@@ -50,11 +50,12 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 class OpenVINOOps(Elementwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`) wherever there can be a change; with `num_features`, for vectors of so many
-    numbers in place of embeddings; with `switches`, `Inputs.is_long`."""
+    numbers in place of embeddings; with `switches`, `Inputs.is_long`; with `has_types`, tokens of a
+    picture see one another."""
 
     def __init__(
         self, weights: Weights, *, adapts: bool = False, num_features: int = 0,
-        switches: bool = False,
+        switches: bool = False, has_types: bool = False,
     ) -> None:  # fmt: skip
         self.parameters: dict[str, Node] = {}
         self._weights = weights
@@ -66,7 +67,8 @@ class OpenVINOOps(Elementwise):
             shape = ov.PartialShape([-1, num_features])
             vectors["features"] = self._add("features", Parameter(ov.Type.f32, shape))
         self.inputs = Inputs(**vectors)
-        self._step = {name: self._parameter(name) for name in STEP_INPUTS}
+        types = (TYPES,) if has_types else ()
+        self._step = {name: self._parameter(name) for name in (*STEP_INPUTS, *types)}
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
     def stage_inputs(self, width: int) -> Inputs:
@@ -138,7 +140,10 @@ class OpenVINOOps(Elementwise):
     ) -> Node:  # fmt: skip
         gain = None
         if weight is not None:
-            gain = self._vector(weight, head_width(x, num_heads), plus=float(plus_one))
+            width = head_width(x, num_heads)
+            if self._weights.shape(weight) == (features(x),):
+                width = features(x)
+            gain = self._vector(weight, width, plus=float(plus_one))
         return heads.rms_norm(x, gain, num_heads, eps)
 
     def layer_norm(
@@ -156,6 +161,9 @@ class OpenVINOOps(Elementwise):
         if shape != expected:
             raise StartError(f"tensor {weight!r} is {list(shape)}, expected {list(expected)}")
         return heads.layer_norm(x, self._weights.vector(weight), num_heads, eps)
+
+    def gain(self, x: Node, weight: Weight) -> Node:
+        return opset.multiply(x, self._vector(weight, 1))
 
     def rope_tables(
         self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
@@ -200,11 +208,26 @@ class OpenVINOOps(Elementwise):
     def delta_rule(
         self, layer: int, qkv: tuple[Node, Node, Node], alpha: Node, beta: Node, rule: DeltaRule
     ) -> Node:
-        heads = rule.value_heads
-        rate, bias = (self._vector(name, heads) for name in (rule.a_log, rule.dt_bias))
+        names = (rule.a_log, rule.dt_bias)
+        rate, bias = (self._vector(name, rule.heads.value_heads) for name in names)
         parts = (*qkv, states.decay(alpha, rate, bias), opset.sigmoid(beta))
-        table = self._state(f"delta_state.{layer}", (heads, rule.value_dim, rule.key_dim))
-        return states.delta_rule(parts, table, rule, self._state_step())
+        table = self._matrices(layer, rule.heads)
+        return states.delta_rule(parts, table, rule.heads, self._state_step())
+
+    def selective_scan(
+        self, layer: int, xbc: tuple[Node, Node, Node], step: Node, scan: SelectiveScan
+    ) -> Node:
+        names = (scan.a_log, scan.dt_bias, scan.skip)
+        rate, bias, skip = (self._vector(name, scan.heads.value_heads) for name in names)
+        parts = (*xbc, states.time_steps(step, bias, scan.limits))
+        table = self._matrices(layer, scan.heads)
+        return states.selective_scan(
+            parts, (rate, skip), table, scan.heads, step=self._state_step()
+        )
+
+    def _matrices(self, layer: int, heads: Heads) -> Node:
+        shape = (heads.value_heads, heads.value_dim, heads.key_dim)
+        return self._state(f"matrix_state.{layer}", shape)
 
     def dense(self, x: Node, block: Callable[[Node], Node]) -> Node:
         y = block(opset.unsqueeze(x, i64(1))) if self.ports is None else x
@@ -219,22 +242,26 @@ class OpenVINOOps(Elementwise):
         routing: Routing,
         *,
         correction: Weight | None = None,
+        gains: Weight | None = None,
         clamp: Clamp | None = None,
+        is_gelu: bool = False,
     ) -> Node:
         weights = tuple(
             self._weights.stacked(names)
             for names in zip(*((e.gate, e.up, e.down) for e in experts), strict=True)
+            if names[0] is not None
         )
-        added = None if correction is None else self._weights.vector(correction)
-        routed = route(scores, routing, added)
-        if clamp is None and not routing.scales_input:
-            return mixture(x, weights, routed)
+        vectors = (
+            None if one is None else self._weights.vector(one) for one in (correction, gains)
+        )
+        routed = route(scores, routing, *vectors)
+        if clamp is None and len(weights) == 3 and not routing.scales_input:
+            return mixture(x, weights, routed, self.gelu if is_gelu else self.silu)
         biases = tuple(
             self._weights.rows(names)
             for names in zip(*(e.biases or () for e in experts), strict=True)
         )
-        form = Dense(clamp, biases, scales_input=routing.scales_input)
-        return dense_mixture(x, weights, routed, form)
+        return dense_mixture(x, weights, routed, Dense(clamp, biases, routing.scales_input))
 
     def hidden(self, x: Node) -> Node:
         self._hidden = x
@@ -251,6 +278,8 @@ class OpenVINOOps(Elementwise):
 
     def _cache(self, name: str) -> Node:
         """The plugin fills in type and shape when it compiles the graph."""
+        if name in self.parameters:
+            return self.parameters[name]
         return self._add(name, Parameter(ov.Type.dynamic, ov.PartialShape([-1] * 4)))
 
     def _state(self, name: str, shape: tuple[int, ...]) -> Node:

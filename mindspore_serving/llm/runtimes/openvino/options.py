@@ -62,13 +62,18 @@ class PluginOptions:
         return properties
 
 
-def capabilities() -> list[str]:
-    """The plugin's OPTIMIZATION_CAPABILITIES.  It names BF16 also where ONEDNN_MAX_CPU_ISA forbids
-    the kernels, which fail then; here it is left out."""
+def capabilities(num_threads: int | None = None) -> list[str]:
+    """The plugin's OPTIMIZATION_CAPABILITIES with so many threads; None: one for each core.
+
+    It names BF16 also where its kernels fail, and here it is left out: where ONEDNN_MAX_CPU_ISA
+    forbids them, and with one thread, among which a fused block cannot be divided (SIGFPE).
+    """
     found: list[str] = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     is_allowed = most in ("", "ALL", "DEFAULT") or any(kind in most for kind in WITH_BF16)
-    return [each for each in found if each != "BF16" or is_allowed]
+    cores = len(os.sched_getaffinity(0))
+    has_kernels = is_allowed and min(num_threads or cores, cores) > 1
+    return [each for each in found if each != "BF16" or has_kernels]
 
 
 def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginOptions:
@@ -114,8 +119,8 @@ def with_matrices(options: PluginOptions, config: EngineConfig) -> PluginOptions
     them at every token, so that what fades slowly would not fade.  Raises StartError for bf16."""
     if config.dtype == "bf16":
         raise StartError(
-            "dtype is 'bf16', in which the states of the model's linear attention would be rounded "
-            "at every token; leave it out, or take f32 or the torch runtime"
+            "dtype is 'bf16', in which the states of linear attention or Mamba layers would be "
+            "rounded at every token; leave it out, or take f32 or the torch runtime"
         )
     if options.precision == "f32":
         return options
@@ -131,5 +136,8 @@ def _precision(config: EngineConfig, has_bf16: bool) -> str:
     if dtype not in ("f32", "bf16"):
         raise StartError(f"dtype is {dtype!r}, the openvino runtime accepts auto, f32 and bf16")
     if dtype == "bf16" and not has_bf16:
-        raise StartError("dtype is 'bf16', but this processor computes in f32 only; leave it out")
+        raise StartError(
+            "dtype is 'bf16', but this processor computes in f32 only, or there is one thread "
+            "alone; leave it out"
+        )
     return dtype

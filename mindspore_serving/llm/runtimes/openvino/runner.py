@@ -26,6 +26,7 @@ from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import HIDDEN
+from mindspore_serving.llm.runtimes.openvino.options import capabilities
 from mindspore_serving.llm.runtimes.openvino.pages import give_back
 from mindspore_serving.llm.runtimes.openvino.ranks import Sums
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
@@ -39,8 +40,8 @@ WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
 
 
 class OpenVINORunner:
-    """An `AdaptedRunner`, if there is a `base`.  Steps without adapters have a request of their
-    own, so that they pay for none."""
+    """A `StoringRunner`; an `AdaptedRunner`, if there is a `base`.  Steps without adapters have a
+    request of their own, so that they pay for none."""
 
     block_size = BLOCK_SIZE
 
@@ -56,9 +57,8 @@ class OpenVINORunner:
     ) -> None:
         spec = part.spec
         self.vocab_size = spec.vocab_size
-        self.hidden_size = spec.hidden_size
+        self.hidden_size = self.width = spec.hidden_size
         self.rope_switch = spec.rope.switch
-        self.is_rounded = weights.precision != "f32"
         self.base = base
         self._part = part
         self._sums = sums
@@ -79,8 +79,10 @@ class OpenVINORunner:
         give_back(weights.unpacked)
         # Only now the weights are packed, and what is free is known.
         free = min(free_main_memory(), MAX_DEFAULT_CACHE) // part.size
-        block_bytes = sum(cache.block_bytes for cache in self._caches)
-        limits = runner_limits(config, spec, block_bytes, free_memory=free)
+        self.block_bytes = sum(cache.block_bytes for cache in self._caches)
+        self.block_format = f"openvino {ov.__version__} {weights.precision} {capabilities()} "
+        self.block_format += " ".join(cache.form for cache in self._caches)
+        limits = runner_limits(config, spec, self.block_bytes, free_memory=free)
         self._allocate(limits.agreed(part.least))
 
     def run(self, step: Step) -> Logits:
@@ -121,6 +123,17 @@ class OpenVINORunner:
                 raise self._sums.error from error
             raise ServingError(f"openvino failed in a step: {error}") from error
         return feed.request
+
+    def read_block(self, block: int) -> memoryview:
+        parts = [cache.array[block].reshape(-1).view(np.uint8) for cache in self._caches]
+        return memoryview(np.concatenate(parts))
+
+    def write_block(self, block: int, content: memoryview) -> None:
+        begin = 0
+        for cache in self._caches:
+            part = content[begin : begin + cache.block_bytes]
+            cache.array[block].reshape(-1).view(np.uint8)[:] = part
+            begin += cache.block_bytes
 
     @property
     def adapters(self) -> Collection[int]:
@@ -198,6 +211,7 @@ class _Cache:
         self._type = port.get_element_type()
         _, *sizes = port.get_partial_shape()
         self._block_shape = tuple(size.get_length() for size in sizes)
+        self.form = f"{self._name} {self._type} {self._block_shape}"
         # numpy has no bfloat16; copies need none.
         self._bits = np.dtype(f"u{self._type.size}")
         self.block_bytes: int = prod(self._block_shape) * self._type.size

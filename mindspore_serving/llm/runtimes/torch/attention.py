@@ -6,7 +6,7 @@ and values are gathered from their blocks in every step, so long contexts cost b
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
@@ -67,6 +67,7 @@ class Group:
     tokens: torch.Tensor  # [B * num_new], of the step's tokens
     tables: torch.Tensor  # [B, blocks], padded with any block
     lengths: torch.Tensor  # [B]
+    reach: torch.Tensor  # [B * num_new]: the position behind the last that a token sees
     num_new: int
     longest: int
     visible: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)  # by window, heads
@@ -82,10 +83,10 @@ class Group:
         """[B, 1, num_groups * num_new, L]: what a query sees; the same in every layer."""
         mask = self.visible.get((window, num_groups))
         if mask is None:
-            distances = self.distances()
-            mask = distances >= 0
+            keys = torch.arange(self.longest, device=self.lengths.device)
+            mask = keys < self.reach.view(-1, self.num_new, 1)
             if window:
-                mask &= distances < window
+                mask &= self.distances() < window
             mask = mask.repeat(1, num_groups, 1)[:, None]
             self.visible[window, num_groups] = mask
         return mask
@@ -103,38 +104,37 @@ class GatherPath:
         for index, span in enumerate(layout.spans):
             num_new = span.end - span.begin
             spans[num_new, 0 if num_new <= LONGEST_BATCHED else index].append(span)
-        return GatherPlan(tuple(spans.values()))
+        return GatherPlan(tuple(spans.values()), layout.reach)
 
     def decoding(self, rows: torch.Tensor) -> "Gathered":
         tables = rows[:, TABLE:]
         longest = tables.shape[1] * self._block_size
-        return Gathered((Group(rows[:, BEGIN], tables, rows[:, LENGTH], 1, longest),))
+        lengths = rows[:, LENGTH]
+        return Gathered((Group(rows[:, BEGIN], tables, lengths, lengths, 1, longest),))
 
 
 @dataclass(frozen=True, slots=True)
 class GatherPlan:
     groups: tuple[Sequence[Span], ...]
+    reach: Indices
 
     @property
     def arrays(self) -> list[Indices]:
-        return [array for spans in self.groups for array in _described(spans)]
+        return [array for spans in self.groups for array in _described(spans, self.reach)]
 
     def attention(self, arrays: Sequence[torch.Tensor]) -> "Gathered":
         groups = []
         for index, spans in enumerate(self.groups):
-            tokens, tables, lengths = arrays[3 * index : 3 * index + 3]
+            tokens, tables, lengths, reach = arrays[4 * index : 4 * index + 4]
             num_new, longest = spans[0].end - spans[0].begin, max(span.length for span in spans)
-            groups.append(Group(tokens, tables, lengths, num_new, longest))
+            groups.append(Group(tokens, tables, lengths, reach, num_new, longest))
         return Gathered(tuple(groups))
 
 
-def _described(spans: Sequence[Span]) -> list[Indices]:
-    """`tokens`, `tables` and `lengths` of a `Group`."""
-    return [
-        np.concatenate([np.arange(span.begin, span.end) for span in spans]),
-        block_tables(spans),
-        np.array([span.length for span in spans]),
-    ]
+def _described(spans: Sequence[Span], reach: Indices) -> list[Indices]:
+    """`tokens`, `tables`, `lengths` and `reach` of a `Group`."""
+    tokens = np.concatenate([np.arange(span.begin, span.end) for span in spans])
+    return [tokens, block_tables(spans), np.array([span.length for span in spans]), reach[tokens]]
 
 
 def block_tables(spans: Sequence[Span]) -> Indices:
@@ -169,23 +169,41 @@ class Gathered:
 
 
 class PagedCache:
-    """Keys and values of `layers`, [num_blocks, block_size, kv_heads, head_dim] each."""
+    """Keys and values of layers, [num_blocks, block_size, kv_heads, head_dim] each; `heads` has the
+    last two of each layer."""
 
     def __init__(
-        self, shape: tuple[int, int, int, int], layers: Iterable[int], *, dtype: torch.dtype,
+        self, blocks: tuple[int, int], heads: Mapping[int, tuple[int, int]], *, dtype: torch.dtype,
         device: str,
     ) -> None:  # fmt: skip
-        def empty() -> torch.Tensor:
+        def empty(layer: int) -> torch.Tensor:
             # Zeros: what is masked is multiplied by 0, and whatever lies there must be finite.
-            return torch.zeros(shape, dtype=dtype, device=device)
+            return torch.zeros((*blocks, *heads[layer]), dtype=dtype, device=device)
 
-        self.layers = {layer: (empty(), empty()) for layer in layers}
+        self.layers = {layer: (empty(layer), empty(layer)) for layer in heads}
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Blocks `source` to `target`, all read before any is written."""
         for keys, values in self.layers.values():
             keys[target] = keys[source]
             values[target] = values[source]
+
+    def read(self, block: int) -> memoryview:
+        """The contents of a block, as bytes."""
+        parts = [stored[block].reshape(-1).view(torch.uint8) for stored in self._all()]
+        return memoryview(torch.cat(parts).cpu().numpy())
+
+    def replace(self, block: int, content: memoryview) -> None:
+        """`content` is as `read` gave it."""
+        begin, given = 0, torch.frombuffer(content, dtype=torch.uint8)
+        for stored in self._all():
+            part = stored[block].view(-1).view(torch.uint8)
+            part.copy_(given[begin : begin + part.numel()])
+            begin += part.numel()
+
+    def _all(self) -> Iterator[torch.Tensor]:
+        for pair in self.layers.values():
+            yield from pair
 
     def write(
         self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor

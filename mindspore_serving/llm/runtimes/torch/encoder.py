@@ -20,8 +20,9 @@ from mindspore_serving.llm.runtimes.encoding import (
 from mindspore_serving.llm.runtimes.torch.attention import PagedCache
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
 from mindspore_serving.llm.runtimes.torch.opening import open_device, open_dtype, prepare
-from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps, Weights
+from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps
 from mindspore_serving.llm.runtimes.torch.states import StateCache
+from mindspore_serving.llm.runtimes.torch.weights import Weights
 from mindspore_serving.llm.step import Vectors
 
 
@@ -54,7 +55,7 @@ class EncoderOps(TorchOps):
     """`Ops` without a cache, whose attention sees the whole prompt."""
 
     def __init__(self, weights: Weights, dtype: torch.dtype, device: str) -> None:
-        no_cache = PagedCache((0, 1, 1, 1), (), dtype=dtype, device=device)
+        no_cache = PagedCache((0, 1), {}, dtype=dtype, device=device)
         super().__init__(weights, (no_cache, StateCache(None, 0, device)), dtype, Adapters())
         self.rectangle: Rectangle | None = None
         self._added: Tensor | None = None  # to scores, [heads, L, L]

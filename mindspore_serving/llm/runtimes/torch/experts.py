@@ -33,13 +33,16 @@ def _of_best_groups(scores: Tensor, routing: Routing) -> Tensor:
     return grouped.masked_fill(is_other[..., None], -torch.inf).flatten(1)
 
 
-def expert(x: Tensor, weights: Expert, clamp: Clamp | None) -> Tensor:
+def expert(x: Tensor, weights: Expert, clamp: Clamp | None, is_gelu: bool) -> Tensor:
     """What one expert makes of its tokens."""
     first, second, third = weights.biases or (None, None, None)
-    gate = functional.linear(x, weights.gate, first)
     up = functional.linear(x, weights.up, second)
+    if weights.gate is None:
+        return functional.linear(functional.relu(up).square(), weights.down, third)
+    gate = functional.linear(x, weights.gate, first)
     if clamp is None:
-        hidden = functional.silu(gate) * up
+        gate = functional.gelu(gate, approximate="tanh") if is_gelu else functional.silu(gate)
+        hidden = gate * up
     else:
         gate = gate.clamp(max=clamp.limit)
         up = up.clamp(-clamp.limit, clamp.limit)

@@ -36,8 +36,8 @@ from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, Gather
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.invariant import check_deterministic, check_kernels
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
-from mindspore_serving.llm.runtimes.torch.ops import Weights
 from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner, upload
+from mindspore_serving.llm.runtimes.torch.weights import Weights
 from mindspore_serving.llm.step import Row, Step
 
 if TYPE_CHECKING:
@@ -98,7 +98,10 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     if model.is_invariant:
         check_kernels(model.weights.names())
     kernels = None
-    if model.device != "cpu":
+    sees_whole = spec.form.sees_pictures_whole and config.max_images > 0
+    if sees_whole and model.device != "cpu":
+        log.warning("in the attention kernel no token sees what is behind it, %s", GATHERED)
+    elif model.device != "cpu":
         setting = Setting(model.dtype, model.kv_dtype, config.block_size, model.device)
         with torch.cuda.device(model.device):
             kernels = open_kernels(layers, setting)
@@ -226,6 +229,9 @@ def open_kernels(specs: Collection[AttentionSpec], setting: Setting) -> "PagedPa
         log.warning("triton is not installed, %s; `pip install triton` changes that", GATHERED)
         return None
     processors = torch.cuda.get_device_properties(setting.device).multi_processor_count
+    if len({(spec.num_kv_heads, spec.head_dim) for spec in specs}) > 1:
+        log.warning("layers have heads of different sizes, %s", GATHERED)
+        return None
     for spec in specs:
         if spec.sinks:
             log.warning("the attention kernel has no sinks, %s", GATHERED)

@@ -4,70 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models.ops import (
-    AttentionSpec,
-    Clamp,
-    DeltaRule,
-    Expert,
-    Longer,
-    Ops,
-    Routing,
-)
+from mindspore_serving.llm.models.ops import AttentionSpec, Clamp, Expert, Longer, Ops, Routing
+from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 from mindspore_serving.llm.runtimes.torch.attention import Attention, PagedCache
 from mindspore_serving.llm.runtimes.torch.experts import expert, route
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen
-from mindspore_serving.llm.runtimes.torch.states import Piece, StateCache, convolved, delta_rule
+from mindspore_serving.llm.runtimes.torch.states import (
+    Piece,
+    StateCache,
+    convolved,
+    delta_rule,
+    selective_scan,
+)
+from mindspore_serving.llm.runtimes.torch.weights import Weights
 
 Tensor: TypeAlias = torch.Tensor
 Caches: TypeAlias = tuple[PagedCache, StateCache]
-STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
-class Weights:
-    """A checkpoint's tensors on the device, by name; each is converted at its first use."""
-
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> None:
-        self._checkpoint = checkpoint
-        self._dtype = dtype
-        self._device = device
-        self._loaded: dict[str, Tensor] = {}
-
-    def has(self, name: str) -> bool:
-        return self._checkpoint.has(name)
-
-    def __getitem__(self, name: str) -> Tensor:
-        """The same tensor every time.  Raises StartError naming a missing one."""
-        weight = self._loaded.get(name)
-        if weight is None:
-            weight = self._loaded[name] = self._load(name)
-        return weight
-
-    def clear(self) -> None:
-        self._loaded.clear()
-
-    def names(self) -> dict[Tensor, str]:
-        """Of what has been used."""
-        return {weight: name for name, weight in self._loaded.items()}
-
-    def f32(self, name: str) -> npt.NDArray[np.float32]:
-        """The tensor as it is in the checkpoint."""
-        return self._checkpoint.f32(name)
-
-    def _load(self, name: str) -> Tensor:
-        stored, _, bits = self._checkpoint.raw(name)
-        if stored in STORED:
-            # A copy: the mapped file is read-only, which a tensor cannot be.
-            signed = np.int32 if stored == "F32" else np.int16
-            weight = torch.from_numpy(np.array(bits).view(signed)).view(STORED[stored])
-        else:
-            weight = torch.from_numpy(np.array(self._checkpoint.f32(name)))
-        return weight.to(self._device, self._dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +57,11 @@ class TorchOps(Ops):
         self._pass = current
         self._chosen = current.adapters
         self._is_adapted = bool(current.adapters) or self._adapters.used is not None
+
+    def _current(self) -> Pass:
+        if self._pass is None:
+            raise RuntimeError("an operation on the cache outside of a pass: begin() comes first")
+        return self._pass
 
     def weight(self, name: str) -> Tensor:
         return self._weights[name]
@@ -140,9 +100,13 @@ class TorchOps(Ops):
         plus_one: bool = False,
     ) -> Tensor:  # fmt: skip
         heads = x.unflatten(-1, (num_heads, -1))
-        if weight is None:
-            return functional.rms_norm(heads.float(), heads.shape[-1:], None, eps).to(x).flatten(1)
-        return self.rms_norm(heads, weight, eps, plus_one=plus_one).flatten(1)
+        width = heads.shape[-1]
+        if weight is not None and len(weight) == width:
+            return self.rms_norm(heads, weight, eps, plus_one=plus_one).flatten(1)
+        normed = functional.rms_norm(heads.float(), [width], None, eps)
+        if weight is not None:
+            normed = normed * weight.float().view(num_heads, width)
+        return normed.to(x.dtype).flatten(1)
 
     def layer_norm(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *,
@@ -205,33 +169,42 @@ class TorchOps(Ops):
         return x.repeat(1, num_heads)
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
-        if self._pass is None:
-            raise RuntimeError("attention outside of a pass: begin() comes first")
+        current = self._current()
         self.specs.add(spec)
         shape = (len(k), spec.num_kv_heads, spec.head_dim)
-        self._cache.write(layer, self._pass.slots, k.view(shape), v.view(shape))
+        self._cache.write(layer, current.slots, k.view(shape), v.view(shape))
         sinks = self._weights[spec.sinks] if spec.sinks else None
-        return self._pass.attention.attend(*self._cache.layers[layer], q, spec, sinks)
+        return current.attention.attend(*self._cache.layers[layer], q, spec, sinks)
 
     def convolution(
         self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None = None
     ) -> Tensor:
-        if self._pass is None:
-            raise RuntimeError("a convolution outside of a pass: begin() comes first")
-        y = convolved(x, self._states.layers[layer][0], weight, self._pass.pieces)
+        y = convolved(x, self._states.layers[layer][0], weight, self._current().pieces)
         return y if bias is None else y + bias
 
     def delta_rule(
         self, layer: int, qkv: tuple[Tensor, Tensor, Tensor], alpha: Tensor, beta: Tensor,
         rule: DeltaRule,
     ) -> Tensor:  # fmt: skip
-        if self._pass is None:
-            raise RuntimeError("a delta rule outside of a pass: begin() comes first")
         rate = self._weights[rule.a_log].float().exp()
         decay = -rate * functional.softplus(alpha.float() + self._weights[rule.dt_bias].float())
         parts = (*qkv, decay, beta.float().sigmoid())
         table = self._states.layers[layer][1]
-        return delta_rule(parts, table, rule, self._pass.pieces).to(alpha.dtype)
+        return delta_rule(parts, table, rule.heads, self._current().pieces).to(alpha.dtype)
+
+    def selective_scan(
+        self, layer: int, xbc: tuple[Tensor, Tensor, Tensor], step: Tensor, scan: SelectiveScan
+    ) -> Tensor:
+        rate, bias, skip = (
+            self._weights[name].float() for name in (scan.a_log, scan.dt_bias, scan.skip)
+        )
+        steps = functional.softplus(step.float() + bias).clamp(*scan.limits)
+        table = self._states.layers[layer][1]
+        x, b, c = (part.float() for part in xbc)
+        parts = (c, b, x, -rate.exp() * steps, steps)
+        y = selective_scan(parts, table, scan.heads, self._current().pieces)
+        y += (x.unflatten(-1, (len(skip), -1)) * skip[:, None]).flatten(1)
+        return y.to(step.dtype)
 
     def silu(self, x: Tensor) -> Tensor:
         return functional.silu(x)
@@ -265,18 +238,22 @@ class TorchOps(Ops):
         routing: Routing,
         *,
         correction: Tensor | None = None,
+        gains: Tensor | None = None,
         clamp: Clamp | None = None,
+        is_gelu: bool = False,
     ) -> Tensor:
         shares, chosen = route(scores, routing, correction)
+        if gains is not None:
+            shares = shares * gains.float()[chosen]
         shares = shares.to(x.dtype)
         out = torch.zeros_like(x)
         for index in chosen.unique().tolist():
             tokens, places = (chosen == index).nonzero(as_tuple=True)
             share = shares[tokens, places, None]
             if routing.scales_input:
-                result = expert(x[tokens] * share, experts[index], clamp)
+                result = expert(x[tokens] * share, experts[index], clamp, is_gelu)
             else:
-                result = expert(x[tokens], experts[index], clamp) * share
+                result = expert(x[tokens], experts[index], clamp, is_gelu) * share
             out.index_add_(0, tokens, result)
         return out
 

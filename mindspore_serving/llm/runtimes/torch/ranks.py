@@ -4,7 +4,8 @@ import torch
 
 from mindspore_serving.llm.parallel.exchange import Exchange
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
-from mindspore_serving.llm.runtimes.torch.ops import Caches, Tensor, TorchOps, Weights
+from mindspore_serving.llm.runtimes.torch.ops import Caches, Tensor, TorchOps
+from mindspore_serving.llm.runtimes.torch.weights import Weights
 
 
 class RankOps(TorchOps):

@@ -1,5 +1,6 @@
 """A language model computed by PyTorch, step by step; `opening` chooses device and dtypes."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -41,9 +42,10 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
 from mindspore_serving.llm.runtimes.torch.invariant import InvariantOps
 from mindspore_serving.llm.runtimes.torch.invariant_attention import InvariantPath
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen, chosen_adapters
-from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, TorchOps, Weights
+from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, TorchOps
 from mindspore_serving.llm.runtimes.torch.ranks import RankOps
 from mindspore_serving.llm.runtimes.torch.states import StateCache, pieces_of
+from mindspore_serving.llm.runtimes.torch.weights import Weights
 from mindspore_serving.llm.step import Logits, Step, Vectors
 
 ALIGNED = 2  # int64 numbers in 16 bytes: a kernel is compiled anew for pointers less aligned
@@ -112,7 +114,7 @@ class TorchModel:
 
 
 class TorchRunner(LimitedRunner):
-    """An `AdaptedRunner`, if it has a `base`.
+    """A `StoringRunner`; an `AdaptedRunner`, if it has a `base`.
 
     Its cache is allocated with one block more than `num_blocks`, for padding.  `path` None gathers;
     up to `num_rows` logits come back through pinned memory."""
@@ -127,19 +129,22 @@ class TorchRunner(LimitedRunner):
     ) -> None:
         super().__init__(limits)
         spec = model.spec
-        shape = (limits.num_blocks + 1, limits.block_size, spec.num_kv_heads, spec.head_dim)
+        blocks = (limits.num_blocks + 1, limits.block_size)
+        heads = {layer: spec.heads[layer] for layer in spec.attention_layers}
         self._model = model
         default = InvariantPath if model.is_invariant else GatherPath
         self._path: AttentionPath = path or default(limits.block_size)
-        layers = spec.attention_layers
-        self._cache = PagedCache(shape, layers, dtype=model.kv_dtype, device=model.device)
+        self._cache = PagedCache(blocks, heads, dtype=model.kv_dtype, device=model.device)
+        self.block_bytes = 2 * sum(map(math.prod, heads.values())) * limits.block_size
+        self.block_bytes *= model.kv_dtype.itemsize
+        self.block_format = f"torch {torch.__version__} {model.device} {model.dtype} "
+        self.block_format += f"{model.kv_dtype} {limits.block_size} {heads}"
         self._states = StateCache(spec.state, limits.num_slots, model.device)
         self._ops: TorchOps | None = model.ops((self._cache, self._states))
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
-        self.hidden_size = spec.hidden_size
+        self.hidden_size = self.width = spec.hidden_size
         self.rope_switch = spec.rope.switch
-        self.is_rounded = model.dtype != torch.float32
         self.base: Base | None = None
         self._given: Vectors | None = None
 
@@ -160,6 +165,14 @@ class TorchRunner(LimitedRunner):
         """As `Stage.compute`."""
         self._given = given
         return self._run(step, self._hidden if embeds else self._logits)
+
+    def read_block(self, block: int) -> memoryview:
+        with self._computing():
+            return self._cache.read(block)
+
+    def write_block(self, block: int, content: memoryview) -> None:
+        with self._computing():
+            self._cache.replace(block, content)
 
     def use_graphs(self, capture: Capture, most: int) -> None:
         """From now on, compute steps of up to `most` sequences with one new token each by graphs

@@ -1,17 +1,18 @@
-"""The states of layers that have some in place of keys and values, and what computes with them.
+"""The states of layers that have some beside keys and values, and what computes with them.
 
 New tokens of a sequence are one piece, or two if the state between them is kept.  Sequences with
 one new token are a piece together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch.nn import functional
 
-from mindspore_serving.llm.models.ops import LENGTH_EPS, DeltaRule
-from mindspore_serving.llm.models.spec_parts import LayerState
+from mindspore_serving.llm.models.layer_state import LayerState
+from mindspore_serving.llm.models.state_rules import LENGTH_EPS, Heads
 from mindspore_serving.llm.runtimes.layout import Layout
 from mindspore_serving.llm.step import StateSlots
 
@@ -90,65 +91,96 @@ def convolved(
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaInputs:
-    """Of one piece or chunk, float32: q and k [B, heads, C, key_dim], v [B, heads, C, value_dim],
-    decay (as a logarithm) and beta [B, heads, C]."""
+class RuleInputs:
+    """Of one piece or chunk, float32, with K heads of queries and keys, each for V heads of values:
+    q and k [B, K, 1, C, key_dim], v [B, K, V, C, value_dim], decay (as a logarithm) and factor
+    [B, K, V, C]."""
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
     decay: torch.Tensor
-    beta: torch.Tensor
+    factor: torch.Tensor
 
-    def part(self, begin: int) -> "DeltaInputs":
+    def part(self, begin: int) -> "RuleInputs":
         end = begin + CHUNK
-        return DeltaInputs(
-            *(x[:, :, begin:end] for x in (self.q, self.k, self.v, self.decay, self.beta))
-        )
+        parts = (self.q, self.k, self.v, self.decay, self.factor)
+        return RuleInputs(*(x[:, :, :, begin:end] for x in parts))
+
+
+Written: TypeAlias = Callable[[RuleInputs, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def delta_rule(
-    parts: tuple[torch.Tensor, ...], table: torch.Tensor, rule: DeltaRule, pieces: Iterable[Piece]
+    parts: tuple[torch.Tensor, ...], table: torch.Tensor, heads: Heads, pieces: Iterable[Piece]
 ) -> torch.Tensor:
     """[T, value_heads * value_dim], float32, of q, k, v, decay and beta, [T, features] each;
     `table` [slots, value_heads, value_dim, key_dim] has the matrices."""
-    inputs = _by_heads(parts, rule)
-    out = torch.empty(parts[0].shape[0], rule.value_heads * rule.value_dim, device=table.device)
+    q, k, *rest = (x.float() for x in parts)
+    q, k = (x.unflatten(-1, (heads.key_heads, -1)) for x in (q, k))
+    q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + LENGTH_EPS) for x in (q, k))
+    parts = (q.flatten(1) * heads.key_dim**-0.5, k.flatten(1), *rest)
+    return _computed(parts, table, heads, pieces, _missing)
+
+
+def selective_scan(
+    parts: tuple[torch.Tensor, ...], table: torch.Tensor, heads: Heads, pieces: Iterable[Piece]
+) -> torch.Tensor:
+    """The same of C, B, x, decay and time steps, float32, without what skips the state."""
+    return _computed(parts, table, heads, pieces, lambda x, *_: x.v * x.factor[..., None])
+
+
+def _computed(
+    parts: tuple[torch.Tensor, ...], table: torch.Tensor, heads: Heads, pieces: Iterable[Piece],
+    written: Written,
+) -> torch.Tensor:  # fmt: skip
+    inputs = _by_heads(parts, heads)
+    out = torch.empty(len(parts[0]), heads.values, device=table.device)
     for piece in pieces:
-        own = DeltaInputs(*(piece.rows(x).transpose(1, 2) for x in inputs))
-        matrix = piece.load(table).transpose(2, 3)
+        own = RuleInputs(*(piece.rows(x).movedim(1, 3) for x in inputs))
+        matrix = piece.load(table).mT.unflatten(1, (heads.key_heads, -1))
         results = []
-        for begin in range(0, own.q.shape[2], CHUNK):
-            result, matrix = _chunk(own.part(begin), matrix)
+        for begin in range(0, own.q.shape[3], CHUNK):
+            result, matrix = _chunk(own.part(begin), matrix, written)
             results.append(result)
-        whole = torch.cat(results, 2).transpose(1, 2)  # [B, tokens, heads, value_dim]
+        whole = torch.cat(results, 3).movedim(3, 1)  # [B, tokens, key heads, V, value_dim]
         out[piece.begin : piece.end] = whole.flatten(2).flatten(0, 1)
-        table[piece.write] = matrix.transpose(2, 3)
+        table[piece.write] = matrix.mT.flatten(1, 2)
     return out
 
 
-def _by_heads(parts: tuple[torch.Tensor, ...], rule: DeltaRule) -> list[torch.Tensor]:
-    """q, k [T, value_heads, key_dim] of length 1, v, decay and beta [T, value_heads]."""
-    q, k, v, decay, beta = (x.float() for x in parts)
-    each = rule.value_heads // rule.key_heads
-    q, k = (x.unflatten(-1, (rule.key_heads, -1)) for x in (q, k))
-    q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + LENGTH_EPS) for x in (q, k))
-    q, k = (x.repeat_interleave(each, 1) for x in (q * rule.key_dim**-0.5, k))
-    return [q, k, v.unflatten(-1, (rule.value_heads, -1)), decay, beta]
+def _by_heads(parts: tuple[torch.Tensor, ...], heads: Heads) -> list[torch.Tensor]:
+    """q and k [T, K, 1, key_dim], v [T, K, V, value_dim], decay and factor [T, K, V]."""
+    q, k, v, *rest = parts
+    each = heads.value_heads // heads.key_heads
+    q, k = (x.unflatten(-1, (heads.key_heads, 1, -1)) for x in (q, k))
+    v = v.unflatten(-1, (heads.key_heads, each, -1))
+    return [q, k, v, *(x.unflatten(-1, (heads.key_heads, each)) for x in rest)]
 
 
-def _chunk(x: DeltaInputs, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The results and the matrix [B, heads, key_dim, value_dim] behind the tokens of `x`.
+def _chunk(
+    x: RuleInputs, matrix: torch.Tensor, written: Written
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The results and the matrix [B, K, V, key_dim, value_dim] behind the tokens of `x`.
 
-    With G the sums of decays, what token t writes beside its key is u_t = b_t (v_t - e^G_t S^T k_t
-    - sum over i < t of e^(G_t - G_i) (k_i k_t) u_i): linear equations, of a triangle.
+    A token's key is written with u_t: the result of t is e^G_t S^T q_t + the sum over i <= t of
+    e^(G_t - G_i) (k_i q_t) u_i, with G the sums of decays.
     """
     total = x.decay.cumsum(-1)
     grown = total.exp()[..., None]
     between = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
-    triangle = (x.beta[..., None] * (x.k @ x.k.transpose(2, 3)) * between).tril(-1)
-    right = x.beta[..., None] * (x.v - grown * (x.k @ matrix))
-    written = torch.linalg.solve_triangular(triangle, right, upper=False, unitriangular=True)
-    result = grown * (x.q @ matrix) + (x.q @ x.k.transpose(2, 3) * between) @ written
+    new = written(x, matrix, grown, between)
+    result = grown * (x.q @ matrix) + (x.q @ x.k.mT * between) @ new
     left = (total[..., -1:] - total).exp()[..., None]
-    return result, matrix * grown[:, :, -1:] + (x.k * left).transpose(2, 3) @ written
+    return result, matrix * grown[..., -1:, :] + x.k.mT @ (left * new)
+
+
+def _missing(
+    x: RuleInputs, matrix: torch.Tensor, grown: torch.Tensor, between: torch.Tensor
+) -> torch.Tensor:
+    """What the delta rule writes: u_t = b_t (v_t - e^G_t S^T k_t - sum over i < t of
+    e^(G_t - G_i) (k_i k_t) u_i), linear equations of a triangle."""
+    beta = x.factor[..., None]
+    triangle = (beta * (x.k @ x.k.mT) * between).tril(-1)
+    right = beta * (x.v - grown * (x.k @ matrix))
+    return torch.linalg.solve_triangular(triangle, right, upper=False, unitriangular=True)

@@ -1,0 +1,71 @@
+"""Prompts whose blocks stay in the cache for good: computed once, and then never free."""
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+from mindspore_serving.core.generation import FinishReason, SamplingParams
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.engine.sequence import Sequence
+
+SHARE = 0.5  # of the cache that pinned prompts may take
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The tokens with which prompts of this salt and adapter begin; `where` names them."""
+
+    where: str
+    ids: SequenceOf[int]
+    salt: str = ""
+    adapter: int = 0
+
+
+def pin(engine: Engine, beginnings: SequenceOf[Beginning]) -> int:
+    """Compute the full blocks of `beginnings` while nothing else runs, and keep them; how many
+    they are.  Raises StartError: they cannot be computed, or leave too little of the cache."""
+    if engine.runner.num_slots:
+        raise StartError(
+            "pinned_prompts are given, but the model has layers with a state, which is not pinned; "
+            "leave them out"
+        )
+    hashes = [_hashes(engine, one) for one in beginnings]
+    _check_room(engine, len({digest for own in hashes for digest in own}))
+    pinned: set[int] = set()
+    for one, own in zip(beginnings, hashes, strict=True):
+        if own:
+            _compute(engine, one, len(own) * engine.block_size)
+        blocks = [block for block in engine.pool.find(own) if block not in pinned]
+        engine.pool.share(blocks)
+        pinned.update(blocks)
+    return len(pinned)
+
+
+def _hashes(engine: Engine, one: Beginning) -> list[bytes]:
+    length = len(one.ids)
+    sequence = Sequence(list(one.ids), length, (0, 0, 0), salt=one.salt, adapter=one.adapter)
+    sequence.choose_table(engine.runner.rope_switch)
+    return sequence.hash_blocks(length // engine.block_size, engine.block_size)
+
+
+def _check_room(engine: Engine, count: int) -> None:
+    most = int(engine.num_blocks * SHARE)
+    longest = -(-engine.max_model_len // engine.block_size)
+    if count > most or count + longest > engine.num_blocks:
+        raise StartError(
+            f"pinned_prompts take {count} of the cache's {engine.num_blocks} blocks of "
+            f"{engine.block_size} tokens; expected at most {most}, and room for max_model_len="
+            f"{engine.max_model_len} beside them: raise kv_cache_memory, or lower max_model_len"
+        )
+
+
+def _compute(engine: Engine, one: Beginning, count: int) -> None:
+    params = SamplingParams(max_tokens=1, temperature=0.0)
+    try:
+        engine.add(one.where, one.ids[:count], params, cache_salt=one.salt, adapter=one.adapter)
+    except InvalidInputs as error:
+        raise StartError(f"{one.where}: {error}") from None
+    while engine.has_work:
+        for _, generated in engine.step():
+            if generated.finish_reason is FinishReason.ERROR:
+                raise StartError(f"{one.where} cannot be computed: {generated.stop_reason}")

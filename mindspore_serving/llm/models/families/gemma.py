@@ -1,0 +1,162 @@
+"""The Gemmas: Llama's blocks with norms on both sides, embeddings that are scaled.
+
+The fourth has larger heads in layers without a window, last layers that share the keys and values
+of others, and inputs of its own for each layer.  Knows no runtime.
+"""
+
+from dataclasses import replace
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models import layer_kinds
+from mindspore_serving.llm.models.architecture import (
+    OF_HEAD,
+    RMS,
+    RMS_PLUS_ONE,
+    Architecture,
+    Beside,
+    Config,
+    Experts,
+)
+from mindspore_serving.llm.models.config_types import size
+from mindspore_serving.llm.models.families.llama import ATTENTION_BIASED, PLAIN, SANDWICH
+
+
+def _gemma(config: Config) -> Config:
+    hidden = size(config, "hidden_size")
+    act = config.get("hidden_activation") or config.get("hidden_act")
+    tanh = "gelu_pytorch_tanh"  # what the first Gemma's "gelu" means
+    return {
+        "embedding_multiplier": hidden**0.5,
+        "hidden_activation": tanh if act in (None, "gelu") else act,
+    }
+
+
+GEMMA_DEFAULTS = {"tie_word_embeddings": True, "head_dim": 256, "rms_norm_eps": 1e-6}
+GEMMA = Architecture(
+    norm=RMS_PLUS_ONE, read=_gemma, **ATTENTION_BIASED, defaults=GEMMA_DEFAULTS, fixed=PLAIN,
+    cut=True,
+)  # fmt: skip
+GEMMA2 = replace(
+    GEMMA,
+    names=SANDWICH,
+    defaults={
+        **GEMMA_DEFAULTS,
+        "query_pre_attn_scalar": 256,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 2,
+    },
+)
+GEMMA3 = replace(
+    GEMMA,
+    names=SANDWICH,
+    qk_norm=OF_HEAD,
+    defaults={
+        **GEMMA_DEFAULTS,
+        "query_pre_attn_scalar": 256,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+    },
+)
+
+
+def _gemma3_pictures(form: Architecture, config: Config) -> Architecture:
+    """A checkpoint of the text part alone may have the same class."""
+    if not config.get("vision_config"):
+        return form
+    count, window = size(config, "mm_tokens_per_image", default=256), config["sliding_window"]
+    if window < count:
+        raise StartError(
+            f"config.json has sliding_window {window}, expected at least the {count} tokens of a "
+            "picture (mm_tokens_per_image), which see one another"
+        )
+    return replace(form, has_pictures=True, sees_pictures_whole=True)
+
+
+def _gemma4(config: Config) -> Config:
+    count = size(config, "num_hidden_layers")
+    kinds = config.get("layer_types") or [
+        layer_kinds.SLIDING if (i + 1) % 6 else layer_kinds.FULL for i in range(count)
+    ]
+    words = size(config, "vocab_size_per_layer_input")
+    if config.get("hidden_size_per_layer_input") and words < size(config, "vocab_size"):
+        raise StartError(
+            f"config.json has vocab_size_per_layer_input {words}, expected at least vocab_size"
+        )
+    return {
+        **_gemma(config),
+        **_whole_heads(config, [i for i, kind in enumerate(kinds) if kind == layer_kinds.FULL]),
+        "num_experts": size(config, "num_experts") if config.get("enable_moe_block") else None,
+        "num_experts_per_tok": config.get("top_k_experts"),
+        "norm_topk_prob": True,
+        "layer_types": [*kinds[:-1], layer_kinds.FULL],  # whatever it says of the last one
+    }
+
+
+def _whole_heads(config: Config, layers: list[int]) -> Config:
+    """The heads of `layers`, those without a window: `per_layer_config` has them one by one."""
+    given = config.get("per_layer_config")
+    if given is None:
+        own = config.get("num_global_key_value_heads") if config["attention_k_eq_v"] else None
+        return {"num_global_key_value_heads": own}
+    found = {
+        (one.get("num_key_value_heads"), one.get("head_dim"))
+        for one in (given.get(str(layer)) or {} for layer in layers)
+    }
+    others = sorted(set(given) - set(map(str, layers)))
+    if len(found) > 1 or others:
+        raise StartError(
+            f"config.json has per_layer_config {given!r:.80}, expected the same for all layers "
+            "without a window, and nothing for others"
+        )
+    kv_heads, dim = found.pop() if found else (None, None)
+    return {"num_global_key_value_heads": kv_heads, "global_head_dim": dim}
+
+
+GEMMA4 = replace(
+    GEMMA,
+    norm=RMS,
+    names=replace(SANDWICH, scalar="layer_scalar"),
+    qk_norm=OF_HEAD,
+    value_norm=True,
+    experts=Experts(
+        router="router.proj", prefix="experts", joined=("gate_up_proj", "down_proj"),
+        joined_rows=True, beside=Beside(),
+    ),
+    read=_gemma4,
+    cut=False,
+    fixed={**PLAIN, "use_bidirectional_attention": (False, "vision")},  # of pictures alone
+    defaults={
+        **GEMMA_DEFAULTS,
+        "attention_multiplier": 1.0,
+        "attention_k_eq_v": False,
+        "global_head_dim": 512,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262144,
+        "sliding_window": 512,
+        "max_position_embeddings": 131072,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional", "partial_rotary_factor": 0.25,
+                "rope_theta": 1_000_000.0,
+            },
+            "sliding_attention": {"rope_theta": 10_000.0},
+        },
+    },
+)  # fmt: skip
+
+ROWS: dict[str, Architecture] = {
+    "GemmaForCausalLM": GEMMA,
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
+    "Gemma3ForConditionalGeneration": replace(GEMMA3, variant=_gemma3_pictures),
+    "Gemma4ForCausalLM": GEMMA4,
+    "Gemma4ForConditionalGeneration": GEMMA4,
+}

@@ -1,0 +1,173 @@
+"""The process of agent 0, which starts the others: loads the MindIR files of a model, and computes
+the steps of one engine after the other until its parent ends."""
+
+import argparse
+import json
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from mindspore_serving import log
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.isolation.frames import receive, send
+from mindspore_serving.isolation.lifeline import end_with
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.messages import (
+    Beat,
+    Compute,
+    Computed,
+    Failed,
+    Message,
+    Offer,
+    Ready,
+    Refused,
+    decode_to_rank,
+    encode,
+)
+from mindspore_serving.llm.parallel.runner import open_ranks
+from mindspore_serving.llm.runtimes import open_rank, open_runner
+from mindspore_serving.llm.runtimes.agents import agents_address, is_ours
+from mindspore_serving.llm.step import Runner, RunnerLost
+
+BEAT_SECONDS = 1.0
+SEND_SECONDS = 60.0  # for an engine to read its logits
+RUNTIME = "mindir"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for name in ("--size", "--report", "--lifeline"):
+        parser.add_argument(name, type=int, required=True)
+    for name in ("--directory", "--options"):
+        parser.add_argument(name, required=True)
+    arguments = parser.parse_args()
+    end_with(arguments.lifeline)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the script decides when it ends
+    with socket.socket(fileno=arguments.report) as report:
+        try:
+            _run(Path(arguments.directory), arguments.size, json.loads(arguments.options), report)
+        except Exception as error:
+            if not isinstance(error, ServingError):
+                log.error("agent 0 failed", exc_info=True)
+            with suppress(OSError):
+                send(report, encode(Failed(str(error) or repr(error))))
+    return 1
+
+
+def _run(directory: Path, size: int, options: dict[str, object], report: socket.socket) -> None:
+    """Ends only by an error."""
+    config = EngineConfig(**options, pipeline_parallel=size)  # type: ignore[arg-type]
+    with _bound(directory) as listener:
+        runner = _open(directory, config, lambda rank: send(report, encode(Ready(rank))))
+        try:
+            listener.listen()
+            _Serving(listener, runner).run()
+        finally:
+            runner.close()
+
+
+@contextmanager
+def _bound(directory: Path) -> Iterator[socket.socket]:
+    """A socket that engines cannot reach yet.  Raises StartError if the model has agents."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(agents_address(directory))
+        except OSError as error:
+            raise StartError(f"the model in {directory} has agents already: {error}") from error
+        yield listener
+
+
+def _open(directory: Path, config: EngineConfig, on_ready: Callable[[int], None]) -> Runner:
+    if config.num_ranks > 1:
+        return open_ranks(directory, RUNTIME, config, open_rank, on_ready)
+    runner = open_runner(directory, RUNTIME, config)
+    on_ready(0)
+    return runner
+
+
+class _Serving:
+    """Steps of one engine at a time; others are refused."""
+
+    def __init__(self, listener: socket.socket, runner: Runner) -> None:
+        self._listener = listener
+        self._runner = runner
+        self._engine: socket.socket | None = None
+
+    def run(self) -> None:
+        """Raises RunnerLost when a rank has ended."""
+        while True:
+            waited = [self._listener, *([self._engine] if self._engine else [])]
+            ready = select.select(waited, [], [])[0]
+            if self._engine in ready:
+                self._answer_or_leave(self._engine)
+            if self._listener in ready:
+                self._accept()
+
+    def _accept(self) -> None:
+        stream, _ = self._listener.accept()
+        stream.settimeout(SEND_SECONDS)
+        if self._engine is not None or not is_ours(stream):
+            with stream, suppress(OSError):
+                send(stream, encode(Failed("another engine uses them")))
+            return
+        self._engine, runner = stream, self._runner
+        sizes = (runner.block_size, runner.num_blocks, runner.vocab_size, runner.max_model_len)
+        with suppress(OSError):
+            send(stream, encode(Offer(*sizes)))
+
+    def _answer_or_leave(self, engine: socket.socket) -> None:
+        try:
+            if (frame := receive(engine)) is not None:
+                send(engine, encode(self._answer(engine, frame)))
+                return
+        except RunnerLost as error:
+            with suppress(OSError):
+                send(engine, encode(Failed(str(error))))
+            raise
+        except OSError as error:
+            log.warning("the engine has left: %s", error)
+        engine.close()
+        self._engine = None
+
+    def _answer(self, engine: socket.socket, frame: bytes) -> Message:
+        message = decode_to_rank(frame)
+        assert isinstance(message, Compute)
+        with _beating(engine):
+            try:
+                logits = self._runner.run(message.step())
+            except RunnerLost:
+                raise
+            except ServingError as error:
+                return Refused(str(error))
+        return Computed(np.ascontiguousarray(logits).tobytes())
+
+
+@contextmanager
+def _beating(engine: socket.socket) -> Iterator[None]:
+    """Tell the engine from time to time that the step goes on."""
+    done = threading.Event()
+
+    def beat() -> None:
+        with suppress(OSError):
+            while not done.wait(BEAT_SECONDS):
+                send(engine, encode(Beat()))
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

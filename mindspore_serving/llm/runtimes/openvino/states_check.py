@@ -1,0 +1,160 @@
+"""Small cases of the operations with a state, compared with plain arithmetic once per process.
+
+The operations are private to OpenVINO: a version that computes otherwise is refused.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+from openvino import opset13 as opset
+from openvino.op import Parameter
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.state_rules import LENGTH_EPS, Heads
+from mindspore_serving.llm.runtimes.openvino.nodes import Node
+from mindspore_serving.llm.runtimes.openvino.states import (
+    SLOTS_PER_ROW,
+    STATE_INPUTS,
+    Ints,
+    convolution,
+    delta_rule,
+    fill,
+    selective_scan,
+)
+from mindspore_serving.llm.step import Row, StateSlots
+
+TOLERANCE = {"f32": 1e-5, "bf16": 3e-2}
+HEADS = Heads(key_heads=2, value_heads=4, key_dim=16, value_dim=8)
+LOG_RATE, SKIP = np.array([[[-1, 0, 1, 2]], [[1, 2, 3, 4]]], np.float32)  # of the scan
+WIDTH = 3  # of the convolution
+ROWS = (  # of one sequence: a piece with a state kept amid it, and one after it
+    Row([0] * 5, 0, (), 0, state=StateSlots(-1, 0, 1, 3)),
+    Row([0] * 2, 5, (), 0, state=StateSlots(0, 0)),
+    Row([0] * 2, 3, (), 0, state=StateSlots(1, 2)),  # the last two of the first again
+)
+NUM_SLOTS = 3
+
+
+@cache
+def check_states(precision: str) -> None:
+    """Raises StartError naming the version if an operation is missing or computes otherwise, in a
+    model that computes in `precision`."""
+    try:
+        error = _largest_error(precision)
+    except Exception as cause:  # the library's errors have no type of their own
+        raise StartError(_message(f"are refused: {str(cause).splitlines()[0]}")) from cause
+    if not error < TOLERANCE[precision]:
+        raise StartError(_message(f"are off by {error:.1e}"))
+
+
+def _message(what: str) -> str:
+    return (
+        f"openvino {ov.__version__}: its operations with a state, which are private and change "
+        f"between releases, {what}; install openvino 2026.4, or take the torch runtime"
+    )
+
+
+def _largest_error(precision: str) -> float:
+    random = np.random.default_rng(0)
+    widths = (HEADS.keys, HEADS.keys, HEADS.values)
+    q, k, v = (random.standard_normal((7, width), np.float32) for width in widths)
+    falls, beta = (
+        -random.random((7, HEADS.value_heads), np.float32),
+        random.random((7, 4), np.float32),
+    )
+    kernel = random.standard_normal((v.shape[1], 1, WIDTH), np.float32)
+    inputs = {"q": q, "k": k, "v": v, "decay": falls, "beta": beta}
+    compiled = _compiled(inputs, kernel, precision)
+    request, tables = compiled.create_infer_request(), []
+    for name in ("conv", "delta", "scan"):  # the plugin chooses their type
+        port = compiled.input(name)
+        shape = [NUM_SLOTS + 2, *(size.get_length() for size in list(port.partial_shape)[1:])]
+        tables.append(np.zeros(shape, f"u{port.element_type.size}"))
+        request.set_tensor(name, ov.Tensor(tables[-1], ov.Shape(shape), port.element_type))
+    wanted = (_convolved(v, kernel), _ruled(*inputs.values()), _scanned(q, k, v, beta))
+    errors = []
+    for row in ROWS:
+        new = slice(row.start, row.start + len(row.tokens))
+        for name, array in {**_step(row), **{n: x[new] for n, x in inputs.items()}}.items():
+            request.set_tensor(name, ov.Tensor(np.ascontiguousarray(array)))
+        request.infer()
+        for index, whole in enumerate(wanted[: len(compiled.outputs)]):
+            found = request.get_output_tensor(index).data
+            errors.append(float(np.abs(found - whole[new]).max() / np.abs(whole).max()))
+    return max(errors)
+
+
+def _step(row: Row) -> dict[str, Ints]:
+    shapes = {"state_slots": SLOTS_PER_ROW, "state_past": 1, "state_intervals": 1}
+    arrays = {name: np.zeros(size, np.int32) for name, size in shapes.items()}
+    fill(arrays, [row], NUM_SLOTS)
+    arrays["state_begins"] = np.array([0, SLOTS_PER_ROW], np.int32)
+    arrays["subsequence_begins"] = np.array([0, len(row.tokens)], np.int32)
+    return arrays
+
+
+def _compiled(inputs: Mapping[str, npt.NDArray[np.float32]], kernel: Any, precision: str) -> Any:
+    nodes: dict[str, Node] = {}
+
+    def parameter(name: str, kind: Any, *shape: int) -> Node:
+        node = nodes[name] = Parameter(kind, ov.PartialShape(list(shape)))
+        node.output(0).get_tensor().set_names({name})
+        return node
+
+    parts = tuple(parameter(name, ov.Type.f32, -1, x.shape[1]) for name, x in inputs.items())
+    step = {x: parameter(x, ov.Type.i32, -1) for x in ("subsequence_begins", *STATE_INPUTS)}
+    tables = (
+        parameter("conv", ov.Type.f32, -1, kernel.shape[0], WIDTH),
+        *(
+            parameter(name, ov.Type.f32, -1, HEADS.value_heads, HEADS.value_dim, HEADS.key_dim)
+            for name in ("delta", "scan")
+        ),
+    )
+    none = opset.constant(np.zeros(0, np.float32))
+    results = [convolution(parts[2], tables[0], (opset.constant(kernel), none), step)]
+    if precision == "f32":  # in which alone these are computed: see `options.with_matrices`
+        q, k, v, _, beta = parts
+        vectors = (opset.constant(LOG_RATE), opset.constant(SKIP))
+        results.append(delta_rule(parts, tables[1], HEADS, step))
+        results.append(selective_scan((v, k, q, beta), vectors, tables[2], HEADS, step=step))
+    model = ov.Model([opset.result(x) for x in results], list(nodes.values()), "states")
+    return ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
+
+
+def _convolved(x: Any, kernel: Any) -> Any:
+    past = np.concatenate([np.zeros((WIDTH - 1, x.shape[1]), np.float32), x])
+    return sum(past[i : i + len(x)] * kernel[:, 0, i] for i in range(WIDTH))
+
+
+def _ruled(q: Any, k: Any, v: Any, falls: Any, beta: Any) -> Any:
+    """By the definition, token by token."""
+    each = HEADS.value_heads // HEADS.key_heads
+    heads = [x.reshape(len(x), HEADS.key_heads, -1).repeat(each, 1) for x in (q, k)]
+    q, k = (x / np.sqrt((x * x).sum(-1, keepdims=True) + LENGTH_EPS) for x in heads)
+    v = v.reshape(len(v), HEADS.value_heads, -1)
+    state = np.zeros((HEADS.value_heads, HEADS.key_dim, HEADS.value_dim))
+    found = []
+    for t in range(len(v)):
+        state = state * np.exp(falls[t])[:, None, None]
+        missing = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
+        state = state + np.einsum("hk,hv->hkv", k[t], missing)
+        found.append(np.einsum("hkv,hk->hv", state, q[t]) * HEADS.key_dim**-0.5)
+    return np.stack(found).reshape(len(v), -1)
+
+
+def _scanned(c: Any, b: Any, x: Any, steps: Any) -> Any:
+    """The same of the selective scan."""
+    each = HEADS.value_heads // HEADS.key_heads
+    b, c = (part.reshape(len(part), HEADS.key_heads, -1).repeat(each, 1) for part in (b, c))
+    x = x.reshape(len(x), HEADS.value_heads, -1)
+    state = np.zeros((HEADS.value_heads, HEADS.key_dim, HEADS.value_dim))
+    found = []
+    for t in range(len(x)):
+        state = state * np.exp(-np.exp(LOG_RATE[0]) * steps[t])[:, None, None]
+        state = state + np.einsum("hk,hv->hkv", b[t], steps[t][:, None] * x[t])
+        found.append(np.einsum("hkv,hk->hv", state, c[t]) + SKIP[0][:, None] * x[t])
+    return np.stack(found).reshape(len(x), -1)

@@ -1,0 +1,53 @@
+"""A checkpoint's tensors as PyTorch has them."""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+
+Tensor: TypeAlias = torch.Tensor
+STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class Weights:
+    """A checkpoint's tensors on the device, by name; each is converted at its first use."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> None:
+        self._checkpoint = checkpoint
+        self._dtype = dtype
+        self._device = device
+        self._loaded: dict[str, Tensor] = {}
+
+    def has(self, name: str) -> bool:
+        return self._checkpoint.has(name)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The same tensor every time.  Raises StartError naming a missing one."""
+        weight = self._loaded.get(name)
+        if weight is None:
+            weight = self._loaded[name] = self._load(name)
+        return weight
+
+    def clear(self) -> None:
+        self._loaded.clear()
+
+    def names(self) -> dict[Tensor, str]:
+        """Of what has been used."""
+        return {weight: name for name, weight in self._loaded.items()}
+
+    def f32(self, name: str) -> npt.NDArray[np.float32]:
+        """The tensor as it is in the checkpoint."""
+        return self._checkpoint.f32(name)
+
+    def _load(self, name: str) -> Tensor:
+        stored, _, bits = self._checkpoint.raw(name)
+        if stored in STORED:
+            # A copy: the mapped file is read-only, which a tensor cannot be.
+            signed = np.int32 if stored == "F32" else np.int16
+            weight = torch.from_numpy(np.array(bits).view(signed)).view(STORED[stored])
+        else:
+            weight = torch.from_numpy(np.array(self._checkpoint.f32(name)))
+        return weight.to(self._device, self._dtype)

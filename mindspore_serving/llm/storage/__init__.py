@@ -1,0 +1,1 @@
+"""The prefix cache on disk: blocks of keys and values as files."""

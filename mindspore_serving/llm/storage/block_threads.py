@@ -1,0 +1,79 @@
+"""The threads that read and write the files of blocks, so that no step waits for a disk."""
+
+import threading
+import time
+from queue import SimpleQueue
+
+from mindspore_serving import log
+from mindspore_serving.llm.storage.block_files import BlockFiles
+
+MOST_WAITING = 64 << 20  # bytes in memory that are to be written
+
+
+class BlockThreads:
+    """One reads `files`, one writes them.  `found` gets what was read: the block's digest, and its
+    contents or None."""
+
+    def __init__(self, files: BlockFiles) -> None:
+        self.files = files
+        self.found: SimpleQueue[tuple[bytes, memoryview | None]] = SimpleQueue()
+        self.num_read = self.num_written = 0  # blocks
+        self._num_given = self._num_done = 0  # to write, and of these written or not to be written
+        self._most = max(1, MOST_WAITING // files.file_bytes)
+        self._reads: SimpleQueue[bytes | None] = SimpleQueue()
+        self._writes: SimpleQueue[tuple[bytes, memoryview] | None] = SimpleQueue()
+        self._is_closed = False
+        self._is_failing = False
+        self._threads = [
+            threading.Thread(target=run, name=f"prefix cache {name}", daemon=True)
+            for name, run in (("reads", self._read), ("writes", self._write))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `write` may be called."""
+        return self._num_given - self._num_done < self._most
+
+    @property
+    def is_writing(self) -> bool:
+        return self._num_done < self._num_given
+
+    def read(self, digest: bytes) -> None:
+        self._reads.put(digest)
+
+    def write(self, digest: bytes, content: memoryview) -> None:
+        self._num_given += 1
+        self._writes.put((digest, content))
+
+    def close(self, seconds: float) -> None:
+        """Write what waits, for so many seconds at most, and end."""
+        deadline = time.monotonic() + seconds
+        self._reads.put(None)
+        self._writes.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._is_closed = True
+        if any(thread.is_alive() for thread in self._threads):
+            log.warning("not all blocks of the prefix cache were written in %g s", seconds)
+
+    def _read(self) -> None:
+        for digest in iter(self._reads.get, None):
+            content = self.files.read(digest)
+            self.num_read += content is not None
+            self.found.put((digest, content))
+
+    def _write(self) -> None:
+        for digest, content in iter(self._writes.get, None):
+            if self._is_closed:
+                return
+            try:
+                self.files.write(digest, content)
+                self.num_written += 1
+                self._is_failing = False
+            except OSError as error:
+                if not self._is_failing:  # a full disk: one line, not one for each block
+                    log.warning("a block of the prefix cache cannot be written: %s", error)
+                self._is_failing = True
+            self._num_done += 1

@@ -1,0 +1,21 @@
+"""The commands that docs/engines.md shows."""
+
+import shlex
+
+from tests.test_readme import blocks
+
+PAGE = "docs/engines.md"
+
+
+def commands(name: str) -> list[list[str]]:
+    """The arguments of each `mindspore-serving NAME`."""
+    text = "".join(block.text for block in blocks(PAGE) if not block.language)
+    found = [shlex.split(line) for line in text.replace("\\\n", " ").splitlines()]
+    return [words[2:] for words in found if words[:2] == ["mindspore-serving", name]]
+
+
+def in_place(words: list[str], places: dict[str, str]) -> list[str]:
+    """`words` with the texts of `places` in place of what the page has."""
+    for shown, real in places.items():
+        words = [word.replace(shown, real) for word in words]
+    return words

@@ -1,0 +1,246 @@
+"""Blocks of prompts on disk: an engine finds what another one has computed, and nothing else."""
+
+from collections import Counter
+
+import pytest
+
+from mindspore_serving import log
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine import disk_cache
+from mindspore_serving.llm.engine.disk_cache import DiskCache
+from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes.toy import ToyRunner
+from mindspore_serving.llm.storage.block_files import BlockFiles, open_directory
+from mindspore_serving.llm.storage.block_threads import BlockThreads
+from mindspore_serving.llm.storage.opening import open_blocks
+from tests.llm.toy_answers import continuation
+from tests.waiting import PATIENCE, eventually
+
+BLOCK = 4
+PROMPT = list(range(42))  # ten full blocks, and two tokens
+FULL = len(PROMPT) // BLOCK * BLOCK
+MOST = 1 << 20
+
+
+class Counting(ToyRunner):
+    """Counts how often each position of a prompt is computed."""
+
+    def __init__(self, num_blocks=64):
+        super().__init__(num_blocks, BLOCK)
+        self.computed = Counter()
+
+    def run(self, step):
+        for row in step.rows:
+            self.computed.update(range(row.start, row.start + len(row.tokens)))
+        return super().run(step)
+
+
+def make(directory, most=MOST, num_blocks=64, model=b"model", threads=BlockThreads):
+    config = EngineConfig(max_num_seqs=16, max_num_batched_tokens=16, block_size=BLOCK)
+    engine = Engine(Counting(num_blocks), None, config)
+    files = BlockFiles(open_directory(directory), model, engine.runner.block_bytes, most)
+    engine.keep_blocks(DiskCache(engine.runner, engine.pool, threads(files)))
+    return engine
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """However busy the machine is."""
+    monkeypatch.setattr(disk_cache, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(disk_cache, "CLOSING_SECONDS", PATIENCE)
+
+
+def ask(engine, prompts, **options):
+    """The answers, and how many tokens of each prompt were in the cache."""
+    params = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
+    for index, prompt in enumerate(prompts):
+        engine.add(f"{index}", prompt, params, **options)
+    said, cached = [[] for _ in prompts], [0] * len(prompts)
+    while engine.has_work:
+        for name, one in engine.step():
+            said[int(name)] += one.token_ids
+            if one.finish_reason is not None:
+                cached[int(name)] = one.num_cached_tokens
+    return said, cached
+
+
+def restarted(engine, directory, **options):
+    engine.close()
+    return make(directory, **options)
+
+
+@pytest.fixture
+def warnings_logged(monkeypatch):
+    found = []
+    monkeypatch.setattr(log, "warning", lambda text, *args: found.append(text % args))
+    return found
+
+
+def test_after_a_restart_a_prompt_computes_only_its_last_block(tmp_path):
+    first = make(tmp_path)
+    said, cached = ask(first, [PROMPT])
+    assert cached == [0]
+    second = restarted(first, tmp_path)
+    assert ask(second, [PROMPT]) == (said, [FULL])
+    assert said == [continuation(PROMPT, 3, 128)]
+    assert set(second.runner.computed) == set(range(FULL, len(PROMPT) + 2))
+    stats = second.stats()
+    assert stats.num_disk_hits == FULL
+    assert stats.num_disk_bytes_read > FULL * 8
+    second.close()
+
+
+def test_prompts_that_come_together_read_what_they_share_once(tmp_path):
+    first = make(tmp_path)
+    said, _ = ask(first, [PROMPT])
+    second = restarted(first, tmp_path)
+    assert ask(second, [PROMPT] * 8 + [[*PROMPT[:22], 99]]) == (
+        [*said * 8, continuation([*PROMPT[:22], 99], 3, 128)],
+        [FULL] * 8 + [20],
+    )
+    assert second.stats().num_disk_hits == FULL
+    second.close()
+
+
+def test_a_prompt_reads_no_further_than_it_is_known(tmp_path):
+    first = make(tmp_path)
+    ask(first, [PROMPT[:22]])
+    second = restarted(first, tmp_path)
+    assert ask(second, [PROMPT]) == ([continuation(PROMPT, 3, 128)], [20])
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [({"cache_salt": "mine"}, FULL), ({"cache_salt": "yours"}, 0), ({}, 0)],
+)
+def test_only_the_same_salt_finds_a_prompt(tmp_path, options, found):
+    first = make(tmp_path)
+    ask(first, [PROMPT], cache_salt="mine")
+    second = restarted(first, tmp_path)
+    assert ask(second, [PROMPT], **options)[1] == [found]
+    second.close()
+
+
+def test_prompts_of_adapters_are_kept_in_memory_alone(tmp_path):
+    engine = make(tmp_path)
+    said, _ = ask(engine, [PROMPT], adapter=1)
+    assert ask(engine, [PROMPT], adapter=1) == (said, [FULL])
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_model_finds_nothing(tmp_path):
+    first = make(tmp_path)
+    ask(first, [PROMPT])
+    second = restarted(first, tmp_path, model=b"other")
+    assert ask(second, [PROMPT])[1] == [0]
+    second.close()
+
+
+def test_blocks_that_leave_the_cache_are_found_again(tmp_path):
+    engine = make(tmp_path, num_blocks=16)
+    said, _ = ask(engine, [PROMPT])
+    for start in (50, 60, 70):
+        ask(engine, [list(range(start, start + 50))])
+    eventually(lambda: engine.stats().num_disk_bytes_written > 0)
+    assert ask(engine, [PROMPT]) == (said, [FULL])
+    assert engine.stats().num_disk_hits > 0
+    engine.close()
+
+
+def test_while_nothing_is_to_be_computed_blocks_are_written(tmp_path):
+    engine = make(tmp_path)
+    assert engine.rest() is None
+    ask(engine, [PROMPT])
+    eventually(lambda: engine.rest() is None)
+    assert len(list(tmp_path.iterdir())) == 11  # with that of the answer
+    other = make(tmp_path)  # at the same time
+    assert ask(other, [PROMPT])[1] == [FULL]
+    engine.close()
+    other.close()
+
+
+def test_a_damaged_block_is_computed_and_its_file_goes(tmp_path, warnings_logged):
+    first = make(tmp_path)
+    said, _ = ask(first, [PROMPT])
+    first.close()
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    second = make(tmp_path)
+    assert ask(second, [PROMPT]) == (said, [0])
+    assert "is damaged" in warnings_logged[0]
+    eventually(lambda: len(list(tmp_path.iterdir())) == 1)  # that of the answer
+    third = restarted(second, tmp_path)
+    assert ask(third, [PROMPT]) == (said, [FULL])  # written anew
+    third.close()
+
+
+def test_the_files_of_a_flood_of_prompts_stay_within_the_bound(tmp_path):
+    engine = make(tmp_path, most=1000, num_blocks=16)
+    for start in range(0, 100, 3):
+        ask(engine, [list(range(start, start + 26))])
+    engine.close()
+    assert 0 < sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1000
+
+
+class Silent(BlockThreads):
+    """A disk that never answers."""
+
+    def read(self, digest):
+        pass
+
+
+def test_a_disk_that_does_not_answer_delays_prompts_only_once(
+    tmp_path, monkeypatch, warnings_logged
+):
+    monkeypatch.setattr(disk_cache, "PATIENCE", 0.02)
+    first = make(tmp_path)
+    said, _ = ask(first, [PROMPT])
+    second = restarted(first, tmp_path, threads=Silent)
+    assert ask(second, [PROMPT]) == (said, [0])
+    assert ask(second, [[*PROMPT[:8], 1]])[1] == [8]
+    assert len(warnings_logged) == 1
+    second.close()
+
+
+def test_others_are_computed_while_a_prompt_waits_for_the_disk(tmp_path):
+    first = make(tmp_path)
+    ask(first, [PROMPT])
+    second = restarted(first, tmp_path, threads=Silent)
+    params = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
+    second.add("waits", PROMPT, params)
+    second.add("other", [7, 8, 9], params)
+    found = [name for _ in range(3) for name, _ in second.step()]
+    assert found == ["other"] * 3
+    second.abort("waits")
+    while second.has_work:
+        second.step()
+    second.close()
+
+
+def test_a_cancelled_prompt_leaves_nothing_in_use(tmp_path):
+    first = make(tmp_path)
+    said, _ = ask(first, [PROMPT])
+    second = restarted(first, tmp_path)
+    second.add("0", PROMPT, SamplingParams(max_tokens=3))
+    second.abort("0")
+    second.step()
+    assert ask(second, [PROMPT]) == (said, [FULL])
+    assert second.stats().num_free_blocks == second.num_blocks
+    second.close()
+
+
+def test_what_cannot_keep_blocks_on_disk_is_refused(tmp_path):
+    config = EngineConfig(prefix_cache_dir=str(tmp_path))
+    with pytest.raises(StartError, match="runtime 'mindir' has no prefix_cache_dir, expected one"):
+        open_runner(tmp_path, "mindir", config)
+    with pytest.raises(StartError, match="has layers with a state"):
+        open_blocks(tmp_path, "toy", config, ToyRunner(num_slots=3))
+    with pytest.raises(InvalidInputs, match="needs enable_prefix_caching"):
+        EngineConfig(prefix_cache_dir=str(tmp_path), enable_prefix_caching=False)
+    with pytest.raises(InvalidInputs, match="cut over 2 ranks"):
+        EngineConfig(prefix_cache_dir=str(tmp_path), tensor_parallel=2)

@@ -1,0 +1,66 @@
+"""The prefix cache on disk with real runtimes: a model that is opened again computes only what it
+has not seen, and says the same; another model finds nothing."""
+
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from mindspore_serving.llm import LLM, SamplingParams
+from mindspore_serving.llm.engine import disk_cache
+from tests.llm import checkpoints
+from tests.waiting import PATIENCE
+
+PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+OPTIONS = {"dtype": "f32", "num_threads": 1, "kv_cache_memory": 4 << 20, "max_model_len": 256}
+BLOCK = 32
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return checkpoints.build("llama", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """However busy the machine is."""
+    monkeypatch.setattr(disk_cache, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(disk_cache, "CLOSING_SECONDS", PATIENCE)
+
+
+def ask(directory, runtime, cache, **options):
+    """The answer to a long prompt, and how many of its tokens came from disk."""
+    prompt = list(checkpoints.prompts(1, seed=1, longest=60)[0] * 4)[:150]
+    with LLM(directory, runtime, prefix_cache_dir=str(cache), **{**OPTIONS, **options}) as llm:
+        (answer,) = llm.generate([prompt], PARAMS, False)
+        return answer.outputs[0].token_ids, llm.stats().num_disk_hits
+
+
+@pytest.mark.parametrize(
+    ("runtime", "kv_cache_dtype"),
+    [
+        ("openvino", "f32"),
+        ("openvino", "u8"),
+        pytest.param("torch", "f32", marks=pytest.mark.torch),
+        pytest.param("torch", "bf16", marks=pytest.mark.torch),
+    ],
+)
+def test_a_model_that_is_opened_again_reads_what_it_has_computed(
+    directory, tmp_path, runtime, kv_cache_dtype
+):
+    options = {"kv_cache_dtype": kv_cache_dtype}
+    said, found = ask(directory, runtime, tmp_path, **options)
+    assert found == 0
+    assert ask(directory, runtime, tmp_path, **options) == (said, 128)
+
+
+def test_a_changed_checkpoint_or_another_cache_finds_nothing(directory, tmp_path):
+    model = shutil.copytree(directory, tmp_path / "model")
+    ask(model, "openvino", tmp_path / "cache")
+    assert ask(model, "openvino", tmp_path / "cache", kv_cache_dtype="f16")[1] == 0
+    (path,) = model.glob("*.safetensors")
+    tensors = load_file(path)
+    tensors["model.norm.weight"][0] += 1
+    save_file(tensors, path, {"format": "pt"})
+    assert ask(model, "openvino", tmp_path / "cache")[1] == 0
+    assert ask(model, "openvino", tmp_path / "cache")[1] == 128
