@@ -145,9 +145,9 @@ def test_the_more_urgent_of_two_that_wait_runs_first(calls: Calls) -> None:
     with streaming(calls, max_tokens=most) as first:
         first.recv(1)
         with streaming(calls, max_tokens=most, priority=5) as later:
-            eventually(lambda: row(calls)["engine"]["num_waiting"] == 1)
+            eventually(lambda: row(calls)["engine"].get("num_waiting", 0) == 1)
             with streaming(calls, max_tokens=1, priority=-5) as urgent:
-                eventually(lambda: row(calls)["engine"]["num_waiting"] == 2)
+                eventually(lambda: row(calls)["engine"].get("num_waiting", 0) == 2)
                 first.close()
                 # The other one would take the only place for all of its tokens.
                 assert urgent.recv(100).startswith(b"HTTP/1.1 200")

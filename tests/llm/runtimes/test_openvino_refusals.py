@@ -125,7 +125,7 @@ def test_a_truncated_checkpoint_is_refused(directory, tmp_path):
 
 
 def test_an_unknown_runtime_is_refused_with_the_known_ones(directory):
-    with pytest.raises(StartError, match="expected one of openvino, torch, mindspore, mindir, toy"):
+    with pytest.raises(StartError, match="openvino, torch, mindspore, mindir, agents, toy"):
         open_runner(directory, "tensorflow", CONFIG)
 
 
