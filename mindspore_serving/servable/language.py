@@ -56,7 +56,7 @@ def declare_llm(
     Args:
         path: the model's directory or GGUF file; relative to the servable's directory.  With the
             engine "openai" there is none.
-        runtime: what computes: "openvino", "torch", "mindspore" or "mindir".
+        runtime: what computes: "openvino", "torch", "mindspore", "mindir" or "agents".
         params: sampling parameters that a request does not give; `SamplingParams()` if None.
         engine: what schedules and computes: "ours", or one that is installed in the worker's
             environment: "vllm", "llama.cpp", "genai"; or "openai", another server, whose `url`
