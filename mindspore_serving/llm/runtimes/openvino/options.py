@@ -25,6 +25,7 @@ CACHE_PRECISIONS = {
     ("f32", "f16"): "f16",
     ("f32", "u8"): "u8",
 }
+WITHOUT_VNNI = ("SSE41", "AVX", "AVX2")  # limits under which the plugin's integer kernels fail
 WITH_BF16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2")  # in names of instruction sets
 
 
@@ -58,7 +59,8 @@ class PluginOptions:
         if group:
             # One that does not divide the weights' group switches the integer kernels off.
             size = BY_ROWS if by_rows else str(group)
-            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0" if is_exact else size
+            is_limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in WITHOUT_VNNI
+            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0" if is_exact or is_limited else size
         return properties
 
 
