@@ -66,12 +66,12 @@ class Environments:
                 return  # by another process, meanwhile
             log.info("making the environment of %s in %s", plan.source, plan.target)
             shutil.rmtree(plan.target, ignore_errors=True)  # of one that was not finished
-            with _Bar(f"environment {plan.source.parent.name}") as bar:
+            with Bar(f"environment {plan.source.parent.name}") as bar:
                 for command in plan.commands():
                     self._run(command, plan, bar)
             (plan.target / _MADE).touch()
 
-    def _run(self, command: Sequence[str], plan: "_Plan", bar: "_Bar") -> None:
+    def _run(self, command: Sequence[str], plan: "_Plan", bar: "Bar") -> None:
         lines: deque[str] = deque(maxlen=200)
         with self._start(command, plan) as child:
             for line in child.stdout or ():
@@ -164,7 +164,7 @@ def failing_line(lines: Iterable[str]) -> str:
     return said[-1][:500] if said else ""
 
 
-class _Bar:
+class Bar:
     """How many packages have been found so far, and which step runs; nothing where stderr is no
     terminal."""
 
@@ -174,7 +174,7 @@ class _Bar:
         self._is_shown = self._stream.isatty()
         self._count = 0
 
-    def __enter__(self) -> "_Bar":
+    def __enter__(self) -> "Bar":
         return self
 
     def __exit__(self, *_: object) -> None:

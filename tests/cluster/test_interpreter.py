@@ -1,5 +1,6 @@
 """Which interpreters can run a worker, and what is said of the others."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving.cluster import interpreter
-from mindspore_serving.cluster.environment import Environments, failing_line
+from mindspore_serving.cluster.environment import Bar, Environments, failing_line
 from mindspore_serving.cluster.interpreter import PACKAGES, find_interpreter
 from mindspore_serving.errors import StartError
 from tests.e2e.interpreters import light_environment
@@ -128,6 +129,27 @@ async def test_the_failing_line_of_pip_is_shown_and_nothing_is_left(
     with pytest.raises(StartError, match="no-such-directory"):
         await Environments().make(str(tmp_path / "e"), sys.executable)
     assert not list(cache.glob("environments/*/.made"))
+
+
+@pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "file"])
+def test_a_bar_shows_at_a_terminal_how_many_packages_were_found(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    with Bar("environment e", stream) as bar:
+        for line in ("Collecting one", "  Using cached one", "Collecting two", "Installing both"):
+            bar.show(line)
+    shown = [one.strip() for one in stream.getvalue().split("\r") if one]
+    assert (
+        shown
+        == [
+            "environment e: 1 packages, Collecting one",
+            "environment e: 2 packages, Collecting two",
+            "environment e: 2 packages, Installing both",
+        ]
+        * is_terminal
+    )
 
 
 async def test_nothing_is_made_once_the_server_stops(tmp_path: Path) -> None:

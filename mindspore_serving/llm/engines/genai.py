@@ -167,6 +167,9 @@ class GenaiEngine:
             num_right_guesses=0,
         )
 
+    def rest(self) -> None:
+        """There is nothing that can wait."""
+
     def close(self) -> None:
         self._pipeline = None
 
