@@ -88,7 +88,9 @@ def _open(
         check_states(options.precision)
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
-    weights = Weights(checkpoint, options.precision, bits)
+    is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
+    is_exact = is_foreign and config.dtype == "f32"
+    weights = Weights(checkpoint, options.precision, bits, is_exact=is_exact)
     num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
     switches = bool(spec.rope.switch)
     sums = None if part.exchange is None else Sums(part.exchange)
@@ -106,8 +108,6 @@ def _open(
         checkpoint.release()  # what is needed of the file is decoded
     elif weights.group:
         map_now(weights.kept)  # the plugin makes no copy of integers
-    is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
-    is_exact = is_foreign and config.dtype == "f32"
     blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
     by_rows = not weights.is_grouped and any(block.is_int8 for block in blocks)
     found = options.properties(weights.group, is_exact=is_exact, by_rows=by_rows)

@@ -46,9 +46,17 @@ class Weights:
         checkpoint: the tensors.
         precision: "bf16" or "f32", what matrices are multiplied in.
         bits: 8 or 4 to quantise the matrices of a float checkpoint, None to take them as they are.
+        is_exact: no inputs are rounded to integers.
     """
 
-    def __init__(self, checkpoint: Checkpoint, precision: str, bits: int | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        precision: str,
+        bits: int | None = None,
+        *,
+        is_exact: bool = False,
+    ) -> None:
         self.group = 0  # the smallest group of inputs that shares a scale; 0 with no quantised one
         self.is_grouped = False  # a quantised matrix has more scales than one for each output
         self.widened: list[str] = []  # quantised matrices that became floats
@@ -59,6 +67,8 @@ class Weights:
         self._checkpoint = checkpoint
         self.precision = precision
         self._bits = bits
+        # Else the plugin multiplies no integers, so there is nothing to gain.
+        self._splits_minimums = precision == "f32" and not is_exact
         self._made: dict[tuple[str, str], Node] = {}
         self._orders: dict[str, Array] = {}
         self._minimums: dict[str, Node] = {}  # added to products by integers, [out, groups]
@@ -161,8 +171,7 @@ class Weights:
                 return self._unpacked(packed)
             if packed.group < packed.shape[1] and not packed.codebook:
                 packed = self._own(packed)
-            # In bfloat16 the plugin multiplies no integers, so there is nothing to gain.
-            if self.precision == "f32" and packed.minimums is not None:
+            if self._splits_minimums and packed.minimums is not None:
                 minimums = _minimums(packed)
                 self._minimums[name] = self._constant(minimums, minimums.shape, ov.Type.f32)
                 packed = replace(packed, minimums=None, centre=0)
