@@ -55,15 +55,40 @@ async def _forward(begin: Any, context: Context) -> AsyncIterator[bytes]:
         if not name.startswith(_OWN)
     ]
     upstream = begin(_messages(context), metadata=metadata, timeout=context.time_remaining())
+    has_begun = False
     try:
         async for message in upstream:
+            has_begun = True
             yield message
         context.set_trailing_metadata(tuple(await upstream.trailing_metadata()))
-    except grpc.aio.AioRpcError as error:
+    except grpc.aio.AioRpcError as failure:
+        error = failure
+        if error.code() is grpc.StatusCode.INTERNAL and not has_begun:
+            empty = begin(_no_messages(), metadata=metadata, timeout=context.time_remaining())
+            error = await _refusal(empty) or error
         trailing: Any = tuple(error.trailing_metadata() or ())
         await context.abort(error.code(), error.details() or "", trailing)
     finally:
         upstream.cancel()
+
+
+async def _refusal(empty: Any) -> grpc.aio.AioRpcError | None:
+    """Why the master refuses a call before it reads it, if it does; `empty` is one without a
+    message.  grpcio reports INTERNAL if it was about to send the message at that moment."""
+    try:
+        async for _ in empty:
+            pass
+    except grpc.aio.AioRpcError as error:
+        return None if error.code() is grpc.StatusCode.INVALID_ARGUMENT else error
+    finally:
+        empty.cancel()
+    return None
+
+
+async def _no_messages() -> AsyncIterator[bytes]:
+    nothing: tuple[bytes, ...] = ()
+    for message in nothing:
+        yield message
 
 
 async def _messages(context: Context) -> AsyncIterator[Any]:
