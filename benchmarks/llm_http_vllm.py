@@ -7,6 +7,7 @@ has two parts: prompts one at a time, with one token as their answer, and stream
 import asyncio
 import os
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from benchmarks.llm_http import DEADLINE, NAME, is_ready, prompts, serve_round, 
 from benchmarks.processes import free_ports, running
 
 SINGLES = 10  # prompts one at a time, in a round
+REST = 1.0  # seconds before each, in which the threads of the other engine stop waiting in a loop
 CACHE = 1 << 30  # bytes of keys and values
 SEQUENCES, STEP_TOKENS = 64, 2048
 OURS = (
@@ -54,6 +56,7 @@ def _round(ports: Sequence[int], seed: int, count: int) -> tuple[Pair, Pair, Pai
     singles: dict[int, list[float]] = {0: [], 1: []}
     for prompt in prompts(SINGLES, 10_000 + seed):
         for side in order:
+            time.sleep(REST)
             singles[side].append(asyncio.run(stream(ports[side], prompt, 1)).first)
     streams = {side: asyncio.run(serve_round(ports[side], seed, count)) for side in order}
     ours, theirs = streams[0], streams[1]
