@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -137,6 +138,7 @@ class NativeGrpcServer:
             else:
                 call = self._calls[call_id] = NativeCall(body, *details)
                 call.task = loop.create_task(self._answer(call_id, call, self._behaviors[method]))
+                call.task.add_done_callback(partial(self._end, call_id))  # also if it never begins
 
     async def _answer(self, call_id: int, call: NativeCall, behavior: Behavior) -> None:
         try:
@@ -155,9 +157,9 @@ class NativeGrpcServer:
             else:
                 text = _TOO_LARGE.format(len(response), self._largest)
                 self._fail(call_id, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-        finally:
-            del self._calls[call_id]
-            call.end()
+
+    def _end(self, call_id: int, _: object) -> None:
+        self._calls.pop(call_id).end()
 
     def _fail(
         self, call_id: int, status: grpc.StatusCode, details: str, trailing: Any = ()

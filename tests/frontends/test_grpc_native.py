@@ -1,5 +1,6 @@
 """The gRPC server on pygrpc-native: its calls end as those of grpcio's do."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -148,6 +149,19 @@ def test_a_call_that_its_client_cancels_is_cancelled_in_the_server(background):
         eventually(lambda: asked.is_cancelled)
         eventually(lambda: sum(served.responses.counts.values()))
         assert dict(served.responses.counts) == {("grpc", "CANCELLED"): 1}
+
+
+def test_a_call_whose_client_left_before_it_began_is_not_kept(background):
+    came = (0, 7, 0, message(), None, ((), "", None))
+    left = (1, 7, 0, None, None, None)
+    with serving(background) as served:
+
+        async def take_both() -> None:
+            served.server._on_events(asyncio.get_running_loop(), [came, left])
+
+        background.run(take_both())
+        eventually(lambda: not served.server._calls)
+        assert served.inference.calls == []
 
 
 def test_a_call_whose_deadline_passes_is_cancelled_in_the_server(background):
