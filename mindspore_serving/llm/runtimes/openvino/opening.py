@@ -104,10 +104,7 @@ def _open(
     model = build_model(ops, part)
     loading.reached(0.3)
     _tell_widened(weights, checkpoint, options)
-    if weights.integers:
-        checkpoint.release()  # what is needed of the file is decoded
-    elif weights.group:
-        map_now(weights.kept)  # the plugin makes no copy of integers
+    _let_go(checkpoint, weights)
     blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
     by_rows = not weights.is_grouped and any(block.is_int8 for block in blocks)
     found = options.properties(weights.group, is_exact=is_exact, by_rows=by_rows)
@@ -128,6 +125,14 @@ def _open(
     for adapter, one in changes.items():
         runner.load_adapter(adapter, one)
     return runner
+
+
+def _let_go(checkpoint: Checkpoint, weights: Weights) -> None:
+    """The pages of the file, unless the plugin computes with them."""
+    if weights.integers:
+        checkpoint.release()  # what is needed of the file is decoded
+    elif weights.group:
+        map_now(weights.kept)  # the plugin makes no copy of integers
 
 
 def build_model(ops: OpenVINOOps, part: Part) -> ov.Model:
