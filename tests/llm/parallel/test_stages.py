@@ -152,12 +152,12 @@ def test_a_stage_that_fails_in_a_step_ends_all_even_if_it_has_sent_nothing(llama
         step = Step((Row((5,), 0, (1,), 1),))
         runner.run(step)
         last._own.close()
-        group = runner._groups[1]
-        group.begin(2)
-        runner._groups[0].begin(2)
+        links = runner._links[1]
+        links.begin(2)
+        runner._links[0].begin(2)
         failing = runner._threads[1].submit(last.run, step)
         runner._threads[0].submit(runner.runners[0].run, step)
         with pytest.raises(ServingError, match="the runner is closed"):
             failing.result(PATIENCE)
-        assert group.num_exchanges
-        group.close()
+        assert links.has_exchanged
+        links.close()
