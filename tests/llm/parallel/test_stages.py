@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from mindspore_serving.errors import InvalidInputs, ServingError, StartError
+from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm import LLM, SamplingParams, runtimes
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import ring
@@ -138,11 +138,6 @@ def test_ranks_refuse_pictures_by_name(built, option):
     path = seeing.build(built, "llava", f"llava-{option}")
     with pytest.raises(StartError, match=f"{option} is 2, but vectors of pictures .* max_images=0"):
         LLM(path, "torch", **{option: 2})
-
-
-def test_both_ways_at_once_are_refused():
-    with pytest.raises(InvalidInputs, match="expected 1 for one of them: they cannot be combined"):
-        EngineConfig(tensor_parallel=2, pipeline_parallel=2)
 
 
 def test_a_stage_that_fails_in_a_step_ends_all_even_if_it_has_sent_nothing(llama):
