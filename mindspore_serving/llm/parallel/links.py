@@ -1,6 +1,7 @@
 """What connects a rank to all others: a socket for each, and memory that all share.
 
-A rank that has ended closes its sockets; one that is stopped counts no heartbeats.
+A rank that has ended closes its sockets; one that is stopped counts no heartbeats.  Who waits for a
+rank looks at the heartbeats of all: that one may wait for another.
 """
 
 import mmap
@@ -53,7 +54,7 @@ class Links:
         self._peers = peers
         whole = np.frombuffer(mmap.mmap(memory, 0), np.uint8)
         head = _head(self.size)
-        self._beats = whole[:head].view(np.uint64)[:: _LINE // 8]
+        self._beats = whole[: self.size * _LINE].view(np.uint64)[:: _LINE // 8]
         # [way, half, rank, bytes]
         self.parts: Bytes = whole[head:].reshape(WAYS, 2, self.size, PART_BYTES)
         timeout = struct.pack("@ll", int(LOOK_SECONDS), 0)
@@ -106,13 +107,16 @@ class Links:
             if tag is not None:
                 return tag
             os.sched_yield()
-        beats, silent = -1, 0.0
+        beats, silent = self._beats.copy(), np.zeros(self.size)  # [rank]
         while (tag := self._read(rank, peer, 0)) is None:  # LOOK_SECONDS have passed
-            now = int(self._beats[rank])
-            silent = silent + LOOK_SECONDS if now == beats else 0.0
-            beats = now
-            if 0 < self.patience <= silent:
-                raise RunnerLost(f"rank {rank} of {self.size} gave no heartbeat for {silent:g} s")
+            # Of all ranks, as this one may wait for another that is lost.
+            is_silent = self._beats == beats
+            is_silent[self.rank] = False
+            silent, beats = (silent + LOOK_SECONDS) * is_silent, self._beats.copy()
+            lost = int(silent.argmax())
+            if 0 < self.patience <= silent[lost]:
+                text = f"gave no heartbeat for {silent[lost]:g} s"
+                raise RunnerLost(f"rank {lost} of {self.size} {text}")
         return tag
 
     def _read(self, rank: int, peer: socket.socket, flags: int) -> bytes | None:

@@ -9,6 +9,7 @@ import pytest
 
 from mindspore_serving.llm.parallel.group import Group
 from mindspore_serving.llm.parallel.links import Links, create_memory
+from mindspore_serving.llm.parallel.processes import connect_ranks
 from mindspore_serving.llm.step import RunnerLost
 from tests.llm.rank_threads import links
 from tests.waiting import PATIENCE
@@ -75,6 +76,20 @@ def alone():
 def test_a_rank_without_heartbeats_is_lost(alone):
     with pytest.raises(RunnerLost, match="rank 1 of 2 gave no heartbeat for 2 s"):
         alone[0].meet(8)
+
+
+def test_a_rank_without_heartbeats_is_lost_to_one_that_waits_for_another():
+    """The other one waits for it: as in a ring, and in a stage of several ranks."""
+    memory, sockets = create_memory(3), connect_ranks(3)
+    first = Links(0, sockets[0], memory, patience=2.0)
+    last = Links(2, sockets[2], memory)
+    with pytest.raises(RunnerLost, match="rank 1 of 3 gave no heartbeat for 2 s"):
+        Group(first, range(0, 3, 2)).meet(8)
+    first.close()
+    last.close()
+    os.close(memory)
+    for one in sockets[1].values():
+        one.close()
 
 
 def test_a_rank_that_is_slow_and_has_heartbeats_is_waited_for(alone):
