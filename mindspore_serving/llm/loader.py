@@ -87,6 +87,7 @@ class Opened:
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             takes_images=self.tower is not None,
+            num_ranks=config.num_ranks,
             sampling=tuple(self.recommended.items()),
             **self._reading(),
             summary=self.describe() + self._tools_told(),
