@@ -22,6 +22,7 @@ OTHERS = {
 # The text parts of models with pictures: test_layouts compares descriptions and names of tensors.
 TEXT_PARTS = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Gemma3nForConditionalGeneration": "Gemma3nForCausalLM",
     "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
     "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
     "Mistral3ForConditionalGeneration": "Ministral3ForCausalLM",

@@ -106,7 +106,6 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-TEXT_PARTS = ("Gemma3", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # of models with pictures
 PUBLISHED = {
     "internlm": references.internlm,
     "internlm2": references.internlm2,
@@ -180,7 +179,7 @@ def _config(name: str) -> tuple[Any, str]:
             bos_token_id=1, eos_token_id=EOS,
         )  # fmt: skip
         return config, family
-    kind = family + ("TextConfig" if family in TEXT_PARTS else "Config")
+    kind = family + ("TextConfig" if family in architectures.TEXT_PARTS else "Config")
     known = getattr(transformers, kind)
     sizes = {key: size for key, size in sizes.items() if key in extra or _has(known, key)}
     return known(**sizes), family
