@@ -16,6 +16,8 @@ MARK = "<!-- architectures -->\n"
 OTHERS = {
     "internlm": "InternLMForCausalLM",
     "internlm2": "InternLM2ForCausalLM",
+    "internlm3": "InternLM3ForCausalLM",
+    "internlm3-biased": "InternLM3ForCausalLM",
     "baichuan2-7b": "BaichuanForCausalLM",
     "baichuan2-13b": "BaichuanForCausalLM",
 }

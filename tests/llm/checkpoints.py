@@ -18,6 +18,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from tests.llm import architectures, references
+from tests.llm.references import PUBLISHED
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
@@ -105,12 +106,6 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
             "mlp_only_layers": [1],
         },
     ),
-}
-PUBLISHED = {
-    "internlm": references.internlm,
-    "internlm2": references.internlm2,
-    "baichuan2-7b": references.baichuan,
-    "baichuan2-13b": references.baichuan,
 }
 ALL = (*TRANSFORMERS, *PUBLISHED)
 TRANSFORMERS["llama-deep"] = ("Llama", {"num_hidden_layers": 4})  # to be cut; else as llama
