@@ -5,13 +5,16 @@
 
 from pathlib import Path
 
+from mindspore_serving.llm.checkpoint.gguf.configuration import ARCHITECTURES
 from mindspore_serving.llm.models.families import FAMILIES
 from tests.llm import architectures, checkpoints, seeing
+from tests.llm.models.test_gguf_models import CASES as FILES
 from tests.llm.models.test_models_openvino import NAMES as OPENVINO
 from tests.llm.parallel.test_tokens import CUT
 from tests.llm.runtimes.test_mindspore_architectures import NAMES as MINDSPORE
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "llm.md"
+GGUF = "gguf"  # a format, which text parts of others have not
 MARK = "<!-- architectures -->\n"
 OTHERS = {
     "internlm": "InternLMForCausalLM",
@@ -36,13 +39,16 @@ COMPARED = {
     "torch": {*checkpoints.ALL, *architectures.ALL, *seeing.KINDS},
     "mindspore": {*checkpoints.ALL, *MINDSPORE},
     "tensor_parallel": set(CUT),
+    GGUF: {ARCHITECTURES[family] for family, _, _ in FILES.values()},
 }
 
 
 def class_of(name: str) -> str:
-    """What config.json of a tiny checkpoint calls its architecture."""
+    """What config.json of a tiny checkpoint calls its architecture; itself if it is one."""
     if name in seeing.KINDS:
         return f"{seeing.KINDS[name][0]}ForConditionalGeneration"
+    if name in FAMILIES:
+        return name
     return OTHERS.get(name) or checkpoints.architecture(name)
 
 
@@ -51,8 +57,11 @@ def table() -> str:
     lines = ["| `architectures` | " + " | ".join(f"`{column}`" for column in compared) + " |"]
     lines.append("|---" * (len(compared) + 1) + "|")
     for name in sorted(FAMILIES, key=str.lower):
-        own = TEXT_PARTS.get(name, name)
-        cells = ["yes" if {name, own} & found else "" for found in compared.values()]
+        own = {name, TEXT_PARTS.get(name, name)}
+        cells = [
+            "yes" if ({name} if column == GGUF else own) & found else ""
+            for column, found in compared.items()
+        ]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
