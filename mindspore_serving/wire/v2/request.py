@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.errors import InvalidInputs, StageFailed
+from mindspore_serving.wire.v2.chunks import Form
 from mindspore_serving.wire.v2.datatypes import BYTES, datatype_of
 from mindspore_serving.wire.v2.outputs import OutputTensor
-from mindspore_serving.wire.v2.tensors import Form, InputTensor, TensorBody
+from mindspore_serving.wire.v2.tensors import InputTensor, TensorBody
 
 Parameter: TypeAlias = str | int | float | bool
 Parameters: TypeAlias = Mapping[str, Any]
