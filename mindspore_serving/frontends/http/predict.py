@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mindspore_serving import log
-from mindspore_serving.core.pieces import Buffer, Pieces
+from mindspore_serving.core.pieces import Buffer, Pieces, here
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.access import Entry
@@ -233,7 +233,7 @@ class Predict(Exchange):
                 fields.append((b"retry-after", retry_after.encode()))
             head = head_of(status, fields, keep_alive=self.keep_alive)
             if isinstance(body, Pieces):
-                transport.writelines((head, *body.buffers))
+                transport.writelines((head, *map(here, body.buffers)))
             else:
                 transport.write(head + body)
         self.output.finished()

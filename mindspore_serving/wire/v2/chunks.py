@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from mindspore_serving.core.pieces import Buffer, Pieces, join
+from mindspore_serving.core.pieces import Buffer, Pieces, Stored, join
 from mindspore_serving.errors import InvalidInputs
 
 Form: TypeAlias = Literal["raw", "json", "typed"]  # "typed": an InferTensorContents message
@@ -38,10 +38,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Header).decode
 
 
-def write_chunk(header: Header, data: Sequence[Buffer]) -> bytes | Pieces:
+def write_chunk(header: Header, data: Sequence[Buffer | Stored]) -> bytes | Pieces:
     """`data` of the inputs that `header` has; they are not copied if they are large."""
     encoded = _encode(header)
-    buffers: list[Buffer] = [LENGTH.pack(len(encoded)), encoded]
+    buffers: list[Buffer | Stored] = [LENGTH.pack(len(encoded)), encoded]
     size = LENGTH.size + len(encoded)
     for one in data:
         gap = -size % _ALIGNMENT

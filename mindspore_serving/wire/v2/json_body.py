@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.pieces import Buffer, Stored
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire.json_shape import SMALL, Shape, check_shape
@@ -161,7 +161,9 @@ def _output(one: _Output) -> WantedOutput:
     return make_output(one.name, own, is_binary=own.get("binary_data") is True)
 
 
-def _data_of(one: _Input, parameters: _Parameters, read_region: ReadRegion) -> tuple[Form, Buffer]:
+def _data_of(
+    one: _Input, parameters: _Parameters, read_region: ReadRegion
+) -> tuple[Form, Buffer | Stored]:
     region = region_of(one.name, parameters)
     if region is not None:
         if one.data is not msgspec.UNSET:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.pieces import Buffer, Stored
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.ms_instance import head, sized
@@ -61,7 +61,7 @@ def parse(
     for one, typed in zip(message.inputs, contents.typed, strict=True):
         parameters = to_parameters(one.parameters)
         region = region_of(one.name, parameters)
-        data: tuple[Form, Buffer]
+        data: tuple[Form, Buffer | Stored]
         if region is not None:
             data = "raw", read_region(region)
         elif contents.raw:

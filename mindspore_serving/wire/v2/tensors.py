@@ -9,7 +9,7 @@ from typing import TypeAlias, overload
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.pieces import Buffer, Pieces
+from mindspore_serving.core.pieces import Buffer, Pieces, Stored, here
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.wire.tensor import (
     MAX_ELEMENTS,
@@ -40,14 +40,15 @@ def count_elements(shape: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """One input.  `data` are its elements in `form`; `content_type` is "str" or "bytes" for BYTES
-    that are to be one of them, else "".  Size and shape fit each other if it is raw."""
+    """One input.  `data` are its elements in `form`, raw numbers maybe elsewhere; `content_type` is
+    "str" or "bytes" for BYTES that are to be one of them, else "".  Size and shape fit each other
+    if it is raw."""
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
     form: Form
-    data: Buffer
+    data: Buffer | Stored
     content_type: str = ""
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class InputTensor:
             )
 
 
-Cutter: TypeAlias = Callable[[int, int], Buffer]  # the data of instances `start` to `stop`
+Cutter: TypeAlias = Callable[[int, int], Buffer | Stored]  # the data of instances `start` to `stop`
 
 
 class TensorBody:
@@ -187,7 +188,9 @@ def _can_be_cut(tensor: InputTensor) -> bool:
 
 def _cutter(tensor: InputTensor) -> Cutter:
     """Raises InvalidInputs."""
-    count, data = tensor.shape[0], memoryview(tensor.data)
+    count, data = tensor.shape[0], tensor.data
+    if not isinstance(data, Stored):
+        data = memoryview(data)
     size = len(data) // count
     if tensor.form == "json":
         return _json_cutter(tensor)
@@ -199,7 +202,7 @@ def _cutter(tensor: InputTensor) -> Cutter:
 
 def _ends_of_texts(tensor: InputTensor) -> Sequence[int]:
     """Where each instance of raw BYTES ends, behind a 0."""
-    data, place, ends = tensor.data, 0, [0]
+    data, place, ends = here(tensor.data), 0, [0]
     for _ in range(tensor.shape[0]):
         for _ in range(_per_instance(tensor)):
             if place + LENGTH.size > len(data):
@@ -227,7 +230,7 @@ def _json_cutter(tensor: InputTensor) -> Cutter:
 
 def _texts(tensor: InputTensor) -> list[bytes]:
     try:
-        items = [bytes(item) for item in _list_of_raw.decode(tensor.data)]
+        items = [bytes(item) for item in _list_of_raw.decode(here(tensor.data))]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         name = tensor.name[:64]
         raise InvalidInputs(f"the data of input '{name}' are not a JSON list: {error}") from None

@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from mindspore_serving.core.graph import Method
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.pieces import Buffer, here
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Instance, Value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
@@ -206,6 +206,6 @@ def elements(tensor: InputTensor) -> Sequence[Value]:
     kind = tensor.datatype.name
     part = Part(tensor.name, kind, (), tensor.form, tensor.content_type, len(tensor.data))
     try:
-        return _read(part, memoryview(tensor.data), count)
+        return _read(part, memoryview(here(tensor.data)), count)
     except InvalidInputs as error:
         raise values.bad_input(tensor.name[:64], error) from None
