@@ -6,6 +6,7 @@ room is the master's again when nobody has it any more.
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from mindspore_serving.core.lending import lend
 from mindspore_serving.ipc.arena import ArenaView, NoArena
@@ -43,17 +44,17 @@ class Borrower:
     def borrow(self, payloads: Sequence[Payload]) -> "tuple[list[bytes | memoryview], list[Loan]]":
         """The bytes of `payloads`, those in shared memory writable, and the loans that this makes.
         Each is to be given to `answered`."""
-        chunks: list[bytes | memoryview] = []
         loans: list[Loan] = []
-        for payload in payloads:
-            data = self._view.get(payload)
-            if isinstance(data, memoryview) and isinstance(payload, Slice):
-                loan = Loan(payload)
-                loans.append(loan)
-                data = lend(data, lambda loan=loan: self._return(loan))  # type: ignore[misc]
-                data = data if self._kept <= MOST_KEPT else data.toreadonly()
-            chunks.append(data)
-        return chunks, loans
+        return [one if type(one) is bytes else self._lend(one, loans) for one in payloads], loans
+
+    def _lend(self, payload: Payload, loans: list[Loan]) -> bytes | memoryview:
+        data = self._view.get(payload)
+        assert isinstance(payload, Slice)
+        assert isinstance(data, memoryview)
+        loan = Loan(payload)
+        loans.append(loan)
+        data = lend(data, partial(self._return, loan))
+        return data if self._kept <= MOST_KEPT else data.toreadonly()
 
     def answered(self, loans: Sequence[Loan]) -> list[int]:
         """The offsets of `loans`, whose request is answered, that somebody still has."""

@@ -48,6 +48,7 @@ class StageLoop:
         self._inbox = inbox
         self._remote = remote
         self._borrower = Borrower(connection.view)
+        self._put = connection.arena.put
         self._open: dict[int, Item] = {}
         self._is_timed = log.is_shown("1")
         self._begun: dict[int, float] = {}  # of items whose time will be logged
@@ -101,7 +102,7 @@ class StageLoop:
         codec = wire.worker_codec(work.codec)
         trace = _trace(work) if work.traceparent else None
         item = Item(work.id, program, codec, deadline, work.is_stream, work.request_id, trace)
-        item.put, item.loans = self._connection.arena.put, loans
+        item.put, item.loans = self._put, loans
         self.executor.add(item, instances)
         self._open[work.id] = item
         if self._is_timed:
