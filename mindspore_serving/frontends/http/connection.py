@@ -85,8 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         del self._parser  # it refers to this connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        room = None if self._is_discarding else self._parser.room
-        return self._shared.buffer if room is None else room
+        return self._parser.room or self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self._is_active = True
