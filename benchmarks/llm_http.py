@@ -31,7 +31,7 @@ NAME = "bench"  # of the model
 
 
 def prompts(count: int, seed: int) -> list[list[int]]:
-    """Different ones in every round, so that no prefix cache answers; of any vocabulary of 4,002."""
+    """Different ones in every round, so that no prefix cache answers; token ids are up to 4,001."""
     return [
         [
             (7919 * number + (31 + number // 4000) * place) % 4000 + 2
