@@ -31,10 +31,13 @@ NAME = "bench"  # of the model
 
 
 def prompts(count: int, seed: int) -> list[list[int]]:
-    """Different ones in every round, so that no prefix cache answers."""
+    """Different ones in every round, so that no prefix cache answers; token ids are up to 4,001."""
     return [
-        [(7919 * (seed * count + row) + 31 * place) % 30000 + 2 for place in range(PROMPT_TOKENS)]
-        for row in range(count)
+        [
+            (7919 * number + (31 + number // 4000) * place) % 4000 + 2
+            for place in range(PROMPT_TOKENS)
+        ]
+        for number in range(seed * count, (seed + 1) * count)
     ]
 
 

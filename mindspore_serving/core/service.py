@@ -41,14 +41,15 @@ class Request:
 
 @dataclass(slots=True)
 class Reply:
-    """An answer: one encoded instance each, or why there is none.
+    """An answer: one encoded instance each, or why there is none.  Views are of memory that is lent
+    (`core.lending`): whoever has them lets go of them once they are written.
 
     `faults` is None if every instance is well; `failure` is set if the request failed as a whole.
     A streaming method sends several, the last with `is_last`; one without `has_output` only says
     that the request was accepted.
     """
 
-    instances: Sequence[bytes] = ()
+    instances: Sequence[bytes | memoryview] = ()
     faults: Sequence[ServingError | None] | None = None
     failure: ServingError | None = None
     is_last: bool = True

@@ -13,6 +13,7 @@ from mindspore_serving import log
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
 from mindspore_serving.dispatch.adapter_calls import AdapterCalls
+from mindspore_serving.dispatch.lent import LENT, Lent
 from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.dispatch.request import Answer, RequestPart, Way
 from mindspore_serving.errors import StartError, TooLarge
@@ -89,7 +90,7 @@ class Link:
         self._outbox = Outbox(self._stream, self._on_full)
         self._next_id = 0
         self._log_level: str | None = None
-        self._freed: list[int] = []
+        self._lent = Lent(launched.view)
         self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
         self._loop.add_reader(self._stream.fileno(), self._on_readable)
 
@@ -101,8 +102,7 @@ class Link:
     def send_work(self, parts: Sequence[RequestPart], now: float, way: Way) -> None:
         """Give `parts` to the worker, in one message; `way` gets the answers."""
         items = [self._item(part, now, way) for part in parts]
-        freed, self._freed = self._freed, []
-        self._send(Work(items, freed))
+        self._send(Work(items, self._lent.take_freed()))
 
     def cancel(self, part: RequestPart) -> None:
         """Nobody waits for `part`.  The worker has it until it has answered."""
@@ -258,21 +258,23 @@ class Link:
             for reply in message.replies:
                 part = self.parts[reply.id]
                 assert part.way is not None
-                answers.setdefault(part.way, []).append((part, self._reply(reply)))
+                answers.setdefault(part.way, []).append((part, self._reply(part, reply)))
                 if part.request.trace is not None:
                     part.request.trace.answered(part, reply)
                 if reply.is_last:
                     del self.parts[reply.id]
                     for offset in self._slices.pop(reply.id, ()):
-                        self._launched.arena.free(offset)
+                        if offset not in reply.kept:
+                            self._launched.arena.free(offset)
         finally:  # what came before a wrong reply counts
             for way, its_answers in answers.items():
                 way.on_answers(self, its_answers)
 
-    def _reply(self, reply: WorkReply) -> Reply:
+    def _reply(self, part: RequestPart, reply: WorkReply) -> Reply:
         if reply.rejected is not None:
             return Reply(failure=reply.rejected.to_error())
-        instances = [one if type(one) is bytes else self._take(one) for one in reply.instances]
+        take = self._lent.lend if part.codec in LENT else self._take
+        instances = [one if type(one) is bytes else take(one) for one in reply.instances]
         if reply.faults is None:
             return Reply(instances, None, None, reply.is_last, reply.has_output)
         faults = [None if fault is None else fault.to_error() for fault in reply.faults]
@@ -280,15 +282,12 @@ class Link:
 
     def _take(self, payload: Payload) -> bytes:
         """The bytes of `payload`; what lies in shared memory is copied and given back."""
-        if isinstance(payload, bytes):
-            return payload
-        self._freed.append(payload.offset)
-        if len(self._freed) >= MOST_FREED:  # while a long stage calls models, no work goes there
+        if self._lent.num_freed >= MOST_FREED:  # while a stage calls models, no work goes there
             self._loop.call_soon(self._send_freed)
-        return bytes(self._launched.view.get(payload))
+        return self._lent.copy(payload)
 
     def _send_freed(self) -> None:
-        freed, self._freed = self._freed, []
+        freed = self._lent.take_freed()
         if freed:
             self._send(Work([], freed))
 

@@ -37,7 +37,7 @@ def main() -> int:
     view: ArenaView | NoArena = NoArena()
     if arguments.arenas:
         to_write, to_read = map(int, arguments.arenas.split(","))
-        arena, view = Arena(to_write, status.SIZE), ArenaView(to_read)
+        arena, view = Arena(to_write, status.SIZE), ArenaView(to_read, is_writable=True)
     worker = Worker(stream, arena, view, on_broken=lambda: os._exit(1))
     worker.overrides = Overrides(arguments.servables, arguments.device_id)
     is_child = arguments.channel.startswith("fd:")

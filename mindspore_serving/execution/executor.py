@@ -6,6 +6,7 @@ first so that instances leave as soon as they can; methods take turns so that no
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.core.graph import StageKind
@@ -239,7 +240,7 @@ class Executor:
         item, values = job.item, job.values
         outputs = {name: values[slot] for name, slot in item.program.returns}
         try:
-            encoded = item.codec.encode(outputs)
+            encoded = item.put(item.codec.encode(outputs))
         except ServingError as error:
             self._fail(job, error)
             return
@@ -249,7 +250,7 @@ class Executor:
         elif item.left:
             self._send_piece(job, encoded)
 
-    def _send_piece(self, job: Job, encoded: bytes) -> None:
+    def _send_piece(self, job: Job, encoded: Any) -> None:
         item, stream = job.item, job.stream
         assert stream is not None
         if job.number < 0:  # the method has no stage that streams

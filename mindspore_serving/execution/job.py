@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.core.graph import Method
+from mindspore_serving.core.pieces import whole
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
@@ -90,10 +91,13 @@ class Item:
     trace: ItemTrace | None = None  # if it is traced
     is_cancelled: bool = False
     left: int = 0  # instances that are not finished
-    outputs: list[bytes] = field(init=False)  # set when its instances are known
+    outputs: list[Any] = field(init=False)  # what `put` gave; set when its instances are known
     faults: list[ServingError | None] | None = None
     generations: dict[str, Callable[[], None]] = field(default_factory=dict)
     """Its open requests to the language model, by id, and what cancels each."""
+    put: Callable[[Any], Any] = whole
+    """Takes what the codec made of an instance, at once: a stage may use its memory again."""
+    loans: Sequence[Any] = ()  # of the memory that its inputs are in
 
     def fail(self, index: int, error: ServingError) -> None:
         if self.faults is None:
@@ -114,13 +118,13 @@ class ReorderBuffer:
     num_begun: int = 0
     is_closed: bool = False  # no more will begin
     _next: int = 0
-    _ready: dict[int, bytes] = field(default_factory=dict)
+    _ready: dict[int, Any] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
         return self.is_closed and self._next == self.num_begun
 
-    def put(self, number: int, piece: bytes) -> list[bytes]:
+    def put(self, number: int, piece: Any) -> list[Any]:
         """Piece `number` is finished: those that may leave now."""
         self._ready[number] = piece
         leaving = []

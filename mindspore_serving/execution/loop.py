@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mindspore_serving import log, wire
 from mindspore_serving.core.llm_messages import CODEC
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
+from mindspore_serving.execution.borrowing import Borrower
 from mindspore_serving.execution.connection import Connection, Inbox, ThreadSource
 from mindspore_serving.execution.decoding import decode
 from mindspore_serving.execution.executor import Executor
@@ -46,6 +47,8 @@ class StageLoop:
         self._connection = connection
         self._inbox = inbox
         self._remote = remote
+        self._borrower = Borrower(connection.view)
+        self._put = connection.arena.put
         self._open: dict[int, Item] = {}
         self._is_timed = log.is_shown("1")
         self._begun: dict[int, float] = {}  # of items whose time will be logged
@@ -64,8 +67,9 @@ class StageLoop:
             if executor.has_work:
                 executor.run_next(time.monotonic())
             replies = self.collect()
-            if replies:
-                self._connection.send(Done(replies))
+            returned = self._borrower.take_returned()
+            if replies or returned:
+                self._connection.send(Done(replies, returned))
 
     def handle(self, message: ToWorker) -> None:
         if isinstance(message, Work):
@@ -93,11 +97,12 @@ class StageLoop:
         deadline = None if work.timeout is None else time.monotonic() + work.timeout
         if program is None:
             raise NotFound(f"method {work.method} is not available")
-        chunks = list(map(self._connection.view.get, work.chunks))
+        chunks, loans = self._borrower.borrow(work.chunks)
         instances = decode(work, chunks, program)
         codec = wire.worker_codec(work.codec)
         trace = _trace(work) if work.traceparent else None
         item = Item(work.id, program, codec, deadline, work.is_stream, work.request_id, trace)
+        item.put, item.loans = self._put, loans
         self.executor.add(item, instances)
         self._open[work.id] = item
         if self._is_timed:
@@ -124,21 +129,20 @@ class StageLoop:
     def _pieces(self, item: Item) -> WorkReply:
         """What a stream has by now; its end follows."""
         pieces, item.outputs = item.outputs, []
-        put = self._connection.arena.put
-        return WorkReply(item.id, [put(piece) for piece in pieces], is_last=False)
+        return WorkReply(item.id, pieces, is_last=False)
 
     def _reply(self, item: Item) -> WorkReply:
         del self._open[item.id]
         if self._begun:
             self._log_time(item)
-        instances = list(map(self._connection.arena.put, item.outputs))
+        instances, kept = item.outputs, self._borrower.answered(item.loans) if item.loans else []
         if item.faults is None and item.trace is None:
-            return WorkReply(item.id, instances)
+            return WorkReply(item.id, instances, kept=kept)
         faults = to_faults(item.faults)
         spans = [] if item.trace is None else item.trace.finish(item.program.method.stages)
         if faults and item.is_stream:
-            return WorkReply(item.id, [], rejected=faults[0], spans=spans)
-        return WorkReply(item.id, instances, faults, spans=spans)
+            return WorkReply(item.id, [], rejected=faults[0], spans=spans, kept=kept)
+        return WorkReply(item.id, instances, faults, spans=spans, kept=kept)
 
     def _log_time(self, item: Item) -> None:
         begun = self._begun.pop(item.id, None)

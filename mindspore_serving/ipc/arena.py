@@ -106,10 +106,11 @@ class Arena:
 
 
 class ArenaView:
-    """The receiver's side: read only."""
+    """The receiver's side: read only, unless what lies there is to be used in place."""
 
-    def __init__(self, fd: int, num_reserved: int = 0) -> None:
-        self._map = mmap.mmap(fd, ARENA_SIZE, access=mmap.ACCESS_READ)
+    def __init__(self, fd: int, num_reserved: int = 0, *, is_writable: bool = False) -> None:
+        access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
+        self._map = mmap.mmap(fd, ARENA_SIZE, access=access)
         self._view = memoryview(self._map)
         self.reserved = self._view[:num_reserved]
 
@@ -123,10 +124,10 @@ class ArenaView:
         return self._view[payload.offset : end]
 
     def close(self) -> None:
-        """What is still read stays mapped until it is not."""
+        """What is lent of it stays mapped until it is returned."""
         self.reserved.release()
-        self._view.release()
         with suppress(BufferError):
+            self._view.release()
             self._map.close()
 
 

@@ -96,7 +96,8 @@ class WorkReply(Message, frozen=True):
     Either `rejected` (the part is wrong as a whole), or one entry per instance in `instances`
     (empty bytes where it failed) and, if any failed, one in `faults`.  `is_last` is False while a
     streaming method has more to send, `has_output` if it has only accepted the request.  `spans`
-    are those of a traced request.
+    are those of a traced request.  `kept` are the offsets of chunks that stages have kept: they are
+    freed by a later `Done`, the other chunks with the last reply.
     """
 
     id: int
@@ -106,6 +107,7 @@ class WorkReply(Message, frozen=True):
     is_last: bool = True
     has_output: bool = True
     spans: list[SpanReport] = []
+    kept: list[int] = []
 
 
 class MethodReport(Message, frozen=True):

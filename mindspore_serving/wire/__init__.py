@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
 from mindspore_serving.core.graph import Method
+from mindspore_serving.core.pieces import Pieces
 from mindspore_serving.core.value import Instance
 
 Chunk: TypeAlias = "bytes | bytearray | memoryview"
@@ -18,11 +19,12 @@ class Codec(NamedTuple):
     """How a worker reads the chunks of a request and writes one instance of its reply.
 
     `decode(chunks, method, servable_label)` returns instances with exactly the method's inputs,
-    their arrays writable, and raises InvalidInputs.  `encode(outputs)` raises StageFailed.
+    their arrays writable, and raises InvalidInputs.  Arrays may be views of a chunk, if that is
+    writable.  `encode(outputs)` raises StageFailed; what is large is in views of the outputs.
     """
 
     decode: Callable[[Sequence[Chunk], Method, str], list[Instance]]
-    encode: Callable[[Instance], bytes]
+    encode: "Callable[[Instance], bytes | Pieces]"
 
 
 _PACKAGE = "mindspore_serving.wire."

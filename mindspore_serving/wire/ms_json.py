@@ -81,7 +81,9 @@ def split(body: bytes) -> list[memoryview]:
     return items
 
 
-def assemble(instances: Sequence[bytes], errors: Sequence[Failure] | None = None) -> bytes:
+def assemble(
+    instances: Sequence[bytes | memoryview], errors: Sequence[Failure] | None = None
+) -> bytes:
     """The body of a reply; `errors`, if any, has one entry per instance.
 
     If all of them failed alike, the reply holds that error alone.

@@ -85,7 +85,9 @@ def request(spec: pb.ServableSpec, instances: Sequence[Instance]) -> bytes:
 
 
 def assemble(
-    spec_raw: bytes, instances: Sequence[bytes], errors: Sequence[Failure] | None = None
+    spec_raw: bytes,
+    instances: Sequence[bytes | memoryview],
+    errors: Sequence[Failure] | None = None,
 ) -> bytes:
     """A PredictReply of encoded instances; `errors`, if any, has one entry per instance.
 
@@ -94,7 +96,7 @@ def assemble(
     common = status.common_failure(errors) if errors else None
     if common is not None:
         return assemble_error(spec_raw, *common)
-    parts = [head(_SPEC, len(spec_raw)), spec_raw] if spec_raw else []
+    parts: list[bytes | memoryview] = [head(_SPEC, len(spec_raw)), spec_raw] if spec_raw else []
     failures = status.numbered(errors) if errors and any(errors) else ()
     for index, instance in enumerate(instances):
         kept = b"" if failures and failures[index] else instance

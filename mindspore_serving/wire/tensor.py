@@ -11,6 +11,7 @@ import numpy as np
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.dtype import DType
 from mindspore_serving.core.graph import Method
+from mindspore_serving.core.pieces import LARGE
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Value
 from mindspore_serving.errors import InvalidInputs, StageFailed
 
@@ -54,6 +55,13 @@ def to_array(data: bytes | memoryview, dtype: DType, shape: tuple[int, ...]) -> 
     if dtype.name == "bool":  # any byte but 0 is true; numpy would keep, say, a 2 as it is
         return np.ndarray(shape, np.uint8, data).astype(np.bool_)
     return np.ndarray(shape, dtype.numpy, bytearray(data))
+
+
+def to_bytes(array: Array) -> bytes | memoryview:
+    """Its elements in C order; a view if they are many and lie so."""
+    if array.nbytes < LARGE or not array.flags.c_contiguous:
+        return array.tobytes()
+    return memoryview(array).cast("B")  # type: ignore[arg-type]  # an array is a buffer
 
 
 def to_text(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Value:

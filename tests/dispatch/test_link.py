@@ -8,6 +8,7 @@ import pytest
 
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
+from mindspore_serving.dispatch import lent as lending
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.request import PendingRequest, RequestPart
 from mindspore_serving.errors import Code, InvalidInputs, StageFailed, StartError
@@ -234,6 +235,58 @@ async def test_a_large_answer_is_copied_and_given_back_with_the_next_work(bench)
     assert bench.way.answers[0][1].instances == [LARGE]
     bench.send(bench.part())
     assert (await bench.hear()).freed == [payload.offset]
+
+
+async def test_the_space_of_what_a_stage_has_kept_comes_back_when_the_worker_says_so(bench):
+    bench.send(bench.part(LARGE, LARGE))
+    (item,) = (await bench.hear()).items
+    first, second = item.chunks
+    bench.say(Done([WorkReply(1, [b"y"], kept=[second.offset])]))
+    await bench.until(lambda: bench.way.answers)
+    assert list(bench.master_arena._size_at) == [second.offset]
+    bench.say(Done([], [second.offset]))
+    await bench.until(lambda: not bench.master_arena._size_at)
+
+
+def lent(bench, part):
+    """Where the bytes of an answer in tensors to `part` lie."""
+    part.codec = "v2_raw"
+    bench.send(part)
+    payload = bench.arena.put(LARGE)
+    bench.say(Done([WorkReply(part.id, [payload])]))
+    return payload
+
+
+async def test_an_answer_in_tensors_is_lent_and_given_back_when_nobody_has_it(bench):
+    payload = lent(bench, bench.part())
+    await bench.hear()
+    await bench.until(lambda: bench.way.answers)
+    (_, reply) = bench.way.answers.pop()
+    first = reply.instances[0][:10]
+    del reply
+    bench.send(bench.part())
+    assert (await bench.hear()).freed == []
+    assert bytes(first) == LARGE[:10]
+    del first
+    bench.send(bench.part())
+    assert (await bench.hear()).freed == [payload.offset]
+
+
+async def test_a_lent_answer_can_be_read_when_its_worker_is_gone(bench):
+    lent(bench, bench.part())
+    await bench.until(lambda: bench.way.answers)
+    bench.link.close()
+    ((_, reply),) = bench.way.answers
+    assert bytes(reply.instances[0]) == LARGE
+
+
+async def test_answers_are_copied_while_clients_that_read_slowly_have_many(bench, monkeypatch):
+    monkeypatch.setattr(lending, "MOST_LENT", 2 * len(LARGE))
+    for _ in range(3):
+        lent(bench, bench.part())
+    await bench.until(lambda: len(bench.way.answers) == 3)
+    kinds = [type(reply.instances[0]) for _, reply in bench.way.answers]
+    assert kinds == [memoryview, memoryview, bytes]
 
 
 # --- calls of the worker ------------------------------------------------------------------------

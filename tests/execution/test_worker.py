@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
+from mindspore_serving.execution import borrowing
 from mindspore_serving.execution.worker import Worker
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
@@ -34,6 +35,8 @@ from mindspore_serving.ipc.messages import (
 )
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import native
+from mindspore_serving.wire.v2.datatypes import BY_NUMPY
+from mindspore_serving.wire.v2.tensors import InputTensor, TensorBody
 from tests.waiting import PATIENCE
 
 ADD = InstanceSignature((ValueSpec("x1"), ValueSpec("x2")), (ValueSpec("y"),))
@@ -76,7 +79,7 @@ class Master:
         if shared:
             to_worker, to_master = arenas.create(), arenas.create()
             self.arena, self.view = Arena(to_worker), ArenaView(to_master)
-            self._arenas = [Arena(to_master), ArenaView(to_worker)]
+            self._arenas = [Arena(to_master), ArenaView(to_worker, is_writable=True)]
             os.close(to_worker)
             os.close(to_master)
             self.worker = Worker(theirs, *self._arenas)
@@ -356,6 +359,99 @@ def m(x):
     master.ask("m", payload)
     assert value(data) == LARGE.tolist()
     assert set(value(master.view.get(master.ask("m", payload).instances[0]))) == {0}
+
+
+KEEPING = """
+kept = []
+
+def keep(x):
+    kept.append(x)
+    return x[:1]
+
+def forget(x):
+    kept.pop()
+    return x
+
+def spoil(x):
+    x += 1
+    return x[:1]
+
+@register.register_method(output_names=["y"])
+def keeps(x):
+    return register.add_stage(keep, x, outputs_count=1)
+
+@register.register_method(output_names=["y"])
+def forgets(x):
+    return register.add_stage(forget, x, outputs_count=1)
+
+@register.register_method(output_names=["y"])
+def spoils(x):
+    return register.add_stage(spoil, x, outputs_count=1)
+"""
+
+
+def tensor_chunk(array):
+    """One instance, as protocol v2 has it."""
+    tensor = InputTensor("x", BY_NUMPY[array.dtype], array.shape, "raw", array.tobytes())
+    return TensorBody([tensor], is_batched=False).chunk(0, 1)
+
+
+def test_a_large_tensor_is_used_where_it_lies(serve, write):
+    master = serve(write(KEEPING))
+    payload = master.arena.put(tensor_chunk(LARGE))
+    reply = master.ask("spoils", payload, codec="v2_raw")
+    assert reply.kept == []
+    start, end = payload.offset, payload.offset + payload.length
+    assert bytes(master.arena._view[start:end]).endswith((LARGE + 1).tobytes())
+
+
+def test_an_array_that_a_script_keeps_is_its_own_until_the_script_lets_go(serve, write):
+    master = serve(write(KEEPING))
+    payload = master.arena.put(tensor_chunk(LARGE))
+    assert master.ask("keeps", payload, codec="v2_raw").kept == [payload.offset]
+    assert master.freed == []
+    (kept,) = sys.modules["tiny.servable_config"].kept
+    assert kept.tolist() == LARGE.tolist()
+    del kept
+    master.ask("forgets", chunk(1))
+    if not master.freed:
+        master.freed = master.hear().freed
+    assert master.freed == [payload.offset]
+
+
+def test_scripts_that_keep_many_get_arrays_of_their_own(serve, write, monkeypatch):
+    monkeypatch.setattr(borrowing, "MOST_KEPT", LARGE.nbytes)
+    master = serve(write(KEEPING))
+    kept = []
+    for _ in range(3):
+        payload = master.arena.put(tensor_chunk(LARGE))
+        kept += master.ask("keeps", payload, codec="v2_raw").kept
+    arrays = sys.modules["tiny.servable_config"].kept
+    assert len(kept) == 1
+    assert [one.tolist() for one in arrays] == [LARGE.tolist()] * 3
+    assert all(one.flags.writeable for one in arrays)
+    arrays.clear()
+
+
+def test_what_a_stage_returned_may_be_used_again_at_once(serve, write):
+    master = serve(
+        write("""
+memory = np.zeros(50_000, np.int64)
+
+def count(instances):
+    memory[:] += 1
+    return [memory]
+
+@register.register_method(output_names=["y"])
+def m(x):
+    return register.add_stage(count, x, outputs_count=1, batch_size=1)
+""")
+    )
+    item = WorkItem(1, "m", "v2_raw", [tensor_chunk(np.array([1])) for _ in range(3)], None)
+    master.say(Work([item]))
+    found = [bytes(master.view.get(one)) for one in master.replies(1)[1].instances]
+    ends = [np.frombuffer(one[-8:], np.int64).item() for one in found]
+    assert ends == [1, 2, 3]
 
 
 def test_without_arenas_large_payloads_travel_inline(serve, write):

@@ -93,6 +93,7 @@ class Web:
         limits=None,
         max_body=MAX_BODY,
         sites=None,
+        others=lambda *_: None,
     ):
         self.background = background
         rest, keys = MsRest(max_body, use_status_codes), Keys(api_keys)
@@ -107,7 +108,7 @@ class Web:
             routes=routes,
         )
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
-        path = FastPath(self.inference, rest, keys, sites)
+        path = FastPath(self.inference, rest, keys, sites, others)
         self.server = HttpServer(address, app, path, limits)
         background.run(self.server.start(None))
         self.port = self.server.port

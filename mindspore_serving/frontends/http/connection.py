@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable
 from mindspore_serving.frontends.access import CLIENT_LEFT, Entry, Responses
+from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.exchange import Exchange, Output, Refused
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Head, Refusal
@@ -33,6 +34,7 @@ class Shared:
     responses: Responses
     connections: "set[Connection]" = field(default_factory=set)
     is_stopping: bool = False
+    pool: BodyPool = field(default_factory=BodyPool)
     # One for all: what is read is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 
@@ -46,7 +48,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, shared: Shared, on_closed: Callable[[], None] = lambda: None) -> None:
         self._on_closed = on_closed
-        self.memory = shared.memory
+        self.memory, self.pool = shared.memory, shared.pool
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(shared.limits, self._open)
@@ -83,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         del self._parser  # it refers to this connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._shared.buffer
+        return self._parser.room or self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self._is_active = True
@@ -91,7 +93,10 @@ class Connection(asyncio.BufferedProtocol):
             self._discard(nbytes)
             return
         try:
-            self._parser.feed(self._shared.buffer[:nbytes])
+            if self._parser.room is None:
+                self._parser.feed(self._shared.buffer[:nbytes])
+            else:
+                self._parser.fill(nbytes)
         except Refusal as refusal:
             self._refuse(refusal)
 
@@ -175,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         """Parse no more; answer `refusal` after the complete requests before it."""
         if self._is_discarding or self.transport.is_closing():
             return
-        self._is_discarding = True
+        self._discard_rest()
         last = self._exchanges[-1] if self._exchanges else None
         if last is not None and not last.is_complete:
             last.disconnect()
@@ -200,13 +205,17 @@ class Connection(asyncio.BufferedProtocol):
     def _linger(self) -> None:
         """Close when the client has, or a little later.  Closing while it still sends would reset
         the connection before it has read the answer."""
-        self._is_discarding = True
+        self._discard_rest()
         if self.transport.is_closing():
             return
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
         self._loop.call_later(self._shared.limits.linger_timeout, self.transport.close)
+
+    def _discard_rest(self) -> None:
+        self._is_discarding = True
+        self._parser.room = None
 
     def _discard(self, num_bytes: int) -> None:
         self._num_discarded += num_bytes

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.access import Entry
+from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Refusal
 from mindspore_serving.frontends.memory import BodyMemory
@@ -23,6 +24,7 @@ class Output(Protocol):
     transport: asyncio.Transport
     flow: Flow
     memory: BodyMemory
+    pool: BodyPool
 
     def resume_reading(self) -> None:
         """Read on, unless requests wait."""
@@ -37,8 +39,9 @@ class Exchange:
     """A request whose head was read.
 
     `start` is called once, when the answers to earlier requests are written; `feed` with each part
-    of the body, then `end`.  At the end of the answer `status` and `num_sent`, the bytes of its
-    body, are known.  `entry` is for the access log and `span` for traces, if there are any.
+    of the body, or `filled` if it has a `room` for that, then `end`.  At the end of the answer
+    `status` and `num_sent`, the bytes of its body, are known.  `entry` is for the access log and
+    `span` for traces, if there are any.
     """
 
     protocol = "other"
@@ -71,6 +74,14 @@ class Exchange:
 
     def feed(self, data: bytes) -> None:
         """A part of the body was read."""
+
+    def room(self, size: int) -> memoryview | None:
+        """Where the body, of `size` bytes, is to lie; None for one that is to be fed."""
+        return None
+
+    def filled(self, num_bytes: int) -> bool:
+        """So many bytes more were read into the room.  False if it is not wanted any more."""
+        return False
 
     def end(self) -> None:
         self.is_complete = True

@@ -39,6 +39,13 @@ class Head:
         fields = sum(len(name) + len(value) + 4 for name, value in self.headers)
         return len(self.method) + len(self.target) + 12 + fields
 
+    @property
+    def body_size(self) -> int:
+        """Bytes, as the client says before it sends them; 0 if it does not."""
+        length = self.fields.get(b"content-length", b"")
+        is_known = len(length) < 16 and length.isdigit()
+        return int(length) if is_known and b"transfer-encoding" not in self.fields else 0
+
     def check(self) -> None:
         """Raises Refusal for what cannot be served, whatever the path."""
         if self.version != "1.1" and self.version != "1.0":

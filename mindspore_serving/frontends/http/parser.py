@@ -13,6 +13,7 @@ from mindspore_serving.frontends.http.exchange import Exchange
 from mindspore_serving.frontends.http.head import Head, Refusal
 
 READ_SIZE = 64 << 10  # bytes of one read from the socket
+LARGE_BODY = 256 << 10  # bytes; more than one read, so a head and such a body do not come together
 
 
 class RequestParser:
@@ -29,6 +30,9 @@ class RequestParser:
         # Whether a head may be too large: not if it came in one piece that is small enough.
         self._is_doubtful = self._max_head < READ_SIZE
         self._replay = b""  # a head to be parsed once more
+        # Where the rest of a large body is to be read, past httptools; None for all else.
+        self.room: memoryview | None = None
+        self._num_left = 0  # bytes of such a body
 
     @property
     def unread_head(self) -> object | None:
@@ -39,6 +43,8 @@ class RequestParser:
     def feed(self, data: memoryview) -> None:
         """At most READ_SIZE bytes.  Raises Refusal for what is not HTTP or over a limit; must not
         be called after that."""
+        if self._num_left and not (data := self._skip(data)):
+            return
         self._num_between += len(data)
         rest = None  # behind a head that offers another protocol
         try:
@@ -51,6 +57,28 @@ class RequestParser:
             rest = self._parse_again(rest)
         if self._num_between or self._target or self._headers:
             self._check_partial()
+
+    def fill(self, num_bytes: int) -> None:
+        """So many bytes were read into the room."""
+        assert self.room is not None
+        self.room = self.room[num_bytes:]
+        self._count_down(num_bytes)
+
+    def _skip(self, data: memoryview) -> memoryview:
+        """`data` behind the body, whose rest nobody wants."""
+        count = min(self._num_left, len(data))
+        self._count_down(count)
+        return data[count:]
+
+    def _count_down(self, num_bytes: int) -> None:
+        """Of a large body so much more has come."""
+        self._num_left -= num_bytes
+        if not self._exchange.filled(num_bytes):
+            self.room = None
+        if not self._num_left:
+            self.room = None
+            self._parser = httptools.HttpRequestParser(self)  # the one before waits for the body
+            self._exchange.end()
 
     def _parse_again(self, data: memoryview) -> memoryview | None:
         """Parse the head without its offer of another protocol, then `data`; what is left of that
@@ -110,10 +138,23 @@ class RequestParser:
             self._replay = _without_upgrade(head)
         else:
             self._exchange = self._open(head)
+            if len(head.fields.get(b"content-length", b"")) > 5 and head.body_size >= LARGE_BODY:
+                self.room = self._exchange.room(head.body_size)
+                self._num_left = 0 if self.room is None else head.body_size
 
     def on_body(self, part: bytes) -> None:
         self._num_between = 0
-        self._exchange.feed(part)
+        if self._num_left:
+            self._put(part)
+        else:
+            self._exchange.feed(part)
+
+    def _put(self, part: bytes) -> None:
+        """The beginning of a large body, which came with its head."""
+        if self.room is not None:
+            self.room[: len(part)] = part
+            self.room = self.room[len(part) :]
+        self._count_down(len(part))
 
     def on_message_complete(self) -> None:
         self._num_between = 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mindspore_serving import log
-from mindspore_serving.core.pieces import Pieces
+from mindspore_serving.core.pieces import Buffer, Pieces, here
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.access import Entry
@@ -103,7 +103,7 @@ class Predict(Exchange):
         self._path = path
         self.request_id = id_of(head.fields.get(NAME))
         self._expects_continue = b"expect" in head.fields and head.expects_continue
-        self._body: bytes | bytearray = b""
+        self._body: Buffer = b""
         self._num_held = 0  # bytes of the body behind its first part
         self._call: Call | None = None
         self._is_started = False
@@ -128,7 +128,7 @@ class Predict(Exchange):
             self._drop(Overloaded(NO_MEMORY))
         else:
             self._num_held += len(data)
-            if isinstance(self._body, bytes):
+            if not isinstance(self._body, bytearray):
                 self._body = bytearray(self._body)
             self._body += data
 
@@ -188,9 +188,10 @@ class Predict(Exchange):
 
     # What the protocol is asked for; a subclass has another one.
 
-    def to_request(self, body: bytes | bytearray) -> Request:
+    def to_request(self, body: Buffer) -> Request:
         """Raises InvalidInputs."""
         assert self.route is not None
+        assert not isinstance(body, memoryview)  # it has no room of its own
         return to_request(self.route, body, self.timeout)
 
     def answer(self, reply: Reply) -> Answer:
@@ -232,7 +233,7 @@ class Predict(Exchange):
                 fields.append((b"retry-after", retry_after.encode()))
             head = head_of(status, fields, keep_alive=self.keep_alive)
             if isinstance(body, Pieces):
-                transport.writelines((head, *body.buffers))
+                transport.writelines((head, *map(here, body.buffers)))
             else:
                 transport.write(head + body)
         self.output.finished()

@@ -110,6 +110,7 @@ class HttpServer:
         period = min(SWEEP_PERIOD, shortest / 2, limits.request_timeout / 2)
         while True:
             await asyncio.sleep(period)
+            self.shared.pool.trim()
             self.end_late_connections(loop.time())
 
     def end_late_connections(self, now: float) -> None:

@@ -4,12 +4,14 @@ not compressed, to methods.  All else is left to the routes."""
 import re
 from urllib.parse import unquote_to_bytes
 
+from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.core.service import Reply, Request
-from mindspore_serving.errors import ServingError, TooLarge
+from mindspore_serving.errors import Overloaded, ServingError, TooLarge
 from mindspore_serving.frontends.bodies import too_large
 from mindspore_serving.frontends.http.exchange import Output
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.predict import FastPath, Predict
+from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.ms_rest import Answer, to_timeout
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2.errors import to_body, to_serving_error
@@ -75,7 +77,25 @@ class Infer(Predict):
         except ServingError as error:
             self.error = error.with_traceback(None)  # that would refer to `self`
 
-    def to_request(self, body: bytes | bytearray) -> Request:
+    def room(self, size: int) -> memoryview | None:
+        if self.error is not None or size > self._path.rest.max_body:
+            return None
+        try:
+            self._body = room = self.output.pool.take(size)
+        except OSError:  # no memory: the body may be smaller than the client says
+            return None
+        return room
+
+    def filled(self, num_bytes: int) -> bool:
+        if self.error is not None or self._is_over:
+            return False
+        if not self.output.memory.take(num_bytes):
+            self._drop(Overloaded(NO_MEMORY))
+            return False
+        self._num_held += num_bytes
+        return True
+
+    def to_request(self, body: Buffer) -> Request:
         self._parsed = parse(self._model, body, self._length, self._v2.memory.read)
         return self._v2.wrap(self._model, self._parsed, Terms(self.timeout))
 

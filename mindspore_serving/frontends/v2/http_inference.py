@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.core.pieces import Pieces, join, whole
+from mindspore_serving.core.pieces import Buffer, Pieces, join, whole
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.bodies import read_body, too_large
 from mindspore_serving.frontends.disconnect import while_there
@@ -32,9 +32,7 @@ async def infer(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> 
     return await _respond(http, model, request, found)
 
 
-def parse(
-    model: Model, body: bytes | bytearray, length: str | None, read_region: ReadRegion
-) -> InferRequest:
+def parse(model: Model, body: Buffer, length: str | None, read_region: ReadRegion) -> InferRequest:
     """`length` is the header that says how much of the body is JSON.  Raises InvalidInputs."""
     if length is None:
         return json_body.parse(body, None, read_region)

@@ -7,9 +7,11 @@ otherwise end the server by SIGBUS.  Off unless the operator switches it on.
 import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from mindspore_serving.core.pieces import LARGE, Stored
 from mindspore_serving.errors import Forbidden, InvalidInputs, NotFound, Overloaded
 from mindspore_serving.wire.v2.request import Region
 
@@ -20,12 +22,34 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
+class _File:
+    """An open file, closed when nobody has it any more: what waits for a worker is read later."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+    def read(self, start: int, target: memoryview) -> None:
+        """Zeros, if the client has made it smaller meanwhile."""
+        count = 0
+        with suppress(OSError):
+            while count < len(target):
+                found = os.preadv(self.number, [target[count:]], start + count)
+                if not found:
+                    break
+                count += found
+        if count < len(target):
+            target[count:] = bytes(len(target) - count)
+
+
 @dataclass(frozen=True, slots=True)
 class _Registered:
     key: str
     offset: int
     size: int
-    file: int
+    file: _File
 
 
 class SharedMemory:
@@ -53,8 +77,7 @@ class SharedMemory:
         if offset < 0 or size <= 0 or offset + size >= 1 << 63:
             raise InvalidInputs(f"offset {offset} and byte_size {size} are no part of a file")
         file = self._open(found[1])
-        if os.fstat(file).st_size < offset + size:
-            os.close(file)
+        if os.fstat(file.number).st_size < offset + size:
             raise InvalidInputs(
                 f"the object of key '{key}' has fewer than {offset + size} bytes, which is the end "
                 f"of region '{name}'"
@@ -65,9 +88,7 @@ class SharedMemory:
         """Forget one region, or all; one that is not there is nothing new to a client."""
         self._check_enabled()
         for one in [name] if name else list(self._regions):
-            found = self._regions.pop(one, None)
-            if found is not None:
-                os.close(found.file)
+            self._regions.pop(one, None)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """Of one region, or all.  Raises NotFound."""
@@ -80,23 +101,21 @@ class SharedMemory:
             if name in ("", one)
         ]
 
-    def read(self, region: Region) -> bytes:
-        """A copy.  Raises InvalidInputs."""
+    def read(self, region: Region) -> bytes | Stored:
+        """A copy, or what is to be one if it is large.  Raises InvalidInputs."""
         found, start = self._find(region)
-        data = os.pread(found.file, region.size, start)
-        if len(data) != region.size:
+        if os.fstat(found.file.number).st_size < start + region.size:
             raise InvalidInputs(f"shared memory region '{region.name}' has been made smaller")
-        return data
+        data = Stored(found.file.read, start, region.size)
+        return data if region.size >= LARGE else bytes(data)
 
     def write(self, region: Region, pieces: list[memoryview]) -> None:
         """Raises InvalidInputs."""
         found, start = self._find(region)
         for piece in pieces:
-            start += os.pwrite(found.file, piece, start)
+            start += os.pwrite(found.file.number, piece, start)
 
     def close(self) -> None:
-        for found in self._regions.values():
-            os.close(found.file)
         self._regions.clear()
 
     def _check_enabled(self) -> None:
@@ -121,14 +140,13 @@ class SharedMemory:
             )
         return found, found.offset + region.offset
 
-    def _open(self, name: str) -> int:
+    def _open(self, name: str) -> _File:
         try:
-            file = os.open(os.path.join(self._directory, name), _FLAGS)
+            file = _File(os.open(os.path.join(self._directory, name), _FLAGS))
         except OSError as error:
             raise InvalidInputs(
                 f"Unable to open shared memory region of key '{name}': {error.strerror}"
             ) from None
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            os.close(file)
+        if not stat.S_ISREG(os.fstat(file.number).st_mode):
             raise InvalidInputs(f"key '{name}' is no shared memory")
         return file

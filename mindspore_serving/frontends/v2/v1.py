@@ -57,7 +57,9 @@ def routes(v2: V2, max_body: int) -> list[BaseRoute]:
         fault: ServingError | None = next((one for one in faults if one is not None), None)
         if fault is not None:
             raise fault
-        found = b'{"predictions":[%b]}' % b",".join(_predictions(reply.instances, model))
+        found = b'{"predictions":[%b]}' % b",".join(
+            _predictions(list(map(bytes, reply.instances)), model)
+        )
         return Response(found, media_type="application/json")
 
     async def ready(http: HttpRequest) -> Response:

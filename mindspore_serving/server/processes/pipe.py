@@ -4,17 +4,17 @@ way for large payloads.  What is sent in one turn of the event loop leaves toget
 import asyncio
 import os
 import socket
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.aio import Ticker
+from mindspore_serving.core.lending import lend
 from mindspore_serving.core.pieces import Buffer, Pieces
 from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.errors import TooLarge
@@ -81,9 +81,9 @@ class Pipe(Generic[T]):
         """As `take`, but where it lies; it is given back when nothing refers to it any more."""
         if isinstance(payload, bytes):
             return payload
-        found = np.frombuffer(self._view.get(payload), np.uint8)
-        weakref.finalize(found, self._give_back, payload.offset).atexit = False
-        return found.data
+        data = self._view.get(payload)
+        assert isinstance(data, memoryview)
+        return lend(data, partial(self._give_back, payload.offset))
 
     def _give_back(self, offset: int) -> None:
         """On any thread, as that of a garbage collector."""

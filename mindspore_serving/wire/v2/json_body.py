@@ -5,10 +5,11 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.pieces import Buffer, Stored
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire.json_shape import SMALL, Shape, check_shape
+from mindspore_serving.wire.v2.chunks import Form
 from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BYTES
 from mindspore_serving.wire.v2.outputs import OutputTensor
 from mindspore_serving.wire.v2.request import (
@@ -21,7 +22,7 @@ from mindspore_serving.wire.v2.request import (
     make_request,
     region_of,
 )
-from mindspore_serving.wire.v2.tensors import MAX_INPUTS, Form, InputTensor
+from mindspore_serving.wire.v2.tensors import MAX_INPUTS, InputTensor
 
 MAX_OBJECTS = 8 * MAX_INPUTS  # in a body: inputs, outputs, their parameters
 MAX_PART = 64 << 10  # bytes of a shape, or of parameters: in memory they take many times as much
@@ -160,7 +161,9 @@ def _output(one: _Output) -> WantedOutput:
     return make_output(one.name, own, is_binary=own.get("binary_data") is True)
 
 
-def _data_of(one: _Input, parameters: _Parameters, read_region: ReadRegion) -> tuple[Form, Buffer]:
+def _data_of(
+    one: _Input, parameters: _Parameters, read_region: ReadRegion
+) -> tuple[Form, Buffer | Stored]:
     region = region_of(one.name, parameters)
     if region is not None:
         if one.data is not msgspec.UNSET:

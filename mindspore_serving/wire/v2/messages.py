@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.pieces import Buffer, Stored
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.ms_instance import head, sized
+from mindspore_serving.wire.v2.chunks import Form
 from mindspore_serving.wire.v2.contents import Contents, take_contents
 from mindspore_serving.wire.v2.outputs import OutputTensor
 from mindspore_serving.wire.v2.request import (
@@ -26,7 +27,6 @@ from mindspore_serving.wire.v2.request import (
     region_parameters,
     to_version,
 )
-from mindspore_serving.wire.v2.tensors import Form
 
 _ID, _OUTPUT, _RAW_OUTPUT = 0x1A, 0x2A, 0x32  # tags: field << 3 | 2
 _ERROR, _RESPONSE = 0x0A, 0x12  # of ModelStreamInferResponse
@@ -61,7 +61,7 @@ def parse(
     for one, typed in zip(message.inputs, contents.typed, strict=True):
         parameters = to_parameters(one.parameters)
         region = region_of(one.name, parameters)
-        data: tuple[Form, Buffer]
+        data: tuple[Form, Buffer | Stored]
         if region is not None:
             data = "raw", read_region(region)
         elif contents.raw:

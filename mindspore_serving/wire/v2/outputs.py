@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mindspore_serving.core.pieces import Pieces
+from mindspore_serving.core.pieces import join as join_pieces
 from mindspore_serving.core.value import Instance, Value
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.wire import tensor as values
 from mindspore_serving.wire.v2 import datatypes
-from mindspore_serving.wire.v2.tensors import LENGTH
+from mindspore_serving.wire.v2.chunks import LENGTH
 
 ABSENT = -1
 
@@ -38,33 +40,36 @@ _decode_header = msgspec.msgpack.Decoder(list[Output]).decode
 # --------------------------------------------------------------------- worker
 
 
-def encode_raw(outputs: Instance) -> bytes:
+def encode_raw(outputs: Instance) -> bytes | Pieces:
     """As `encode`, with raw data only."""
     return encode(outputs, has_json=False)
 
 
-def encode_json(outputs: Instance) -> bytes:
+def encode_json(outputs: Instance) -> bytes | Pieces:
     """As `encode`, with JSON text only."""
     return encode(outputs, has_raw=False)
 
 
-def encode(outputs: Instance, *, has_raw: bool = True, has_json: bool = True) -> bytes:
-    """The outputs of one instance.  Raises StageFailed for a value that cannot be sent."""
+def encode(
+    outputs: Instance, *, has_raw: bool = True, has_json: bool = True
+) -> bytes | Pieces:  # fmt: skip
+    """The outputs of one instance; large arrays are not copied.  Raises StageFailed for a value
+    that cannot be sent."""
     header, data = [], []
     for name, value in outputs.items():
         row = datatypes.of(value)
         raw = _to_raw(value) if has_raw else None
         text = _to_json(name, value) if has_json else None
-        sizes = [ABSENT if one is None else _size(one) for one in (raw, text)]
+        sizes = [ABSENT if one is None else len(one) for one in (raw, text)]
         header.append(Output(name, row.name, values.shape_of(value), *sizes))
         data += [one for one in (raw, text) if one is not None]
     encoded = _encode_header(header)
-    return b"".join((LENGTH.pack(len(encoded)), encoded, *data))
+    return join_pieces((LENGTH.pack(len(encoded)), encoded, *data))
 
 
-def _to_raw(value: Value) -> Any:
+def _to_raw(value: Value) -> bytes | memoryview:
     if isinstance(value, np.ndarray):
-        return value if value.flags.c_contiguous else value.tobytes()
+        return values.to_bytes(value)
     text = values.from_text(value)
     return LENGTH.pack(len(text)) + text
 
@@ -79,10 +84,6 @@ def _to_json(name: str, value: Value) -> bytes:
             f"output '{name}' has bytes that are no text, which JSON cannot hold: ask for it with "
             "the parameter binary_data: true"
         ) from None
-
-
-def _size(data: Any) -> int:
-    return data.nbytes if isinstance(data, np.ndarray) else len(data)
 
 
 # --------------------------------------------------------------------- master
@@ -108,7 +109,7 @@ class OutputTensor:
         return b"[%b]" % b",".join(piece for piece in self.json if piece)
 
 
-def join(instances: Sequence[bytes], *, is_batched: bool) -> list[OutputTensor]:
+def join(instances: Sequence[bytes | memoryview], *, is_batched: bool) -> list[OutputTensor]:
     """The tensors of encoded instances.  Raises StageFailed if they do not have the same outputs,
     types and shapes."""
     first, start = _read_header(instances[0])
@@ -129,7 +130,7 @@ def join(instances: Sequence[bytes], *, is_batched: bool) -> list[OutputTensor]:
     return tensors
 
 
-def _read_header(instance: bytes) -> tuple[list[Output], int]:
+def _read_header(instance: bytes | memoryview) -> tuple[list[Output], int]:
     (size,) = LENGTH.unpack_from(instance)
     start = LENGTH.size + size
     return _decode_header(memoryview(instance)[LENGTH.size : start]), start

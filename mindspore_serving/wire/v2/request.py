@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.pieces import Buffer, Stored, here
 from mindspore_serving.errors import InvalidInputs, StageFailed
+from mindspore_serving.wire.v2.chunks import Form
 from mindspore_serving.wire.v2.datatypes import BYTES, datatype_of
 from mindspore_serving.wire.v2.outputs import OutputTensor
-from mindspore_serving.wire.v2.tensors import Form, InputTensor, TensorBody
+from mindspore_serving.wire.v2.tensors import InputTensor, TensorBody
 
 Parameter: TypeAlias = str | int | float | bool
 Parameters: TypeAlias = Mapping[str, Any]
@@ -31,7 +32,7 @@ class Region:
     size: int
 
 
-ReadRegion: TypeAlias = Callable[[Region], bytes]
+ReadRegion: TypeAlias = Callable[[Region], "Buffer | Stored"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +103,12 @@ def make_input(
     datatype: str,
     shape: Sequence[int],
     parameters: Parameters,
-    data: tuple[Form, Buffer],
+    data: tuple[Form, Buffer | Stored],
 ) -> InputTensor:
     """Raises InvalidInputs."""
     content_type, row = "", datatype_of(datatype)
     if row is BYTES:
+        data = data[0], here(data[1])
         content_type = _CONTENT_TYPES.get(str(parameters.get("content_type", "")), "")
     return InputTensor(name, row, tuple(shape), *data, content_type)
 

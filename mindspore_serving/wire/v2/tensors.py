@@ -1,18 +1,15 @@
 """The inputs of a request: tensors whose first dimension counts instances, in views of the bytes
 that came, and how the master cuts them without reading values.
-
-What a worker gets is one chunk: uint32 size of the header | msgpack header | data of each input.
 """
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, overload
+from typing import TypeAlias, overload
 
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.pieces import Buffer, Pieces, join
+from mindspore_serving.core.pieces import Buffer, Pieces, Stored, here
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.wire.tensor import (
     MAX_ELEMENTS,
@@ -21,12 +18,10 @@ from mindspore_serving.wire.tensor import (
     MOST_CUT,
     MOST_PIECES,
 )
+from mindspore_serving.wire.v2.chunks import LENGTH, Form, Header, Part, read_chunk, write_chunk
 from mindspore_serving.wire.v2.datatypes import BY_NAME, BYTES, Datatype
 
-Form: TypeAlias = Literal["raw", "json", "typed"]  # "typed": an InferTensorContents message
-
 MAX_INPUTS = 1024
-LENGTH = struct.Struct("<I")
 _COMMA = ord(",")
 _list_of_raw = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -45,14 +40,15 @@ def count_elements(shape: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """One input.  `data` are its elements in `form`; `content_type` is "str" or "bytes" for BYTES
-    that are to be one of them, else "".  Size and shape fit each other if it is raw."""
+    """One input.  `data` are its elements in `form`, raw numbers maybe elsewhere; `content_type` is
+    "str" or "bytes" for BYTES that are to be one of them, else "".  Size and shape fit each other
+    if it is raw."""
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
     form: Form
-    data: Buffer
+    data: Buffer | Stored
     content_type: str = ""
 
     def __post_init__(self) -> None:
@@ -75,26 +71,7 @@ class InputTensor:
             )
 
 
-class Part(msgspec.Struct, array_like=True, frozen=True):
-    """An input in the header of a chunk: `shape` is that of one instance."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    form: Form
-    content_type: str
-    size: int
-
-
-class Header(msgspec.Struct, array_like=True, frozen=True):
-    num_instances: int
-    parts: tuple[Part, ...]
-
-
-Cutter: TypeAlias = Callable[[int, int], Buffer]  # the data of instances `start` to `stop`
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Header).decode
+Cutter: TypeAlias = Callable[[int, int], Buffer | Stored]  # the data of instances `start` to `stop`
 
 
 class TensorBody:
@@ -122,8 +99,7 @@ class TensorBody:
             Part(one.name, one.datatype.name, one.shape[first:], one.form, one.content_type, size)
             for one, size in zip(self.inputs, map(len, data), strict=True)
         ]
-        header = _encode(Header(stop - start, tuple(parts)))
-        return join((LENGTH.pack(len(header)), header, *data))
+        return write_chunk(Header(stop - start, tuple(parts)), data)
 
     @property
     def can_be_cut(self) -> bool:
@@ -162,31 +138,14 @@ def whole(body: TensorBody) -> "tuple[bytes | Pieces]":
     return (body.chunk(0, body.num_instances),)
 
 
-def read_chunk(chunk: Buffer) -> tuple[Header, memoryview]:
-    """The header of a chunk, and the data behind it.  Raises InvalidInputs."""
-    view = memoryview(chunk)
-    try:
-        (size,) = LENGTH.unpack_from(view)
-        end = LENGTH.size + size
-        header = _decode(view[LENGTH.size : end])
-    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputs(f"the chunk of tensors has no valid header: {error}") from None
-    data = view[end:]
-    if sum(part.size for part in header.parts) != len(data):
-        raise InvalidInputs("the chunk of tensors is not whole")
-    return header, data
-
-
 def read_body(chunk: Buffer) -> TensorBody:
     """The body whose instances are all in `chunk`, in views of it.  Raises InvalidInputs."""
-    header, data = read_chunk(chunk)
-    count, inputs, start = header.num_instances, [], 0
-    for part in header.parts:
+    header, contents = read_chunk(chunk)
+    count, inputs = header.num_instances, []
+    for part, content in zip(header.parts, contents, strict=True):
         shape = part.shape if count == 1 else (count, *part.shape)
-        content = data[start : start + part.size]
         kind = BY_NAME[part.datatype]
         inputs.append(InputTensor(part.name, kind, shape, part.form, content, part.content_type))
-        start += part.size
     return TensorBody(inputs, is_batched=count > 1)
 
 
@@ -229,7 +188,9 @@ def _can_be_cut(tensor: InputTensor) -> bool:
 
 def _cutter(tensor: InputTensor) -> Cutter:
     """Raises InvalidInputs."""
-    count, data = tensor.shape[0], memoryview(tensor.data)
+    count, data = tensor.shape[0], tensor.data
+    if not isinstance(data, Stored):
+        data = memoryview(data)
     size = len(data) // count
     if tensor.form == "json":
         return _json_cutter(tensor)
@@ -241,7 +202,7 @@ def _cutter(tensor: InputTensor) -> Cutter:
 
 def _ends_of_texts(tensor: InputTensor) -> Sequence[int]:
     """Where each instance of raw BYTES ends, behind a 0."""
-    data, place, ends = tensor.data, 0, [0]
+    data, place, ends = here(tensor.data), 0, [0]
     for _ in range(tensor.shape[0]):
         for _ in range(_per_instance(tensor)):
             if place + LENGTH.size > len(data):
@@ -269,7 +230,7 @@ def _json_cutter(tensor: InputTensor) -> Cutter:
 
 def _texts(tensor: InputTensor) -> list[bytes]:
     try:
-        items = [bytes(item) for item in _list_of_raw.decode(tensor.data)]
+        items = [bytes(item) for item in _list_of_raw.decode(here(tensor.data))]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         name = tensor.name[:64]
         raise InvalidInputs(f"the data of input '{name}' are not a JSON list: {error}") from None

@@ -9,21 +9,16 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from mindspore_serving.core.graph import Method
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.pieces import Buffer, here
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Instance, Value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire import tensor as values
 from mindspore_serving.wire.tensor import Array
 from mindspore_serving.wire.v2 import datatypes
+from mindspore_serving.wire.v2.chunks import LENGTH, Part, read_chunk
 from mindspore_serving.wire.v2.datatypes import BF16, BOOL, BYTES, Datatype
-from mindspore_serving.wire.v2.tensors import (
-    LENGTH,
-    InputTensor,
-    Part,
-    count_elements,
-    read_chunk,
-)
+from mindspore_serving.wire.v2.tensors import InputTensor, count_elements
 
 _any = msgspec.json.Decoder()
 
@@ -37,7 +32,7 @@ def decode(chunks: Sequence[Buffer], method: Method, servable_label: str) -> lis
 
 
 def _decode_chunk(chunk: Buffer, method: Method, label: str) -> Iterator[Instance]:
-    header, data = read_chunk(chunk)
+    header, contents = read_chunk(chunk)
     unknown = [part.name for part in header.parts if part.name not in method.inputs]
     if unknown:
         raise InvalidInputs(
@@ -45,14 +40,11 @@ def _decode_chunk(chunk: Buffer, method: Method, label: str) -> Iterator[Instanc
             f"{', '.join(method.inputs)}"
         )
     columns: dict[str, Sequence[Value]] = {}
-    place = 0
-    for part in header.parts:
-        end = place + part.size
+    for part, content in zip(header.parts, contents, strict=True):
         try:
-            columns[part.name] = _read(part, data[place:end], header.num_instances)
+            columns[part.name] = _read(part, content, header.num_instances)
         except InvalidInputs as error:
             raise values.bad_input(part.name[:64], error) from None
-        place = end
     for name in method.inputs:
         if name not in columns:
             if name not in method.defaults:
@@ -89,7 +81,7 @@ def _split(array: Array, shape: tuple[int, ...], count: int) -> Sequence[Value]:
 
 
 def _array(part: Part, data: memoryview, row: Datatype, total: int) -> Array:
-    """A writable array of its own, flat."""
+    """A writable array, flat: of its own, unless `data` are writable, that is, its own already."""
     if part.form == "json":
         return _from_numbers(_flat(data, total), row)
     if part.form == "typed":
@@ -100,6 +92,10 @@ def _array(part: Part, data: memoryview, row: Datatype, total: int) -> Array:
         return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
     if row is BOOL:  # any byte but 0 is true; numpy would keep, say, a 2 as it is
         return np.frombuffer(data, np.uint8).astype(np.bool_)
+    if not data.readonly:
+        found = np.frombuffer(data, row.numpy)
+        if found.flags.aligned:
+            return found
     return np.frombuffer(bytearray(data), row.numpy)
 
 
@@ -210,6 +206,6 @@ def elements(tensor: InputTensor) -> Sequence[Value]:
     kind = tensor.datatype.name
     part = Part(tensor.name, kind, (), tensor.form, tensor.content_type, len(tensor.data))
     try:
-        return _read(part, memoryview(tensor.data), count)
+        return _read(part, memoryview(here(tensor.data)), count)
     except InvalidInputs as error:
         raise values.bad_input(tensor.name[:64], error) from None

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from mindspore_serving.core import pieces
 from mindspore_serving.errors import Forbidden, InvalidInputs, NotFound, Overloaded
 from mindspore_serving.frontends.v2.shared_memory import MAX_REGIONS, SharedMemory
 from mindspore_serving.wire.v2.request import Region
@@ -130,3 +131,54 @@ def test_the_number_of_regions_is_limited_and_files_are_closed(memory):
             SharedMemory(is_enabled=True).register("r", "no-such-file-of-ours", 0, 1)
     memory.unregister()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def large(place):
+    """The bytes of a large file of this name."""
+    data = os.urandom(100_000)
+    (place / "large").write_bytes(data)
+    return data
+
+
+def written(data, size):
+    """What is where `data` are to lie, in memory that was used before."""
+    target = memoryview(bytearray(b"x" * size))
+    pieces.join([data]).write(target)
+    return bytes(target)
+
+
+def test_what_is_large_is_read_when_it_is_written_to_where_it_lies(memory, place, large):
+    memory.register("r", "large", 100, 90_000)
+    data = memory.read(Region("r", 10, 80_000))
+    os.pwrite(memory._regions["r"].file.number, b"later", 110)
+    expected = b"later" + large[115:80_110]
+    assert written(data, 80_000) == expected
+    assert written(data[1000:70_000], 69_000) == expected[1000:70_000]
+    assert bytes(data[:20]) == expected[:20]
+
+
+def test_what_waits_is_read_although_its_region_is_forgotten(memory, place, large):
+    memory.register("r", "large", 0, 100_000)
+    data = memory.read(Region("r", 0, 100_000))
+    memory.unregister("r")
+    with (place / "data").open("rb"):  # it would get the number of a file that is closed
+        assert written(data, 100_000) == large
+
+
+def test_a_file_that_was_made_smaller_while_it_waited_ends_in_zeros(memory, place, large):
+    memory.register("r", "large", 0, 100_000)
+    data = memory.read(Region("r", 0, 100_000))
+    os.truncate(place / "large", 60_000)
+    assert written(data, 100_000) == large[:60_000] + bytes(40_000)
+
+
+def test_files_are_closed_when_nothing_waits_for_them(memory, large):
+    memory.register("r", "large", 0, 100_000)
+    number = memory._regions["r"].file.number
+    data = memory.read(Region("r", 0, 100_000))
+    memory.unregister()
+    os.fstat(number)
+    del data
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from mindspore_serving.core import pieces
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.wire import worker_codec
 from mindspore_serving.wire.v2.outputs import join, of_texts
@@ -51,6 +52,14 @@ def test_an_output_that_is_not_contiguous_is_written_in_order():
     tensor = only("v2_both", array)
     assert b"".join(tensor.raw) == array.tobytes()
     assert json.loads(tensor.json_data) == array.ravel().tolist()
+
+
+def test_a_large_output_is_not_copied_until_it_is_where_it_lies():
+    array = np.zeros(50_000, "<f4")
+    encoded = worker_codec("v2_raw").encode({"y": array})
+    array[:] = 1
+    (tensor,) = join([pieces.whole(encoded)], is_batched=False)
+    assert b"".join(tensor.raw) == array.tobytes()
 
 
 def test_several_outputs_keep_their_order():

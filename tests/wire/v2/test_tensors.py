@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mindspore_serving.core import pieces
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import BoxedBytes, BoxedStr
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire import cutting, worker_codec
 from mindspore_serving.wire.tensor import MAX_INSTANCES, MAX_RANK
+from mindspore_serving.wire.v2.chunks import read_chunk
 from mindspore_serving.wire.v2.datatypes import BY_NAME
-from mindspore_serving.wire.v2.tensors import InputTensor, read_chunk
+from mindspore_serving.wire.v2.tensors import InputTensor
 from tests.wire.v2.making import (
     METHOD,
     NUMBERS,
@@ -68,6 +70,25 @@ def test_an_array_is_writable_and_its_own():
     first, *_ = whole(body_of(InputTensor("x", FP32, X.shape, "raw", data)))
     first["x"] += 1
     assert bytes(data) == X.tobytes()
+
+
+def test_an_array_of_a_chunk_that_may_be_written_is_a_view_of_it():
+    (chunk,) = cutting.whole("v2_raw", body_of(raw(X)))[1]
+    data = bytearray(pieces.whole(chunk))
+    first, *_ = worker_codec("v2_raw").decode([data], METHOD, "s")
+    first["x"] += 1
+    assert data.endswith((X[0] + 1).tobytes() + X[1:].tobytes())
+
+
+def test_the_data_of_every_input_begin_where_any_array_may():
+    tensors = [raw(X, name) for name in ("a", "a_longer_name", "c")]
+    (chunk,) = cutting.whole("v2_raw", body_of(*tensors))[1]
+    data = bytearray(pieces.whole(chunk))
+    _, contents = read_chunk(data)
+    start = np.frombuffer(data, np.uint8).ctypes.data
+    begins = [np.frombuffer(one, np.uint8).ctypes.data - start for one in contents]
+    assert [begin % 64 for begin in begins] == [0, 0, 0]
+    assert [bytes(one) for one in contents] == [X.tobytes()] * 3
 
 
 def test_an_instance_of_a_vector_has_no_dimension():

@@ -1,0 +1,69 @@
+"""What a worker gets of a request, one chunk: uint32 size of the header | msgpack header | data of
+each input, which begin at multiples of 64 bytes, so that arrays can be views of them.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from mindspore_serving.core.pieces import Buffer, Pieces, Stored, join
+from mindspore_serving.errors import InvalidInputs
+
+Form: TypeAlias = Literal["raw", "json", "typed"]  # "typed": an InferTensorContents message
+
+LENGTH = struct.Struct("<I")
+_ALIGNMENT = 64
+_ZEROS = bytes(_ALIGNMENT)
+
+
+class Part(msgspec.Struct, array_like=True, frozen=True):
+    """An input in the header of a chunk: `shape` is that of one instance."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    form: Form
+    content_type: str
+    size: int
+
+
+class Header(msgspec.Struct, array_like=True, frozen=True):
+    num_instances: int
+    parts: tuple[Part, ...]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Header).decode
+
+
+def write_chunk(header: Header, data: Sequence[Buffer | Stored]) -> bytes | Pieces:
+    """`data` of the inputs that `header` has; they are not copied if they are large."""
+    encoded = _encode(header)
+    buffers: list[Buffer | Stored] = [LENGTH.pack(len(encoded)), encoded]
+    size = LENGTH.size + len(encoded)
+    for one in data:
+        gap = -size % _ALIGNMENT
+        buffers += _ZEROS[:gap], one
+        size += gap + len(one)
+    return join(buffers)
+
+
+def read_chunk(chunk: Buffer) -> tuple[Header, list[memoryview]]:
+    """The header of a chunk, and the data of each input.  Raises InvalidInputs."""
+    view = memoryview(chunk)
+    try:
+        (size,) = LENGTH.unpack_from(view)
+        end = LENGTH.size + size
+        header = _decode(view[LENGTH.size : end])
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputs(f"the chunk of tensors has no valid header: {error}") from None
+    contents = []
+    for part in header.parts:
+        start = end + -end % _ALIGNMENT
+        end = start + part.size
+        contents.append(view[start:end])
+    if end != len(view) or any(part.size < 0 for part in header.parts):
+        raise InvalidInputs("the chunk of tensors is not whole")
+    return header, contents
