@@ -43,5 +43,6 @@ def figures(reply: Reply, streams: int, tokens: int) -> tuple[float, float, list
     began = max(first for ((_, _, first, _),) in reply["turns"])
     after = [(end, count) for end, count in reply["steps"] if end > began]
     count = sum(count for _, count in after)
-    answers = [said[-tokens:] for said in reply["said"]]
+    texts = zip(reply["turns"], reply["said"], strict=True)
+    answers = [said[begin:][:tokens] for ((begin, *_),), said in texts]
     return count / (after[-1][0] - began), count / len(after) / streams, answers

@@ -48,7 +48,7 @@ class GenAI:
                 continue
             tokens = self._tokens[number]
             tokens += new
-            if len(tokens) == self._wanted[number]:
+            if len(tokens) >= self._wanted[number]:
                 # Text as a whole, once: cheaper than piece by piece as its streamer makes it.
                 self._tokenizer.decode(tokens)
                 del self._handles[number]
