@@ -38,12 +38,13 @@ class Process:
     """A contender that is running.
 
     `about` is what it said when it was loaded, and `started` the seconds until then from its start.
+    `path` is of the model, by default that of the benchmarks.
     """
 
-    def __init__(self, contender: Contender, lock: Path | None) -> None:
+    def __init__(self, contender: Contender, lock: Path | None, path: Path | None = None) -> None:
         self.contender = contender
         self._lock = lock
-        command = contender.command(model(contender.engine, contender.form))
+        command = contender.command(path or model(contender.engine, contender.form))
         LOGS.mkdir(parents=True, exist_ok=True)
         self._log = LOGS / f"{contender.name.replace(' ', '_')}.log"
         with self._log.open("wb") as log, alone(lock):

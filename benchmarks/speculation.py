@@ -1,20 +1,25 @@
 """What guessing tokens gives: at most 16 against none, by how far an answer repeats earlier text.
 
-`python -m benchmarks.speculation [--seconds 200] [--tokens 96] [--only story] [--draft D] [MODEL]`
+`python -m benchmarks.speculation [--seconds 200] [--tokens 96] [--only story] [--draft D]
+[--against genai] [MODEL]`
 
 Both engines are open in one process and take turns request by request.  Every round has other
 texts, which share nothing with those of earlier rounds; the first one warms up.  Counted are tokens
 per second after the first token of each answer; a ratio is of a pair, with guesses over none, and
-its interval is that of the median, by bootstrap over pairs.
+its interval is that of the median, by bootstrap over pairs.  With `--against genai` the other one
+is OpenVINO GenAI with its prompt lookup, of what is not sampled, in a process of its own.
 """
 
 import argparse
 import random
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
+from benchmarks import speculation_peer
 from benchmarks.llm_figures import interval
 from benchmarks.report import print_json, print_table
 from benchmarks.speculation_tasks import TASKS, params
@@ -26,6 +31,7 @@ from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 STREAMS = (1, 4)
 CACHE = 256 << 20
+Answered = tuple[float, float, list[list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +45,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Tokens per second without guesses and with; of the latter, tokens per step and stream."""
+    """Tokens per second of the other and of ours, and tokens per step and stream."""
 
     off: float
     on: float
+    off_per_step: float
     per_step: float
     is_same: bool  # the text
 
@@ -51,7 +58,7 @@ class Pair:
         return self.on / self.off
 
 
-def answer(engine: Engine, case: Case) -> tuple[float, float, list[list[int]]]:
+def answer(engine: Engine, case: Case) -> Answered:
     """Tokens per second and per step and stream, when all have begun; and the answers."""
     for place, prompt in enumerate(case.prompts):
         engine.add(str(place), prompt, case.params[place], cache_salt=case.salt)
@@ -79,13 +86,15 @@ def make_case(name: str, streams: int, number: int, tokens: int, tokenizer: Toke
     )
 
 
-def compare(off: Engine, on: Engine, case: Case) -> tuple[Pair, list[list[int]]]:
+def compare(
+    off: Callable[[Case], Answered], on: Callable[[Case], Answered], case: Case
+) -> tuple[Pair, list[list[int]]]:
     """Both engines, in an order that chance decides."""
     order = [off, on]
     random.Random(case.salt).shuffle(order)
-    found = {id(engine): answer(engine, case) for engine in order}
-    (slow, _, plain), (fast, per_step, guessed) = found[id(off)], found[id(on)]
-    return Pair(slow, fast, per_step, plain == guessed), guessed
+    found = {id(each): each(case) for each in order}
+    (slow, off_per_step, plain), (fast, per_step, guessed) = found[id(off)], found[id(on)]
+    return Pair(slow, fast, off_per_step, per_step, plain == guessed), guessed
 
 
 def row(name: str, streams: int, pairs: list[Pair]) -> list[str]:
@@ -98,9 +107,27 @@ def row(name: str, streams: int, pairs: list[Pair]) -> list[str]:
         f"{median(pair.on for pair in pairs):.0f}",
         f"{median(ratios):.2f}",
         f"{low:.2f} to {high:.2f}",
+        f"{mean(pair.off_per_step for pair in pairs):.2f}",
         f"{mean(pair.per_step for pair in pairs):.2f}",
         f"{sum(pair.is_same for pair in pairs)} of {len(pairs)}",
     ]
+
+
+def open_ours(model: Path, **options: object) -> tuple[Engine, Tokenizer]:
+    opened = open_model(model, "openvino", make_config({"kv_cache_memory": CACHE, **options}))
+    assert isinstance(opened.engine, Engine)
+    assert opened.tokenizer is not None
+    return opened.engine, opened.tokenizer
+
+
+@contextmanager
+def other(given: argparse.Namespace) -> Iterator[Callable[[Case], Answered]]:
+    if given.against == "none":
+        engine, _ = open_ours(given.model, num_speculative_tokens=0)
+        yield lambda case: answer(engine, case)
+        return
+    with speculation_peer.running(given.model, given.guesses) as process:
+        yield lambda case: speculation_peer.ask(process, case.prompts, given.tokens)
 
 
 def main() -> None:
@@ -110,38 +137,46 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of a task's name")
     parser.add_argument("--show", action="store_true", help="print answers")
     parser.add_argument("--draft", type=Path, help="a smaller model that guesses as well")
+    parser.add_argument("--against", choices=("none", "genai"), default="none", help="guesses")
+    parser.add_argument("--guesses", type=int, default=speculation_peer.GUESSES, help="of genai")
     parser.add_argument("model", nargs="?", type=Path, default=find_model())
     given = parser.parse_args()
     if given.model is None:
         parser.error(f"no model: {INSTALL}")
-    options = [{"num_speculative_tokens": 0}, {"draft": given.draft}]
-    options = [{"kv_cache_memory": CACHE, **one} for one in options]
-    off, on = (open_model(given.model, "openvino", make_config(one)) for one in options)
-    assert isinstance(off.engine, Engine)
-    assert isinstance(on.engine, Engine)
-    assert on.tokenizer is not None
-    kinds = [(name, streams) for name in TASKS if given.only in name for streams in STREAMS]
+    names = [name for name in TASKS if given.only in name]
+    if given.against == "genai":
+        names = [name for name in names if not TASKS[name][1]]
+    kinds = [(name, streams) for name in names for streams in STREAMS]
     found: dict[tuple[str, int], list[Pair]] = {kind: [] for kind in kinds}
+    with other(given) as off:
+        measure(off, given, found)
+    titles = [f"{given.against}, tok/s", "ours", "ratio", "95 %", "tok/step", "ours", "same text"]
+    print_table(["task", "streams", *titles], [row(*kind, pairs) for kind, pairs in found.items()])
+    ratios = {
+        f"{name}, {streams}": [p.ratio for p in found[name, streams]] for name, streams in kinds
+    }
+    print_json("speculation", against=given.against, ratios=ratios)
+
+
+def measure(
+    off: Callable[[Case], Answered],
+    given: argparse.Namespace,
+    found: dict[tuple[str, int], list[Pair]],
+) -> None:
+    """Add pairs to `found`, until the time is over."""
+    engine, tokenizer = open_ours(given.model, draft=given.draft)
     end, number = time.monotonic() + given.seconds, 0
     while number < 2 or time.monotonic() < end:
-        for name, streams in kinds:
+        for (name, streams), pairs in found.items():
             if number > 1 and time.monotonic() > end:
                 break
-            case = make_case(name, streams, number, given.tokens, on.tokenizer)
-            pair, answers = compare(off.engine, on.engine, case)
+            case = make_case(name, streams, number, given.tokens, tokenizer)
+            pair, answers = compare(off, lambda case: answer(engine, case), case)
             if number:
-                found[name, streams].append(pair)
+                pairs.append(pair)
             if given.show:
-                print(f"{name}, {streams}: {pair}\n{on.tokenizer.decode(answers[0])}", flush=True)
+                print(f"{name}, {streams}: {pair}\n{tokenizer.decode(answers[0])}", flush=True)
         number += 1
-    print_table(
-        ["task", "streams", "off, tok/s", "on", "ratio", "95 %", "tok/step", "same text"],
-        [row(*kind, pairs) for kind, pairs in found.items()],
-    )
-    ratios = {
-        f"{name}, {streams}": [one.ratio for one in found[name, streams]] for name, streams in kinds
-    }
-    print_json("speculation", ratios=ratios)
 
 
 if __name__ == "__main__":

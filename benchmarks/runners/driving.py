@@ -10,7 +10,8 @@ is complete, the first one on its arrival.  The reply has the seconds since the 
 
     {"turns": [[prompt tokens, begun, first token, last token], ...], one for each conversation,
      "steps": [[end, tokens that came], ...],
-     "computing": [seconds of each step inside the model, ...]}
+     "computing": [seconds of each step inside the model, ...],
+     "said": [all tokens of a conversation, ...]}
 
 An engine whose attribute `computing` counts those seconds gets figures there, others zeros.
 """
@@ -58,7 +59,7 @@ class Conversation:
         self.said += tokens
         self.wanted -= len(tokens)
         times[3] = now
-        return self.wanted == 0
+        return self.wanted <= 0
 
 
 def run(engine: Engine, task: Any) -> dict[str, Any]:
@@ -90,7 +91,12 @@ def run(engine: Engine, task: Any) -> dict[str, Any]:
                 engine.add(number, *talk.next_prompt(now))
             else:
                 is_open.discard(number)
-    return {"turns": [talk.times for talk in talks], "steps": steps, "computing": computing}
+    return {
+        "turns": [talk.times for talk in talks],
+        "steps": steps,
+        "computing": computing,
+        "said": [talk.said for talk in talks],
+    }
 
 
 def memory() -> dict[str, int]:

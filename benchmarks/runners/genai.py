@@ -1,4 +1,8 @@
-"""openvino-genai's continuous batching, in llm_genai: genai DIRECTORY [PROPERTIES as JSON]."""
+"""openvino-genai's continuous batching, in llm_genai: genai MODEL [PROPERTIES as JSON].
+
+MODEL is a directory with IR, or a GGUF file.  `lookup` of the properties are settings of requests,
+num_assistant_tokens and max_ngram_size, with which tokens are guessed from the request's own text.
+"""
 
 import json
 import time
@@ -13,8 +17,8 @@ from benchmarks.runners.driving import Engine, serve
 
 
 class GenAI:
-    def __init__(self, pipe: Any) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: Any, lookup: dict[str, int]) -> None:
+        self._pipe, self._lookup = pipe, lookup
         self._tokenizer = pipe.get_tokenizer()
         self._handles: dict[int, Any] = {}
         self._tokens: dict[int, list[int]] = {}
@@ -26,6 +30,8 @@ class GenAI:
         config.max_new_tokens = max_tokens
         config.ignore_eos = True
         config.do_sample = False
+        for name, value in self._lookup.items():
+            setattr(config, name, value)
         self._serial += 1
         ids = ov.Tensor(np.array([prompt], np.int64))
         self._handles[number] = self._pipe.add_request(self._serial, ids, config)
@@ -42,7 +48,7 @@ class GenAI:
                 continue
             tokens = self._tokens[number]
             tokens += new
-            if len(tokens) == self._wanted[number]:
+            if len(tokens) >= self._wanted[number]:
                 # Text as a whole, once: cheaper than piece by piece as its streamer makes it.
                 self._tokenizer.decode(tokens)
                 del self._handles[number]
@@ -57,9 +63,12 @@ def load(arguments: list[str]) -> tuple[Engine, dict[str, Any]]:
     scheduler.max_num_seqs = 64
     scheduler.max_num_batched_tokens = given.pop("max_num_batched_tokens", 512)
     scheduler.cache_size = given.pop("cache_size", 2)  # GB
+    lookup = given.pop("lookup", {})
+    if lookup:
+        given["prompt_lookup"] = True
     began = time.perf_counter()
     pipe = genai.ContinuousBatchingPipeline(arguments[0], scheduler, "CPU", given)
-    return GenAI(pipe), {"loaded": time.perf_counter() - began}
+    return GenAI(pipe, lookup), {"loaded": time.perf_counter() - began}
 
 
 if __name__ == "__main__":

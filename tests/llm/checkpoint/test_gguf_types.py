@@ -16,10 +16,11 @@ from mindspore_serving.llm.checkpoint.packing import unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.runtimes.openvino.options import capabilities
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from tests.llm.gguf_files import KINDS, add_tensor, dequantized, finish, random_blocks
 
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+EXACT: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 
 
 def test_every_type_with_blocks_is_tried() -> None:
@@ -53,6 +54,31 @@ def test_a_group_of_one_value_stays_that_value(kind: str, tmp_path: Path) -> Non
     product, gathered = _computed(kind, rows, x, tmp_path)
     np.testing.assert_allclose(gathered, expected[[5, 0, 47]], rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(product, x @ expected.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_nothing_is_subtracted_from_integers_that_are_multiplied(
+    is_exact: bool, tmp_path: Path
+) -> None:
+    """With a float beside each scale the plugin multiplies none, in bfloat16 as in float32."""
+    rows = random_blocks("Q4_1", 48, 512)
+    stored = QuantizedTensor("Q4_1", (48, 512), rows, partial(decode, "Q4_1", rows, 512))
+    weights = Weights(Checkpoint(tmp_path, {}, {"w": stored}), "bf16", is_exact=is_exact)
+    given = opset.parameter([-1, 512], np.float32)
+    model = ov.Model([opset.result(weights.product(given, "w"))], [given], "m")
+    kinds = {node.get_type_name() for node in model.get_ops()}
+    assert ("Subtract" in kinds) == is_exact
+
+
+@pytest.mark.skipif("BF16" not in capabilities(), reason="this processor does not compute bf16")
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q5_K"])
+def test_products_in_bfloat16_are_near(kind: str, tmp_path: Path) -> None:
+    rows = random_blocks(kind, 48, 512)
+    x = np.random.default_rng(1).normal(0, 1, (16, 512)).astype(np.float32)
+    expected = x @ dequantized(kind, rows).T
+    properties = {"INFERENCE_PRECISION_HINT": "bf16", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}
+    product, _ = _computed(kind, rows, x, tmp_path, properties)
+    assert np.abs(product - expected).max() < 0.02 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
@@ -91,7 +117,11 @@ def test_an_unsupported_type_is_refused_with_what_is_near(
 
 
 def _computed(
-    kind: str, rows: np.ndarray, x: np.ndarray, directory: Path
+    kind: str,
+    rows: np.ndarray,
+    x: np.ndarray,
+    directory: Path,
+    properties: dict[str, object] = EXACT,
 ) -> tuple[np.ndarray, np.ndarray]:
     """x times the matrix of `rows`, and its rows 5, 0 and 47."""
     stored = QuantizedTensor(kind, (48, 512), rows, partial(decode, kind, rows, 512))
@@ -101,6 +131,6 @@ def _computed(
     ids = opset.constant(np.array([5, 0, 47], np.int32))
     gathered = opset.gather(weights.table("w"), ids, opset.constant(np.int32(0)))
     model = ov.Model([opset.result(product), opset.result(gathered)], [given], "m")
-    request = ov.Core().compile_model(model, "CPU", EXACT).create_infer_request()
+    request = ov.Core().compile_model(model, "CPU", properties).create_infer_request()
     found = request.infer([x])
     return np.array(found[0]), np.array(found[1])

@@ -266,7 +266,8 @@ def test_bf16_is_close_where_the_processor_has_it(directory, cache, bound):
     assert 1e-4 < error < bound
 
 
-def test_quantised_weights_set_the_group_of_dynamic_quantisation():
+def test_quantised_weights_set_the_group_of_dynamic_quantisation(monkeypatch):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     options = options_from(EngineConfig(num_threads=2), ["FP32"])
     assert options.properties(64)["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "64"
     assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in options.properties(0)

@@ -151,7 +151,8 @@ def test_states_of_a_bfloat16_graph_are_given_as_float32(directory):
     ("group", "options", "size"),
     [(128, {}, "128"), (128, {"by_rows": True}, BY_ROWS), (64, {"is_exact": True}, "0")],
 )
-def test_inputs_of_integers_are_rounded_by_groups_by_rows_or_not(group, options, size):
+def test_inputs_of_integers_are_rounded_by_groups_by_rows_or_not(group, options, size, monkeypatch):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     found = options_from(EngineConfig(), ["FP32"]).properties(group, **options)
     assert found["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == size
 

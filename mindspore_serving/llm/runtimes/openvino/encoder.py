@@ -21,6 +21,7 @@ from mindspore_serving.llm.runtimes.encoding import (
     open_encoder_model,
 )
 from mindspore_serving.llm.runtimes.openvino.attention import Node
+from mindspore_serving.llm.runtimes.openvino.fusion import widens_integers
 from mindspore_serving.llm.runtimes.openvino.nodes import features
 from mindspore_serving.llm.runtimes.openvino.opening import compile_graph
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
@@ -47,7 +48,8 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "OpenVINOEncode
         config = replace(config, dtype="f32")
     options = options_from(config, capabilities(config.num_threads))
     model = open_encoder_model(directory, config)
-    weights = Weights(model.checkpoint, options.precision, options.bits)
+    widens = widens_integers(options.precision)
+    weights = Weights(model.checkpoint, options.precision, options.bits, is_exact=widens)
     ops = EncoderOps(weights)
     graph = ops.graph(model.definition(ops, model.spec, ops.encoder_inputs))
     compiled = compile_graph(graph, options.properties(weights.group))

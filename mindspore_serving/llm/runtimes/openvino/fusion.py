@@ -62,6 +62,11 @@ def is_fused_here() -> bool:
     return num_fused(ov.Core().compile_model(model, "CPU", properties)) == 1
 
 
+def widens_integers(precision: str) -> bool:
+    """Whether the plugin multiplies by integers as floats: with AMX, in bfloat16."""
+    return precision == "bf16" and is_fused_here()
+
+
 def num_fused(compiled: Any) -> int:
     """How many blocks are one node in a compiled graph."""
     nodes = compiled.get_runtime_model().get_ops()

@@ -26,6 +26,7 @@ from mindspore_serving.llm.runtimes.openvino.fusion import (
     is_fused_here,
     narrow,
     num_fused,
+    widens_integers,
 )
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import (
@@ -90,7 +91,8 @@ def _open(
     bits = _bits_to_quantise(config, checkpoint, options)
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
     is_exact = is_foreign and config.dtype == "f32"
-    weights = Weights(checkpoint, options.precision, bits, is_exact=is_exact)
+    widens = is_exact or widens_integers(options.precision)
+    weights = Weights(checkpoint, options.precision, bits, is_exact=widens)
     num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
     switches = bool(spec.rope.switch)
     sums = None if part.exchange is None else Sums(part.exchange)

@@ -46,7 +46,7 @@ class Weights:
         checkpoint: the tensors.
         precision: "bf16" or "f32", what matrices are multiplied in.
         bits: 8 or 4 to quantise the matrices of a float checkpoint, None to take them as they are.
-        is_exact: no inputs are rounded to integers.
+        is_exact: no inputs are rounded to integers, so integers are multiplied as floats.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Weights:
         self._checkpoint = checkpoint
         self.precision = precision
         self._bits = bits
-        # Else the plugin multiplies no integers, so there is nothing to gain.
-        self._splits_minimums = precision == "f32" and not is_exact
+        # Integers are multiplied only without them; as floats there is nothing to gain.
+        self._splits_minimums = not is_exact
         self._made: dict[tuple[str, str], Node] = {}
         self._orders: dict[str, Array] = {}
         self._minimums: dict[str, Node] = {}  # added to products by integers, [out, groups]
