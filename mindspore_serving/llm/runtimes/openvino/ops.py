@@ -163,7 +163,8 @@ class OpenVINOOps(Elementwise):
         return heads.layer_norm(x, self._weights.vector(weight), num_heads, eps)
 
     def gain(self, x: Node, weight: Weight) -> Node:
-        return opset.multiply(x, self._vector(weight, 1))
+        is_one = self._weights.shape(weight) == (1,)
+        return opset.multiply(x, self._vector(weight, 1 if is_one else features(x)))
 
     def rope_tables(
         self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
