@@ -36,7 +36,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"grammar", "models"}),
     frozenset({"parallel"}),
     frozenset({"runtimes"}),
-    frozenset({"engine", "chat", "pictures"}),
+    frozenset({"engine", "chat", "pictures", "calibration"}),
     frozenset({"engines"}),
     frozenset({"loader", "inputs", "outputs"}),
     frozenset({"processing"}),

@@ -184,14 +184,24 @@ def _settings(arguments: argparse.Namespace) -> object:
     return arguments.settings(**config_file.read(arguments.config) | own)
 
 
+def _quantize(settings: QuantizeSettings) -> None:
+    from mindspore_serving.llm.checkpoint.conversion import directory_size
+    from mindspore_serving.llm.quantize import Rounding, quantize
+
+    found = quantize(
+        settings.source, settings.target, settings.mode,
+        rounding=Rounding(settings.group, settings.zeros),
+        text=settings.calibrate, num_tokens=settings.tokens,
+    )  # fmt: skip
+    if found is not None:
+        print(found.summary())
+    sizes = [directory_size(Path(one)) >> 20 for one in (settings.source, settings.target)]
+    print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
+
+
 def _run(command: str, settings: object) -> int:
     if isinstance(settings, QuantizeSettings):
-        from mindspore_serving.llm.checkpoint.conversion import directory_size
-        from mindspore_serving.llm.quantize import quantize
-
-        quantize(settings.source, settings.target, settings.mode)
-        sizes = [directory_size(Path(one)) >> 20 for one in (settings.source, settings.target)]
-        print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
+        _quantize(settings)
         return 0
     name = command.replace("-", "_")
     module, function = ("models", name) if command in _MODELS else (name, "run")

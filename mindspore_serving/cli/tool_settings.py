@@ -13,9 +13,19 @@ class QuantizeSettings:
     target: str = positional("directory to make", metavar="TARGET")
     mode: str = option(
         "int8",
-        "int8 has a scale per row, int4 one per 128 weights",
+        "int8 has a scale per row, int4 one per --group weights",
         choices=("int8", "int4", "float16"),
     )
+    group: int = option(128, "weights of int4 that share a scale", choices=(32, 64, 128), type=int)
+    zeros: str = option(
+        "no",
+        "int4 with a zero for each scale (asymmetric); auto: by matrix, what has less error",
+        choices=("no", "yes", "auto"),
+    )
+    calibrate: str | None = option(
+        None, "a text to scale weights by, by what they are multiplied with", metavar="FILE"
+    )
+    tokens: int = option(4096, "of the text that are used", type=int)
 
 
 @dataclass(frozen=True, slots=True)

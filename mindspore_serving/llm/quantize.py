@@ -2,14 +2,17 @@
 
     python -m mindspore_serving.llm.quantize SOURCE TARGET int8|int4|float16
 
-int8 has one scale per output, int4 one per 128 inputs; embeddings, norms, biases and the routers
-of experts stay as they are.  float16 is for processors without bfloat16, which widen it faster; of
+int8 has one scale per output, int4 one per 32, 64 or 128 inputs; embeddings, norms, biases and the
+routers of experts stay as they are.  With a text to calibrate with, inputs of matrices are scaled
+before (`calibration`).  float16 is for processors without bfloat16, which widen it faster; of
 bfloat16 it keeps every bit, but for numbers below 2**-17, which it rounds to multiples of 2**-24.
-Round to nearest, numpy alone, a tensor at a time; no runtime.
+numpy alone, a tensor at a time; no runtime, but to calibrate.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.calibration.calibrate import TOKENS, Calibration, calibrate
+from mindspore_serving.llm.calibration.scaling import Floats, apply, changed
 from mindspore_serving.llm.checkpoint.conversion import (
     check_is_new,
     new_directory,
     run_command,
     write_other_files,
 )
-from mindspore_serving.llm.checkpoint.packing import GROUP, is_router, pack
-from mindspore_serving.llm.checkpoint.quantized.methods import OURS, quantization_of
+from mindspore_serving.llm.checkpoint.packing import GROUP, Packed, is_router, pack, unpack
+from mindspore_serving.llm.checkpoint.quantized.methods import OURS, SCALED, quantization_of
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models import load_definition
@@ -33,32 +38,81 @@ from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
 
 MODES = {"int8": 8, "int4": 4, "float16": 16}  # bits
+GROUPS = (32, 64, 128)
+ZEROS = ("no", "yes", "auto")
 
 
-def quantize(source: str | Path, target: str | Path, mode: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How matrices of int4 are rounded.
+
+    Args:
+        group: inputs that share a scale, 32, 64 or 128; a matrix whose inputs are no multiple of it
+            takes the next smaller one.
+        zeros: "yes" is asymmetric, "no" symmetric, "auto" what has less error, by matrix.
+    """
+
+    group: int = GROUP
+    zeros: str = "no"
+
+    def __post_init__(self) -> None:
+        if self.group not in GROUPS:
+            raise StartError(
+                f"group is {self.group}, expected one of {', '.join(map(str, GROUPS))}"
+            )
+        if self.zeros not in ZEROS:
+            raise StartError(f"zeros is {self.zeros!r}, expected one of {', '.join(ZEROS)}")
+
+
+DEFAULT = Rounding()
+
+
+def quantize(
+    source: str | Path,
+    target: str | Path,
+    mode: str,
+    *,
+    rounding: Rounding = DEFAULT,
+    text: str | Path | None = None,
+    num_tokens: int = TOKENS,
+) -> Calibration | None:
     """Write `source` to `target` with its matrices in `mode`, "int8", "int4" or "float16".
 
     `target` appears when it is complete.  An output matrix tied to the embedding becomes one of
-    its own, so that it is quantised as well.  Raises StartError: an unknown mode, a source that is
-    broken, unknown or quantised already, a target that exists, a number too large for float16.
+    its own, so that it is quantised as well.  With a `text`, a file in UTF-8, what `calibrate`
+    finds by `num_tokens` of it goes into the weights of int8 and int4, and is returned.
+
+    Raises StartError: an unknown mode, a source that is broken, unknown or quantised already, a
+    target that exists, a number too large for float16, a text that cannot be calibrated with.
     """
     source, target = Path(source), Path(target)
     if mode not in MODES:
         raise StartError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
+    is_float = MODES[mode] == 16
+    if is_float and text is not None:
+        raise StartError(f"mode is {mode!r}, but int8 and int4 alone are calibrated: give no text")
     check_is_new(target)
     checkpoint = open_arranged(source)
     if quantization_of(checkpoint.config):
         raise StartError(f"{source} is quantised already; quantise the float checkpoint")
     spec, _ = load_definition(checkpoint.config)
-    is_float = MODES[mode] == 16
     plan = _plan(checkpoint, spec, with_tables=is_float)
-    config = _config(checkpoint.config, mode)
+    found = None
+    if text is not None:
+        rounded = {read for read, is_rounded in plan.values() if is_rounded}
+        found = calibrate(
+            source, checkpoint, Path(text), num_tokens,
+            lambda name: partial(_packed, mode, rounding) if name in rounded else None,
+        )  # fmt: skip
+    config = _config(checkpoint.config, mode, rounding, is_scaled=found is not None)
     if is_float:  # the new dtype, under each name that config.json has for it
         names = [name for name in ("dtype", "torch_dtype") if name in checkpoint.config]
         config = {**checkpoint.config, **dict.fromkeys(names or ["torch_dtype"], mode)}
+    tensors = _Tensors(checkpoint, mode, rounding, found)
     with new_directory(target) as directory:
-        write_safetensors(directory, _tensors(checkpoint, plan, mode), {"format": OURS})
+        write_safetensors(directory, tensors.of(plan), {"format": OURS})
         write_other_files(source, directory, config)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,21 +140,46 @@ def _plan(
     return plan
 
 
-def _tensors(
-    checkpoint: Checkpoint, plan: Mapping[str, tuple[str, bool]], mode: str
-) -> Iterator[tuple[str, StoredTensor]]:
-    bits = MODES[mode]
-    for name, (read, is_rounded) in progress(list(plan.items()), f"to {mode}"):
-        if not is_rounded:
-            yield name, StoredTensor(*checkpoint.raw(read))
-        elif bits == 16:
-            halves = _halves(checkpoint, read)
-            yield name, StoredTensor("F16", halves.shape, halves)
-        else:
-            packed = pack(checkpoint.f32(read), bits)
-            values, scales = packed.values, packed.scales
-            yield name, StoredTensor("I8" if packed.bits == 8 else "U8", values.shape, values)
-            yield f"{name}.scale", StoredTensor("F16", scales.shape, scales)
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """What is written of `checkpoint`."""
+
+    checkpoint: Checkpoint
+    mode: str
+    rounding: Rounding
+    calibration: Calibration | None
+
+    def of(self, plan: Mapping[str, tuple[str, bool]]) -> Iterator[tuple[str, StoredTensor]]:
+        scaled = () if self.calibration is None else self.calibration.scaled
+        touched = changed(scaled)
+        for name, (read, is_rounded) in progress(list(plan.items()), f"to {self.mode}"):
+            if not is_rounded and read in touched:
+                array = apply(scaled, read, self.checkpoint.f32(read))
+                yield name, StoredTensor("F32", array.shape, array)
+            elif not is_rounded:
+                yield name, StoredTensor(*self.checkpoint.raw(read))
+            elif MODES[self.mode] == 16:
+                halves = _halves(self.checkpoint, read)
+                yield name, StoredTensor("F16", halves.shape, halves)
+            else:
+                yield from self._of_matrix(name, apply(scaled, read, self.checkpoint.f32(read)))
+
+    def _of_matrix(self, name: str, matrix: Floats) -> Iterator[tuple[str, StoredTensor]]:
+        packed = _packed(self.mode, self.rounding, matrix)
+        values, scales, zeros = packed.values, packed.scales, packed.zeros
+        yield name, StoredTensor("I8" if packed.bits == 8 else "U8", values.shape, values)
+        yield f"{name}.scale", StoredTensor("F16", scales.shape, scales)
+        if zeros is not None:
+            yield f"{name}.zero", StoredTensor("U8", zeros.shape, zeros)
+
+
+def _packed(mode: str, rounding: Rounding, matrix: Floats) -> Packed:
+    kinds = {"yes": (True,), "no": (False,), "auto": (False, True)}[rounding.zeros]
+    bits, group = MODES[mode], rounding.group
+    if bits == 8 or len(kinds) == 1:
+        return pack(matrix, bits, group, has_zeros=kinds[0])
+    found = [pack(matrix, bits, group, has_zeros=has_zeros) for has_zeros in kinds]
+    return min(found, key=lambda packed: float(np.square(unpack(packed) - matrix).sum()))
 
 
 def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
@@ -116,12 +195,14 @@ def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
     return halves.view(np.uint16)
 
 
-def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
+def _config(
+    config: Mapping[str, Any], mode: str, rounding: Rounding, *, is_scaled: bool
+) -> dict[str, Any]:
     """With `quantization_config`, so that other software refuses the integers by that name."""
-    method = {"quant_method": OURS, "mode": mode}
-    result = {**config, "tie_word_embeddings": False, "quantization_config": method}
+    method: dict[str, Any] = {"quant_method": OURS, "mode": mode, SCALED: is_scaled}
     if mode == "int4":
-        method["group_size"] = str(GROUP)
+        method["group_size"] = rounding.group
+    result = {**config, "tie_word_embeddings": False, "quantization_config": method}
     if isinstance(config.get("text_config"), dict):
         result["text_config"] = {**config["text_config"], "tie_word_embeddings": False}
     return result

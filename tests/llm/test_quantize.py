@@ -15,7 +15,7 @@ from mindspore_serving.llm import quantize as converter
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.quantize import main, quantize
+from mindspore_serving.llm.quantize import Rounding, main, quantize
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, relative_error
@@ -47,7 +47,7 @@ def dequantised(directory, target):
     config = {k: v for k, v in checkpoint.config.items() if k != "quantization_config"}
     target.mkdir()
     (target / "config.json").write_text(json.dumps(config))
-    names = [name for name in checkpoint.names() if not name.endswith(".scale")]
+    names = [name for name in checkpoint.names() if not name.endswith((".scale", ".zero"))]
     write_safetensors(target, stored({name: checkpoint.f32(name) for name in names}), {})
     return target
 
@@ -71,6 +71,15 @@ def test_the_runtime_computes_with_the_weights_that_are_stored(root, tmp_path, n
     wanted = logits(dequantised(tmp_path / "q", tmp_path / "floats"))
     assert relative_error(got, wanted) < 1e-5
     assert relative_error(got, logits(built(root, name))) > 1e-3  # it is quantised
+
+
+@pytest.mark.parametrize("group", [32, 128])
+def test_zeros_and_smaller_groups_are_computed_as_they_are_stored(root, tmp_path, group):
+    quantize(built(root, "llama"), tmp_path / "q", "int4", rounding=Rounding(group, "yes"))
+    checkpoint = Checkpoint.open(tmp_path / "q")
+    assert checkpoint.packed("model.layers.0.mlp.down_proj.weight").zeros is not None
+    got = logits(tmp_path / "q", EXACT)
+    assert relative_error(got, logits(dequantised(tmp_path / "q", tmp_path / "floats"))) < 1e-5
 
 
 @pytest.mark.parametrize("mode", ["int8", "int4"])
@@ -196,7 +205,7 @@ def test_what_cannot_be_quantised_is_refused(root, tmp_path):
 
 
 def test_a_conversion_that_fails_leaves_nothing(root, tmp_path, monkeypatch):
-    def fails(weight, bits):
+    def fails(*_, **__):
         raise StartError("no more")
 
     monkeypatch.setattr(converter, "pack", fails)

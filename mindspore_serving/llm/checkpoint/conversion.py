@@ -51,7 +51,7 @@ def directory_size(directory: Path) -> int:
 
 
 def run_command(
-    convert: Callable[..., None],
+    convert: Callable[..., object],
     arguments: Sequence[str] | None,
     modes: Iterable[str] = (),
     counts: Mapping[str, str] | None = None,

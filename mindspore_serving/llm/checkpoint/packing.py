@@ -1,12 +1,13 @@
 """How a quantised weight is stored: integers with a scale per group of inputs.
 
-What `llm.quantize` writes is symmetric, with float16 scales:
+What `llm.quantize` writes has float16 scales:
 
     int8   int8 [out, in],                          float16 scales [out, 1]
     int4   uint8 [out, in / 2], low nibble first,   float16 scales [out, in / group]
 
-A stored tensor `name` is integers, and its scales are `name`.scale; bits and group follow from
-their dtype and shapes.  Plain arithmetic on arrays; knows no file and no runtime.
+int4 may be asymmetric: unsigned, with zeros, uint8 [out, in / group].  A stored tensor `name` is
+integers, its scales are `name`.scale, its zeros `name`.zero; bits and group follow from their dtype
+and shapes.  Plain arithmetic on arrays; knows no file and no runtime.
 """
 
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.codebooks import CODEBOOKS
+from mindspore_serving.llm.checkpoint.rounding import round_4, round_8
 
 GROUP = 128  # inputs that share an int4 scale, where the inputs are a multiple of it
 SMALLEST_GROUP = 32
@@ -70,8 +72,13 @@ def is_packed(dtype: str) -> bool:
     return dtype in ("I8", "U8")
 
 
-def packed_tensor(name: str, values: npt.NDArray[Any], scales: npt.NDArray[np.float16]) -> Packed:
-    """Raises StartError naming the tensor if integers and scales do not belong together."""
+def packed_tensor(
+    name: str,
+    values: npt.NDArray[Any],
+    scales: npt.NDArray[np.float16],
+    zeros: npt.NDArray[np.uint8] | None = None,
+) -> Packed:
+    """Raises StartError naming the tensor if integers, scales and zeros do not belong together."""
     bits = 8 if values.dtype == np.int8 else 4
     outputs, width = values.shape if values.ndim == 2 else (0, 0)
     inputs = width * (8 // bits)
@@ -81,7 +88,12 @@ def packed_tensor(name: str, values: npt.NDArray[Any], scales: npt.NDArray[np.fl
             f"tensor {name!r} is {list(values.shape)} of {values.dtype} with scales "
             f"{list(scales.shape)}, expected [out, in] with [out, groups]"
         )
-    return Packed(values, scales, bits, (outputs, inputs), inputs // groups)
+    if zeros is not None and (zeros.shape != scales.shape or bits == 8):
+        raise StartError(
+            f"tensor {name!r} is {bits} bit with scales {list(scales.shape)} and zeros "
+            f"{list(zeros.shape)}, expected 4 bit, and zeros as scales"
+        )
+    return Packed(values, scales, bits, (outputs, inputs), inputs // groups, zeros=zeros)
 
 
 def is_router(name: str) -> bool:
@@ -89,32 +101,47 @@ def is_router(name: str) -> bool:
     return name.endswith(ROUTERS)
 
 
-def packed_form(inputs: int, bits: int) -> tuple[int, int]:
-    """(bits, group) that a matrix with so many inputs takes when `bits` are wanted.
+def packed_form(inputs: int, bits: int, group: int = GROUP) -> tuple[int, int]:
+    """(bits, group) that a matrix with so many inputs takes when `bits` are wanted, with a scale
+    for each `group`.
 
     int4 falls back to a smaller group, and then to int8, where the inputs are no multiple of it.
     """
-    group = GROUP
     while group >= SMALLEST_GROUP and inputs % group:
         group //= 2
     return (4, group) if bits == 4 and group >= SMALLEST_GROUP else (8, inputs)
 
 
-def pack(weight: npt.NDArray[np.float32], bits: int) -> Packed:
-    """Round [out, in] float32 to 8 or 4 bits, in the form that `packed_form` says."""
+def pack(
+    weight: npt.NDArray[np.float32],
+    bits: int,
+    group: int = GROUP,
+    *,
+    has_zeros: bool = False,
+) -> Packed:
+    """Round [out, in] float32 to 8 or 4 bits, in the form that `packed_form` says.
+
+    int4 may have zeros.
+    """
     outputs, inputs = weight.shape
-    bits, group = packed_form(inputs, bits)
+    bits, group = packed_form(inputs, bits, group)
+    groups = inputs // group
     values = np.empty((outputs, inputs * bits // 8), np.int8 if bits == 8 else np.uint8)
-    scales = np.empty((outputs, inputs // group), np.float16)
+    scales = np.empty((outputs, groups), np.float16)
+    zeros = np.empty((outputs, groups), np.uint8) if has_zeros and bits == 4 else None
     rows = max(1, CHUNK // inputs)  # at a time, so that intermediate arrays stay small
     for begin in range(0, outputs, rows):
         some = slice(begin, begin + rows)
-        grouped = weight[some].reshape(-1, inputs // group, group)
-        round_rows = _round_8 if bits == 8 else _round_4
-        integers, scales[some] = round_rows(grouped)
-        integers = integers.reshape(-1, inputs)
-        values[some] = integers if bits == 8 else pairs(integers)
-    return Packed(values, scales, bits, (outputs, inputs), group)
+        grouped = weight[some].reshape(-1, groups, group)
+        if bits == 8:
+            integers, scales[some] = round_8(grouped)
+            values[some] = integers.reshape(-1, inputs)
+            continue
+        integers, scales[some], found = round_4(grouped, has_zeros=has_zeros)
+        values[some] = pairs(integers.reshape(-1, inputs))
+        if zeros is not None:
+            zeros[some] = found
+    return Packed(values, scales, bits, (outputs, inputs), group, zeros=zeros)
 
 
 def pairs(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -153,32 +180,3 @@ def unpack(packed: Packed) -> npt.NDArray[np.float32]:
     result = np.empty_like(matrix)
     result[:, packed.order] = matrix
     return result
-
-
-def _round_8(grouped: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    scales = _f16(np.abs(grouped).max(-1) / 127)
-    return _rounded(grouped, scales, -127, 127), scales
-
-
-def _round_4(grouped: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """What is largest in a group becomes -8, whatever its sign: all sixteen values are used."""
-    high, low = grouped.max(-1), grouped.min(-1)
-    scales = _f16(np.where(high > -low, high, low) / -8)
-    return _rounded(grouped, scales, -8, 7).view(np.uint8) & 15, scales
-
-
-def _rounded(
-    grouped: npt.NDArray[np.float32], scales: npt.NDArray[np.float16], low: int, high: int
-) -> npt.NDArray[np.int8]:
-    wide = scales.astype(np.float32)[..., None]
-    inverse = np.divide(1, wide, out=np.zeros_like(wide), where=wide != 0)
-    values = np.rint(grouped * inverse)
-    integers: npt.NDArray[np.int8] = np.clip(values, low, high, out=values).astype(np.int8)
-    return integers
-
-
-def _f16(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """As float16; scales that would become zero become the least number, to keep the group."""
-    least = np.float32(2.0**-24)
-    tiny = (scales != 0) & (np.abs(scales) < least)
-    return np.where(tiny, np.copysign(least, scales), scales).astype(np.float16)

@@ -113,7 +113,8 @@ class Checkpoint:
         if not is_packed(stored.dtype):
             return None
         scales = self.stored(f"{name}.scale").bits
-        return packed_tensor(name, stored.bits, scales.view(np.float16))
+        zeros = self.stored(f"{name}.zero").bits if self.has(f"{name}.zero") else None
+        return packed_tensor(name, stored.bits, scales.view(np.float16), zeros)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape the model sees, also of a quantised tensor."""

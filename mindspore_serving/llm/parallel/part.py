@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.quantized.methods import SCALED, quantization_of
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Decoder, load_definition
@@ -42,6 +43,11 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
     """What this process holds of the model in `directory`; all without a grid.  No weight is read
     yet.  Raises StartError: a broken or unknown checkpoint, a model that cannot be cut so."""
     checkpoint = open_arranged(directory)
+    if config.has_adapters and quantization_of(checkpoint.config).get(SCALED):
+        raise StartError(
+            f"{directory} was calibrated, which has scaled what LoRA adapters multiply: leave "
+            "adapters and max_loras out, or quantise the model without --calibrate"
+        )
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     if grid is None:
         return Part(spec, decoder, checkpoint)

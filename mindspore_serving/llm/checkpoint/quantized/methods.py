@@ -26,6 +26,7 @@ Config: TypeAlias = Mapping[str, Any]
 Tensors: TypeAlias = dict[str, StoredTensor]
 
 OURS = "mindspore_serving"  # of a checkpoint that `llm.quantize` wrote
+SCALED = "scaled"  # of ours: whether inputs of matrices were scaled, so that adapters do not fit
 GGUF = "gguf"  # of a GGUF file with quantised tensors
 # Files beside config.json that older writers made in place of its quantization_config.
 OLDER_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}

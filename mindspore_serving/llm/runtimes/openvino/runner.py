@@ -103,6 +103,11 @@ class OpenVINORunner:
             return found if found.dtype == np.float32 else from_bf16(found.view(np.uint16))
         return found if self._part.exchange is None else self._part.exchange.gather(found)
 
+    def output(self, name: str) -> npt.NDArray[Any]:
+        """A result of the last step without adapters, which the next one overwrites."""
+        found: npt.NDArray[Any] = self._requests[0].get_tensor(name).data
+        return found
+
     def _infer(self, step: Step, given: Vectors | None) -> Any:
         """The request, when it has computed `step`."""
         if not self._feeds:

@@ -1,0 +1,1 @@
+"""Scaling a model's weights by what they are multiplied with, before they are rounded (AWQ)."""

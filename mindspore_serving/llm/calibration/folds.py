@@ -1,0 +1,120 @@
+"""Which inputs of a model's matrices can be scaled so that the model computes the same.
+
+Input channels of some matrices are multiplied by positive numbers, and what gives these channels
+is divided by them.  It is found in the calls of the model's own definition, for every architecture
+alike:
+
+    norm      a norm with a weight, all of whose readers are matrices
+    product   a matrix that reads a product (gate times up), of which one factor is a matrix's
+    values    a matrix that reads what attention gives, behind the matrix of its values; queries
+              that share a head of values share its numbers
+
+What lies between is read by nothing else, and no weight is used twice.  Whatever differs (experts,
+a norm behind a block, one that is read by a router, values that are normalised) is not scaled.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.calibration.tracing import LINEAR, Call
+
+Shape = Callable[[str], tuple[int, ...]]
+NORMS = ("rms_norm", "layer_norm")
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """`readers` are matrices, all with the same input, whose columns are multiplied; `source` and
+    its `bias` are divided.
+
+    `channels` [columns]: the row of `source` that a column's numbers come from.  Of a norm with
+    `plus_one` the numbers are 1 + what is stored.
+    """
+
+    readers: tuple[str, ...]
+    source: str
+    bias: str | None
+    channels: npt.NDArray[np.int64]
+    plus_one: bool = False
+
+
+def find_folds(calls: Sequence[Call], shape: Shape) -> list[Fold]:
+    """In the order of the calls.  `shape` is that of a tensor, by its name."""
+    uses = Counter(name for call in calls for name in set(call.weights))
+    found = []
+    for call in calls:
+        fold = None
+        if call.operation in NORMS and call.weights:
+            fold = _of_norm(call, shape)
+        elif call.operation == LINEAR:
+            fold = _of_matrix(call, shape)
+        if fold is not None:
+            names = (*fold.readers, fold.source, fold.bias)
+            if all(uses[name] == 1 for name in names if name):
+                found.append(fold)
+    return found
+
+
+def _of_norm(norm: Call, shape: Shape) -> Fold | None:
+    readers = _readers(norm)
+    if not readers or any(each.operation != LINEAR for each in readers):
+        return None
+    (width,) = shape(norm.weights[0])
+    bias = norm.weights[1] if len(norm.weights) > 1 else None
+    plus_one = bool(norm.named.get("plus_one"))
+    names = tuple(each.weights[0] for each in readers)
+    return Fold(names, norm.weights[0], bias, np.arange(width), plus_one)
+
+
+def _of_matrix(reader: Call, shape: Shape) -> Fold | None:
+    """Behind a matrix."""
+    columns = shape(reader.weights[0])[1]
+    between, channels = _alone(reader.inputs[0]), np.arange(columns)
+    if between is not None and between.operation in ("mul", "silu_mul"):
+        # A gate of attention's result is a factor like any other.
+        factors = [_alone(each) for each in reversed(between.inputs)]
+        between = next((each for each in factors if each is not None and _gives(each)), None)
+    if between is not None and between.operation == "attention":
+        spec = between.others[-1]
+        shared = spec.num_heads // spec.num_kv_heads
+        if columns != spec.num_heads * spec.head_dim:
+            return None
+        heads = np.arange(columns).reshape(spec.num_heads, spec.head_dim)
+        kv_heads = np.arange(spec.num_heads) // shared * spec.head_dim
+        channels = (kv_heads[:, None] + heads[0]).reshape(-1)
+        between = _alone(between.inputs[2])
+    begin, source = 0, between
+    if between is not None and between.operation == "split" and between.rows is not None:
+        begin, source = between.rows[0], between.inputs[0]
+    if source is None or source.operation != LINEAR:
+        return None
+    rows = shape(source.weights[0])[0] if between is source else begin + channels.max() + 1
+    if between is source and rows != channels.max() + 1:
+        return None  # one number for all
+    bias = source.weights[1] if len(source.weights) > 1 else None
+    return Fold((reader.weights[0],), source.weights[0], bias, begin + channels)
+
+
+def _gives(call: Call) -> bool:
+    return call.operation in (LINEAR, "split", "attention")
+
+
+def _alone(call: Call) -> Call | None:
+    """`call`, or what it scales, if nothing else reads it."""
+    while len(call.users) == 1:
+        if call.operation != "scale":
+            return call
+        call = call.inputs[0]
+    return None
+
+
+def _readers(call: Call) -> list[Call]:
+    """Of `call`, and of what is only scaled."""
+    found = []
+    for user in call.users:
+        found += _readers(user) if user.operation == "scale" else [user]
+    return found

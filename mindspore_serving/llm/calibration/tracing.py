@@ -1,0 +1,105 @@
+"""What a model computes as a list of calls: its definition is run once with names for tensors.
+
+Which operations read what another gives, and with which weights.  Nothing is computed; knows no
+runtime.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mindspore_serving.llm.models import Decoder
+from mindspore_serving.llm.models.ops import Inputs
+from mindspore_serving.llm.models.spec import ModelSpec
+
+LINEAR = "linear"
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """The result of an operation: its name, the tensors and the weights that it had, and which
+    calls read it.  `others` are all arguments as they were given; `rows` (begin, end) of a piece
+    of a split."""
+
+    operation: str
+    inputs: tuple["Call", ...] = ()
+    weights: tuple[str, ...] = ()
+    others: tuple[Any, ...] = ()
+    named: dict[str, Any] = field(default_factory=dict)
+    rows: tuple[int, int] | None = None
+    users: list["Call"] = field(default_factory=list)
+
+
+class Trace:
+    """An `Ops` that notes calls; those of operations that it does not know as well."""
+
+    def __init__(self, has_weight: Callable[[str], bool]) -> None:
+        self.calls: list[Call] = []
+        self._has_weight = has_weight
+
+    def weight(self, name: str) -> "Name":
+        return Name(name)
+
+    def has_weight(self, name: str) -> bool:
+        return self._has_weight(name)
+
+    def all_reduce(self, x: Call) -> Call:
+        return x
+
+    def hidden(self, x: Call) -> Call:
+        self._note("hidden", (x,), {})
+        return x
+
+    def dense(self, x: Call, block: Callable[[Call], Call]) -> Call:
+        return block(x)
+
+    def split(self, x: Call, sizes: Sequence[int]) -> list[Call]:
+        ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+        pieces = [self._note("split", (x,), {}) for _ in sizes]
+        for piece, size, end in zip(pieces, sizes, ends, strict=True):
+            piece.rows = (end - size, end)
+        return pieces
+
+    def split_heads(self, x: Call, num_heads: int, sizes: Sequence[int]) -> list[Call]:
+        return [self._note("split_heads", (x,), {}) for _ in sizes]
+
+    def __getattr__(self, operation: str) -> Callable[..., Call]:
+        return lambda *given, **named: self._note(operation, given, named)
+
+    def _note(self, operation: str, given: tuple[Any, ...], named: dict[str, Any]) -> Call:
+        found = list(_flat((*given, *named.values())))
+        inputs = tuple(each for each in found if isinstance(each, Call))
+        weights = tuple(str(each) for each in found if isinstance(each, Name))
+        call = Call(operation, inputs, weights, given, named)
+        for each in inputs:
+            each.users.append(call)
+        self.calls.append(call)
+        return call
+
+
+class Name(str):
+    """The name of a weight."""
+
+    __slots__ = ()
+
+
+def trace(spec: ModelSpec, decoder: Decoder, has_weight: Callable[[str], bool]) -> list[Call]:
+    """The calls of one pass, in order."""
+    ops: Any = Trace(has_weight)
+    is_long = Call("input") if spec.rope.switch else None
+    inputs = Inputs(Call("input"), Call("input"), Call("input"), is_long=is_long)
+    decoder(ops, spec, inputs)
+    calls: list[Call] = ops.calls
+    return calls
+
+
+def _flat(given: Iterable[Any]) -> Iterator[Any]:
+    """With what is in tuples, lists and descriptions (an expert's weights)."""
+    for each in given:
+        fields = getattr(each, "__dataclass_fields__", None)
+        if isinstance(each, tuple | list):
+            yield from _flat(each)
+        elif fields and not isinstance(each, Call):
+            yield from _flat(getattr(each, name) for name in fields)
+        else:
+            yield each

@@ -1,0 +1,79 @@
+"""What the matrices of a model are multiplied with, in float32: for calibration.
+
+The graph of a model with one result more for each matrix whose inputs are wanted.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.part import open_part
+from mindspore_serving.llm.runtimes.openvino.attention import check_paged_attention
+from mindspore_serving.llm.runtimes.openvino.nodes import Node
+from mindspore_serving.llm.runtimes.openvino.opening import compile_graph
+from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
+from mindspore_serving.llm.runtimes.openvino.options import options_from
+from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
+from mindspore_serving.llm.runtimes.openvino.states_check import check_states
+from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.step import Row, Step
+
+NUM_LOGITS = 64  # tokens of a prompt that the output matrix computes
+
+
+class _Recording(OpenVINOOps):
+    """Keeps the input of every matrix, by the matrix's name."""
+
+    def __init__(self, weights: Weights, **options: Any) -> None:
+        super().__init__(weights, **options)
+        self.read_by: dict[str, Node] = {}
+
+    def linear(self, x: Node, weight: str, bias: str | None = None) -> Node:
+        self.read_by[weight] = x
+        return super().linear(x, weight, bias)
+
+    def logits(self, x: Node, head: str, bias: str | None = None) -> Node:
+        self.read_by[head] = x
+        return super().logits(x, head, bias)
+
+    def dense(self, x: Node, block: Callable[[Node], Node]) -> Node:
+        return block(x)
+
+
+def record(
+    directory: str | Path, prompts: Sequence[Sequence[int]]
+) -> Iterator[list[tuple[list[str], npt.NDArray[np.float32]]]]:
+    """For each of `prompts`, token ids of texts of their own: names of matrices, and what all of
+    them are multiplied with, [tokens, in]; of the output matrix some tokens alone.  The arrays are
+    overwritten by the next ones.
+
+    Raises StartError as `opening.open_runner` does.
+    """
+    longest = max(map(len, prompts))
+    config = EngineConfig(
+        dtype="f32", kv_cache_dtype="f32", max_model_len=longest + 1, max_num_seqs=1,
+        max_num_batched_tokens=longest, max_images=0,
+    )  # fmt: skip
+    part = open_part(directory, config)
+    options = options_from(config, ())
+    check_paged_attention(has_types=False)
+    if part.spec.state:
+        check_states(options.precision)
+    weights = Weights(part.checkpoint, options.precision)
+    ops = _Recording(weights, switches=bool(part.spec.rope.switch))
+    results = {"logits": part.decoder(ops, part.spec, ops.inputs)}
+    names: dict[Node, list[str]] = {}
+    for name, node in ops.read_by.items():
+        names.setdefault(node, []).append(name)
+    results |= {f"read by {some[0]}": node for node, some in names.items()}
+    compiled = compile_graph(ops.graph_of(results), options.properties(0))
+    runner = OpenVINORunner(compiled, part, config, weights)
+    for prompt in prompts:
+        blocks = range(-(-len(prompt) // runner.block_size))
+        runner.run(Step((Row(prompt, 0, blocks, min(NUM_LOGITS, len(prompt))),)))
+        yield [(some, runner.output(f"read by {some[0]}")) for some in names.values()]
+    runner.close()
