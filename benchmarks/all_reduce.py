@@ -23,7 +23,8 @@ from torch import distributed
 
 from benchmarks.report import print_json, print_table
 from mindspore_serving.llm.parallel.exchange import Exchange
-from mindspore_serving.llm.parallel.group import Group, create_memory
+from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.processes import connect_ranks
 
 SIZES = {"4 KB": 4 << 10, "64 KB": 64 << 10, "512 KB": 512 << 10, "4 MB": 4 << 20}
@@ -98,7 +99,7 @@ def measured(size: int, rounds: int) -> dict[str, Rounds]:
                 if other != number:
                     for one in sockets.values():
                         one.close()
-            rank(Group(number, peers[number], memory), place, rounds, theirs)
+            rank(Group(Links(number, peers[number], memory)), place, rounds, theirs)
             os._exit(0)
 
         processes = [context.Process(target=run, args=(number,)) for number in range(size)]

@@ -14,7 +14,10 @@ WEIGHT = Path(__file__).resolve().parent / "model" / "weight.npy"
 def main() -> None:
     x = np.random.default_rng(2).standard_normal((2, 1024), np.float32)
     with Client(GRPC, "matmul", "predict") as client:
-        y = np.stack([answer["y"] for answer in client.infer([{"x": row} for row in x])])
+        answers = client.infer([{"x": row} for row in x])
+    if "error" in answers:
+        raise SystemExit(answers["error"])
+    y = np.stack([answer["y"] for answer in answers])
     print("y:", y.shape, "as of the whole matrix:", np.allclose(y, x @ np.load(WEIGHT), atol=1e-3))
 
 

@@ -143,7 +143,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's arguments); returns the exit status."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
     parser = _parser()
-    arguments, unknown = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        parser.print_help(sys.stderr)
+        return 2
+    arguments, unknown = parser.parse_known_args(words)
     if unknown:
         wrong = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
         near = did_you_mean(wrong, flags(arguments.settings))
@@ -153,7 +157,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("the following arguments are required: PATH, --upstream or --config")
     try:
         settings = _settings(arguments)
-        return _run(arguments.command, settings)
+        status = _run(arguments.command, settings)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # who reads our output, as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except ServingError as error:
         print(f"mindspore-serving: {error}", file=sys.stderr)
         return 1

@@ -36,12 +36,8 @@ def run(settings: ChatSettings) -> int:
     if is_conversation:
         _converse(talk, screen, history_file() if settings.history else None)
         return 0
-    try:
-        talk.ask(prompt, screen.say)
-        screen.end_answer()
-    except BrokenPipeError:  # who reads our output, as `head`, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    talk.ask(prompt, screen.say)
+    screen.end_answer()
     return 0
 
 

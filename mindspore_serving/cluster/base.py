@@ -40,6 +40,7 @@ class Place:
 
     node: str = ""  # "" is the master's machine
     device_id: int | None = None
+    slots: int = 0  # that it takes of the machine's; 0 where any number may be taken
 
 
 class Process(Protocol):

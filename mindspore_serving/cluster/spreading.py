@@ -63,7 +63,8 @@ class SpreadingLauncher:
                 if isinstance(error, ResourceShortage) and machine not in self._launchers:
                     continue  # the node was lost meanwhile
                 raise
-            launched.place = Place(machine.name, needed.device_id)
+            taken = 0 if machine.slots is None else needed.slots
+            launched.place = Place(machine.name, needed.device_id, taken)
             watch = asyncio.create_task(self._free_after(launched, machine, worker))
             self._watches.add(watch)
             watch.add_done_callback(self._watches.discard)

@@ -50,4 +50,5 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: tuple[int, ...] = ()
     any_dimensions: bool = False
     takes_images: bool = False  # prompts may have pictures
+    num_ranks: int = 1  # processes over which a worker cuts it
     summary: str = ""  # one line for people: what was chosen, and what it can hold

@@ -3,12 +3,18 @@
 Knows nothing of other workers, nor whether this one is still wanted.
 """
 
-from mindspore_serving.cluster.base import Needs
+import os
+
+from mindspore_serving import log
+from mindspore_serving.cluster.base import Needs, Place
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Ready, Setup
 from mindspore_serving.isolation.spawning import exit_text
+from mindspore_serving.servable.declared_ranks import declared_ranks
+from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.tracing.options import TraceOptions
 
 _TAIL = 800  # characters of the worker's log that an error shows
@@ -42,8 +48,25 @@ def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> 
         patience=patience,
         python=deployment.python,
         environment=deployment.environment,
-        slots=deployment.num_ranks,
+        slots=_ranks_of(deployment),
     )
+
+
+def _ranks_of(deployment: Deployment) -> int:
+    """Processes over which a worker cuts its language model, by the options of a bare one or the
+    source of servable_config.py."""
+    root = os.path.join(deployment.servable_directory, deployment.servable_name)
+    return max(deployment.num_ranks, declared_ranks(os.path.join(root, CONFIG_FILE)))
+
+
+def check_slots(name: str, place: Place, card: ModelCard) -> None:
+    """Warn if the model has more ranks than the worker takes slots of its machine."""
+    if 0 < place.slots < card.num_ranks:
+        log.warning(
+            "%s: a worker takes %d of its machine's slots, but its language model has %d ranks: "
+            "give tensor_parallel and pipeline_parallel of declare_llm as numbers in %s, where "
+            "they can be read without running it", name, place.slots, card.num_ranks, CONFIG_FILE,
+        )  # fmt: skip
 
 
 def setup_of(

@@ -229,6 +229,7 @@ class Master:
             )
         if ready.card is not None:
             log.info("%s", ready.card.summary)
+            loading.check_slots(deployment.name, link.place, ready.card)
         log.info("Register success: worker address: pid %d, servable: %s", link.process.pid, name)
 
     # --- what links and supervisors report ----------------------------------------------------

@@ -16,23 +16,6 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _PATIENCE = 1.0  # seconds that a call waits for room
 
 
-class _Reading:
-    """A message that comes now."""
-
-    __slots__ = ("begin", "error", "task")
-
-    def __init__(self, task: "asyncio.Task[Any] | None", begin: float) -> None:
-        assert task is not None
-        self.task = task
-        self.begin = begin
-        self.error: ServingError | None = None
-
-    def end(self, error: ServingError) -> None:
-        if self.error is None:
-            self.error = error
-            self.task.cancel()
-
-
 class MessageReader:
     """Reads messages of at most `largest` bytes, each within `timeout` seconds.
 
@@ -44,7 +27,8 @@ class MessageReader:
         self._largest = largest
         self._timeout = timeout
         self._slow = slow
-        self._readings: dict[_Reading, None] = {}  # in the order of their begin
+        self._begins: dict[asyncio.Task[Any] | None, float] = {}  # of what is read, in their order
+        self._ended: dict[asyncio.Task[Any] | None, ServingError] = {}  # of these, and why
         self._timer: asyncio.TimerHandle | None = None  # one for all
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -53,9 +37,8 @@ class MessageReader:
         loop = asyncio.get_running_loop()
         if self._waiting or not self._memory.take(self._largest):
             await self._wait_for_room(loop)
-        num_held = 0
-        reading = _Reading(asyncio.current_task(loop), loop.time())
-        self._readings[reading] = None
+        num_held, task = 0, asyncio.current_task(loop)
+        self._begins[task] = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(self._timeout, self._end_late, loop)
         try:
@@ -64,11 +47,13 @@ class MessageReader:
                 raise InvalidInputs("no request came")
             num_held = len(body)
         except asyncio.CancelledError:
-            if reading.error is None:
+            if task not in self._ended:
                 raise
-            raise reading.error from None
+            raise self._ended[task] from None
         finally:
-            del self._readings[reading]
+            del self._begins[task]
+            if self._ended:
+                self._ended.pop(task, None)
             self.give_back(self._largest - num_held)
         return body
 
@@ -78,25 +63,31 @@ class MessageReader:
             self._waiting.popleft().set_result(None)
 
     def end_all(self, error: ServingError) -> None:
-        for reading in self._readings:
-            reading.end(error)
+        for task in self._begins:
+            self._end(task, error)
+
+    def _end(self, task: "asyncio.Task[Any] | None", error: ServingError) -> None:
+        if task is not None and task not in self._ended:
+            self._ended[task] = error
+            task.cancel()
 
     def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        for reading in self._readings:
-            left = reading.begin + self._timeout - loop.time()
+        for task, begin in self._begins.items():
+            left = begin + self._timeout - loop.time()
             if left > 0:
                 self._timer = loop.call_later(left, self._end_late, loop)
                 return
-            reading.end(DeadlineExceeded("the request came too slowly"))
+            self._end(task, DeadlineExceeded("the request came too slowly"))
 
     async def _wait_for_room(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raises Overloaded."""
         turn = loop.create_future()
         self._waiting.append(turn)
-        oldest = next(iter(self._readings), None)
-        if oldest is not None and loop.time() - oldest.begin >= self._slow:
-            oldest.end(Overloaded(f"{NO_MEMORY}, and this one came slowly"))
+        for task, begin in self._begins.items():  # the oldest
+            if loop.time() - begin >= self._slow:
+                self._end(task, Overloaded(f"{NO_MEMORY}, and this one came slowly"))
+            break
         try:
             await asyncio.wait([turn], timeout=_PATIENCE)
         except asyncio.CancelledError:

@@ -32,8 +32,9 @@ class EngineConfig:
             "torch".
         pipeline_parallel: stages, processes of this machine, that each hold some of the layers; 1
             is none.  `kv_cache_memory` is of all stages together, `num_threads` of each: with so
-            many cores for every stage, they work at the same time.  Not with `tensor_parallel`.
-            Runtimes "openvino", "torch", and "mindir" of files that are cut for as many ranks.
+            many cores for every stage, they work at the same time.  With `tensor_parallel` as well
+            each stage has so many ranks.  Runtimes "openvino", "torch", and "mindir" of files that
+            are cut for as many ranks.
         graph_mode: compile the model into static graphs at the start, where the runtime otherwise
             launches its operators one by one; runtime "mindspore" only.
         deterministic: an answer is the same to the bit whatever else is in its steps, but slower;
@@ -158,10 +159,10 @@ class EngineConfig:
             raise InvalidInputs(
                 f"preparation_timeout is {self.preparation_timeout!r}, expected a number > 0"
             )
-        if self.tensor_parallel > 1 and self.pipeline_parallel > 1:
+        if self.num_ranks > _MOST_RANKS:
             raise InvalidInputs(
                 f"tensor_parallel is {self.tensor_parallel} and pipeline_parallel "
-                f"{self.pipeline_parallel}, expected 1 for one of them: they cannot be combined"
+                f"{self.pipeline_parallel}, expected at most {_MOST_RANKS} ranks together"
             )
         _check_draft(self)
         if self.max_ngram < self.min_ngram:
@@ -233,6 +234,7 @@ def check_room(config: EngineConfig, noun: str, count: int, held: int, new: int)
 
 
 _MOST_GUESSES = 16
+_MOST_RANKS = 64
 _DEFAULTS = {option.name: option.default for option in fields(EngineConfig)}
 _COUNTS: dict[str, tuple[int, int | None]] = {
     "max_num_seqs": (1, 4096),
@@ -243,8 +245,8 @@ _COUNTS: dict[str, tuple[int, int | None]] = {
     "min_ngram": (1, 32),
     "max_loras": (0, 256),
     "max_lora_rank": (1, 65536),
-    "tensor_parallel": (1, 64),
-    "pipeline_parallel": (1, 64),
+    "tensor_parallel": (1, _MOST_RANKS),
+    "pipeline_parallel": (1, _MOST_RANKS),
     "max_images": (0, 256),
     "max_image_bytes": (1, None),
     "max_image_pixels": (1, None),

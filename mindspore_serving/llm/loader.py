@@ -87,6 +87,7 @@ class Opened:
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             takes_images=self.tower is not None,
+            num_ranks=config.num_ranks,
             sampling=tuple(self.recommended.items()),
             **self._reading(),
             summary=self.describe() + self._tools_told(),
@@ -184,9 +185,10 @@ class Opened:
 
 
 def _ranks(config: EngineConfig) -> str:
-    if config.pipeline_parallel > 1:
-        return f" over {config.pipeline_parallel} stages"
-    return f" over {config.tensor_parallel} ranks" if config.tensor_parallel > 1 else ""
+    stages, ranks = config.pipeline_parallel, config.tensor_parallel
+    if stages > 1:
+        return f" over {stages} stages" + (f" of {ranks} ranks" if ranks > 1 else "")
+    return f" over {ranks} ranks" if ranks > 1 else ""
 
 
 def open_model(

@@ -3,13 +3,13 @@
 Python is read, never run: of its assignments those count whose values are spelled out.
 """
 
-import ast
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from mindspore_serving import extras
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.servable.literals import read_assignments
 
 Block: TypeAlias = dict[str, Any]
 Blocks: TypeAlias = dict[str, Any]
@@ -39,54 +39,6 @@ def _read_yaml(text: str) -> Blocks:
     if not isinstance(found, dict):
         raise InvalidInputs(f"the file holds {type(found).__name__}, expected blocks of keys")
     return found
-
-
-def read_assignments(text: str) -> dict[str, Any]:
-    """The literal values of a module's names.  Raises InvalidInputs if it is no Python."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        raise InvalidInputs(f"this is no Python: {error}") from None
-    names: dict[str, Any] = {}
-    for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
-            try:
-                names[target.id] = _value(node.value, names)
-            except (ValueError, KeyError, IndexError, TypeError):
-                names.pop(target.id, None)  # computed: nobody knows here what it is
-    return names
-
-
-def _value(node: ast.expr | None, names: dict[str, Any]) -> Any:
-    """Raises ValueError, KeyError, IndexError or TypeError for what is not spelled out."""
-    if isinstance(node, ast.Name):
-        return names[node.id]
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_value(one, names) for one in node.elts]
-    if isinstance(node, ast.Dict):
-        pairs = zip(node.keys, node.values, strict=True)
-        return {_value(key, names): _value(value, names) for key, value in pairs}
-    if isinstance(node, ast.Subscript):
-        return _value(node.value, names)[_value(node.slice, names)]
-    if isinstance(node, ast.Attribute):
-        return _value(node.value, names)[node.attr]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _value(node.left, names) + _value(node.right, names)
-    if isinstance(node, ast.Call):
-        return _called(node, names)
-    return ast.literal_eval(node or ast.Name(""))
-
-
-def _called(node: ast.Call, names: dict[str, Any]) -> dict[str, Any]:
-    """EasyDict or dict, however it was imported, of a dict or of keywords."""
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    if name.lower() not in ("easydict", "edict", "dict"):
-        raise ValueError(name)
-    found: dict[str, Any] = {}
-    for given in node.args:
-        found |= _value(given, names)
-    return found | {str(one.arg): _value(one.value, names) for one in node.keywords}
 
 
 def _to_blocks(names: dict[str, Any]) -> Blocks:

@@ -1,11 +1,14 @@
 """`mindspore-serving doctor`: its findings are those of the machine."""
 
 import importlib.metadata
+import os
 import socket
+import subprocess
 
 import pytest
 
 from mindspore_serving.cli import doctor, main
+from tests.cli.commands import SERVING, environment
 
 
 def test_it_lists_each_format_with_library_version_and_devices(capsys) -> None:
@@ -15,6 +18,21 @@ def test_it_lists_each_format_with_library_version_and_devices(capsys) -> None:
     assert rows["python"][:3] == ["-", "-", "CPU"]
     version = importlib.metadata.version("onnxruntime")
     assert rows["onnx"][:2] == ["onnxruntime", version]
+
+
+def test_a_reader_of_its_output_may_leave() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*SERVING, "doctor"], stdout=writing, stderr=subprocess.PIPE, env=environment(), check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_without_a_command_all_are_shown(capsys) -> None:
+    assert main([]) == 2
+    assert "serve every servable in a directory" in capsys.readouterr().err
 
 
 def test_a_library_that_is_missing_comes_with_the_command_that_installs_it(

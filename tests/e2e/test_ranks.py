@@ -34,7 +34,7 @@ from mindspore_serving.llm import SamplingParams
 
 params = SamplingParams(max_tokens=60_000, ignore_eos=True)  # minutes of them
 llm = register.declare_llm(
-    "../chatty", runtime="{runtime}", dtype="f32", max_num_seqs=4, {option}={size},
+    "../chatty", runtime="{runtime}", dtype="f32", max_num_seqs=4, {options},
     kv_cache_memory=64 << 20, num_threads=2, params=params,
 )
 
@@ -42,6 +42,10 @@ llm = register.declare_llm(
 def generate(prompt):
     return register.add_stage(llm, prompt, outputs_count=1)
 """
+
+
+TENSOR, PIPELINE = {"tensor_parallel": 2}, {"pipeline_parallel": 2}
+GRID = TENSOR | PIPELINE
 
 
 def ranks_of(pid: int) -> list[int]:
@@ -56,15 +60,17 @@ def is_rank(pid: int) -> bool:
         return False
 
 
-def source(size: int, runtime: str = "torch", option: str = "tensor_parallel") -> str:
-    return SOURCE.format(size=size, runtime=runtime, option=option)
+def source(runtime: str = "torch", **options: int) -> str:
+    given = ", ".join(f"{name}={size}" for name, size in options.items())
+    return SOURCE.format(runtime=runtime, options=given)
 
 
 @pytest.fixture
 def calls(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Calls]:
-    """Two ranks, of the runtime and by the option that a test may name."""
+    """Two ranks of torch that share every layer, or what a test says: runtime and options."""
     chatty.build(tmp_path, context=65536)
-    write_servable(tmp_path, "cut", source(2, *getattr(request, "param", ())))
+    runtime, options = getattr(request, "param", ("torch", TENSOR))
+    write_servable(tmp_path, "cut", source(runtime, **options))
     before = set(children(os.getpid()))
     with serving(tmp_path, config(tmp_path, "cut")) as found:
         yield found
@@ -78,31 +84,38 @@ def ask(calls: Calls, **more: Any) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("calls", "number"),
+    ("calls", "number", "place"),
     [
-        (("torch", "tensor_parallel"), signal.SIGKILL),
-        (("openvino", "tensor_parallel"), signal.SIGSTOP),
-        (("openvino", "pipeline_parallel"), signal.SIGKILL),
-        (("torch", "pipeline_parallel"), signal.SIGSTOP),
+        (("torch", TENSOR), signal.SIGKILL, 0),
+        (("openvino", TENSOR), signal.SIGSTOP, 0),
+        (("openvino", PIPELINE), signal.SIGKILL, 0),
+        (("torch", PIPELINE), signal.SIGSTOP, 0),
+        (("torch", GRID), signal.SIGKILL, 2),
+        (("torch", GRID), signal.SIGSTOP, 0),
+        (("openvino", GRID), signal.SIGKILL, 1),
+        (("openvino", GRID), signal.SIGSTOP, 2),
     ],
     indirect=["calls"],
 )
-def test_a_rank_that_dies_or_hangs_in_a_step_ends_the_worker_and_the_next_one_serves(calls, number):
+def test_a_rank_that_dies_or_hangs_in_a_step_ends_the_worker_and_the_next_one_serves(
+    calls, number, place
+):
     """The stream that had output ends with an error; it is found by heartbeat if it hangs."""
     expected = ask(calls)
     assert expected[0] == 200
     (worker,) = workers(os.getpid())
-    (rank,) = ranks_of(worker)
+    ranks = ranks_of(worker)
+    rank = ranks[place]
     pieces = calls.client("cut", "generate").infer_stream({"prompt": "x"})
     assert "text" in next(pieces)
     os.kill(rank, number)
     assert "died" in list(pieces)[-1]["error"]
-    eventually(lambda: not is_alive(rank) and not is_alive(worker))
+    eventually(lambda: not any(map(is_alive, [*ranks, worker])))
     answer = eventually(lambda: one[1] if (one := ask(calls))[0] == 200 else None)
     assert answer["choices"] == expected[1]["choices"]
     (following,) = workers(os.getpid())
     assert following != worker
-    assert len(ranks_of(following)) == 1
+    assert len(ranks_of(following)) == len(ranks)
 
 
 def test_a_rank_that_dies_while_nothing_runs_costs_no_request(calls, pool):
@@ -139,7 +152,7 @@ def test_without_a_server_what_is_generated_ends_with_the_reason(tmp_path, pool)
 
 def test_a_size_that_does_not_fit_is_one_error_of_the_start(tmp_path):
     chatty.build(tmp_path)
-    write_servable(tmp_path, "cut", source(3))
+    write_servable(tmp_path, "cut", source(tensor_parallel=3))
     with (
         pytest.raises(RuntimeError, match="expected a divisor of the model's 4 attention heads"),
         serving(tmp_path, config(tmp_path, "cut")),

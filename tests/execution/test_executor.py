@@ -124,8 +124,9 @@ def test_a_part_without_instances_is_refused():
 
 
 def test_nothing_to_run_is_harmless():
-    Machine(m=[(1, plus(1))]).executor.run_next(0.0)
-    Machine().executor.run_next(0.0)
+    for machine in (Machine(m=[(1, plus(1))]), Machine()):
+        machine.executor.run_next(0.0)
+        assert (machine.log, machine.finished) == ([], [])
 
 
 # --- batches and turns --------------------------------------------------------------------------

@@ -5,23 +5,29 @@
 
 from pathlib import Path
 
+from mindspore_serving.llm.checkpoint.gguf.configuration import ARCHITECTURES
 from mindspore_serving.llm.models.families import FAMILIES
 from tests.llm import architectures, checkpoints, seeing
+from tests.llm.models.test_gguf_models import CASES as FILES
 from tests.llm.models.test_models_openvino import NAMES as OPENVINO
 from tests.llm.parallel.test_tokens import CUT
 from tests.llm.runtimes.test_mindspore_architectures import NAMES as MINDSPORE
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "llm.md"
+GGUF = "gguf"  # a format, which text parts of others have not
 MARK = "<!-- architectures -->\n"
 OTHERS = {
     "internlm": "InternLMForCausalLM",
     "internlm2": "InternLM2ForCausalLM",
+    "internlm3": "InternLM3ForCausalLM",
+    "internlm3-biased": "InternLM3ForCausalLM",
     "baichuan2-7b": "BaichuanForCausalLM",
     "baichuan2-13b": "BaichuanForCausalLM",
 }
 # The text parts of models with pictures: test_layouts compares descriptions and names of tensors.
 TEXT_PARTS = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Gemma3nForConditionalGeneration": "Gemma3nForCausalLM",
     "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
     "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
     "Mistral3ForConditionalGeneration": "Ministral3ForCausalLM",
@@ -33,13 +39,16 @@ COMPARED = {
     "torch": {*checkpoints.ALL, *architectures.ALL, *seeing.KINDS},
     "mindspore": {*checkpoints.ALL, *MINDSPORE},
     "tensor_parallel": set(CUT),
+    GGUF: {ARCHITECTURES[family] for family, _, _ in FILES.values()},
 }
 
 
 def class_of(name: str) -> str:
-    """What config.json of a tiny checkpoint calls its architecture."""
+    """What config.json of a tiny checkpoint calls its architecture; itself if it is one."""
     if name in seeing.KINDS:
         return f"{seeing.KINDS[name][0]}ForConditionalGeneration"
+    if name in FAMILIES:
+        return name
     return OTHERS.get(name) or checkpoints.architecture(name)
 
 
@@ -48,8 +57,11 @@ def table() -> str:
     lines = ["| `architectures` | " + " | ".join(f"`{column}`" for column in compared) + " |"]
     lines.append("|---" * (len(compared) + 1) + "|")
     for name in sorted(FAMILIES, key=str.lower):
-        own = TEXT_PARTS.get(name, name)
-        cells = ["yes" if {name, own} & found else "" for found in compared.values()]
+        own = {name, TEXT_PARTS.get(name, name)}
+        cells = [
+            "yes" if ({name} if column == GGUF else own) & found else ""
+            for column, found in compared.items()
+        ]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

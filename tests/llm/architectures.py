@@ -79,10 +79,23 @@ GEMMA4 = {
     "vocab_size_per_layer_input": 160,
     "tie_word_embeddings": True,
 }
+GEMMA3N = {
+    "sliding_window": 24, "vocab_size_per_layer_input": 150, "hidden_size_per_layer_input": 8,
+    "laurel_rank": 8, "num_hidden_layers": 6, "num_kv_shared_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "activation_sparsity_pattern": [0.6, 0.9, 0.0, 0.3, 0.0, 0.0],
+    "tie_word_embeddings": True, "final_logit_softcapping": 8.0,
+}  # fmt: skip
 # name -> (class of transformers, what its config has beyond SIZES)
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0]}),
     "gemma": ("Gemma", {"tie_word_embeddings": True}),
+    "gemma3n": ("Gemma3n", GEMMA3N),
+    "gemma3n-uneven": (
+        "Gemma3n",
+        {**GEMMA3N, "altup_num_inputs": 3, "altup_active_idx": 1, "altup_correct_scale": False,
+         "intermediate_size": [96, 96, 64, 64, 96, 96]},
+    ),
     "gemma4": ("Gemma4", {**GEMMA4, "num_kv_shared_layers": 3, "hidden_size_per_layer_input": 8,
                           "use_double_wide_mlp": True, "num_hidden_layers": 6,
                           "layer_types": ["sliding_attention", "full_attention"] * 3}),
@@ -231,4 +244,6 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
          "shared_expert_intermediate_size": 48},
     ),
 }  # fmt: skip
+# Classes of models with pictures too.
+TEXT_PARTS = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
 ALL = tuple(TRANSFORMERS)

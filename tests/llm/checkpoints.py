@@ -18,6 +18,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from tests.llm import architectures, references
+from tests.llm.references import PUBLISHED
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
@@ -106,13 +107,6 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-TEXT_PARTS = ("Gemma3", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # of models with pictures
-PUBLISHED = {
-    "internlm": references.internlm,
-    "internlm2": references.internlm2,
-    "baichuan2-7b": references.baichuan,
-    "baichuan2-13b": references.baichuan,
-}
 ALL = (*TRANSFORMERS, *PUBLISHED)
 TRANSFORMERS["llama-deep"] = ("Llama", {"num_hidden_layers": 4})  # to be cut; else as llama
 
@@ -180,7 +174,7 @@ def _config(name: str) -> tuple[Any, str]:
             bos_token_id=1, eos_token_id=EOS,
         )  # fmt: skip
         return config, family
-    kind = family + ("TextConfig" if family in TEXT_PARTS else "Config")
+    kind = family + ("TextConfig" if family in architectures.TEXT_PARTS else "Config")
     known = getattr(transformers, kind)
     sizes = {key: size for key, size in sizes.items() if key in extra or _has(known, key)}
     return known(**sizes), family

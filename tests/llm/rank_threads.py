@@ -7,37 +7,37 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.group import Group, create_memory
+from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.processes import connect_ranks
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import Logits, Step, Vectors
 
 
 @contextmanager
-def groups(size: int) -> Iterator[list[Group]]:
-    """The places of `size` ranks, closed in the end."""
+def links(size: int) -> Iterator[list[Links]]:
+    """Those of `size` ranks, closed in the end."""
     peers = connect_ranks(size)
     memory = create_memory(size)
-    made = [Group(rank, peers[rank], memory) for rank in range(size)]
+    made = [Links(rank, peers[rank], memory) for rank in range(size)]
     os.close(memory)
     try:
         yield made
     finally:
-        for group in made:
-            group.close()
+        for one in made:
+            one.close()
 
 
 class Ranks:
     """A runner whose ranks are threads; what it gives is rank 0's."""
 
     def __init__(
-        self, directory: Path, runtime: str, config: EngineConfig, own: list[Group]
+        self, directory: Path, runtime: str, config: EngineConfig, own: list[Links]
     ) -> None:
-        self._groups = own
+        self._links = own
         self._threads = [ThreadPoolExecutor(1) for _ in own]
         opened = [
-            thread.submit(open_rank, directory, runtime, config, group)
-            for thread, group in zip(self._threads, own, strict=True)
+            thread.submit(open_rank, directory, runtime, config, one)
+            for thread, one in zip(self._threads, own, strict=True)
         ]
         self.runners = [one.result() for one in opened]
         first = self.runners[0]
@@ -59,8 +59,8 @@ class Ranks:
 
     def _all(self, step: Step, method: str) -> Logits:
         self._num_steps += 1
-        for group in self._groups:
-            group.begin(self._num_steps)
+        for one in self._links:
+            one.begin(self._num_steps)
         computed = [
             thread.submit(getattr(runner, method), step)
             for thread, runner in zip(self._threads, self.runners, strict=True)
@@ -74,11 +74,12 @@ def ranks(
     **options: object,
 ) -> Iterator[Ranks]:  # fmt: skip
     """The model in `directory` over `size` threads, cut `by` an option of the engine."""
-    config = {"device": "cpu", "kv_cache_memory": size * 2**20, by: size, "dtype": "f32"} | options
+    given = {"device": "cpu", "kv_cache_memory": size * 2**20, by: size, "dtype": "f32"} | options
     if runtime == "torch":
-        config = {"block_size": 8} | config
-    with groups(size) as own:
-        runner = Ranks(directory, runtime, EngineConfig(**config), own)  # type: ignore[arg-type]
+        given = {"block_size": 8} | given
+    config = EngineConfig(**given)  # type: ignore[arg-type]
+    with links(config.num_ranks) as own:
+        runner = Ranks(directory, runtime, config, own)
         try:
             yield runner
         finally:

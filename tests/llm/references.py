@@ -1,5 +1,6 @@
 """Reference implementations of published architectures that transformers does not have: InternLM,
-InternLM2, Baichuan2 7B and 13B.  Plain torch over whole sequences, no cache, float32.
+InternLM2, Baichuan2 7B and 13B.  Plain torch over whole sequences, no cache, float32.  InternLM3 is
+the Llama of transformers, whose biases have other names in its configuration.
 
 Written from the published architectures: InternLM is Llama with biases on the attention's four
 projections; InternLM2 packs q, k and v per key-value head; Baichuan packs them one after another,
@@ -9,9 +10,11 @@ the output matrix.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+import transformers
 from torch.nn import functional as F
 
 Config = dict[str, Any]
@@ -53,6 +56,19 @@ def internlm2(config: Config, tensors: Tensors, ids: torch.Tensor) -> torch.Tens
         w1, w2, w3 = (tensors[f"{p}feed_forward.w{n}.weight"] for n in (1, 2, 3))
         x = x + F.linear(F.silu(F.linear(h, w1)) * F.linear(h, w3), w2)
     return F.linear(_norm(x, tensors["model.norm.weight"], eps), tensors["output.weight"])
+
+
+def internlm3(config: Config, tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
+    """Llama has one setting for all biases of attention: those that are not there are 0."""
+    biases = {"attention_bias": config["qkv_bias"] or config["bias"], "mlp_bias": config["bias"]}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config | biases))
+    missing, unknown = model.load_state_dict(tensors, strict=False)
+    assert not unknown
+    for name in missing:
+        assert name.endswith(".bias")
+        model.get_parameter(name).data.zero_()
+    logits: torch.Tensor = model.eval()(ids[None], use_cache=False).logits[0]
+    return logits
 
 
 def baichuan(config: Config, tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
@@ -159,6 +175,29 @@ def _describe_internlm2(sizes: Config) -> Description:
     return config, shapes
 
 
+def _describe_internlm3(sizes: Config, *, qkv_bias: bool, bias: bool) -> Description:
+    scaling = {"rope_type": "dynamic", "factor": 6.0}
+    config = _config(
+        sizes, "InternLM3ForCausalLM", "internlm3", head_dim=16, qkv_bias=qkv_bias, bias=bias,
+        rope_theta=50000.0, rope_scaling=scaling,
+    )  # fmt: skip
+    h, f, kv = (
+        config["hidden_size"],
+        config["intermediate_size"],
+        16 * config["num_key_value_heads"],
+    )
+    attention: dict[str, tuple[int, ...]] = {}
+    for name, rows in {"q": h, "k": kv, "v": kv, "o": h}.items():
+        attention[f"{name}_proj.weight"] = (rows, h)
+        if bias if name == "o" else qkv_bias:
+            attention[f"{name}_proj.bias"] = (rows,)
+    shapes = _llama_shapes(config, attention)
+    for i in range(config["num_hidden_layers"] if bias else 0):
+        for name, rows in {"gate": f, "up": f, "down": h}.items():
+            shapes[f"model.layers.{i}.mlp.{name}_proj.bias"] = (rows,)
+    return config, shapes
+
+
 def _describe_baichuan_7b(sizes: Config) -> Description:
     config = _config(sizes, "BaichuanForCausalLM", "baichuan", model_max_length=512)
     del config["num_key_value_heads"]
@@ -204,6 +243,16 @@ def _llama_shapes(
 DESCRIPTIONS: dict[str, Callable[[Config], Description]] = {
     "internlm": _describe_internlm,
     "internlm2": _describe_internlm2,
+    "internlm3": partial(_describe_internlm3, qkv_bias=True, bias=False),
+    "internlm3-biased": partial(_describe_internlm3, qkv_bias=False, bias=True),
     "baichuan2-7b": _describe_baichuan_7b,
     "baichuan2-13b": _describe_baichuan_13b,
+}
+PUBLISHED: dict[str, Callable[[Config, Tensors, torch.Tensor], torch.Tensor]] = {
+    "internlm": internlm,
+    "internlm2": internlm2,
+    "internlm3": internlm3,
+    "internlm3-biased": internlm3,
+    "baichuan2-7b": baichuan,
+    "baichuan2-13b": baichuan,
 }

@@ -11,8 +11,8 @@ import yaml
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.runtimes.mindir.cut import RankFile
+from mindspore_serving.servable.literals import read_assignments
 from mindspore_serving.server.llm_config import LlmConfig, read_llm_config
-from mindspore_serving.server.llm_config_source import read_assignments
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "llm"
 

@@ -6,6 +6,7 @@ architecture.
 
 import json
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from mindspore_serving import log
@@ -36,7 +37,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def load_json(path: Path) -> Any:
     """Any value in `path`.  Raises StartError naming a file that is missing or no JSON."""
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
+        status = path.stat()
+        if not S_ISREG(status.st_mode):  # a pipe or a device may have no end
+            raise StartError(f"{path} is no file")
+        if status.st_size > MAX_JSON_BYTES:
             raise StartError(f"{path} is over {MAX_JSON_BYTES} bytes")
         text = path.read_text("utf-8")
     except FileNotFoundError:

@@ -88,6 +88,8 @@ class SentencePieceFile:
     def array(self, key: str) -> list[Any]:
         return list(self.metadata[key])
 
+    texts = array
+
     def _metadata(self, model: Any) -> dict[str, Any]:
         trainer, normalizer = model.trainer_spec, model.normalizer_spec
         kind = KINDS.get(trainer.model_type)

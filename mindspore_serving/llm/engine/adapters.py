@@ -28,7 +28,7 @@ class AdapterNames:
         number = self._numbers.get(name)
         if number is None:
             names = ", ".join(self._numbers)
-            accepted = f"None or one of {names}" if names else "None: there is none"
+            accepted = f"None or one of {names}" if names else "none: no adapter is loaded"
             raise InvalidField("adapter", f"is {name!r}, expected {accepted}")
         return number
 

@@ -131,7 +131,7 @@ def check_place(priority: int, cache_salt: str, adapter: int, limits: ModelLimit
         raise InvalidInputs(f"cache_salt is {cache_salt!r}, expected a text")
     if not _is_int(adapter) or (adapter and adapter not in limits.adapters):
         numbers = ", ".join(map(str, sorted(limits.adapters)))
-        accepted = f"0 or one of {numbers}" if numbers else "0: there is none"
+        accepted = f"0 or one of {numbers}" if numbers else "0: no adapter is loaded"
         raise InvalidInputs(f"adapter is {adapter!r}, expected {accepted}")
 
 

@@ -48,6 +48,7 @@ class Names:
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     after_mlp: str = ""  # a norm of what the feed-forward block adds
+    low_rank: str = ""  # two small matrices beside attention (LAuReL)
     scalar: str = ""  # a tensor [1] that the layer's result is multiplied by
     matrix: str = "weight"  # what follows the name of a matrix
 

@@ -10,7 +10,7 @@ from mindspore_serving.llm.models import ARCHITECTURES, CLASSIFIER
 from mindspore_serving.llm.models.gemma_encoder import is_bidirectional
 
 GENERATOR = "ForCausalLM"
-_BODY = ("embed_tokens.", "layers.", "norm.", "embed_tokens_per_layer.", "per_layer_")
+_BODY = ("embed_tokens.", "layers.", "norm.", "embed_tokens_per_layer.", "per_layer_", "altup_")
 _PREFIX = "model."
 
 

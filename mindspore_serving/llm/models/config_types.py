@@ -20,7 +20,7 @@ _FEW = 4096  # layers, heads and experts: what is made for each takes time
 _COUNTED = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads", "n_head", "n_heads"),
     *("num_key_value_heads", "num_kv_heads", "num_local_experts", "num_experts"),
-    "num_global_key_value_heads",
+    *("num_global_key_value_heads", "altup_num_inputs"),
     *("n_routed_experts", "moe_num_experts", "linear_num_key_heads", "linear_num_value_heads"),
     *("mamba_n_heads", "mamba_n_groups", "mamba_num_heads", "num_heads", "n_groups"),
 )
@@ -81,7 +81,7 @@ _KINDS: tuple[_Kind, ...] = (
          "moe_layer_start_index", "moe_layer_interval", "interleave_moe_layer_step", "rotary_dim",
          "n_shared_experts", "moe_num_shared_experts", "n_group", "topk_group", "floor_scale",
          "attention_chunk_size", "q_lora_rank", "dim_model_base", "num_dense_layers",
-         "num_kv_shared_layers", "hidden_size_per_layer_input"),
+         "num_kv_shared_layers", "hidden_size_per_layer_input", "altup_active_idx"),
     ),
     (
         "true or false",
@@ -93,7 +93,7 @@ _KINDS: tuple[_Kind, ...] = (
          "attn_temperature_tuning", "rope_interleave", "conv_bias", "tie_embedding",
          "block_auto_adjust_ff_dim", "use_expert_bias", "mamba_conv_bias", "mamba_proj_bias",
          "projectors_bias", "mamba_rms_norm", "mamba_norm_before_gate", "use_conv_bias",
-         "attention_k_eq_v", "enable_moe_block"),
+         "attention_k_eq_v", "enable_moe_block", "altup_correct_scale"),
     ),
     ("a text", _is_text, ("hidden_act", "hidden_activation", "activation_function", "activation",
                          "mamba_hidden_act", "mlp_hidden_act", "hybrid_override_pattern")),
@@ -110,8 +110,8 @@ _KINDS: tuple[_Kind, ...] = (
     ("a list of texts", _is_list_of(_is_text), ("layer_types", "architectures",
                                                 "layers_block_type")),
     ("a list", lambda value: isinstance(value, list), ("time_step_limit",)),
-    ("a list of numbers of 0 or more", _is_list_of(_is_number), ("mlp_multipliers",
-                                                                 "ssm_multipliers")),
+    ("a list of numbers of 0 or more", _is_list_of(_is_number),
+     ("mlp_multipliers", "ssm_multipliers", "activation_sparsity_pattern")),
     ("a list of ints", _is_list_of(_is_int), ("mlp_only_layers", "no_rope_layers", "moe_layers",
                                                "full_attn_idxs",
                                                "attn_layer_indices")),

@@ -2,9 +2,13 @@
 description of the architecture says.  Knows no runtime.
 """
 
+from collections.abc import Sequence
+from functools import partial
+
+from mindspore_serving.llm.models import altup
 from mindspore_serving.llm.models.attention import Positions, attention
 from mindspore_serving.llm.models.layer import Layer, norm, scaled
-from mindspore_serving.llm.models.layer_inputs import layer_inputs, with_input
+from mindspore_serving.llm.models.layer_inputs import layer_inputs, of_input
 from mindspore_serving.llm.models.mixture import feed_forward
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
@@ -18,11 +22,8 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     x = _embedded(ops, spec, inputs) if spec.is_first else inputs.hidden
     positions = Positions.of(ops, spec, inputs)
     given = layer_inputs(ops, spec, x, inputs.token_ids)
-    for i in spec.layers:
-        layer = Layer(ops, spec, i)
-        x = _block(layer, x, positions)
-        x = with_input(layer, x, given[i]) if given else x
-        x = ops.gain(x, ops.weight(f"{names.layers}.{i}.{names.scalar}")) if names.scalar else x
+    layers = altup.through if spec.streams else _through
+    x = layers(ops, spec, x, partial(_block, positions=positions), given)
     if not spec.is_last:
         return x
     x = ops.gather_rows(x, inputs.rows)
@@ -45,13 +46,27 @@ def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     return norm(ops, spec, x, names.embedding_norm) if names.embedding_norm else x
 
 
+def _through(
+    ops: Ops, spec: ModelSpec, x: Tensor, block: altup.Block, given: Sequence[Tensor]
+) -> Tensor:
+    """As `altup.through`, of one hidden state."""
+    names = spec.form.names
+    for i in spec.layers:
+        layer = Layer(ops, spec, i)
+        x = block(layer, x)
+        x = ops.add(x, of_input(layer, x, given[i])) if given else x
+        x = ops.gain(x, ops.weight(f"{names.layers}.{i}.{names.scalar}")) if names.scalar else x
+    return x
+
+
 def _block(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
     spec, names = layer.spec, layer.form.names
     if layer.form.parallel:
         return _parallel(layer, x, positions)
     if spec.mixes(layer.index):
-        out = _mixed(layer, layer.norm(x, names.attention_norm), positions)
-        x = _added(layer, x, layer.norm(out, names.after_attention))
+        h = layer.norm(x, names.attention_norm)
+        x = _added(layer, x, layer.norm(_mixed(layer, h, positions), names.after_attention))
+        x = _with_low_rank(layer, x, h) if names.low_rank else x
     if spec.feeds(layer.index):
         out = feed_forward(layer, layer.norm(x, names.mlp_norm), x)
         x = _added(layer, x, layer.norm(out, names.after_mlp))
@@ -64,6 +79,14 @@ def _parallel(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
     out = layer.norm(_mixed(layer, h, positions), names.after_attention)
     h = layer.norm(x, names.mlp_norm) if names.mlp_norm else h
     return _added(layer, x, layer.ops.add(out, feed_forward(layer, h, x)))
+
+
+def _with_low_rank(layer: Layer, x: Tensor, h: Tensor) -> Tensor:
+    """`x`, with attention, and what two small matrices make of its input `h` (LAuReL)."""
+    ops, stem = layer.ops, layer.form.names.low_rank
+    out = layer.linear(layer.linear(h, f"{stem}.linear_left", False), f"{stem}.linear_right", False)
+    beside = ops.add(h, layer.norm(out, f"{stem}.post_laurel_norm"))
+    return ops.scale(ops.add(x, beside), 2**-0.5)
 
 
 def _added(layer: Layer, x: Tensor, out: Tensor) -> Tensor:

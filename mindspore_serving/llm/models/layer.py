@@ -70,6 +70,8 @@ class Layer:
         sizes = (spec.intermediate_size, spec.intermediate_size)
         gate, up = self.projected(h, gate_up, sizes, spec.mlp_bias)
         gate = scaled(ops, gate, spec.scales.gate)
+        if spec.cutoffs and spec.cutoffs[self.index]:
+            gate = ops.sparse(gate, spec.cutoffs[self.index])
         if spec.activation in SILU:
             h = ops.silu_mul(gate, up)
         else:

@@ -16,6 +16,8 @@ def layer_inputs(ops: Ops, spec: ModelSpec, x: Tensor, token_ids: Tensor) -> Seq
     if not width:
         return ()
     names = spec.form.names
+    if spec.layer_words < spec.vocab_size:
+        token_ids = ops.below(token_ids, spec.layer_words)
     own = ops.embedding(token_ids, ops.weight(f"{names.embedding}_per_layer.weight"))
     stem = names.embedding.removesuffix("embed_tokens")
     projected = ops.linear(x, ops.weight(f"{stem}per_layer_model_projection.weight"))
@@ -26,9 +28,9 @@ def layer_inputs(ops: Ops, spec: ModelSpec, x: Tensor, token_ids: Tensor) -> Seq
     return ops.split(ops.scale(both, 2**-0.5), [width] * count)
 
 
-def with_input(layer: Layer, x: Tensor, given: Tensor) -> Tensor:
-    """`x`, what the blocks of `layer` give, and what it makes of its own input `given`."""
+def of_input(layer: Layer, x: Tensor, given: Tensor) -> Tensor:
+    """What `layer`, whose blocks give `x`, makes of its own input `given`."""
     ops = layer.ops
     gate = activated(ops, layer.linear(x, "per_layer_input_gate", False), layer.spec.activation)
     out = layer.linear(ops.mul(gate, given), "per_layer_projection", False)
-    return ops.add(x, layer.norm(out, "post_per_layer_input_norm"))
+    return layer.norm(out, "post_per_layer_input_norm")

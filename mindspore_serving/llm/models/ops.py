@@ -17,6 +17,7 @@ _NO_STATE = (
     "the model has layers with a state beside keys and values, which this runtime does not "
     "compute; take the openvino or the torch runtime"
 )
+LEAST_SQUARE = 1e-5  # mean of what `as_large` divides by
 Tensor: TypeAlias = Any  # of the runtime
 Weight: TypeAlias = Any  # a handle of the runtime
 
@@ -239,8 +240,27 @@ class Ops(Protocol):
         return x * factor
 
     def gain(self, x: Tensor, weight: Weight) -> Tensor:
-        """`x` times the number in `weight` [1]."""
+        """`x` times the number in `weight` [1], or the numbers in `weight` [H]."""
         return x * weight
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Over the features, [T, 1]."""
+        ...
+
+    def sparse(self, x: Tensor, cutoff: float) -> Tensor:
+        """What features are over their mean by more than `cutoff` times their standard deviation;
+        0 for the others."""
+        apart = x - self.mean(x)
+        return self.relu(apart - self.mean(apart * apart) ** 0.5 * cutoff)
+
+    def as_large(self, x: Tensor, other: Tensor) -> Tensor:
+        """`x` with the root mean square of `other`; its own counts as at least `LEAST_SQUARE`."""
+        own = self.relu(self.mean(x * x) - LEAST_SQUARE) + LEAST_SQUARE
+        return x * (self.mean(other * other) ** 0.5 / own**0.5)
+
+    def below(self, ids: Tensor, count: int) -> Tensor:
+        """`ids` [T], and 0 in place of those from `count` on."""
+        return ids * (ids < count)
 
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         """cap * tanh(x / cap)."""

@@ -21,10 +21,13 @@ from mindspore_serving.llm.models.spec_parts import (
     Latent,
     Mixture,
     Scales,
+    Streams,
+    cutoffs_of,
     latent_of,
     mixture_of,
     scale_of,
     scales_of,
+    streams_of,
 )
 
 ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
@@ -44,8 +47,10 @@ class ModelSpec:
     attends to, itself or one before it.  `rotated` are the layers that turn queries and keys by
     their positions; `local_rope` is for those with a window, where that differs.  With
     `keys_are_values`, layers without a window have one projection for both.  `layer_inputs`
-    features of each token are the input of one layer alone, 0 for none.  `activation` is the name
-    in config.json.
+    features of each token are the input of one layer alone, 0 for none; the first `layer_words`
+    tokens have some of their own.  `streams` are hidden states beside one another.  `cutoffs` has,
+    for each layer, what `ops.sparse` does with gates, 0 for nothing; it is empty if no layer has
+    one.  `activation` is the name in config.json.
     """
 
     architecture: str
@@ -60,7 +65,10 @@ class ModelSpec:
     heads: layer_kinds.Heads
     sources: tuple[int, ...]
     keys_are_values: bool
+    streams: Streams | None
+    cutoffs: tuple[float, ...]
     layer_inputs: int
+    layer_words: int
     vocab_size: int
     max_position_embeddings: int
     norm_eps: float
@@ -92,7 +100,8 @@ class ModelSpec:
     @property
     def is_connected(self) -> bool:
         """Whether layers get more of those before them than the hidden state."""
-        return bool(self.layer_inputs) or self.sources != tuple(range(self.num_layers))
+        is_wide = self.streams is not None or bool(self.layer_inputs)
+        return is_wide or self.sources != tuple(range(self.num_layers))
 
     def mixes(self, layer: int) -> bool:
         """Whether its tokens get something of others: by attention or by a state."""
@@ -173,7 +182,10 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         heads=heads,
         sources=layer_kinds.sources(config, windows),
         keys_are_values=bool(config.get("attention_k_eq_v")),
+        streams=streams_of(config),
+        cutoffs=cutoffs_of(config, num_layers),
         layer_inputs=config.get("hidden_size_per_layer_input") or 0,
+        layer_words=size(config, "vocab_size_per_layer_input", "vocab_size"),
         vocab_size=size(config, "vocab_size"),
         max_position_embeddings=trained,
         norm_eps=number(config, *_eps_keys(form)),

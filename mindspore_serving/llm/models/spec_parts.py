@@ -4,6 +4,7 @@ Knows no runtime.
 """
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models import layer_kinds
@@ -144,6 +145,41 @@ def _several(config: Config, name: str, count: int) -> tuple[float, ...]:
     if len(factors) not in (0, count):
         raise StartError(f"config.json has {len(factors)} {name}, expected {count}")
     return factors
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """`count` hidden states of each token (AltUp), of which blocks compute the one of index
+    `active`.  With `scales_result` that one has weights before it meets the layer's own input."""
+
+    count: int
+    active: int
+    scales_result: bool
+
+
+def streams_of(config: Config) -> Streams | None:
+    if config.get("altup_num_inputs") is None:
+        return None
+    count, active = size(config, "altup_num_inputs"), config.get("altup_active_idx") or 0
+    if active >= count:
+        raise StartError(
+            f"config.json has altup_active_idx {active}, expected less than altup_num_inputs "
+            f"({count})"
+        )
+    return Streams(count, active, bool(config.get("altup_correct_scale")))
+
+
+def cutoffs_of(config: Config, num_layers: int) -> tuple[float, ...]:
+    """In standard deviations, of the shares of gates that are 0; a gate that may be anything has no
+    share."""
+    shares = config.get("activation_sparsity_pattern") or ()
+    if len(shares) not in (0, num_layers) or not all(share < 1 for share in shares):
+        raise StartError(
+            f"config.json has activation_sparsity_pattern {str(shares)[:80]}, expected a number "
+            f"below 1 for each of {num_layers} layers"
+        )
+    found = tuple(NormalDist().inv_cdf(share) if share else 0.0 for share in shares)
+    return found if any(found) else ()
 
 
 def scale_of(config: Config, name: str, default: float) -> float:

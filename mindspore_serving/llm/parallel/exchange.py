@@ -6,7 +6,8 @@ The parts are added in the order of ranks, so that all ranks have the same bits.
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.parallel.group import PART_BYTES, Group
+from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.links import PART_BYTES
 from mindspore_serving.llm.parallel.shards import Shard
 
 Floats = npt.NDArray[np.float32]

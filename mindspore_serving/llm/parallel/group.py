@@ -3,84 +3,42 @@
 Every rank writes its part, says so to the others over a socket for each pair, and reads their parts
 when they have said so.  The parts are in two halves of the memory in turn: a rank that writes again
 to one half knows that the others have read it, because they have written to the other one since.
-A message carries the step, the exchange and its size, so that ranks that disagree are found.  A
-rank that has ended closes its sockets; one that is stopped counts no heartbeats.
+A message carries the step, the exchange and its size, so that ranks that disagree are found.
 """
 
-import mmap
-import os
-import socket
-import struct
-import threading
-
 import numpy as np
-import numpy.typing as npt
 
-from mindspore_serving.llm.step import RunnerLost
-
-Bytes = npt.NDArray[np.uint8]
-
-PART_BYTES = 4 << 20  # of a rank in one exchange, at most; address space, not memory
-BEAT_SECONDS = 0.25
-LOOK_SECONDS = 1.0  # between two looks at the heartbeats of a rank that is waited for
-SPINS = 200  # looks at a socket before it is slept on, some 100 us
-_LINE = 64  # bytes of a heartbeat, so that ranks do not write to the same cache line
-_TAG = struct.Struct("<QQQ")  # step, exchange, bytes
-
-
-def create_memory(size: int) -> int:
-    """The descriptor of what `size` ranks share; the kernel frees it with the last of them."""
-    descriptor = os.memfd_create("ranks", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, _head(size) + 2 * size * PART_BYTES)
-    return descriptor
+from mindspore_serving.llm.parallel.links import Bytes, Links
 
 
 class Group:
-    """The place of one rank among the others.  Used by one thread.
+    """The place of this rank among `members` of the ranks that `links` connect, numbered anew in
+    their order; without `members` all.  Used by one thread.
 
     An exchange is: write to `parts[half, rank]`, `meet`, read `parts` of that half, which stay as
     they are until the exchange after the next.
 
     Args:
-        rank: its number.  `num_exchanges` is 0 if there was none since `begin`.
-        peers: a connected socket (SOCK_SEQPACKET) for every other rank.
-        memory: the descriptor of `create_memory`.
-        patience: seconds without a heartbeat after which a rank is lost; 0 waits for ever.
+        way: which memory of `links` is theirs; groups that share ranks take different ones.
     """
 
-    def __init__(
-        self, rank: int, peers: dict[int, socket.socket], memory: int, patience: float = 0.0
-    ) -> None:
-        self.rank = rank
-        self.size = len(peers) + 1
-        self.patience = patience
-        self.num_exchanges = 0
-        self._step = self._total = 0
-        self._peers = peers
-        whole = np.frombuffer(mmap.mmap(memory, 0), np.uint8)
-        head = _head(self.size)
-        self._beats = whole[:head].view(np.uint64)[:: _LINE // 8]
-        # [half, rank, bytes]
-        self.parts: Bytes = whole[head:].reshape(2, self.size, PART_BYTES)
-        timeout = struct.pack("@ll", int(LOOK_SECONDS), 0)
-        for peer in peers.values():
-            peer.setblocking(True)
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        self._is_closed = threading.Event()
-        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-
-    def begin(self, step: int) -> None:
-        """What is exchanged from now on is of step number `step`."""
-        self._step = step
-        self.num_exchanges = 0
+    def __init__(self, links: Links, members: range | None = None, way: int = 0) -> None:
+        self.links = links
+        self.members = range(links.size) if members is None else members
+        self.rank = self.members.index(links.rank)
+        self.size = len(self.members)
+        of_members = slice(self.members.start, self.members.stop, self.members.step)
+        self.parts: Bytes = links.parts[way, :, of_members]  # [half, rank, bytes]
+        self._others = [other for other in range(self.size) if other != self.rank]
+        self._num_meetings = 0
 
     @property
     def half(self) -> int:
         """Which half of the memory the next exchange uses."""
-        return self._total % 2
+        return self._num_meetings % 2
 
     def least(self, number: int) -> int:
-        """The least of the ranks' numbers."""
+        """The least of the members' numbers."""
         half = self.half
         self.parts[half, self.rank, :8].view(np.int64)[0] = number
         self.meet(8)
@@ -91,71 +49,18 @@ class Group:
 
         Raises RunnerLost naming a rank that has ended, is stopped, or computes something else.
         """
-        number = self.num_exchanges
-        self.num_exchanges += 1
-        self._total += 1
-        for rank in self._peers:
-            self.tell(rank, number, num_bytes)
-        for rank in self._peers:
-            self.hear(rank, number, num_bytes)
+        number = self._num_meetings
+        self._num_meetings += 1
+        for other in self._others:
+            self.tell(other, number, num_bytes)
+        for other in self._others:
+            self.hear(other, number, num_bytes)
 
-    def tell(self, rank: int, number: int, num_bytes: int) -> None:
-        """Say to one rank that exchange `number`, of `num_bytes`, is done here.  Raises as
+    def tell(self, member: int, number: int, num_bytes: int) -> None:
+        """Say to one member that exchange `number`, of `num_bytes`, is done here.  Raises as
         `meet`."""
-        try:
-            self._peers[rank].send(_TAG.pack(self._step, number, num_bytes))
-        except OSError as error:
-            raise RunnerLost(f"rank {rank} of {self.size} has ended") from error
+        self.links.tell(self.members[member], number, num_bytes)
 
-    def hear(self, rank: int, number: int, num_bytes: int) -> None:
-        """Wait until one rank has said so.  Raises as `meet`."""
-        tag = (self._step, number, num_bytes)
-        found = _TAG.unpack(self._receive(rank, self._peers[rank]))
-        if found != tag:
-            raise RunnerLost(
-                f"rank {rank} of {self.size} is at (step, exchange, bytes) {found} where rank "
-                f"{self.rank} is at {tag}"
-            )
-
-    def close(self) -> None:
-        """End the heartbeats and leave the others."""
-        self._is_closed.set()
-        for peer in self._peers.values():
-            peer.close()
-
-    def _receive(self, rank: int, peer: socket.socket) -> bytes:
-        """The next tag of `rank`."""
-        for _ in range(SPINS):
-            tag = self._read(rank, peer, socket.MSG_DONTWAIT)
-            if tag is not None:
-                return tag
-            os.sched_yield()
-        beats, silent = -1, 0.0
-        while (tag := self._read(rank, peer, 0)) is None:  # LOOK_SECONDS have passed
-            now = int(self._beats[rank])
-            silent = silent + LOOK_SECONDS if now == beats else 0.0
-            beats = now
-            if 0 < self.patience <= silent:
-                raise RunnerLost(f"rank {rank} of {self.size} gave no heartbeat for {silent:g} s")
-        return tag
-
-    def _read(self, rank: int, peer: socket.socket, flags: int) -> bytes | None:
-        """None if nothing has come."""
-        try:
-            tag = peer.recv(_TAG.size, flags)
-        except BlockingIOError:
-            return None
-        except OSError:  # it had not read all that was sent
-            tag = b""
-        if not tag:
-            raise RunnerLost(f"rank {rank} of {self.size} has ended")
-        return tag
-
-    def _beat(self) -> None:
-        while not self._is_closed.wait(BEAT_SECONDS):
-            self._beats[self.rank] += np.uint64(1)
-
-
-def _head(size: int) -> int:
-    """Bytes before the parts: a line for the heartbeats of each rank, in whole pages."""
-    return -(-size * _LINE // mmap.PAGESIZE) * mmap.PAGESIZE
+    def hear(self, member: int, number: int, num_bytes: int) -> None:
+        """Wait until one member has said so.  Raises as `meet`."""
+        self.links.hear(self.members[member], number, num_bytes)

@@ -14,47 +14,49 @@ from mindspore_serving.llm.models import Decoder, load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.exchange import Exchange
-from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.grid import Grid
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`spec` has the sizes of this part.  `group` is of the ranks that share the model; with an
-    `exchange` they share every layer, else each has layers of its own."""
+    """`spec` has the sizes of this part.  `grid` is of the ranks that share the model, `exchange`
+    of those that share its layers."""
 
     spec: ModelSpec
     decoder: Decoder
     checkpoint: Checkpoint
-    group: Group | None = None
+    grid: Grid | None = None
     exchange: Exchange | None = None
 
     @property
     def size(self) -> int:
-        return 1 if self.group is None else self.group.size
+        return 1 if self.grid is None else self.grid.everyone.size
 
     def least(self, number: int) -> int:
         """The least of all ranks' numbers."""
-        return number if self.group is None else self.group.least(number)
+        return number if self.grid is None else self.grid.everyone.least(number)
 
 
-def open_part(directory: str | Path, config: EngineConfig, group: Group | None = None) -> Part:
-    """What this process holds of the model in `directory`; all without a group.  No weight is read
+def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = None) -> Part:
+    """What this process holds of the model in `directory`; all without a grid.  No weight is read
     yet.  Raises StartError: a broken or unknown checkpoint, a model that cannot be cut so."""
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
-    if group is None:
+    if grid is None:
         return Part(spec, decoder, checkpoint)
     if spec.form.has_pictures and config.max_images:
         raise StartError(
-            f"{parallel_option(config)} is {group.size}, but vectors of pictures are not sent to "
+            f"{parallel_text(config)}, but vectors of pictures are not sent to "
             "ranks: leave it out, or give max_images=0 to serve the model for texts"
         )
-    if config.pipeline_parallel > 1:
-        return Part(cut_layers(spec, group.rank, group.size), decoder, checkpoint, group)
-    exchange = Exchange(group, spec.vocab_size)
-    checkpoint = ShardedCheckpoint(checkpoint, spec, Shard(group.rank, group.size))
-    return Part(cut_spec(spec, group.size), decoder, checkpoint, group, exchange)
+    stages, peers, exchange = grid.stages, grid.peers, None
+    own = cut_layers(spec, stages.rank, stages.size) if stages.size > 1 else spec
+    if peers.size > 1:
+        exchange = Exchange(peers, spec.vocab_size)
+        checkpoint = ShardedCheckpoint(checkpoint, spec, Shard(peers.rank, peers.size))
+        own = cut_spec(own, peers.size)
+    return Part(own, decoder, checkpoint, grid, exchange)
 
 
 def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
@@ -79,8 +81,8 @@ def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
     return replace(spec, layers=range(own.begin, own.end))
 
 
-def share_options(config: EngineConfig, size: int, num_threads: int | None = None) -> EngineConfig:
-    """The options of one of `size` ranks, from those of all together.
+def share_options(config: EngineConfig, num_threads: int | None = None) -> EngineConfig:
+    """The options of one rank, from those of all together.
 
     Ranks that share every layer compute at the same time and share the threads, `num_threads` if
     the option is not given; stages follow each other, and each has all of them.
@@ -88,17 +90,19 @@ def share_options(config: EngineConfig, size: int, num_threads: int | None = Non
     """
     if config.has_adapters:
         raise StartError(
-            f"{parallel_option(config)} is {size}, but LoRA adapters are not cut over ranks: "
+            f"{parallel_text(config)}, but LoRA adapters are not cut over ranks: "
             "leave adapters and max_loras out, or merge the adapter into the checkpoint"
         )
-    memory = config.kv_cache_memory and config.kv_cache_memory // size
+    memory = config.kv_cache_memory and config.kv_cache_memory // config.num_ranks
     threads = config.num_threads
     if config.tensor_parallel > 1:
         found = threads or num_threads or len(os.sched_getaffinity(0))
-        threads = max(1, found // size)
+        threads = max(1, found // config.tensor_parallel)
     return replace(config, num_threads=threads, kv_cache_memory=memory)
 
 
-def parallel_option(config: EngineConfig) -> str:
-    """The name of the option by which there are ranks."""
-    return "pipeline_parallel" if config.pipeline_parallel > 1 else "tensor_parallel"
+def parallel_text(config: EngineConfig) -> str:
+    """By which options there are ranks, as the beginning of an error."""
+    names = ("tensor_parallel", "pipeline_parallel")
+    given = {name: getattr(config, name) for name in names}
+    return " and ".join(f"{name} is {size}" for name, size in given.items() if size > 1)

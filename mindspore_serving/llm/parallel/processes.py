@@ -12,7 +12,7 @@ from itertools import combinations
 
 from mindspore_serving.isolation.frames import receive, send
 from mindspore_serving.isolation.spawning import command, environment, exit_text
-from mindspore_serving.llm.parallel.group import Group, create_memory
+from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.messages import Failed, decode_from_rank
 
 MODULE = "mindspore_serving.llm.runtimes.rank"
@@ -96,8 +96,8 @@ def connect_ranks(size: int) -> list[dict[int, socket.socket]]:
     return sockets
 
 
-def start_ranks(size: int) -> tuple[Group, list[RankProcess]]:
-    """The group of `size` ranks, of which this process is rank 0, and the processes of the others.
+def start_ranks(size: int) -> tuple[Links, list[RankProcess]]:
+    """The links of this process, which is rank 0 of `size`, and the processes of the others.
 
     Raises OSError if they cannot be started; then none is left.
     """
@@ -112,9 +112,9 @@ def start_ranks(size: int) -> tuple[Group, list[RankProcess]]:
         for rank in range(1, size):
             processes.append(_start(rank, sockets[rank], memory))
             failing.callback(processes[-1].kill)
-        group = Group(0, sockets[0], memory)
+        links = Links(0, sockets[0], memory)
         failing.pop_all()
-        return group, processes
+        return links, processes
 
 
 def _start(rank: int, peers: Mapping[int, socket.socket], memory: int) -> RankProcess:

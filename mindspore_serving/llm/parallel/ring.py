@@ -7,7 +7,8 @@ is computed with where it lies; a sender is two arrays ahead at most.  Knows no 
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.parallel.group import PART_BYTES, Group
+from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.links import PART_BYTES
 
 Floats = npt.NDArray[np.float32]
 
@@ -24,7 +25,7 @@ class Ring:
 
     def begin(self) -> None:
         """A step begins that all ranks compute; what the one before has sent is read."""
-        self._group.num_exchanges += 1  # so that an error from here on is no refusal
+        self._group.links.has_exchanged = True  # so that an error from here on is no refusal
         self._num_sent = self._num_read = self._num_received = self._num_released = 0
 
     def send(self, array: Floats) -> None:

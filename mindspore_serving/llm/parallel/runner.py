@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.messages import Load, compute, encode
 from mindspore_serving.llm.parallel.processes import RankProcess, end_ranks, find_cause, start_ranks
 from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step, Vectors
@@ -19,14 +19,14 @@ from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step
 PATIENCE = 10.0  # seconds without a heartbeat after which a rank is lost
 LOAD_PATIENCE = 120.0  # the same while it loads: reading a tensor from a slow disk stops them
 
-OpenRank: TypeAlias = Callable[[str | Path, str, EngineConfig, Group], EmbeddingRunner]
-"""Opens the part of a model that a rank of the group holds."""
+OpenRank: TypeAlias = Callable[[str | Path, str, EngineConfig, Links], EmbeddingRunner]
+"""Opens the part of a model that the rank with these links holds."""
 
 
 class ParallelRunner:
     """An `EmbeddingRunner` over `own`, the runner of rank 0, and the processes of the others."""
 
-    def __init__(self, own: EmbeddingRunner, group: Group, processes: list[RankProcess]) -> None:
+    def __init__(self, own: EmbeddingRunner, links: Links, processes: list[RankProcess]) -> None:
         self.block_size = own.block_size
         self.num_blocks = own.num_blocks
         self.num_slots = own.num_slots
@@ -36,7 +36,7 @@ class ParallelRunner:
         self.hidden_size = own.hidden_size
         self.rope_switch = own.rope_switch
         self._own = own
-        self._group = group
+        self._links = links
         self._processes = processes
         self._num_steps = 0
         self._lost: RunnerLost | None = None
@@ -50,7 +50,7 @@ class ParallelRunner:
     def close(self) -> None:
         """End all ranks; none has anything to finish."""
         end_ranks(self._processes)
-        self._group.close()
+        self._links.close()
         self._own.close()
 
     def _together(
@@ -63,13 +63,13 @@ class ParallelRunner:
             return compute_own(step)
         except Exception as error:
             is_refused = isinstance(error, ServingError) and not isinstance(error, RunnerLost)
-            if is_refused and self._group.num_exchanges == 0:
+            if is_refused and not self._links.has_exchanged:
                 raise  # and so it is by the others
             raise self._lose(str(error)) from error
 
     def _send(self, step: Step, *, embeds: bool) -> None:
         self._num_steps += 1
-        self._group.begin(self._num_steps)
+        self._links.begin(self._num_steps)
         frame = encode(compute(self._num_steps, step, embeds=embeds))
         for process in self._processes:
             try:
@@ -98,15 +98,15 @@ def open_ranks(
     """
     size = config.num_ranks
     try:
-        group, processes = start_ranks(size)
+        links, processes = start_ranks(size)
     except OSError as error:
         raise StartError(f"{size} ranks cannot be started: {error}") from error
-    group.patience = LOAD_PATIENCE
+    links.patience = LOAD_PATIENCE
     try:
         for process in processes:
             load = Load(str(directory), runtime, asdict(config), process.rank, size)
             process.send(encode(load))
-        own = open_rank(directory, runtime, config, group)
+        own = open_rank(directory, runtime, config, links)
         on_ready(0)
         for process in processes:
             problem = process.wait_until_loaded()
@@ -117,9 +117,9 @@ def open_ranks(
         is_lost = isinstance(error, RunnerLost | OSError)
         cause = find_cause(processes) if is_lost else ""
         end_ranks(processes)
-        group.close()
+        links.close()
         if is_lost:
             raise StartError(f"the model cannot be loaded over ranks: {error}{cause}") from error
         raise
-    group.patience = PATIENCE
-    return ParallelRunner(own, group, processes)
+    links.patience = PATIENCE
+    return ParallelRunner(own, links, processes)

@@ -13,7 +13,10 @@ from typing import Any
 from mindspore_serving.errors import InvalidField
 
 Message = Mapping[str, Any]
-MARKDOWN = re.compile(r"!\[\]\(((?:data:|https?://)[^)\s]*)\)", re.IGNORECASE)
+# A second mark ends the first: else each of many would be followed to the end of the text.
+MARKDOWN = re.compile(
+    r"!\[\]\(((?:data:|https?://)[^)\s!]*(?:!(?!\[\]\()[^)\s!]*)*)\)", re.IGNORECASE
+)
 KINDS = ("image_url", "input_image")
 
 

@@ -110,6 +110,8 @@ class PictureReader:
         try:
             made = self._processor([image], return_tensors="np", **form.options)
             text = form.write(self._names, form.count, made)
+        except MemoryError:  # the picture grows, as a very thin one does
+            raise
         except Exception as error:  # the library has no errors of its own
             words = " ".join(str(error).split())[:WORDS]
             raise InvalidInputs(f"cannot be prepared: {words}") from error

@@ -69,7 +69,7 @@ class PreparedRequest:
 def no_adapter(name: str) -> int:
     """Of a model that has none, as `Adapters.find`."""
     if name:
-        raise InvalidField("adapter", f"is {name!r}, expected None: there is none")
+        raise InvalidField("adapter", f"is {name!r}, expected none: the model has no adapters")
     return 0
 
 

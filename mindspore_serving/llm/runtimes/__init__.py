@@ -9,13 +9,14 @@ from typing import Any
 from mindspore_serving import extras
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.grid import Grid, open_grid
+from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.runner import open_ranks
 from mindspore_serving.llm.runtimes.stages import Stage, StageRunner, has_own_cores
 from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, Runner
 
 Open = Callable[[str | Path, EngineConfig], Runner]
-OpenPart = Callable[[str | Path, EngineConfig, Group], Stage]
+OpenPart = Callable[[str | Path, EngineConfig, Grid], Stage]
 OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 
 
@@ -98,14 +99,15 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
 
 
 def open_rank(
-    directory: str | Path, runtime: str, config: EngineConfig, group: Group
+    directory: str | Path, runtime: str, config: EngineConfig, links: Links
 ) -> EmbeddingRunner:
-    """The part of the model that this rank of `group` holds.  Raises as `open_runner`."""
+    """The part of the model that the rank with `links` holds.  Raises as `open_runner`."""
     opener: OpenPart = _import(runtime, _find(runtime, RUNTIMES).opens_rank)
-    own = opener(directory, config, group)
+    grid = open_grid(links, config)
+    own = opener(directory, config, grid)
     if config.pipeline_parallel == 1:
         return own
-    return StageRunner(own, group, overlaps=has_own_cores(config))
+    return StageRunner(own, grid, overlaps=has_own_cores(config))
 
 
 def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:

@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.isolation.frames import receive, send
 from mindspore_serving.isolation.lifeline import end_with
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.messages import (
     Compute,
     Failed,
@@ -40,42 +40,42 @@ def main() -> int:
     for place in arguments.peers:
         rank, _, descriptor = place.partition("=")
         peers[int(rank)] = socket.socket(fileno=int(descriptor))
-    group = Group(arguments.rank, peers, arguments.memory)
+    links = Links(arguments.rank, peers, arguments.memory)
     os.close(arguments.memory)
     with socket.socket(fileno=arguments.control) as control:
         try:
-            _serve(control, group)
+            _serve(control, links)
         except (RunnerLost, ConnectionError):
             return LOST_STATUS
         except Exception as error:
             if not isinstance(error, ServingError):
-                log.error("rank %d failed", group.rank, exc_info=True)
+                log.error("rank %d failed", links.rank, exc_info=True)
             with suppress(OSError):
                 send(control, encode(Failed(str(error) or repr(error))))
             return 1
     return 0
 
 
-def _serve(control: socket.socket, group: Group) -> None:
+def _serve(control: socket.socket, links: Links) -> None:
     frame = receive(control)
     if frame is None:
         return
     load = decode_to_rank(frame)
     assert isinstance(load, Load)
-    runner = open_rank(load.directory, load.runtime, EngineConfig(**load.config), group)
+    runner = open_rank(load.directory, load.runtime, EngineConfig(**load.config), links)
     send(control, encode(Loaded()))
     while (frame := receive(control)) is not None:
         message = decode_to_rank(frame)
         assert isinstance(message, Compute)
-        _compute(runner, group, message)
+        _compute(runner, links, message)
 
 
-def _compute(runner: EmbeddingRunner, group: Group, message: Compute) -> None:
-    group.begin(message.number)
+def _compute(runner: EmbeddingRunner, links: Links, message: Compute) -> None:
+    links.begin(message.number)
     try:
         (runner.embed if message.embeds else runner.run)(message.step())
     except ServingError:
-        if group.num_exchanges:
+        if links.has_exchanged:
             raise
         # refused, and so by rank 0
 

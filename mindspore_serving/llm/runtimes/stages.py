@@ -16,7 +16,7 @@ import numpy as np
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.grid import Grid
 from mindspore_serving.llm.parallel.ring import Ring, rows_at_once
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import EmbeddingRunner, Logits, Row, Step, Vectors
@@ -39,18 +39,19 @@ class Stage(EmbeddingRunner, Protocol):
 
 
 class StageRunner(LimitedRunner):
-    """An `EmbeddingRunner` over `own`, which every rank of `group` calls with the same steps.  With
+    """An `EmbeddingRunner` over `own`, which every rank of `grid` calls with the same steps.  With
     `overlaps` large steps are computed in pieces, if all ranks say so."""
 
-    def __init__(self, own: Stage, group: Group, *, overlaps: bool) -> None:
+    def __init__(self, own: Stage, grid: Grid, *, overlaps: bool) -> None:
         sizes = (own.block_size, own.num_blocks, own.vocab_size, own.max_model_len)
         super().__init__(RunnerLimits(*sizes))
         self.hidden_size = own.hidden_size
         self._own, self._width = own, own.width
-        self._ring = Ring(group)
-        self._is_first, self._is_last = group.rank == 0, group.rank == group.size - 1
-        self._size = group.size
-        self._overlaps = bool(group.least(overlaps))
+        stages = grid.stages
+        self._ring, self._size = Ring(stages), stages.size
+        self._is_first, self._is_last = stages.rank == 0, stages.rank == stages.size - 1
+        self._has_result = grid.peers.rank == 0  # as the others would have the same
+        self._overlaps = bool(grid.everyone.least(overlaps))
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run` on rank 0; on others nothing."""
@@ -80,10 +81,11 @@ class StageRunner(LimitedRunner):
                 ring.send(found)
         ring.release()
         ring.flush()
-        if self._is_last:
+        if self._is_last and self._has_result:
             self._send_back(np.concatenate(last), width)
-        num_rows = sum(row.num_logits for row in step.rows) if self._is_first else 0
-        return self._received(num_rows, width)
+        if not (self._is_first and self._has_result):
+            return np.empty((0, width), np.float32)
+        return self._received(sum(row.num_logits for row in step.rows), width)
 
     def _pieces(self, step: Step) -> Iterator[Step]:
         total, size = step.num_tokens, rows_at_once(self._width)

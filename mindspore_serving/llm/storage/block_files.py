@@ -77,9 +77,8 @@ class BlockFiles:
         name = self._name(digest)
         path, content = self._path(name), bytearray(self.file_bytes)
         try:
-            number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with open(number, "rb", 0) as file:
-                size = os.fstat(number).st_size
+            with open(path, "rb", 0, opener=_open) as file:
+                size = os.fstat(file.fileno()).st_size
                 is_whole = size == self.file_bytes and file.readinto(content) == size
         except FileNotFoundError:
             return None
@@ -122,7 +121,7 @@ class BlockFiles:
         """Make room for a block, and remove what a process that was killed was writing."""
         found = []
         for entry in os.scandir(self._directory):
-            if not _NAMES.fullmatch(entry.name):
+            if not (_NAMES.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)):
                 continue
             with suppress(FileNotFoundError):  # another process has just removed it
                 if entry.name.endswith(UNFINISHED):
@@ -146,6 +145,11 @@ class BlockFiles:
 
     def _path(self, name: bytes) -> Path:
         return self._directory / f"{name.hex()}{SUFFIX}"
+
+
+def _open(path: str, flags: int) -> int:
+    """Of what is no file the contents are not waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _head(name: bytes, block: memoryview) -> bytes:

@@ -6,6 +6,7 @@ and times.
 
 import json
 import os
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,8 @@ def _hash(path: Path) -> str:
 
 def _known(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -77,3 +78,5 @@ def _remember(path: Path, entries: dict[str, Any]) -> None:
         unfinished.replace(path)
     except OSError as error:
         log.warning("%s cannot be written: %s", path, error)
+        with suppress(OSError):
+            unfinished.unlink()

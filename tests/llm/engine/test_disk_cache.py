@@ -1,7 +1,5 @@
 """Blocks of prompts on disk: an engine finds what another one has computed, and nothing else."""
 
-from collections import Counter
-
 import pytest
 
 from mindspore_serving import log
@@ -16,26 +14,12 @@ from mindspore_serving.llm.runtimes.toy import ToyRunner
 from mindspore_serving.llm.storage.block_files import BlockFiles, open_directory
 from mindspore_serving.llm.storage.block_threads import BlockThreads
 from mindspore_serving.llm.storage.opening import open_blocks
+from tests.llm.counting import BLOCK, PROMPT, Counting, ask
 from tests.llm.toy_answers import continuation
 from tests.waiting import PATIENCE, eventually
 
-BLOCK = 4
-PROMPT = list(range(42))  # ten full blocks, and two tokens
 FULL = len(PROMPT) // BLOCK * BLOCK
 MOST = 1 << 20
-
-
-class Counting(ToyRunner):
-    """Counts how often each position of a prompt is computed."""
-
-    def __init__(self, num_blocks=64):
-        super().__init__(num_blocks, BLOCK)
-        self.computed = Counter()
-
-    def run(self, step):
-        for row in step.rows:
-            self.computed.update(range(row.start, row.start + len(row.tokens)))
-        return super().run(step)
 
 
 def make(directory, most=MOST, num_blocks=64, model=b"model", threads=BlockThreads):
@@ -51,20 +35,6 @@ def patient(monkeypatch):
     """However busy the machine is."""
     monkeypatch.setattr(disk_cache, "PATIENCE", PATIENCE)
     monkeypatch.setattr(disk_cache, "CLOSING_SECONDS", PATIENCE)
-
-
-def ask(engine, prompts, **options):
-    """The answers, and how many tokens of each prompt were in the cache."""
-    params = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
-    for index, prompt in enumerate(prompts):
-        engine.add(f"{index}", prompt, params, **options)
-    said, cached = [[] for _ in prompts], [0] * len(prompts)
-    while engine.has_work:
-        for name, one in engine.step():
-            said[int(name)] += one.token_ids
-            if one.finish_reason is not None:
-                cached[int(name)] = one.num_cached_tokens
-    return said, cached
 
 
 def restarted(engine, directory, **options):

@@ -1,54 +1,24 @@
 """Prompts that begin alike and come together: what they share is computed once."""
 
-from collections import Counter
-
 import pytest
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.runtimes.toy import ToyRunner
+from tests.llm.counting import BLOCK, PROMPT, Counting, ask
 from tests.llm.driving import advance, check_all_returned, make, run_all, sequence
 from tests.llm.toy_answers import continuation
 
-BLOCK = 4
-PROMPT = list(range(42))  # ten full blocks, and two tokens
 REST = len(PROMPT) % BLOCK
 
 
-class Counting(ToyRunner):
-    """Counts how often each position of a prompt is computed."""
-
-    def __init__(self, num_blocks=200):
-        super().__init__(num_blocks, BLOCK)
-        self.computed = Counter()
-
-    def run(self, step):
-        for row in step.rows:
-            self.computed.update(range(row.start, row.start + len(row.tokens)))
-        return super().run(step)
-
-
-def answers(runner, prompts, count=3, budget=16, **options):
+def answers(runner, prompts, count=3, budget=16, **each):
     config = EngineConfig(max_num_seqs=16, max_num_batched_tokens=budget, block_size=BLOCK)
-    engine = Engine(runner, None, config)
-    params = SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)
-    for index, prompt in enumerate(prompts):
-        own = {name: values[index] for name, values in options.items()}
-        engine.add(f"{index}", prompt, params, **own)
-    found = {f"{index}": [] for index in range(len(prompts))}
-    cached = {}
-    while engine.has_work:
-        for request_id, one in engine.step():
-            found[request_id] += one.token_ids
-            if one.finish_reason is not None:
-                cached[request_id] = one.num_cached_tokens
-    return list(found.values()), [cached[request_id] for request_id in found]
+    return ask(Engine(runner, None, config), prompts, count, each)
 
 
 @pytest.mark.parametrize("budget", [16, 64, 1000])  # the prompt in pieces, and in one step
 def test_sixteen_equal_prompts_that_come_together_are_computed_once(budget):
-    runner = Counting()
+    runner = Counting(200)
     found, cached = answers(runner, [PROMPT] * 16, budget=budget)
     assert found == [continuation(PROMPT, 3, 128)] * 16
     shared = len(PROMPT) - REST
@@ -58,7 +28,7 @@ def test_sixteen_equal_prompts_that_come_together_are_computed_once(budget):
 
 
 def test_prompts_that_extend_one_another_share_what_is_alike():
-    runner = Counting()
+    runner = Counting(200)
     prompts = [PROMPT[:20], PROMPT, [*PROMPT[:30], *[99] * 12]]
     found, _ = answers(runner, prompts)
     assert found == [continuation(prompt, 3, 128) for prompt in prompts]
@@ -66,7 +36,7 @@ def test_prompts_that_extend_one_another_share_what_is_alike():
 
 
 def test_prompts_with_other_salts_or_adapters_share_nothing():
-    runner = Counting()
+    runner = Counting(200)
     prompts = [PROMPT] * 3
     answers(runner, prompts, count=1, cache_salt=["", "a", ""], adapter=[0, 0, 1])
     assert [runner.computed[place] for place in range(len(PROMPT))] == [3] * len(PROMPT)

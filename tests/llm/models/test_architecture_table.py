@@ -6,6 +6,7 @@ pytest.importorskip("mindspore")
 pytest.importorskip("openvino")
 pytest.importorskip("transformers")
 
+from mindspore_serving.llm.checkpoint.gguf.configuration import ARCHITECTURES
 from mindspore_serving.llm.models.families import FAMILIES
 from tests.llm import architecture_table
 from tests.llm.architecture_table import COMPARED, TEXT_PARTS, class_of
@@ -24,6 +25,7 @@ def test_the_document_has_what_is_compared() -> None:
         ("openvino", set(FAMILIES) - {"Gemma2ForCausalLM"}),
         ("torch", set(FAMILIES)),
         ("tensor_parallel", {name for name, form in FAMILIES.items() if form.cut}),
+        ("gguf", set(ARCHITECTURES.values())),
     ],
 )
 def test_all_that_is_served_is_compared(column: str, served: set[str]) -> None:

@@ -1,6 +1,7 @@
 """Configurations of wrong types: one readable error, at once."""
 
 import json
+import os
 from contextlib import suppress
 
 import pytest
@@ -121,6 +122,13 @@ def test_no_value_raises_anything_else(architecture, name, inner, value):
         name, value = "rope_scaling", ROPES | {inner: value}
     with suppress(StartError):
         load_definition(CONFIG | {"architectures": [architecture]} | {name: value})
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_not_waited_for(make, tmp_path):
+    make(tmp_path / "config.json")
+    with pytest.raises(StartError, match=r"config\.json is no file"):
+        read_json(tmp_path / "config.json")
 
 
 def test_a_file_of_200_000_levels_is_refused(tmp_path):

@@ -165,6 +165,16 @@ def test_an_unknown_architecture_is_refused_with_what_is_near(tmp_path: Path) ->
         Checkpoint.open(path)
 
 
+@pytest.mark.parametrize("key", ["attention.key_length", "rope.dimension_count"])
+@pytest.mark.parametrize("value", ["many", 0.5, [8, 8, 16]])
+def test_sizes_of_heads_that_are_no_numbers_are_refused(
+    key: str, value: object, tmp_path: Path
+) -> None:
+    path = write_model(tmp_path / "model.gguf", extra={f"llama.{key}": value})
+    with pytest.raises(StartError, match=r"llama\.(rope.dimension_count|attention.key_length)"):
+        Checkpoint.open(path)
+
+
 def test_a_tensor_that_the_architecture_does_not_have_is_refused(tmp_path: Path) -> None:
     tensors = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32)}
     path = write_model(tmp_path / "model.gguf", tensors=tensors)

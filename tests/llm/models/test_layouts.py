@@ -109,7 +109,13 @@ def test_the_output_rows_of_the_first_baichuan_stay(tmp_path: Path) -> None:
                                       ("model.language_model.", "lm_head.")])  # fmt: skip
 @pytest.mark.parametrize(
     ("name", "architecture"),
-    [("gemma3", "Gemma3"), ("gemma4", "Gemma4"), ("ministral3", "Mistral3"), ("llama4", "Llama4")],
+    [
+        ("gemma3", "Gemma3"),
+        ("gemma3n", "Gemma3n"),
+        ("gemma4", "Gemma4"),
+        ("ministral3", "Mistral3"),
+        ("llama4", "Llama4"),
+    ],
 )
 def test_the_text_part_is_found_below_the_pictures(
     tmp_path: Path, name: str, architecture: str, prefixes: tuple[str, str]

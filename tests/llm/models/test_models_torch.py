@@ -113,6 +113,10 @@ OLD_CONFIGS: dict[str, tuple[dict[str, object], set[str]]] = {
         },
         {"rope_parameters", "tie_word_embeddings"},
     ),
+    "gemma3n": (
+        {"rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "rope_scaling": None},
+        {"rope_parameters", "tie_word_embeddings"},
+    ),
     "qwen3-moe": ({"num_experts": 8, "rope_theta": 10000.0}, {"rope_parameters"}),
 }
 
@@ -126,3 +130,17 @@ def test_a_config_as_older_transformers_wrote_it_means_the_same(
     old = rewritten(path, tmp_path / "old", change, drop)
     prompt = checkpoints.prompts(1)[0]
     np.testing.assert_array_equal(whole(opened(old), prompt), whole(opened(path), prompt))
+
+
+def test_the_base_of_dynamic_scaling_is_that_of_the_longest_text(
+    directory: Path, tmp_path: Path
+) -> None:
+    prompt = checkpoints.prompts(1)[0]
+    path = checkpoints.build("internlm3", directory / "dynamic")
+    short = rewritten(path, tmp_path / "internlm3", {"max_position_embeddings": 20}, set())
+    config = EngineConfig(
+        device="cpu", block_size=8, kv_cache_memory=2**20, max_model_len=len(prompt)
+    )
+    logits, plain = whole(open_runner(short, config), prompt), whole(opened(path), prompt)
+    assert relative_error(logits, checkpoints.logits(short, prompt)) < 1e-3
+    assert relative_error(logits, plain) > 1e-2

@@ -47,6 +47,7 @@ WITH_PATTERN = {"sliding_window_pattern", "_sliding_window_pattern"}
 WIDTHS = {"vocab_size_per_layer_input", "use_double_wide_mlp"}  # of tensors, which have them
 LATENT = {"head_dim", "num_key_value_heads"}  # of keys that are not cached as they are
 LATENT_SIZES = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+UNSHARED, SPARSITY = {"num_kv_shared_layers": 0}, "activation_sparsity_pattern"
 # What an architecture has in common with others, and does not use as it is here.
 OF_ONE = {
     "smollm3": LAYERS | {"no_rope_layer_interval"},
@@ -68,6 +69,7 @@ OF_ONE = {
     "granite4": {"intermediate_size", "num_experts_per_tok", "time_step_limit", *MAMBA},
     **dict.fromkeys(("gemma4", "gemma4-large"), WIDTHS | {"num_experts", "top_k_experts"}),
     "gemma4-moe": WIDTHS,
+    **dict.fromkeys(("gemma3n", "gemma3n-uneven"), {"laurel_rank", "altup_coef_clip"}),  # training
     "granite4-mamba": {"intermediate_size"},  # of experts, whose tensors have it
     **dict.fromkeys(("falcon-h1", "falcon-h1-normed"), {"mamba_expand"}),  # with `mamba_d_ssm`
     "nemotron-h": NEMOTRON | MOE,
@@ -145,6 +147,9 @@ def test_larger_heads_of_gemma_4_may_be_given_for_all_layers_at_once() -> None:
             {"sliding_window": 24, "vision_config": {"image_size": 8}},
             "sliding_window 24, expected at least the 256 tokens of a picture",
         ),
+        ("Gemma3nForCausalLM", {**UNSHARED, "altup_active_idx": 4}, "idx 4, expected less than"),
+        ("Gemma3nForCausalLM", {**UNSHARED, SPARSITY: [0.5]}, "a number below 1 for each"),
+        ("Gemma3nForCausalLM", {**UNSHARED, SPARSITY: [1, 1]}, "a number below 1 for each"),
         ("Gemma4ForCausalLM", {"enable_moe_block": True}, "no num_experts"),
         ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, "bidirectional_attention 'a"),
         ("Gemma4ForCausalLM", {"vocab_size_per_layer_input": 9}, "9, expected at least vocab_size"),

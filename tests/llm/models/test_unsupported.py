@@ -11,7 +11,6 @@ from mindspore_serving.llm.models import load_definition
     [
         ("JambaForCausalLM", "Mamba layers in a form .* near it are BambaForCausalLM "),
         ("KimiLinearForCausalLM", "linear attention"),
-        ("Gemma3nForConditionalGeneration", "four hidden states .* near it are Gemma3For"),
         ("T5ForConditionalGeneration", "an encoder and a decoder"),
         ("Qwen2_5_VLForConditionalGeneration", "for pictures or sounds"),
         ("MiniCPMForCausalLM", "is not served; near it are MiniCPM3ForCausalLM;"),

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from mindspore_serving.llm.parallel.group import Group, create_memory
+from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.links import Links, create_memory
+from mindspore_serving.llm.parallel.processes import connect_ranks
 from mindspore_serving.llm.step import RunnerLost
-from tests.llm.rank_threads import groups
+from tests.llm.rank_threads import links
 from tests.waiting import PATIENCE
 
 
@@ -26,24 +28,24 @@ def test_every_rank_reads_what_all_have_written_exchange_after_exchange(size):
             found.append(group.parts[half, :, :2].flatten().tolist())
         return found
 
-    with groups(size) as own, ThreadPoolExecutor(size) as pool:
-        for found in pool.map(work, own, timeout=PATIENCE):
+    with links(size) as own, ThreadPoolExecutor(size) as pool:
+        for found in pool.map(work, map(Group, own), timeout=PATIENCE):
             assert found == [
                 [x for rank in range(size) for x in (number % 100, rank)] for number in range(300)
             ]
 
 
 def test_the_least_number_of_all_ranks():
-    with groups(3) as own, ThreadPoolExecutor(3) as pool:
-        found = pool.map(lambda group: group.least(7 - group.rank), own, timeout=PATIENCE)
+    with links(3) as own, ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda one: Group(one).least(7 - one.rank), own, timeout=PATIENCE)
         assert list(found) == [5, 5, 5]
 
 
 def test_ranks_that_compute_different_things_are_found():
-    with groups(2) as own, ThreadPoolExecutor(2) as pool:
+    with links(2) as own, ThreadPoolExecutor(2) as pool:
         own[0].begin(5)
         own[1].begin(6)
-        one, other = (pool.submit(group.meet, 8) for group in own)
+        one, other = (pool.submit(Group(one).meet, 8) for one in own)
         problem = r"rank 1 of 2 is at \(step, exchange, bytes\) \(6, 0, 8\)"
         with pytest.raises(RunnerLost, match=problem):
             one.result(PATIENCE)
@@ -52,8 +54,8 @@ def test_ranks_that_compute_different_things_are_found():
 
 
 def test_a_rank_that_has_ended_is_found_by_those_that_wait():
-    with groups(2) as own, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(own[0].meet, 8)
+    with links(2) as own, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Group(own[0]).meet, 8)
         own[1].close()
         with pytest.raises(RunnerLost, match="rank 1 of 2 has ended"):
             waiting.result(PATIENCE)
@@ -64,9 +66,9 @@ def alone():
     """Rank 0 of two, the socket of rank 1, which nobody serves, and the memory of both."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     memory = create_memory(2)
-    group = Group(0, {1: ours}, memory, patience=2.0)
-    yield group, theirs, memory
-    group.close()
+    links = Links(0, {1: ours}, memory, patience=2.0)
+    yield Group(links), theirs, memory
+    links.close()
     theirs.close()
     os.close(memory)
 
@@ -76,13 +78,27 @@ def test_a_rank_without_heartbeats_is_lost(alone):
         alone[0].meet(8)
 
 
+def test_a_rank_without_heartbeats_is_lost_to_one_that_waits_for_another():
+    """The other one waits for it: as in a ring, and in a stage of several ranks."""
+    memory, sockets = create_memory(3), connect_ranks(3)
+    first = Links(0, sockets[0], memory, patience=2.0)
+    last = Links(2, sockets[2], memory)
+    with pytest.raises(RunnerLost, match="rank 1 of 3 gave no heartbeat for 2 s"):
+        Group(first, range(0, 3, 2)).meet(8)
+    first.close()
+    last.close()
+    os.close(memory)
+    for one in sockets[1].values():
+        one.close()
+
+
 def test_a_rank_that_is_slow_and_has_heartbeats_is_waited_for(alone):
     group, theirs, memory = alone
-    slow = Group(1, {0: theirs}, memory)
+    slow = Group(Links(1, {0: theirs}, memory))
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(group.least, 3)
-        until = int(slow._beats[1]) + 12  # four looks, twice the patience
-        while slow._beats[1] < until:
+        until = int(slow.links._beats[1]) + 12  # four looks, twice the patience
+        while slow.links._beats[1] < until:
             assert not waiting.done()
         assert slow.least(4) == 3
         assert waiting.result(PATIENCE) == 3
@@ -90,6 +106,6 @@ def test_a_rank_that_is_slow_and_has_heartbeats_is_waited_for(alone):
 
 def test_parts_are_memory_that_both_see(alone):
     group, theirs, memory = alone
-    other = Group(1, {0: theirs}, memory)
+    other = Group(Links(1, {0: theirs}, memory))
     other.parts[1, 1, :3] = 1, 2, 3
     assert np.array_equal(group.parts[1, 1, :3], [1, 2, 3])

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from mindspore_serving.errors import InvalidInputs, ServingError, StartError
+from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm import LLM, SamplingParams, runtimes
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import ring
@@ -140,11 +140,6 @@ def test_ranks_refuse_pictures_by_name(built, option):
         LLM(path, "torch", **{option: 2})
 
 
-def test_both_ways_at_once_are_refused():
-    with pytest.raises(InvalidInputs, match="expected 1 for one of them: they cannot be combined"):
-        EngineConfig(tensor_parallel=2, pipeline_parallel=2)
-
-
 def test_a_stage_that_fails_in_a_step_ends_all_even_if_it_has_sent_nothing(llama):
     """Else the others would wait for it."""
     with ranks(llama, 2, by=PIPELINE) as runner:
@@ -152,12 +147,12 @@ def test_a_stage_that_fails_in_a_step_ends_all_even_if_it_has_sent_nothing(llama
         step = Step((Row((5,), 0, (1,), 1),))
         runner.run(step)
         last._own.close()
-        group = runner._groups[1]
-        group.begin(2)
-        runner._groups[0].begin(2)
+        links = runner._links[1]
+        links.begin(2)
+        runner._links[0].begin(2)
         failing = runner._threads[1].submit(last.run, step)
         runner._threads[0].submit(runner.runners[0].run, step)
         with pytest.raises(ServingError, match="the runner is closed"):
             failing.result(PATIENCE)
-        assert group.num_exchanges
-        group.close()
+        assert links.has_exchanged
+        links.close()

@@ -120,6 +120,25 @@ def test_tokens_of_a_chat_are_counted_with_its_pictures(directory):
     assert found.tokens.count(3) == 16
 
 
+def test_each_mark_of_a_picture_in_a_text_is_followed_to_the_next_one_only():
+    found = find_pictures((), "![](data:![](data:image/png;base64,AA)")
+    assert [source.url for source in found] == ["data:image/png;base64,AA"]
+    (one,) = find_pictures((), "![](https://here/a![b]!.png)")
+    assert one.url == "https://here/a![b]!.png"
+    assert find_pictures((), "![](data:" * 300_000) == [], "in hours, if each is followed"
+
+
+def test_a_picture_for_which_the_memory_is_not_enough_is_not_called_broken(directory, monkeypatch):
+    found = reader(directory)
+
+    def grow(*args, **options):
+        raise MemoryError
+
+    monkeypatch.setattr(found, "_processor", grow)
+    with pytest.raises(MemoryError):
+        found.read(find_pictures(chat(seeing.uri(ONE))))
+
+
 def test_pictures_of_small_files_are_recognised_whatever_their_format(directory):
     for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF"):
         url = f"data:;base64,{seeing.encoded(ONE, kind)}"

@@ -15,7 +15,7 @@ from mindspore_serving.llm.export_mindir import export_mindir, main
 from mindspore_serving.llm.runtimes import open_rank, open_runner
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
-from tests.llm.rank_threads import groups, ranks
+from tests.llm.rank_threads import links, ranks
 from tests.llm.running import generate_staggered, texts
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
@@ -28,7 +28,7 @@ def open_alone(directory: Path, **options: int) -> None:
     config = EngineConfig(**options)
     if config.num_ranks == 1:
         open_runner(directory, "mindir", config)
-    with groups(config.num_ranks) as own:
+    with links(config.num_ranks) as own:
         open_rank(directory, "mindir", config, own[0])
 
 

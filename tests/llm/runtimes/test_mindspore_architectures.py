@@ -28,6 +28,7 @@ NAMES = (
     "llama4",  # experts whose input is scaled, queries that grow, norms without weights
     "gpt-oss",  # sinks, clamped experts with biases
     "deepseek-v2",  # latent attention
+    "gemma3n",  # several hidden states, sparse gates
     "gemma4",  # heads of two sizes, shared keys and values, inputs of each layer
     "gemma4-moe",  # experts with GELU beside a dense block
 )

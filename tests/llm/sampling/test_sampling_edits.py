@@ -182,4 +182,7 @@ def test_ids_that_the_model_does_not_have_are_refused(params, text):
 
 
 def test_ids_that_the_model_has_are_taken():
-    check_ids(SamplingParams(logit_bias={0: -1}, stop_token_ids=[7], allowed_token_ids=[1]), 8)
+    params = SamplingParams(logit_bias={0: -1}, stop_token_ids=[7], allowed_token_ids=[1])
+    check_ids(params, 8)
+    with pytest.raises(InvalidInputs, match="7"):
+        check_ids(params, 7)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +105,23 @@ def test_a_link_is_not_followed(tmp_path):
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     assert own.read(digest(1)) is None
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_neither_read_nor_waited_for(tmp_path, make, warnings_logged):
+    own = files(tmp_path, most=4 * FILE)
+    own.write(digest(1), block(1))
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    make(path)
+    make(tmp_path / f"{'0' * 32}abcdefgh{UNFINISHED}")
+    open_before = os.listdir("/proc/self/fd")
+    assert own.read(digest(1)) is None
+    assert len(warnings_logged) == 1
+    for number in range(2, 12):
+        own.write(digest(number), block(number))
+    assert own.read(digest(11)) is not None
+    assert os.listdir("/proc/self/fd") == open_before
 
 
 def test_the_files_used_least_recently_go_when_there_is_no_room(tmp_path):
@@ -228,6 +246,26 @@ def test_a_checkpoint_is_another_when_any_byte_of_it_is(tmp_path):
     assert fingerprint(model, tmp_path) == first
     (model / "config.json").write_text('{"rope_theta": 1}')
     assert fingerprint(model, tmp_path) != first
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_text("[" * 100_000),
+        lambda path: path.write_text('{"/": 5}'),
+        lambda path: path.write_bytes(b"\xff"),
+        Path.mkdir,
+        os.mkfifo,
+    ],
+)
+def test_a_list_of_checkpoints_that_is_broken_is_as_good_as_none(tmp_path, spoil):
+    checkpoint = tmp_path / "model.gguf"
+    checkpoint.write_bytes(b"x")
+    expected = fingerprint(checkpoint, tmp_path)
+    (tmp_path / fingerprints.REMEMBERED).unlink()
+    spoil(tmp_path / fingerprints.REMEMBERED)
+    assert fingerprint(checkpoint, tmp_path) == expected
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_checkpoint_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):

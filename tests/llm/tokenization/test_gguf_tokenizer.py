@@ -254,6 +254,7 @@ def test_an_unknown_kind_of_tokenizer_is_refused(tmp_path: Path) -> None:
         ({"model": "llama"}, "no tokenizer.ggml.scores"),
         ({"merges": ["a b c"], "pre": "gpt-2"}, "merge"),
         ({"pre": "gpt-2"}, "tokenizer.ggml.merges None, expected an array"),
+        ({"merges": [1, 2], "pre": "gpt-2"}, "merges of type 5, expected texts"),
         ({"merges": ["a b"], "pre": "gpt-2", "eos_token_id": 99}, "eos_token_id 99"),
     ],
 )

@@ -113,8 +113,13 @@ def _rope(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, Any]
 
     found: dict[str, Any] = {}
     head_dim = config.get("head_dim") or _head_dim(config)
-    rotated = read("dimension_count")
-    if rotated and head_dim and rotated != head_dim:
+    rotated = read("dimension_count") or head_dim
+    if not type(rotated) is type(head_dim) is int:
+        raise StartError(
+            f"{file.path} has heads of {head_dim!r} numbers, of which {rotated!r} are rotated "
+            f"({family}.rope.dimension_count), expected numbers"
+        )
+    if head_dim and rotated != head_dim:
         found["partial_rotary_factor"] = rotated / head_dim
     kind = read("scaling.type") or ("linear" if read("scale_linear") else "none")
     factor = read("scaling.factor") or read("scale_linear") or 1.0

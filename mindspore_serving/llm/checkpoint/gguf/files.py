@@ -61,7 +61,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def _tokenizer_config(file: GgufFile) -> dict[str, Any]:
     """Special tokens, and chat templates by name."""
-    tokens = file.array("tokenizer.ggml.tokens")
+    tokens = file.texts("tokenizer.ggml.tokens")
     config: dict[str, Any] = {}
     for role, key in SPECIAL.items():
         token_id = _token_id(file, key, len(tokens))
@@ -80,7 +80,7 @@ def _tokenizer_config(file: GgufFile) -> dict[str, Any]:
 
 def _generation_config(file: GgufFile) -> dict[str, Any]:
     """The tokens that end an answer, and recommended sampling."""
-    tokens = file.array("tokenizer.ggml.tokens")
+    tokens = file.texts("tokenizer.ggml.tokens")
     ends = [_token_id(file, key, len(tokens)) for key in ENDS]
     named = set(END_TEXTS)
     ends += [index for index, token in enumerate(tokens) if token in named]

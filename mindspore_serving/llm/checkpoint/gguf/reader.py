@@ -81,6 +81,13 @@ class GgufFile:
         self._at = found.begin
         return [self._text(MAX_TEXT) for _ in range(found.count)]
 
+    def texts(self, key: str) -> list[str]:
+        """The elements of an array of texts.  Raises StartError if there is none of that name."""
+        found = self.metadata.get(key)
+        if isinstance(found, Array) and found.kind != TEXT:
+            raise StartError(f"{self.path} has {key} of type {found.kind}, expected texts")
+        return self.array(key)
+
     def _read_head(self) -> tuple[int, int]:
         """(number of tensors, of keys)."""
         if self._map[:4] != MAGIC:

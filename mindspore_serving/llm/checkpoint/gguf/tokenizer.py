@@ -31,6 +31,8 @@ class Source(Protocol):
 
     def array(self, key: str) -> list[Any]: ...
 
+    def texts(self, key: str) -> list[str]: ...
+
 
 def tokenizer_of(file: Source) -> Json:
     """tokenizer.json.  Raises StartError naming what is missing, broken or not supported."""
@@ -64,7 +66,7 @@ class _Vocabulary:
 
     def __init__(self, file: Source) -> None:
         self.file = file
-        self.tokens: list[str] = file.array(f"{KEYS}tokens")
+        self.tokens: list[str] = file.texts(f"{KEYS}tokens")
         self.types = self._of_tokens("token_type") or [1] * len(self.tokens)
         self.ids = {token: index for index, token in enumerate(self.tokens)}
 
@@ -78,7 +80,7 @@ class _Vocabulary:
         return found
 
     def merges(self) -> list[list[str]]:
-        merges = [text.split(" ") for text in self.file.array(f"{KEYS}merges")]
+        merges = [text.split(" ") for text in self.file.texts(f"{KEYS}merges")]
         wrong = next((merge for merge in merges if len(merge) != 2), None)
         if wrong is not None:
             raise StartError(f"{self.file.path} has a merge {wrong!r}, expected two pieces")

@@ -1,7 +1,8 @@
 """The Gemmas: Llama's blocks with norms on both sides, embeddings that are scaled.
 
 The fourth has larger heads in layers without a window, last layers that share the keys and values
-of others, and inputs of its own for each layer.  Knows no runtime.
+of others, and inputs of its own for each layer; 3n has the latter two, several hidden states, and
+gates that are mostly 0.  Knows no runtime.
 """
 
 from dataclasses import replace
@@ -31,6 +32,7 @@ def _gemma(config: Config) -> Config:
     }
 
 
+SPARSE = 10  # first layers of Gemma 3n whose gates are sparse, where config.json does not say
 GEMMA_DEFAULTS = {"tie_word_embeddings": True, "head_dim": 256, "rms_norm_eps": 1e-6}
 GEMMA = Architecture(
     norm=RMS_PLUS_ONE, read=_gemma, **ATTENTION_BIASED, defaults=GEMMA_DEFAULTS, fixed=PLAIN,
@@ -120,18 +122,15 @@ def _whole_heads(config: Config, layers: list[int]) -> Config:
     return {"num_global_key_value_heads": kv_heads, "global_head_dim": dim}
 
 
+LATER = replace(GEMMA, norm=RMS, qk_norm=OF_HEAD, value_norm=True, cut=False)
 GEMMA4 = replace(
-    GEMMA,
-    norm=RMS,
+    LATER,
     names=replace(SANDWICH, scalar="layer_scalar"),
-    qk_norm=OF_HEAD,
-    value_norm=True,
     experts=Experts(
         router="router.proj", prefix="experts", joined=("gate_up_proj", "down_proj"),
         joined_rows=True, beside=Beside(),
     ),
     read=_gemma4,
-    cut=False,
     fixed={**PLAIN, "use_bidirectional_attention": (False, "vision")},  # of pictures alone
     defaults={
         **GEMMA_DEFAULTS,
@@ -152,11 +151,52 @@ GEMMA4 = replace(
     },
 )  # fmt: skip
 
+
+def _gemma3n(config: Config) -> Config:
+    """Feed-forward blocks may have sizes of their own, which nothing depends on."""
+    count, width = size(config, "num_hidden_layers"), config.get("intermediate_size")
+    shares = config.get("activation_sparsity_pattern")
+    return {
+        **_gemma(config),
+        "intermediate_size": max(width, default=None) if isinstance(width, list) else width,
+        "activation_sparsity_pattern": _sparse_layers(count) if shares is None else shares,
+    }
+
+
+def _sparse_layers(count: int) -> list[float]:
+    return [0.95 if i < SPARSE < count else 0.0 for i in range(count)]
+
+
+GEMMA3N = replace(
+    LATER,
+    names=replace(SANDWICH, low_rank="laurel"),
+    read=_gemma3n,
+    defaults={
+        **GEMMA_DEFAULTS,
+        "attention_multiplier": 1.0,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "sliding_window": 512,
+        "sliding_window_pattern": 5,
+        "num_kv_shared_layers": 15,
+        "final_logit_softcapping": 30.0,
+        "max_position_embeddings": 32768,
+        "vocab_size": 262400,
+        "vocab_size_per_layer_input": 262144,
+        "hidden_size_per_layer_input": 256,
+        "altup_num_inputs": 4,
+        "altup_active_idx": 0,
+        "altup_correct_scale": True,
+    },
+)
+
 ROWS: dict[str, Architecture] = {
     "GemmaForCausalLM": GEMMA,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma3ForConditionalGeneration": replace(GEMMA3, variant=_gemma3_pictures),
+    "Gemma3nForCausalLM": GEMMA3N,
+    "Gemma3nForConditionalGeneration": GEMMA3N,
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4ForConditionalGeneration": GEMMA4,
 }

@@ -102,6 +102,9 @@ ROWS: dict[str, Architecture] = {
         qkv_bias="bias", output_bias="bias", fixed=PLAIN, cut=True
     ),
     "InternLM2ForCausalLM": INTERNLM2,
+    "InternLM3ForCausalLM": Architecture(
+        qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", fixed=PLAIN, cut=True
+    ),
     "BaichuanForCausalLM": Architecture(
         names=Names(qkv=("self_attn.W_pack",)), variant=_baichuan, fixed=PLAIN
     ),

@@ -14,7 +14,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.grid import Grid
 from mindspore_serving.llm.parallel.part import cut_layers, share_options
 from mindspore_serving.llm.runtimes.capacity import (
     FLOAT32_ALONE,
@@ -117,24 +117,25 @@ def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
     return _open(directory, spec, config)
 
 
-def open_rank(directory: str | Path, config: EngineConfig, group: Group) -> DenseRunner:
-    """The stage that this rank of `group` computes, of files that are cut for as many ranks; as
+def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> DenseRunner:
+    """The stage that this rank of `grid` computes, of files that are cut for as many ranks; as
     `open_runner`."""
     directory = Path(directory)
     if config.tensor_parallel > 1:
         raise StartError(
-            f"tensor_parallel is {group.size}, but MindIR files are cut by layers: give "
-            f"pipeline_parallel={group.size}"
+            f"tensor_parallel is {config.tensor_parallel}, but MindIR files are cut by layers: "
+            f"give pipeline_parallel={config.num_ranks} alone"
         )
-    check_cut(directory, group.size)
+    stages = grid.stages
+    check_cut(directory, stages.size)
     whole = exportable(read_json(directory / CONFIG), config.max_model_len)
-    spec = cut_layers(whole, group.rank, group.size)
-    own = rank_directory(directory, group.rank)
-    return _open(own, spec, share_options(config, group.size), group)
+    spec = cut_layers(whole, stages.rank, stages.size)
+    own = rank_directory(directory, stages.rank)
+    return _open(own, spec, share_options(config), grid)
 
 
 def _open(
-    directory: Path, spec: ModelSpec, config: EngineConfig, group: Group | None = None
+    directory: Path, spec: ModelSpec, config: EngineConfig, grid: Grid | None = None
 ) -> DenseRunner:
     """The files in `directory`, which compute `spec`."""
     check_options(config, "mindir", FLOAT32_ALONE)
@@ -142,10 +143,10 @@ def _open(
     graphs = Graphs(directory, spec)
     _compile(spec, graphs)
     block_bytes = cache_block_bytes(config, spec, element_size=4)
-    free = free_main_memory() // (group.size if group else 1)
+    free = free_main_memory() // (grid.everyone.size if grid else 1)
     limits = runner_limits(config, spec, block_bytes, free_memory=free)
-    if group:
-        limits = limits.agreed(group.least)
+    if grid:
+        limits = limits.agreed(grid.everyone.least)
     return DenseRunner(spec, graphs, limits)
 
 

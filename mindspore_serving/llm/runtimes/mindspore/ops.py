@@ -158,6 +158,9 @@ class MindSporeOps(Ops):
     def gain(self, x: Tensor, weight: str) -> Tensor:
         return x * self._weights.plain(weight)
 
+    def mean(self, x: Tensor) -> Tensor:
+        return self._op.mean(x)
+
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         return self._op.tanh(x / cap) * cap
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from openvino import opset13 as opset
 
-from mindspore_serving.llm.models.ops import Ops
+from mindspore_serving.llm.models.ops import LEAST_SQUARE, Ops
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     Node,
     expect,
@@ -44,6 +44,22 @@ class Elementwise(Ops):
 
     def scale(self, x: Node, factor: float) -> Node:
         return x if factor == 1.0 else opset.multiply(x, f32(factor))
+
+    def mean(self, x: Node) -> Node:
+        return opset.reduce_mean(x, i32(-1), True)
+
+    def sparse(self, x: Node, cutoff: float) -> Node:
+        apart = opset.subtract(x, self.mean(x))
+        spread = opset.sqrt(self.mean(opset.multiply(apart, apart)))
+        return opset.relu(opset.subtract(apart, self.scale(spread, cutoff)))
+
+    def as_large(self, x: Node, other: Node) -> Node:
+        own, wanted = (self.mean(opset.multiply(each, each)) for each in (x, other))
+        least = opset.maximum(own, f32(LEAST_SQUARE))
+        return opset.multiply(x, opset.sqrt(opset.divide(wanted, least)))
+
+    def below(self, ids: Node, count: int) -> Node:
+        return opset.select(opset.less(ids, i32(count)), ids, i32(0))
 
     def softcap(self, x: Node, cap: float) -> Node:
         return self.scale(opset.tanh(self.scale(x, 1 / cap)), cap)

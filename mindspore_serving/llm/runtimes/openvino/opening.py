@@ -16,7 +16,7 @@ from mindspore_serving.llm.checkpoint.quantized.methods import OURS, describe, q
 from mindspore_serving.llm.checkpoint.safetensors import map_now
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.grid import Grid
 from mindspore_serving.llm.parallel.part import Part, open_part, share_options
 from mindspore_serving.llm.runtimes.adapters import Base, read_changes
 from mindspore_serving.llm.runtimes.capacity import longest_sequence
@@ -57,10 +57,10 @@ def open_runner(
     return _open(open_part(directory, config), config, properties)
 
 
-def open_rank(directory: str | Path, config: EngineConfig, group: Group) -> OpenVINORunner:
-    """The part of the model that this rank of `group` holds; as `open_runner`."""
-    config = share_options(config, group.size)
-    part = open_part(directory, config, group)
+def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> OpenVINORunner:
+    """The part of the model that this rank of `grid` holds; as `open_runner`."""
+    config = share_options(config)
+    part = open_part(directory, config, grid)
     if part.exchange is not None:
         _check_floats(part, config)
     return _open(part, config)
@@ -70,9 +70,9 @@ def _check_floats(part: Part, config: EngineConfig) -> None:
     stored = describe(part.checkpoint.config).text or quantization_of(part.checkpoint.config)
     if stored or config.quantization:
         raise StartError(
-            f"tensor_parallel is {part.size}, but the openvino runtime cuts matrices of floats "
-            "alone, and these are quantised: take the float checkpoint without quantization, or "
-            "pipeline_parallel, or the torch runtime, which widens them"
+            f"tensor_parallel is {config.tensor_parallel}, but the openvino runtime cuts matrices "
+            "of floats alone, and these are quantised: take the float checkpoint without "
+            "quantization, or pipeline_parallel alone, or the torch runtime, which widens them"
         )
 
 

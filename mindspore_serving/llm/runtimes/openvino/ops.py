@@ -48,9 +48,8 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 
 class OpenVINOOps(Elementwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
-    adapters (`lora`) wherever there can be a change; with `num_features`, for vectors of so many
-    numbers in place of embeddings; with `switches`, `Inputs.is_long`; with `has_types`, tokens of a
-    picture see one another."""
+    adapters (`lora`); with `num_features`, for vectors of so many numbers in place of embeddings;
+    with `switches`, `Inputs.is_long`; with `has_types`, tokens of a picture see one another."""
 
     def __init__(
         self, weights: Weights, *, adapts: bool = False, num_features: int = 0,
@@ -162,7 +161,8 @@ class OpenVINOOps(Elementwise):
         return heads.layer_norm(x, self._weights.vector(weight), num_heads, eps)
 
     def gain(self, x: Node, weight: Weight) -> Node:
-        return opset.multiply(x, self._vector(weight, 1))
+        is_one = self._weights.shape(weight) == (1,)
+        return opset.multiply(x, self._vector(weight, 1 if is_one else features(x)))
 
     def rope_tables(
         self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,

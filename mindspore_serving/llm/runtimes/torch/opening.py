@@ -21,8 +21,8 @@ from mindspore_serving import log
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.parallel.group import Group
-from mindspore_serving.llm.parallel.part import open_part, parallel_option, share_options
+from mindspore_serving.llm.parallel.grid import Grid
+from mindspore_serving.llm.parallel.part import open_part, parallel_text, share_options
 from mindspore_serving.llm.runtimes.adapters import Base, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
@@ -63,21 +63,18 @@ def open_runner(directory: str | Path, config: EngineConfig) -> TorchRunner:
     return start_runner(open_model(directory, config), config)
 
 
-def open_rank(directory: str | Path, config: EngineConfig, group: Group) -> TorchRunner:
-    """The part of the model that this rank of `group` holds, on a CPU; as `open_runner`."""
+def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> TorchRunner:
+    """The part of the model that this rank of `grid` holds, on a CPU; as `open_runner`."""
     if open_device(config.device) != "cpu":
-        option = parallel_option(config)
-        raise StartError(f'{option} is {group.size}, which needs device="cpu"')
-    config = share_options(config, group.size, torch.get_num_threads())
-    return start_runner(open_model(directory, config, group), config)
+        raise StartError(f'{parallel_text(config)}, which needs device="cpu"')
+    config = share_options(config, torch.get_num_threads())
+    return start_runner(open_model(directory, config, grid), config)
 
 
-def open_model(
-    directory: str | Path, config: EngineConfig, group: Group | None = None
-) -> TorchModel:
+def open_model(directory: str | Path, config: EngineConfig, grid: Grid | None = None) -> TorchModel:
     """What `open_runner` runs, or `open_rank`.  Its weights are loaded when they are first used."""
     prepare(config)
-    part = open_part(directory, config, group)
+    part = open_part(directory, config, grid)
     device = open_device(config.device)
     dtype = open_dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     kv_dtype = open_dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)

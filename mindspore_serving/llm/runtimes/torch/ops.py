@@ -221,6 +221,9 @@ class TorchOps(Ops):
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor:
         return functional.gelu(x, approximate="tanh" if tanh else "none")
 
+    def mean(self, x: Tensor) -> Tensor:
+        return x.mean(-1, keepdim=True)
+
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         return torch.tanh(x / cap) * cap
 
