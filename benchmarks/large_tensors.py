@@ -1,6 +1,6 @@
 """How fast large tensors come in and go out, and what that costs the server.
 
-`python -m benchmarks.large_tensors [--sizes 1,16,64] [--rounds N]`
+`python -m benchmarks.large_tensors [--sizes 1,16,64] [--rounds N] [--front-ends N]`
 
 One client of this process sends one float32 tensor after another: over gRPC (our client), over HTTP
 in binary (protocol v2), and in shared memory that both ends know (protocol v2).  "in": the answer
@@ -197,7 +197,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.large_tensors")
     parser.add_argument("--sizes", default="1,16,64", help="of the tensor, in MB")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--front-ends", default="1", help="processes of the server")
     arguments = parser.parse_args()
+    os.environ["FRONT_ENDS"] = arguments.front_ends
     ports = free_ports(2)
     command = [sys.executable, *ours("large_tensor")(ports)]
     results = []

@@ -15,8 +15,11 @@ def main(servable: str, http_port: str, grpc_port: str, library: str = "grpcio")
     if "TRACE_URL" in os.environ:
         server.start_tracing(os.environ["TRACE_URL"], float(os.environ["TRACE_RATIO"]))
     server.start_servables(config)
-    server.start_grpc_server(f"127.0.0.1:{grpc_port}", grpc_library=library)
-    server.start_restful_server(f"127.0.0.1:{http_port}", client_shared_memory=True)
+    front_ends = int(os.environ.get("FRONT_ENDS", "1"))
+    server.start_grpc_server(f"127.0.0.1:{grpc_port}", grpc_library=library, front_ends=front_ends)
+    server.start_restful_server(
+        f"127.0.0.1:{http_port}", client_shared_memory=True, front_ends=front_ends
+    )
     threading.Event().wait()
 
 

@@ -9,6 +9,7 @@ The first bytes are `reserved` for what a worker says of itself, see `ipc.status
 import mmap
 import os
 import threading
+from contextlib import suppress
 
 from mindspore_serving.core.pieces import LARGE, Buffer, Pieces, whole
 from mindspore_serving.ipc.messages import Payload, Slice
@@ -122,9 +123,11 @@ class ArenaView:
         return self._view[payload.offset : end]
 
     def close(self) -> None:
+        """What is still read stays mapped until it is not."""
         self.reserved.release()
         self._view.release()
-        self._map.close()
+        with suppress(BufferError):
+            self._map.close()
 
 
 class NoArena:

@@ -12,7 +12,7 @@ from mindspore_serving.wire import ms_json, ms_proto
 from mindspore_serving.wire.tensor import MOST_CUT
 from mindspore_serving.wire.v2 import tensors
 
-__all__ = ["MOST_CUT", "Chunk", "cut_again", "pack", "split", "unpack", "whole"]
+__all__ = ["MOST_CUT", "Chunk", "cut_again", "pack", "split", "takes_view", "unpack", "whole"]
 
 Chunk: TypeAlias = "Buffer | Pieces"
 
@@ -69,6 +69,11 @@ def pack(codec: str, body: Any) -> Chunk:
     return chunk
 
 
-def unpack(codec: str, data: bytes) -> Any:
-    """The body that `pack` gave."""
+def takes_view(codec: str) -> bool:
+    """Whether `unpack` and `split` take a view of bytes, and give parts of it."""
+    return codec == "ms_proto" or codec in _OF_TENSORS
+
+
+def unpack(codec: str, data: Buffer) -> Any:
+    """The body that `pack` gave; a view only where `takes_view`."""
     return tensors.read_body(data) if codec in _OF_TENSORS else data

@@ -4,11 +4,14 @@ way for large payloads.  What is sent in one turn of the event loop leaves toget
 import asyncio
 import os
 import socket
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.aio import Ticker
@@ -71,9 +74,25 @@ class Pipe(Generic[T]):
         """The bytes of a message; what lies in shared memory is copied and given back."""
         if isinstance(payload, bytes):
             return payload
-        self._freed.append(payload.offset)
-        self._ticker.arm()
+        self._free_soon(payload.offset)
         return bytes(self._view.get(payload))
+
+    def view(self, payload: Payload) -> Buffer:
+        """As `take`, but where it lies; it is given back when nothing refers to it any more."""
+        if isinstance(payload, bytes):
+            return payload
+        found = np.frombuffer(self._view.get(payload), np.uint8)
+        weakref.finalize(found, self._give_back, payload.offset).atexit = False
+        return found.data
+
+    def _give_back(self, offset: int) -> None:
+        """On any thread, as that of a garbage collector."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._free_soon, offset)
+
+    def _free_soon(self, offset: int) -> None:
+        self._freed.append(offset)
+        self._ticker.arm()
 
     def close(self) -> None:
         """Harmless if it is closed."""

@@ -90,7 +90,8 @@ class Session:
         self._ACTIONS[type(message)](self, message)
 
     def _submit(self, message: Submit) -> None:
-        body = cutting.unpack(message.codec, self.pipe.take(message.body))
+        take = self.pipe.view if cutting.takes_view(message.codec) else self.pipe.take
+        body = cutting.unpack(message.codec, take(message.body))
         request = Request(
             message.servable,
             message.method,

@@ -1,0 +1,82 @@
+"""Large bodies between the master and a front-end process: where they lie, and until when."""
+
+import asyncio
+import gc
+import os
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from mindspore_serving.ipc import arena
+from mindspore_serving.server.processes.messages import Freed, Given
+from mindspore_serving.server.processes.pipe import Ends, Pipe
+from tests.waiting import PATIENCE
+
+LARGE = bytes(range(256)) * 1000
+
+
+def pipes(on_message: Callable[[Given], None]) -> tuple[Pipe[Given], Pipe[Given]]:
+    """Who sends, and who gets what it sends."""
+    streams, fds = socket.socketpair(), (arena.create(), arena.create())
+    own = [(fds[0], fds[1]), (os.dup(fds[1]), os.dup(fds[0]))]
+    ends = [Ends(stream, *pair) for stream, pair in zip(streams, own, strict=True)]
+    kind = Given | Freed
+    return (
+        Pipe(ends[0], kind, lambda _: None, lambda: None),
+        Pipe(ends[1], kind, on_message, lambda: None),
+    )
+
+
+async def sent(body: bytes) -> tuple[Pipe[Given], Pipe[Given], Given]:
+    found: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
+    first, second = pipes(found.set_result)
+    first.send(Given(1, first.put(body)))
+    return first, second, await asyncio.wait_for(found, PATIENCE)
+
+
+async def freed(pipe: Pipe[Given]) -> None:
+    """Wait until nothing that it has sent is in use."""
+
+    async def look() -> None:
+        while pipe._arena._size_at:
+            await asyncio.sleep(0)
+
+    await asyncio.wait_for(look(), PATIENCE)
+
+
+async def test_a_view_lies_in_shared_memory_until_nothing_refers_to_it():
+    first, second, message = await sent(LARGE)
+    whole = second.view(message.body)
+    part = memoryview(whole)[1000:2000]
+    assert whole == LARGE
+    del whole
+    gc.collect()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(first._arena._size_at) == 1
+    (offset,) = first._arena._size_at
+    first._arena._view[offset + 1000] = 7
+    assert part[0] == 7  # it is the sender's memory
+    del part
+    await freed(first)
+    first.close()
+    second.close()
+
+
+async def test_what_is_taken_is_a_copy_and_given_back_at_once():
+    first, second, message = await sent(LARGE)
+    body = second.take(message.body)
+    await freed(first)
+    assert body == LARGE
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("size", [10, len(LARGE)])
+async def test_a_view_outlives_the_channel(size):
+    first, second, message = await sent(LARGE[:size])
+    body = second.view(message.body)
+    first.close()
+    second.close()
+    assert body == LARGE[:size]
