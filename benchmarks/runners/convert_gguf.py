@@ -14,6 +14,8 @@ import gguf
 import llama_cpp
 import numpy as np
 
+from benchmarks.gguf_models import add_parameters, add_tokenizer, finish
+
 ALIGNED = 8  # bytes of the header's length in a safetensors file
 LAYER = {
     "input_layernorm": "attn_norm",
@@ -68,6 +70,7 @@ def write_bf16(source: Path, target: Path) -> None:
     config = json.loads((source / "config.json").read_text())
     writer = gguf.GGUFWriter(target, "llama")
     add_parameters(writer, config)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     add_tokenizer(writer, json.loads((source / "tokenizer.json").read_text()))
     heads = {
         "q_proj": config["num_attention_heads"],
@@ -82,41 +85,7 @@ def write_bf16(source: Path, target: Path) -> None:
         else:
             kind = gguf.GGMLQuantizationType.BF16
             writer.add_tensor(gguf_name(name), bits.view(np.uint8), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def add_parameters(writer: Any, config: dict[str, Any]) -> None:
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-
-
-def add_tokenizer(writer: Any, tokenizer: dict[str, Any]) -> None:
-    vocabulary = sorted(tokenizer["model"]["vocab"].items(), key=lambda entry: entry[1])
-    special = {token["content"] for token in tokenizer["added_tokens"]}
-    kinds = [
-        gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL
-        for token, _ in vocabulary
-    ]
-    merges = tokenizer["model"]["merges"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([token for token, _ in vocabulary])
-    writer.add_token_types(kinds)
-    writer.add_token_merges([" ".join(pair) if isinstance(pair, list) else pair for pair in merges])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
+    finish(writer)
 
 
 def main() -> None:

@@ -54,6 +54,11 @@ class Packed:
     def is_signed(self) -> bool:
         return self.zeros is None and not self.codebook
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether an output has several scales."""
+        return self.group < self.shape[1]
+
     def rows(self, some: slice) -> "Packed":
         """Some of its outputs."""
         values = self.values[some]

@@ -30,6 +30,7 @@ from mindspore_serving.llm.checkpoint.safetensors import (
 
 Array = npt.NDArray[Any]
 
+Gather: TypeAlias = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.float32]]
 Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -115,6 +116,12 @@ class Checkpoint:
         scales = self.stored(f"{name}.scale").bits
         zeros = self.stored(f"{name}.zero").bits if self.has(f"{name}.zero") else None
         return packed_tensor(name, stored.bits, scales.view(np.float16), zeros)
+
+    def gatherer(self, name: str) -> Gather | None:
+        """What reads some rows of a quantised matrix, float32 [count, features] of int32 [count];
+        None where that would read all of it, or for floats."""
+        stored = self.stored(name)
+        return stored.gather if isinstance(stored, QuantizedTensor) else None
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape the model sees, also of a quantised tensor."""

@@ -11,11 +11,18 @@ from mindspore_serving.llm.checkpoint.gguf.decoding import decode
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.part import open_part
 from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes.openvino.fusion import is_fused_here
+from mindspore_serving.llm.runtimes.openvino.opening import build_model
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner as open_openvino
+from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
+from mindspore_serving.llm.runtimes.openvino.pages import in_pages
+from mindspore_serving.llm.runtimes.openvino.repacking import giving_back, order_of_packing
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Runner, Step
-from tests.llm.gguf_files import random_blocks, write_model
+from tests.llm.gguf_files import HIDDEN, LAYERS, VOCAB, random_blocks, write_model
+from tests.waiting import eventually
 
 SMALL = {"kv_cache_memory": 2**24, "num_threads": 1}
 
@@ -50,3 +57,64 @@ def test_integers_with_minimums_are_multiplied_without_zeros() -> None:
     kinds = [node.get_type_name() for node in model.get_ops()]
     assert kinds.count("MatMul") == 2
     assert "Subtract" not in kinds
+
+
+def with_form(kind: str, precision: str) -> tuple[Weights, list[str]]:
+    """The weights of one matrix, and the kinds of nodes that multiply by it."""
+    form = decode(kind, random_blocks(kind, 32, 256), 256)
+    stored = QuantizedTensor(kind, form.shape, form.values, lambda: form)
+    weights = Weights(Checkpoint(Path(), {}, {"w": stored}), precision)
+    given = opset.parameter([-1, 256], ov.Type.f32)
+    model = ov.Model([opset.result(weights.product(given, "w"))], [given], "m")
+    return weights, [node.get_type_name() for node in model.get_ops()]
+
+
+def test_without_amx_minimums_are_products_of_their_own_in_bfloat16_too() -> None:
+    """Where the plugin multiplies integers; with AMX it does not, and they stay zeros."""
+    _, kinds = with_form("Q4_K", "bf16")
+    assert ("Subtract" in kinds) == is_fused_here()
+    assert kinds.count("MatMul") == (1 if is_fused_here() else 2)
+
+
+def test_scales_are_given_back_with_their_integers() -> None:
+    weights, _ = with_form("Q8_0", "f32")
+    sizes = sorted(array.nbytes for array in weights.integers.values())
+    assert sizes == [32 * 8 * 4, 32 * 256]
+
+
+def test_what_the_first_pass_has_packed_is_known_layer_by_layer(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.gguf", kind="Q8_0")
+    part = open_part(path, EngineConfig(**SMALL))
+    weights = Weights(part.checkpoint, "f32", gathers=True)
+    model = build_model(OpenVINOOps(weights), part)
+    groups = order_of_packing(model, weights.integers)
+    assert [name for name, _ in groups] == [f"key_cache.{layer}" for layer in range(LAYERS)]
+    # Queries, keys and values of the first; of others also what follows the attention before.
+    assert [len(arrays) for _, arrays in groups] == [2 * 3, 2 * 7, 2 * 7]
+
+
+def test_arrays_are_given_back_when_the_cache_behind_them_is_written() -> None:
+    arrays = [in_pages((4096,), np.uint8) for _ in range(2)]
+    for array in arrays:
+        array[:] = 1
+    caches = [np.zeros(8), np.zeros(8)]
+    with giving_back([(cache, [array]) for cache, array in zip(caches, arrays, strict=True)]):
+        caches[0][3] = 1
+        eventually(lambda: not arrays[0].any())
+        assert arrays[1].all()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_embedding_is_read_from_the_file_and_takes_no_memory(tied: bool, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.gguf", kind="Q8_0", tied=tied)
+    part = open_part(path, EngineConfig(**SMALL))
+    weights = Weights(part.checkpoint, "f32", gathers=True)
+    build_model(OpenVINOOps(weights), part)
+    (gather,) = weights.gathered.values()
+    tokens = np.array([7, 0, 7, VOCAB - 1], np.int32)
+    expected = part.checkpoint.f32("model.embed_tokens.weight")[tokens]
+    np.testing.assert_array_equal(gather(tokens), expected)
+    whole = Weights(part.checkpoint, "f32")
+    build_model(OpenVINOOps(whole), part)
+    held, all_held = (sum(one.nbytes for one in some.kept) for some in (weights, whole))
+    assert tied or all_held - held >= VOCAB * HIDDEN

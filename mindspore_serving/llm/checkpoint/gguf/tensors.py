@@ -21,7 +21,7 @@ from mindspore_serving.llm.checkpoint.gguf.configuration import (
 )
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks, GgufFile
-from mindspore_serving.llm.checkpoint.packing import Packed
+from mindspore_serving.llm.checkpoint.packing import Packed, unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 
@@ -96,12 +96,17 @@ def _renamed(
 def _stored(blocks: Blocks, heads: int = 0) -> StoredTensor:
     if blocks.kind in FORMS:
         read = partial(_decoded, blocks, heads)
-        return QuantizedTensor(blocks.kind, blocks.shape, blocks.rows, read)
+        gather = None if heads else partial(_gathered, blocks)
+        return QuantizedTensor(blocks.kind, blocks.shape, blocks.rows, read, gather=gather)
     return StoredTensor(blocks.kind, blocks.shape, _rows(blocks, heads).view(BITS[blocks.kind]))
 
 
 def _decoded(blocks: Blocks, heads: int) -> Packed:
     return decode(blocks.kind, _rows(blocks, heads), blocks.shape[-1])
+
+
+def _gathered(blocks: Blocks, some: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    return unpack(decode(blocks.kind, blocks.rows[some], blocks.shape[-1]))
 
 
 def _heads(name: str, blocks: Blocks, config: dict[str, Any], role: str) -> int:

@@ -25,11 +25,13 @@ class QuantizedTensor(StoredTensor):
     """A matrix [outputs, inputs] of another format.
 
     `dtype` is the format's name and `bits` the largest array in it.  `read` makes integers and
-    scales of it if `is_packed`, else floats.
+    scales of it if `is_packed`, else floats.  `gather` makes float32 of the outputs of some numbers
+    (int32) alone, in a format where that reads no others.
     """
 
     read: Callable[[], Packed | Matrix]
     is_packed: bool = True
+    gather: Callable[[npt.NDArray[np.int32]], Matrix] | None = None
 
     def rows(self, some: slice) -> "QuantizedTensor":
         """Some of its outputs."""
@@ -39,7 +41,7 @@ class QuantizedTensor(StoredTensor):
             found = self.read()
             return found.rows(some) if isinstance(found, Packed) else found[some]
 
-        return replace(self, shape=(count, *self.shape[1:]), read=read)
+        return replace(self, shape=(count, *self.shape[1:]), read=read, gather=None)
 
 
 class Words(NamedTuple):

@@ -5,9 +5,10 @@ does not fit the cache is refused here: the kernel does not check.  Knows no mod
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.checkpoint.weights import Gather
 from mindspore_serving.llm.runtimes.layout import (
     RunnerLimits,
     check_copies,
@@ -68,12 +70,18 @@ class Buffers:
 
 
 class Feed:
-    """Fills the inputs of `request`; `names` are the inputs of its graph."""
+    """Fills the inputs of `request`; `names` are the inputs of its graph, of which those in
+    `gathered` are rows of tables by token."""
 
-    def __init__(self, request: Any, names: Sequence[str], limits: RunnerLimits) -> None:
+    def __init__(
+        self, request: Any, names: Sequence[str], limits: RunnerLimits,
+        gathered: Mapping[str, Gather] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self.request = request
-        self._names = [name for name in names if name not in FEATURES]
-        self._takes_features = len(self._names) < len(names)
+        self._gathered = gathered
+        self._rows: list[npt.NDArray[np.float32]] = []  # of tables, which the request reads
+        self._names = [name for name in names if name not in (*FEATURES, *gathered)]
+        self._takes_features = FEATURES[0] in names
         self._has_features = True  # from before, until it is set to none
         self._is_adapted = TOKENS in names
         self._switches = IS_LONG in names
@@ -121,6 +129,7 @@ class Feed:
         if self._has_states:
             fill(arrays, rows, limits.num_slots)
         self._hand_over(buffers)
+        self._hand_over_rows(arrays["token_ids"])
         if self._takes_features:
             self._hand_over_features(step.features(), arrays[TYPES])
 
@@ -151,6 +160,11 @@ class Feed:
             for name in self._names:
                 self.request.set_tensor(name, buffers.tensors[name])
             self._current = buffers
+
+    def _hand_over_rows(self, tokens: Ints) -> None:
+        self._rows = [gather(tokens) for gather in self._gathered.values()]
+        for name, rows in zip(self._gathered, self._rows, strict=True):
+            self.request.set_tensor(name, ov.Tensor(rows, shared_memory=True))
 
     def _hand_over_features(self, features: Features | None, types: Ints) -> None:
         """`types` are 1 for tokens of pictures; not all graphs have them."""

@@ -36,7 +36,7 @@ from mindspore_serving.llm.runtimes.openvino.options import (
     with_matrices,
 )
 from mindspore_serving.llm.runtimes.openvino.ranks import RankOps, Sums
-from mindspore_serving.llm.runtimes.openvino.repacking import is_packed_once
+from mindspore_serving.llm.runtimes.openvino.repacking import order_of_packing, packed_once
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
 from mindspore_serving.llm.runtimes.openvino.states_check import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
@@ -92,7 +92,7 @@ def _open(
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
     is_exact = is_foreign and config.dtype == "f32"
     widens = is_exact or widens_integers(options.precision)
-    weights = Weights(checkpoint, options.precision, bits, is_exact=widens)
+    weights = Weights(checkpoint, options.precision, bits, is_exact=widens, gathers=True)
     num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
     switches = bool(spec.rope.switch)
     sums = None if part.exchange is None else Sums(part.exchange)
@@ -116,11 +116,9 @@ def _open(
     compiled = compile_graph(model, found)
     if num_fused(compiled) == len(blocks):
         weights.unpacked += halves
-    if all(
-        is_packed_once(bits, group, options.precision, found, has_zeros=has_zeros)
-        for bits, group, has_zeros in weights.forms
-    ):
-        weights.unpacked += weights.integers
+    spent = packed_once(weights, found)
+    weights.unpacked += spent.values()
+    weights.early = order_of_packing(model, spent)
     base = Base(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, part, config, weights, base=base, sums=sums)

@@ -1,7 +1,6 @@
 """`Ops` that build an OpenVINO graph: a tensor is a node, and nothing is computed here.
 
-Shapes are checked as the graph grows, so that a checkpoint that does not fit its configuration is
-refused by the name of the tensor.  Knows neither the step nor the memory of the cache.
+Shapes are checked as it grows, and errors name the tensor.  Knows no step, no memory of a cache.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,9 +48,8 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 
 class OpenVINOOps(Elementwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
-    adapters (`lora`) wherever there can be a change; with `num_features`, for vectors of so many
-    numbers in place of embeddings; with `switches`, `Inputs.is_long`; with `has_types`, tokens of a
-    picture see one another."""
+    adapters (`lora`); with `num_features`, for vectors of so many numbers in place of embeddings;
+    with `switches`, `Inputs.is_long`; with `has_types`, tokens of a picture see one another."""
 
     def __init__(
         self, weights: Weights, *, adapts: bool = False, num_features: int = 0,
@@ -64,8 +62,7 @@ class OpenVINOOps(Elementwise):
         vectors = {name: self._parameter(name) for name in names}
         if num_features:
             vectors["places"] = self._parameter("places")
-            shape = ov.PartialShape([-1, num_features])
-            vectors["features"] = self._add("features", Parameter(ov.Type.f32, shape))
+            vectors["features"] = self._rows("features", num_features)
         self.inputs = Inputs(**vectors)
         types = (TYPES,) if has_types else ()
         self._step = {name: self._parameter(name) for name in (*STEP_INPUTS, *types)}
@@ -73,8 +70,7 @@ class OpenVINOOps(Elementwise):
 
     def stage_inputs(self, width: int) -> Inputs:
         """`inputs`, and the hidden states of `width` numbers that the stage before computes."""
-        hidden = Parameter(ov.Type.f32, ov.PartialShape([-1, width]))
-        return replace(self.inputs, hidden=self._add(HIDDEN, hidden))
+        return replace(self.inputs, hidden=self._rows(HIDDEN, width))
 
     def model(self, logits: Node, vocab_size: int) -> ov.Model:
         """The graph of `logits`, and of `hidden`.  Raises StartError unless [rows, vocab_size].
@@ -101,8 +97,10 @@ class OpenVINOOps(Elementwise):
         return self._weights.has(name)
 
     def embedding(self, ids: Node, table: Weight) -> Node:
-        rows = opset.gather(self._weights.table(table), ids, i32(0))
-        y = opset.convert(rows, "f32")
+        if ids is self.inputs.token_ids and self._weights.gathers(table):
+            y = self._rows(table, self._weights.shape(table)[1])
+        else:
+            y = opset.convert(opset.gather(self._weights.table(table), ids, i32(0)), "f32")
         if self.ports is not None:
             y = self.ports.add_rows(y, ids, table, self._weights.shape(table))
         return named(y, table)
@@ -276,6 +274,9 @@ class OpenVINOOps(Elementwise):
 
     def _parameter(self, name: str, shape: tuple[int, ...] = (-1,)) -> Node:
         return self._add(name, Parameter(ov.Type.i32, ov.PartialShape(list(shape))))
+
+    def _rows(self, name: str, width: int) -> Node:
+        return self._add(name, Parameter(ov.Type.f32, ov.PartialShape([-1, width])))
 
     def _cache(self, name: str) -> Node:
         """The plugin fills in type and shape when it compiles the graph."""

@@ -1,5 +1,6 @@
 """Arrays whose memory can be given back while native code still refers to it."""
 
+import ctypes
 import mmap
 from collections.abc import Iterable
 from math import prod
@@ -22,3 +23,10 @@ def give_back(arrays: Iterable[Array]) -> None:
     for array in arrays:
         assert isinstance(array.base, mmap.mmap)
         array.base.madvise(mmap.MADV_DONTNEED)
+
+
+def trim() -> None:
+    """Give back what the C library holds of memory that was freed; not every one can."""
+    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if release is not None:
+        release(0)

@@ -1,15 +1,21 @@
-"""Whether the plugin reads the integers of a matrix again when it has packed them.
+"""Whether the plugin reads the integers of a matrix again when it has packed them, and when it has.
 
 It packs them at the first pass.  Where kernels for other numbers of rows want another order, it
-packs them again; on most processors they do not, and the integers' memory can be given back.
+packs them again; on most processors they do not, and the memory of integers and scales can be given
+back: while the first pass still runs, so that there are never two copies of all.
 """
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import openvino as ov
 from openvino import opset13 as opset
 from openvino.op import Parameter
@@ -20,6 +26,11 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.runtimes.openvino.pages import give_back
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
+Array: TypeAlias = npt.NDArray[Any]
+
+ATTENTION = "PagedAttentionExtension"
+KEYS = 3  # the input of attention that is its cache of keys
+PERIOD = 0.005  # seconds from one look at the caches to the next
 ROWS = (1, 2, 4, 7, 8, 16, 17, 33, 64, 65, 512)
 OUTPUTS = (48, 192, 512)
 GROUPS = 6  # of inputs
@@ -27,24 +38,36 @@ NAME = "probe.weight"
 TOLERANCE = 0.05  # of the largest number: rounding of what is multiplied, not other weights
 
 
-def is_packed_once(
-    bits: int, group: int, precision: str, properties: Mapping[str, Any], *, has_zeros: bool
-) -> bool:
-    """Whether products by integers of `bits`, a scale for each `group`, are right for every number
-    of rows when the integers have been overwritten after the first pass: small ones are computed
-    to see.  `properties` are the plugin's."""
-    return _is_packed_once(bits, group, precision, tuple(sorted(properties.items())), has_zeros)
+def packed_once(weights: Weights, properties: Mapping[str, Any]) -> dict[str, Array]:
+    """Those of `weights.integers` and `weights.minimums` that the plugin does not read again.
+
+    Small ones of the same forms are computed to see: their products have to be right for every
+    number of rows when they have been overwritten after the first pass.  `properties` are the
+    plugin's."""
+    given = weights.precision, tuple(sorted(properties.items()))
+    found: dict[str, Array] = {}
+    if all(_is_packed_once(form, *given) for form in weights.forms):
+        found |= weights.integers
+    if weights.minimums and _is_packed_once((4, 32, False), *given, has_minimums=True):
+        found |= weights.minimums
+    return found
 
 
 @cache
 def _is_packed_once(
-    bits: int, group: int, precision: str, properties: tuple[tuple[str, Any], ...], has_zeros: bool
+    form: tuple[int, int, bool],
+    precision: str,
+    properties: tuple[tuple[str, Any], ...],
+    *,
+    has_minimums: bool = False,
 ) -> bool:
-    forms = (_form(bits, group, outputs, has_zeros=has_zeros) for outputs in OUTPUTS)
-    return all(_is_kept(form, precision, dict(properties)) for form in forms)
+    forms = [_form(*form, outputs) for outputs in OUTPUTS]
+    if has_minimums:
+        forms = [replace(one, minimums=one.scales.astype(np.float32), centre=8) for one in forms]
+    return all(_is_kept(one, precision, dict(properties)) for one in forms)
 
 
-def _form(bits: int, group: int, outputs: int, *, has_zeros: bool) -> Packed:
+def _form(bits: int, group: int, has_zeros: bool, outputs: int) -> Packed:
     random, inputs = np.random.default_rng(0), GROUPS * group
     values = random.integers(0, 256, (outputs, inputs * bits // 8), np.uint8)
     scales = random.uniform(0.5, 1, (outputs, GROUPS)).astype(np.float16)
@@ -68,5 +91,54 @@ def _is_kept(form: Packed, precision: str, properties: dict[str, Any]) -> bool:
         found = request.infer([rows])[0]
         if np.abs(found - expected).max() > TOLERANCE * np.abs(expected).max():
             return False
-        give_back(weights.integers)
+        give_back((weights.minimums or weights.integers).values())
     return True
+
+
+def order_of_packing(model: ov.Model, arrays: Mapping[str, Array]) -> list[tuple[str, list[Array]]]:
+    """(the name of a cache of keys, those of `arrays` that are packed when it is written), in the
+    order of computing.  `arrays` are those of constants, by the names of their nodes; what no
+    attention depends on is left out."""
+    seen: set[tuple[str, str]] = set()
+    found = []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == ATTENTION:
+            before = [arrays[name] for name in _sources(node, seen) if name in arrays]
+            found.append((node.input_value(KEYS).get_any_name(), before))
+    return found
+
+
+def _sources(node: Any, seen: set[tuple[str, str]]) -> Iterator[str]:
+    """The names of what `node` is computed of, but for what was `seen` before.  Nodes of one name
+    and type count as one: what is missed by that is found behind a later cache, which is safe."""
+    waiting = [node]
+    while waiting:
+        for value in waiting.pop().input_values():
+            source = value.get_node()
+            name = source.get_friendly_name()
+            if (name, source.get_type_name()) not in seen:
+                seen.add((name, source.get_type_name()))
+                waiting.append(source)
+                yield name
+
+
+@contextmanager
+def giving_back(groups: Sequence[tuple[Array, list[Array]]]) -> Iterator[None]:
+    """While the block computes the first pass, give back arrays as soon as it has packed them.
+
+    `groups` are caches of keys, zeros as yet, and the arrays that are packed when one is written.
+    """
+    over = Event()
+    watcher = Thread(target=_give_back_early, args=(deque(groups), over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _give_back_early(groups: deque[tuple[Array, list[Array]]], over: Event) -> None:
+    while groups and not over.wait(PERIOD):
+        while groups and groups[0][0].any():
+            give_back(groups.popleft()[1])

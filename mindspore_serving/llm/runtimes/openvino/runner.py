@@ -27,8 +27,9 @@ from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import HIDDEN
 from mindspore_serving.llm.runtimes.openvino.options import capabilities
-from mindspore_serving.llm.runtimes.openvino.pages import give_back
+from mindspore_serving.llm.runtimes.openvino.pages import give_back, in_pages, trim
 from mindspore_serving.llm.runtimes.openvino.ranks import Sums
+from mindspore_serving.llm.runtimes.openvino.repacking import giving_back
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 
@@ -63,6 +64,7 @@ class OpenVINORunner:
         self._part = part
         self._sums = sums
         self._kept = weights.kept  # the arrays that the compiled model's constants refer to
+        self._gathered = weights.gathered
         self._requests: list[Any] = [compiled.create_infer_request()]
         ports = {port.get_any_name(): port for port in compiled.inputs}
         self._caches = [_Cache(port) for name, port in ports.items() if "_cache." in name]
@@ -75,8 +77,10 @@ class OpenVINORunner:
             self._loaded = LoadedAdapters(self._requests, base.shapes, weights.precision)
         longest = longest_sequence(config, spec)
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
+        self._pack(weights)
         self._warm_up(config)  # with every token in one block, as nothing is read
         give_back(weights.unpacked)
+        trim()
         # Only now the weights are packed, and what is free is known.
         free = min(free_main_memory(), MAX_DEFAULT_CACHE) // part.size
         self.block_bytes = sum(cache.block_bytes for cache in self._caches)
@@ -156,6 +160,7 @@ class OpenVINORunner:
         self._feeds, self._requests = [], []
         self._caches, self._states = [], []
         self._kept = []
+        self._gathered = {}
         self._loaded = None
 
     def _allocate(self, limits: RunnerLimits) -> None:
@@ -169,12 +174,18 @@ class OpenVINORunner:
         limits = replace(limits, adapters=self.adapters)
         inputs = (self._names, [*self._names, *STEP_INPUTS])
         self._feeds = [
-            Feed(request, names, limits)
+            Feed(request, names, limits, self._gathered)
             for request, names in zip(self._requests, inputs, strict=False)
         ]
 
+    def _pack(self, weights: Weights) -> None:
+        """The first pass, which packs the weights."""
+        caches = {cache.name: cache.array[0] for cache in self._caches}
+        with giving_back([(caches[name], arrays) for name, arrays in weights.early]):
+            self.run(Step((Row([0], 0, [0], 1),)))
+
     def _warm_up(self, config: EngineConfig) -> None:
-        """The first pass packs the weights; the first of each size compiles kernels for it."""
+        """The first pass of each size compiles kernels for it."""
         sizes = warm_up_sizes(config, self.max_model_len)
         for num_rows, length in within(WARM_UP_SECONDS, sizes, self._part.least):
             blocks = [0] * -(-length // BLOCK_SIZE)
@@ -212,19 +223,20 @@ class _Cache:
     """One layer's keys or values, or state: an array that the request reads and writes."""
 
     def __init__(self, port: Any) -> None:
-        self._name = port.get_any_name()
+        self.name = port.get_any_name()
         self._type = port.get_element_type()
         _, *sizes = port.get_partial_shape()
         self._block_shape = tuple(size.get_length() for size in sizes)
-        self.form = f"{self._name} {self._type} {self._block_shape}"
+        self.form = f"{self.name} {self._type} {self._block_shape}"
         # numpy has no bfloat16; copies need none.
         self._bits = np.dtype(f"u{self._type.size}")
         self.block_bytes: int = prod(self._block_shape) * self._type.size
         self.array: npt.NDArray[Any] = np.zeros(0, self._bits)
 
     def allocate(self, requests: Sequence[Any], num_blocks: int) -> None:
-        """Zeros that take memory when they are first written."""
+        """Zeros that take memory when they are first written, also where memory of others that was
+        given back would be taken again, and in pages of 4 KiB."""
         shape = (num_blocks, *self._block_shape)
-        self.array = np.zeros(shape, self._bits)
+        self.array = in_pages(shape, self._bits)
         for request in requests:
-            request.set_tensor(self._name, ov.Tensor(self.array, ov.Shape(list(shape)), self._type))
+            request.set_tensor(self.name, ov.Tensor(self.array, ov.Shape(list(shape)), self._type))

@@ -6,6 +6,7 @@ packs a copy of its own, two bytes per weight in either precision.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,8 +17,8 @@ from openvino.op import Constant
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import Packed, is_router, pack, pairs
-from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
-from mindspore_serving.llm.runtimes.openvino.nodes import i64, named, widened
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_bf16
+from mindspore_serving.llm.runtimes.openvino.nodes import i64, name_of, named, widened
 from mindspore_serving.llm.runtimes.openvino.pages import in_pages
 
 Node: TypeAlias = Any  # of OpenVINO
@@ -47,6 +48,7 @@ class Weights:
         precision: "bf16" or "f32", what matrices are multiplied in.
         bits: 8 or 4 to quantise the matrices of a float checkpoint, None to take them as they are.
         is_exact: no inputs are rounded to integers, so integers are multiplied as floats.
+        gathers: rows of embeddings are read from the file step by step, where it can be done.
     """
 
     def __init__(
@@ -56,15 +58,22 @@ class Weights:
         bits: int | None = None,
         *,
         is_exact: bool = False,
+        gathers: bool = False,
     ) -> None:
         self.group = 0  # the smallest group of inputs that shares a scale; 0 with no quantised one
         self.is_grouped = False  # a quantised matrix has more scales than one for each output
         self.widened: list[str] = []  # quantised matrices that became floats
         self.kept: list[Array] = []
-        self.integers: list[Array] = []  # of `kept`, in pages of their own; rows are not gathered
+        # Integers and their scales, of `kept`, in pages of their own, by the names of their nodes;
+        # those that rows are gathered from are not among them.
+        self.integers: dict[str, Array] = {}
+        self.minimums: dict[str, Array] = {}  # as `integers`, what is added to their products
+        self.gathered: dict[str, Gather] = {}  # tables whose rows are inputs of the graph
         self.forms: set[tuple[int, int, bool]] = set()  # bits, group and zeros of `integers`
         self.unpacked: list[Array] = []  # of `kept`, what is not read when it has been packed
+        self.early: list[tuple[str, list[Array]]] = []  # of `unpacked`, as `order_of_packing` says
         self._checkpoint = checkpoint
+        self._gathers = gathers
         self.precision = precision
         self._bits = bits
         # Integers are multiplied only without them; as floats there is nothing to gain.
@@ -112,6 +121,13 @@ class Weights:
                 raise StartError(f"tensor {name!r} has reordered inputs, but rows of it are read")
             return node
         return self._once("table", name, lambda: self._table(name))
+
+    def gathers(self, name: str) -> bool:
+        """Whether rows of this table are an input, for which `gathered` has what reads them."""
+        gather = self._checkpoint.gatherer(name) if self._gathers else None
+        if gather is not None:
+            self.gathered[name] = gather
+        return gather is not None
 
     def stacked(self, names: Sequence[str]) -> Node:
         """[len(names), out, in] float32, or integers times scales if all are quantised alike:
@@ -169,13 +185,14 @@ class Weights:
                 self._orders[name] = packed.order
             if is_table or not self._checkpoint.is_quantized(name):
                 return self._unpacked(packed)
-            if packed.group < packed.shape[1] and not packed.codebook:
-                packed = self._own(packed)
+            has_zeros = packed.zeros is not None
+            self.forms.add((packed.bits, packed.group, has_zeros))
             if self._splits_minimums and packed.minimums is not None:
                 minimums = _minimums(packed)
-                self._minimums[name] = self._constant(minimums, minimums.shape, ov.Type.f32)
+                spent = self._spent(minimums, minimums.shape, ov.Type.f32, self.minimums)
+                self._minimums[name] = spent
                 packed = replace(packed, minimums=None, centre=0)
-            return self._unpacked(packed)
+            return self._unpacked(packed, is_spent=packed.is_grouped and not packed.codebook)
         stored = self._widened(name) if self._checkpoint.is_quantized(name) else self._table(name)
         if stored.get_element_type() == ov.Type.f32:
             return stored
@@ -199,11 +216,15 @@ class Weights:
         bits = floats if self.precision == "f32" else to_bf16(floats)
         return self._constant(bits, floats.shape, _TYPES[self.precision.upper()])
 
-    def _unpacked(self, form: Packed) -> Node:
+    def _unpacked(self, form: Packed, *, is_spent: bool = False) -> Node:
         """Integers times scales as the plugin recognises it: it multiplies by the integers.
 
-        The arrays of `form` may be stacks of those of several matrices.
+        The arrays of `form` may be stacks of those of several matrices.  With `is_spent` they are
+        not read when they are packed.
         """
+        constant: Callable[[Array, tuple[int, ...], Any], Node] = self._constant
+        if is_spent:
+            constant = partial(self._spent, of=self.integers)
         values, scales = form.values, form.scales
         shape = (*values.shape[:-1], form.shape[1])
         groups = form.shape[1] // form.group
@@ -211,34 +232,37 @@ class Weights:
         integers = (*shape[:-1], groups, form.group) if is_grouped else shape
         kind = _CODEBOOKS.get(form.codebook) or _INTEGERS[form.bits, form.is_signed]
         self.is_grouped |= is_grouped
-        is_half = is_grouped and scales.dtype == np.float16 and form.minimums is None
+        # The plugin makes float32 of scales, in memory that is not given back.
+        is_half = is_grouped and not is_spent and scales.dtype == np.float16
+        is_half &= form.minimums is None
         wide = "f16" if is_half else "f32"
         scales = scales if is_half else scales.astype(np.float32, copy=False)
-        node = opset.convert(self._constant(values, integers, kind), wide)
+        node = opset.convert(constant(values, integers, kind), wide)
         if form.minimums is not None:
             scales, zeros = _with_zeros(scales, _minimums(form))
             node = opset.subtract(node, opset.constant(zeros[..., None] if is_grouped else zeros))
+            constant = self._constant  # what is read of these again is not tried
         elif form.zeros is not None:
             flat = form.zeros.reshape(1, -1)
             bits = pairs(flat) if form.bits == 4 and flat.size % 2 == 0 else flat
             kind = _INTEGERS[4 if bits is not flat else 8, False]
             zeros = self._constant(bits, (*integers[:-1], 1), kind)
             node = opset.subtract(node, opset.convert(zeros, wide))
-        scales = np.ascontiguousarray(scales[..., None] if is_grouped else scales)
-        product = opset.multiply(node, opset.constant(scales))
+        places = (*integers[:-1], 1) if is_grouped else scales.shape
+        product = opset.multiply(node, constant(scales, places, _TYPES[wide.upper()]))
         if is_grouped:
             product = opset.reshape(product, np.array(shape, np.int64), False)
         group = form.group if is_grouped else INT8_GROUP
         self.group = min(self.group or group, group)
         return opset.convert(product, "f32") if is_half else product
 
-    def _own(self, form: Packed) -> Packed:
-        """`form` with its integers in memory that can be given back."""
-        own = in_pages(form.values.shape, form.values.dtype)
-        own[...] = form.values
-        self.integers.append(own)
-        self.forms.add((form.bits, form.group, form.zeros is not None))
-        return replace(form, values=own)
+    def _spent(self, bits: Array, shape: tuple[int, ...], kind: Any, of: dict[str, Array]) -> Node:
+        """As `_constant`, of memory that can be given back, which `of` gets."""
+        own = in_pages(bits.shape, bits.dtype)
+        own[...] = bits
+        node = self._constant(own, shape, kind)
+        of[name_of(node)] = own
+        return node
 
     def _constant(self, bits: Array, shape: tuple[int, ...], kind: Any) -> Node:
         bits = np.ascontiguousarray(bits)
