@@ -110,7 +110,7 @@ def test_the_version_is_that_of_the_package(capsys) -> None:
     assert capsys.readouterr().out == f"mindspore-serving {mindspore_serving.__version__}\n"
 
 
-@pytest.mark.parametrize("words", [[], ["serve"], ["serve", ".", "--device-ids", "a"], ["fly"]])
+@pytest.mark.parametrize("words", [["serve"], ["serve", ".", "--device-ids", "a"], ["fly"]])
 def test_wrong_arguments_end_with_status_2(words: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as end:
         main(words)
