@@ -32,6 +32,9 @@ from mindspore_serving.tls import Tls
 
 _MOST_EVENTS = 64  # at a time
 _IO_THREADS = 1
+# Seconds that the library has to send the last answers: closing drops what it has not sent, and it
+# does not say what it has.
+_SENDING = 0.5
 _TOO_LARGE = "message of {} bytes is larger than max ({})"
 
 
@@ -90,8 +93,10 @@ class NativeGrpcServer:
         """Refuse new calls, give running ones `grace` seconds, free the port."""
         if self._front is None or self._is_stopping:
             return
-        self._is_stopping = True
+        self._is_stopping, has_calls = True, bool(self._calls)
         await asyncio.gather(self._rest.stop(grace), self._drain(grace))
+        if has_calls:
+            await asyncio.sleep(_SENDING)
         await on_thread("grpc-close", self._front.close)
         self._directory.cleanup()
 

@@ -91,8 +91,6 @@ def ask(calls: Calls, **more: Any) -> tuple[int, dict[str, Any]]:
         (("openvino", PIPELINE), signal.SIGKILL, 0),
         (("torch", PIPELINE), signal.SIGSTOP, 0),
         (("torch", GRID), signal.SIGKILL, 2),
-        (("torch", GRID), signal.SIGSTOP, 0),
-        (("openvino", GRID), signal.SIGKILL, 1),
         (("openvino", GRID), signal.SIGSTOP, 2),
     ],
     indirect=["calls"],
