@@ -2,6 +2,7 @@
 
 import gc
 import os
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -79,8 +80,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker, library in LIBRARY_OF_MARKER.items():
         if item.get_closest_marker(marker) and find_spec(library) is None:
             pytest.skip(f"{library} is not installed")
+    if item.get_closest_marker("mindspore") and "PYTEST_XDIST_WORKER" in os.environ:
+        compute_on_one_thread()
     if item.get_closest_marker("gpu") and not Path("/dev/nvidia0").exists():
         pytest.skip("no NVIDIA GPU")
+
+
+@cache
+def compute_on_one_thread() -> None:
+    """MindSpore, in this process: its threads spin, so beside other processes an operation of tiny
+    models waits for a core that another one has, ten times as long as it computes."""
+    import mindspore
+
+    mindspore.device_context.cpu.op_tuning.threads_num(1)
 
 
 def pytest_runtest_teardown() -> None:

@@ -224,10 +224,16 @@ def test_two_models_run_in_two_threads_at_once(mindir, opened):
 def test_the_number_of_threads_is_set_once_and_other_options_are_named_as_ignored(
     mindir, opened, monkeypatch
 ):
+    from mindspore import device_context
+
     from mindspore_serving import log
+    from mindspore_serving.backends import mindir as mindir_module
     from mindspore_serving.backends import source as source_module
 
-    messages = []
+    # MindSpore takes a count once in a process, and this test may not be the first there.
+    messages, counts = [], []
+    monkeypatch.setattr(device_context.cpu.op_tuning, "threads_num", counts.append)
+    monkeypatch.setattr(mindir_module, "_applied", {})
     monkeypatch.setattr(source_module, "_reported", set())
     monkeypatch.setattr(log, "warning", lambda text, *args: messages.append(text % args))
     options = {
@@ -242,6 +248,7 @@ def test_the_number_of_threads_is_set_once_and_other_options_are_named_as_ignore
         opened("mindir", mindir / "add.mindir", options=options)
     named = sorted(text.split(" ")[1].split("=")[0] for text in messages)
     assert named == ["precision_mode", "thread_affinity_core_list"]
+    assert counts == [2]
 
 
 def test_an_om_file_is_refused_with_the_way_out(opened, tmp_path):
