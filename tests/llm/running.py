@@ -5,10 +5,12 @@ The blocks of the texts are scattered over the cache, so that a wrong table is n
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from mindspore_serving.llm.step import Row, Runner, Step
+from tests.llm import checkpoints
 
 
 @dataclass
@@ -77,3 +79,9 @@ def generate_staggered(
         advance(runner, [text for text in started if len(text.answer) < count], chunk)
         step += 1
     return [text.answer for text in batch]
+
+
+def check(path: Path, prompts: list[tuple[int, ...]], answers: list[tuple[int, ...]]) -> None:
+    """Each answer of the checkpoint at `path` has, after its prompt, the likeliest tokens."""
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer == checkpoints.likeliest(path, prompt, answer)

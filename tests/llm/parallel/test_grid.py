@@ -1,7 +1,5 @@
 """A model of which each stage is cut over ranks: tokens of one process, and what is refused."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -17,27 +15,12 @@ from mindspore_serving.llm.runtimes import open_runner, stages
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.rank_threads import links, ranks
-from tests.llm.running import generate, generate_staggered, texts
+from tests.llm.running import check, generate, generate_staggered, texts
 
 pytestmark = pytest.mark.torch
 COUNT = 16
 RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 BOTH = {"pipeline_parallel": 2}  # beside two ranks of each stage
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return tmp_path_factory.mktemp("checkpoints")
-
-
-@pytest.fixture(scope="module")
-def llama(built: Path) -> Path:
-    return checkpoints.build("llama", built / "one")
-
-
-def check(path: Path, prompts: list[tuple[int, ...]], answers: list[tuple[int, ...]]) -> None:
-    for prompt, answer in zip(prompts, answers, strict=True):
-        assert answer == checkpoints.likeliest(path, prompt, answer)
 
 
 def test_each_rank_is_in_the_group_of_its_stage_and_in_one_over_the_stages():

@@ -1,7 +1,6 @@
 """A model whose layers are cut over stages: tokens of one process, pieces in order, refusals."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,28 +17,13 @@ from mindspore_serving.llm.runtimes.stages import micro_batches
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints, seeing
 from tests.llm.rank_threads import ranks
-from tests.llm.running import generate, generate_staggered, texts
+from tests.llm.running import check, generate, generate_staggered, texts
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.torch
 COUNT = 16
 RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 PIPELINE = "pipeline_parallel"
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return tmp_path_factory.mktemp("checkpoints")
-
-
-@pytest.fixture(scope="module")
-def llama(built: Path) -> Path:
-    return checkpoints.build("llama", built / "one")
-
-
-def check(path: Path, prompts: list[tuple[int, ...]], answers: list[tuple[int, ...]]) -> None:
-    for prompt, answer in zip(prompts, answers, strict=True):
-        assert answer == checkpoints.likeliest(path, prompt, answer)
 
 
 @RUNTIMES

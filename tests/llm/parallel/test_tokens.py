@@ -32,16 +32,6 @@ CUT = [
 RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return tmp_path_factory.mktemp("checkpoints")
-
-
-@pytest.fixture(scope="module")
-def llama(built: Path) -> Path:
-    return checkpoints.build("llama", built / "one")
-
-
 IN_OPENVINO = [
     "llama3-tied", "llama-biased", "phi3", "gemma3", "mixtral", "qwen3-moe", "internlm2",
     "granite4",
