@@ -117,10 +117,10 @@ def logits_of_file(path: Path, ids: Sequence[int]) -> np.ndarray:
             parts = [tensors.pop(f"blk.{i}.attn_{part}.{kind}", None) for part in "qkv"]
             if parts[0] is not None:
                 tensors[f"blk.{i}.attn_qkv.{kind}"] = torch.cat(parts)
-    renamed = {
-        f"{names[stem]}.{kind}": tensor
-        for (stem, _, kind), tensor in ((name.rpartition("."), one) for name, one in tensors.items())
-    }
+    renamed = {}
+    for name, tensor in tensors.items():
+        stem, _, kind = name.rpartition(".")
+        renamed[f"{names[stem]}.{kind}"] = tensor
     sizes = {
         "hidden_size": gguf_files.HIDDEN, "intermediate_size": gguf_files.INNER,
         "vocab_size": gguf_files.VOCAB, "num_attention_heads": gguf_files.HEADS,

@@ -89,9 +89,7 @@ def write_model(
     return finish(writer)
 
 
-def shapes(
-    family: str, *, tied: bool = False, packed: bool = False
-) -> dict[str, tuple[int, ...]]:
+def shapes(family: str, *, tied: bool = False, packed: bool = False) -> dict[str, tuple[int, ...]]:
     """The tensors of a tiny model by llama.cpp's names."""
     queries, keys = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     found: dict[str, tuple[int, ...]] = {
@@ -121,10 +119,7 @@ def shapes(
         del layer["ffn_gate.weight"]
         layer["ffn_up.weight"] = (2 * INNER, HIDDEN)
     if family == "phi3" or packed:
-        for kind in ("weight", "bias"):
-            parts = [layer.pop(f"attn_{part}.{kind}", None) for part in "qkv"]
-            if parts[0]:
-                layer[f"attn_qkv.{kind}"] = (queries + 2 * keys, *parts[0][1:])
+        _pack(layer, queries + 2 * keys)
     if family == "qwen3moe":
         for name in ("ffn_gate", "ffn_up", "ffn_down"):
             outputs, inputs = layer.pop(f"{name}.weight")
@@ -133,6 +128,14 @@ def shapes(
     for index in range(LAYERS):
         found |= {f"blk.{index}.{name}": shape for name, shape in layer.items()}
     return found
+
+
+def _pack(layer: dict[str, tuple[int, ...]], rows: int) -> None:
+    """Make one tensor of queries, keys and values."""
+    for kind in ("weight", "bias"):
+        parts = [layer.pop(f"attn_{part}.{kind}", None) for part in "qkv"]
+        if parts[0]:
+            layer[f"attn_qkv.{kind}"] = (rows, *parts[0][1:])
 
 
 def _is_quantised(name: str, shape: tuple[int, ...]) -> bool:

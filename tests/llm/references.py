@@ -251,7 +251,9 @@ DESCRIPTIONS: dict[str, Callable[[Config], Description]] = {
     "baichuan2-7b": _describe_baichuan_7b,
     "baichuan2-13b": _describe_baichuan_13b,
     "chatglm2-32k": partial(
-        chatglm_files.described, architecture="ChatGLMForConditionalGeneration", rope_ratio=4,
+        chatglm_files.described,
+        architecture="ChatGLMForConditionalGeneration",
+        rope_ratio=4,
         _name_or_path="THUDM/chatglm2-6b-32k",
     ),
     "chatglm3-32k": partial(

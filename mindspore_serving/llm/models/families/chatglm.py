@@ -32,8 +32,7 @@ def _chatglm(config: Config) -> Config:
 
 
 def _rope(config: Config) -> Config:
-    """`rope_ratio` has had two meanings: ChatGLM2 divides positions by it, and later models multiply
-    the rotary base."""
+    """By `rope_ratio` ChatGLM2 divides positions, and later models multiply the rotary base."""
     ratio = number(config, "rope_ratio")
     if ratio == 1 or config.get("rope_theta") or config.get("rope_scaling"):
         return {}
