@@ -7,6 +7,7 @@ from mindspore_serving.llm.models.architecture import PAIRS, Architecture, Confi
 from mindspore_serving.llm.models.config_types import number, size
 
 THETA = 10000.0
+WORDS = ("padded_vocab_size", "vocab_size")
 LARGE_VOCABULARY = 100_000  # GLM-4's is larger, those of ChatGLM2 and 3 are smaller
 
 
@@ -21,11 +22,16 @@ def _chatglm(config: Config) -> Config:
             "config.json has a vision_config: ChatGLM with pictures is not computed, expected a "
             "model of texts alone"
         )
+    if not config.get("multi_query_attention"):
+        raise StartError(
+            "config.json has no multi_query_attention, without which queries, keys and values are "
+            "stored head by head; expected true, as in ChatGLM2, ChatGLM3 and GLM-4"
+        )
     return {
         "num_hidden_layers": size(config, "num_layers", "num_hidden_layers"),
         "num_key_value_heads": size(config, "multi_query_group_num"),
         "head_dim": size(config, "kv_channels"),
-        "vocab_size": size(config, "padded_vocab_size", "vocab_size"),
+        "vocab_size": size(config, *WORDS),
         "rms_norm_eps": number(config, "layernorm_epsilon"),
         **_rope(config),
     }
@@ -39,7 +45,7 @@ def _rope(config: Config) -> Config:
     name = str(config.get("_name_or_path") or "").lower()
     if "chatglm2" in name:
         return {"rope_scaling": {"rope_type": "linear", "factor": ratio}}
-    if "chatglm3" in name or size(config, "padded_vocab_size") > LARGE_VOCABULARY:
+    if "chatglm3" in name or size(config, *WORDS) > LARGE_VOCABULARY:
         return {"rope_theta": THETA * ratio}
     raise StartError(
         f"config.json has rope_ratio {ratio}, by which ChatGLM2 divides positions and ChatGLM3 "
@@ -58,12 +64,12 @@ CHATGLM = Architecture(
     ),
     rope=PAIRS, qkv_bias="add_qkv_bias", read=_chatglm, cut=True,
     fixed={
-        "multi_query_attention": (True,), "rmsnorm": (True,), "post_layer_norm": (True,),
+        "rmsnorm": (True,), "post_layer_norm": (True,),
         "apply_residual_connection_post_layernorm": (False,), "pre_seq_len": (0,),
         "quantization_bit": (0,), "add_bias_linear": (False,),
     },
     defaults={
-        "partial_rotary_factor": 0.5, "multi_query_attention": False, "add_qkv_bias": False,
+        "partial_rotary_factor": 0.5, "add_qkv_bias": False,
         "layernorm_epsilon": 1e-5, "rope_ratio": 1,
     },
 )  # fmt: skip
