@@ -221,3 +221,20 @@ def test_a_gguf_file_has_what_a_text_begins_with_and_what_ends_an_answer(tmp_pat
     assert tokenizer.encode("philosophy")[:2] == [GMASK, SOP]
     assert SOP not in tokenizer.encode("philosophy")[2:]
     assert tokenizer.eos_ids == (2, USER, OBSERVATION)
+
+
+def test_a_gguf_file_of_ranks_has_them_too(tmp_path: Path) -> None:
+    rule = pre_tokenizers.Split(Regex(PATTERNS["chatglm-bpe"][0]), "isolated")
+    source = gguf_tokenizers.byte_level([rule])
+    tokens = gguf_tokenizers.by_id(source)
+    path = write_tokenizer(
+        tmp_path / "model.gguf", [*tokens, *LATER], pre="chatglm-bpe", add_bos_token=False,
+        types=[1] * len(tokens) + [3] * len(LATER), merges=gguf_tokenizers.merges_of(source),
+    )  # fmt: skip
+    tokenizer = Tokenizer.open(path)
+    begin = [len(tokens) + LATER.index(token) for token in ("[gMASK]", "<sop>")]
+    assert tokenizer.encode("naïve café") == [*begin, *source.encode("naïve café").ids]
+    assert tokenizer.encode(LATER[0] + LATER[7], add_special=False) == [
+        len(tokens), len(tokens) + 7
+    ]  # fmt: skip
+    assert len(tokens) + LATER.index("<|user|>") in tokenizer.eos_ids
