@@ -50,6 +50,15 @@ CHATGLM3 = "{{- '[gMASK]sop' }}\n" + _ROLES.replace("BREAK", "'\\n '")
 GLM4 = "{{- '[gMASK]<sop>' }}\n" + _ROLES.replace("BREAK", "'\\n'")
 
 
+def is_in(directory: Path, options: Mapping[str, Any]) -> bool:
+    """Whether the tokenizer in `directory` is one of these: by tokenizer_config.json, whose content
+    `options` is, or where that names no class by config.json."""
+    kind = options.get("tokenizer_class")
+    if kind:
+        return kind in CLASSES
+    return read_optional_json(directory / "config.json").get("model_type") == "chatglm"
+
+
 def with_special_tokens(
     tokenizer: Json, file: Source, options: Mapping[str, Any], *, of_ranks: bool
 ) -> Json:
@@ -103,7 +112,7 @@ def chat_template(directory: Path) -> str | None:
     """The form of chats that is in the code of the tokenizer in `directory`; None if it is another
     tokenizer's, or cannot be known."""
     options = read_optional_json(directory / "tokenizer_config.json")
-    if options.get("tokenizer_class") not in CLASSES:
+    if not is_in(directory, options):
         return None
     known = set(added_tokens(options).values())
     if {"<sop>", "<|assistant|>"} <= known:

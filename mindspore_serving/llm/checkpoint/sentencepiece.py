@@ -147,7 +147,7 @@ def tokenizer_from(directory: Path) -> Json:
     beside it add.  Raises StartError naming the file that is broken or not supported."""
     options = read_optional_json(directory / "tokenizer_config.json")
     kind = str(options.get("tokenizer_class") or "").removesuffix("Fast")
-    is_chatglm = kind in chatglm.CLASSES
+    is_chatglm = chatglm.is_in(directory, options)
     if kind not in CLASSES and not is_chatglm:
         raise StartError(
             f"{directory} has a tokenizer.model alone, and a tokenizer_class {kind!r}, whose ids "

@@ -145,6 +145,14 @@ def test_an_answer_ends_where_another_turn_begins(tmp_path: Path) -> None:
     assert Tokenizer.open(directory(tmp_path)).eos_ids == (2, USER, OBSERVATION)
 
 
+def test_config_json_tells_where_no_class_is_named(tmp_path: Path) -> None:
+    path = directory(tmp_path, tokenizer_class=None)
+    assert Tokenizer.open(path).token_id("[gMASK]") is None
+    (path / "config.json").write_text('{"model_type": "chatglm"}')
+    assert Tokenizer.open(path).token_id("[gMASK]") == GMASK
+    assert ChatTemplate.open(path) is not None
+
+
 def test_sop_inside_a_word_is_no_special_token(tmp_path: Path) -> None:
     """Also where the checkpoint says that it is found anywhere."""
     sop = {"content": "sop", "special": True, "single_word": False}
