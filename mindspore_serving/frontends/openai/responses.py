@@ -148,7 +148,9 @@ def _to_chat(body: ResponseRequest, messages: Messages, card: ModelCard) -> Chat
 
 def _renamed(error: InvalidField, messages: Messages) -> InvalidField:
     """`error` about a field of a chat, with the name that the field has here."""
-    name = PLACE.sub(lambda found: messages.places[int(found.group(1) or 0)], error.field)
+    name = PLACE.sub(
+        lambda found: messages.places[int(found[1])] if found[1] else "input", error.field
+    )
     for chats, ours in NAMES:
         name = name.replace(chats, ours)
     return error.renamed(name) if error.field else error
