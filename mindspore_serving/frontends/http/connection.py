@@ -85,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exchanges.clear()
         self._is_discarding = True
         self.flow.empty()
+        self._parser.close()
         del self._parser  # it refers to this connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
