@@ -53,6 +53,11 @@ class Trace:
     def dense(self, x: Call, block: Callable[[Call], Call]) -> Call:
         return block(x)
 
+    def linears(
+        self, x: Call, weights: Sequence["Name"], biases: Sequence["Name | None"]
+    ) -> list[Call]:
+        return [self.linear(x, *each) for each in zip(weights, biases, strict=True)]
+
     def split(self, x: Call, sizes: Sequence[int]) -> list[Call]:
         ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         pieces = [self._note("split", (x,), {}) for _ in sizes]
