@@ -279,17 +279,10 @@ class Ops(Protocol):
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor: ...
 
     def moe(
-        self,
-        x: Tensor,
-        scores: Tensor,
-        experts: Sequence[Expert],
-        routing: Routing,
-        *,
-        correction: Weight | None = None,
-        gains: Weight | None = None,
-        clamp: Clamp | None = None,
-        is_gelu: bool = False,
-    ) -> Tensor:
+        self, x: Tensor, scores: Tensor, experts: Sequence[Expert], routing: Routing, *,
+        correction: Weight | None = None, gains: Weight | None = None,
+        clamp: Clamp | None = None, is_gelu: bool = False,
+    ) -> Tensor:  # fmt: skip
         """Mixture of experts with gates of silu, GELU by tanh (`is_gelu`), clamped ones, or none.
 
         `scores` are what the router gives, [T, experts]; a `correction` of as many numbers is added

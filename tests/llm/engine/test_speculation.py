@@ -84,7 +84,7 @@ def test_guesses_that_cost_more_than_they_gain_are_given_up():
     before = runner.now
     steps(engine, [1, 2, 3], max_tokens=240)
     without = 3.2 + 239  # the prompt's step, and one for each token after the first
-    assert runner.now - before < 1.05 * without
+    assert runner.now - before < 1.1 * without
     assert runner.num_rows.count(1) > 100
 
 
