@@ -89,41 +89,23 @@ def _open(
         options = with_matrices(options, config) if spec.state.heads else options
         check_states(options.precision)
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
-    bits = _bits_to_quantise(config, checkpoint, options)
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
     is_exact = is_foreign and config.dtype == "f32"
-    widens = is_exact or widens_integers(options.precision)
-    weights = Weights(
-        checkpoint, options.precision, bits, is_exact=widens, gathers=True,
-        joins=partial(joins, options),
-    )  # fmt: skip
-    constants = weights.constants
-    num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
-    switches = bool(spec.rope.switch)
+    weights = _weights(part, config, options, is_exact=is_exact)
     sums = None if part.exchange is None else Sums(part.exchange)
-    if sums is None:
+    if sums is not None:
+        ops: OpenVINOOps = RankOps(weights, sums, switches=bool(spec.rope.switch))
+    else:
         ops = OpenVINOOps(
-            weights, adapts=config.has_adapters, num_features=num_features, switches=switches,
+            weights, adapts=config.has_adapters, switches=bool(spec.rope.switch),
+            num_features=spec.hidden_size if spec.form.has_pictures and config.max_images else 0,
             has_types=has_types,
         )  # fmt: skip
-    else:
-        ops = RankOps(weights, sums, switches=switches)
     model = build_model(ops, part)
     loading.reached(0.3)
     _tell_widened(weights, checkpoint, options)
     _let_go(checkpoint, weights)
-    blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
-    by_rows = not constants.is_grouped and any(block.is_int8 for block in blocks)
-    found = options.properties(constants.group, is_exact=is_exact, by_rows=by_rows)
-    halves = narrow(blocks)
-    constants.kept += halves
-    found |= properties or {}
-    compiled = compile_graph(model, found)
-    if num_fused(compiled) == len(blocks):
-        constants.unpacked += halves
-    spent = packed_once(weights, found)
-    constants.unpacked += spent.values()
-    constants.early = order_of_packing(model, spent)
+    compiled = _compile(model, weights, options, is_exact=is_exact, overrides=properties or {})
     base = Base(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, part, config, weights, base=base, sums=sums)
@@ -134,12 +116,49 @@ def _open(
     return runner
 
 
+def _weights(
+    part: Part, config: EngineConfig, options: PluginOptions, *, is_exact: bool
+) -> Weights:
+    checkpoint = part.checkpoint
+    is_mapped = is_fused_here() and "mode" in quantization_of(checkpoint.config)  # see `_let_go`
+    return Weights(
+        checkpoint,
+        options.precision,
+        _bits_to_quantise(config, checkpoint, options),
+        is_exact=is_exact or widens_integers(options.precision),
+        gathers=True,
+        joins=None if is_mapped else partial(joins, options),
+    )
+
+
+def _compile(
+    model: ov.Model, weights: Weights, options: PluginOptions, *, is_exact: bool,
+    overrides: Mapping[str, Any],
+) -> Any:  # fmt: skip
+    """The compiled graph.  `weights.constants` know what can be given back when it is packed."""
+    constants = weights.constants
+    blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
+    by_rows = not constants.is_grouped and any(block.is_int8 for block in blocks)
+    found = options.properties(constants.group, is_exact=is_exact, by_rows=by_rows)
+    found |= overrides
+    halves = narrow(blocks)
+    constants.kept += halves
+    compiled = compile_graph(model, found)
+    if num_fused(compiled) == len(blocks):
+        constants.unpacked += halves
+    spent = packed_once(weights, found)
+    constants.unpacked += spent.values()
+    constants.early = order_of_packing(model, spent)
+    return compiled
+
+
 def _let_go(checkpoint: Checkpoint, weights: Weights) -> None:
-    """The pages of the file, unless the plugin computes with them."""
+    """The pages of the file that were read, unless the plugin may compute with them, as it does
+    with AMX and integers of ours."""
     if weights.constants.spent:
-        checkpoint.release()  # what is needed of the file is decoded
-    elif weights.constants.group:
-        map_now(weights.constants.kept)  # the plugin makes no copy of integers
+        checkpoint.release()  # what is needed of it is decoded, or read once more
+    elif weights.constants.group and is_fused_here():
+        map_now(weights.constants.kept)
 
 
 def build_model(ops: OpenVINOOps, part: Part) -> ov.Model:
