@@ -35,10 +35,8 @@ class RequestParser:
         self._num_left = 0  # bytes of such a body
 
     def close(self) -> None:
-        """Nothing follows.  The parser of httptools refers to this one, so both, and the last
-        exchange, would wait for the garbage collector."""
-        self.room = None
-        vars(self).pop("_exchange", None)
+        """Nothing follows.  The parser of httptools refers to this one: both, and the body that was
+        read last, would wait for the garbage collector."""
         del self._parser
 
     @property

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from mindspore_serving import log
 
+LARGE = 1 << 20  # bytes: who waits with fewer is found when connections are looked at in turn
+
 
 class Writing(Protocol):
     """A connection, of which `transport` holds what is not sent."""
@@ -27,14 +29,15 @@ class UnsentAnswers:
     def add(self, connection: Writing) -> None:
         """Much of what was written to it is not sent."""
         self._connections.setdefault(connection)
-        self.end_oldest()
+        if connection.transport.get_write_buffer_size() >= LARGE:
+            self.end_oldest()
 
     def discard(self, connection: Writing) -> None:
         """Most of it is sent, or the connection is lost."""
         self._connections.pop(connection, None)
 
     def end_oldest(self) -> None:
-        """End the oldest connections while all take too much."""
+        """End the oldest connections while all take too much.  Looks at each of them."""
         sizes = {one: one.transport.get_write_buffer_size() for one in self._connections}
         total = sum(sizes.values())
         for one in list(sizes)[:-1]:
