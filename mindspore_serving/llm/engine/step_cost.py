@@ -3,8 +3,8 @@
 Learned from steps one after another that differ in their rows: of those the machine's load and the
 length of the texts are nearly the same, so they cancel out.  The first step of a number of rows is
 left out, as kernels may be compiled for it; so steps with guesses have one of `SIZES` alone.  A
-step that has other rows than the one before takes longer, as a runtime lays out its memory anew: by
-as much as one of many small matrices takes itself.
+step that has other rows than the one before takes longer, as a runtime may prepare all operations
+anew: with many small matrices twice as long.
 """
 
 from bisect import bisect_right
@@ -18,8 +18,8 @@ _RATE = 0.1  # of an error that is corrected at once, when some have been seen
 _MOST = 1.5  # logarithm of the largest error that is believed: a pause is not a cost
 _ENOUGH = 4  # comparisons, for a number of rows to be known
 _FORGOTTEN = 0.0001  # of what was learned, with each step that teaches nothing: it is tried again
-_SLOWEST = 0.05  # part of an error of that which is corrected at once
 _OFTEN = 100  # such steps, after which that is done
+_CHANGE_RATE = 0.05  # as _RATE, of what a step takes longer that has other rows than before
 _LONGEST = 100  # steps with guesses, after which one without is compared with them
 
 
@@ -36,8 +36,8 @@ class StepCost:
         self._counts = [0] * len(_KNOTS)
         self._change, self._num_changes = 0.0, 0
         self._rows = 0  # of the last step
-        self._last: tuple[int, float, bool] | None = None  # of one to compare with: rows, seconds,
-        # and whether the step before it had others
+        # Rows and seconds of a step to compare with, and whether the one before had other rows.
+        self._last: tuple[int, float, bool] | None = None
         self._seen: set[int] = set()  # numbers of rows
         self._streak = 0  # steps with guesses in a row
         self._num_alike = 0  # steps that taught nothing, and are not counted in `_logs`
@@ -94,7 +94,7 @@ class StepCost:
     def _learn_change(self, found: float) -> None:
         self._num_changes += 1
         found = max(0.0, min(found, 2 * self.of(1)))
-        rate = max(_SLOWEST, 1 / (1 + self._num_changes))
+        rate = max(_CHANGE_RATE, 1 / (1 + self._num_changes))
         self._change += rate * (found - self._change)
 
     def _forget(self) -> None:
