@@ -1,5 +1,6 @@
 import importlib
 import json
+import os
 import sys
 
 import pytest
@@ -68,6 +69,21 @@ def test_a_second_load_runs_everything_again(servable):
     )
     assert list(servable.load().models) == ["a"]
     assert list(servable.load().models) == ["a"]
+
+
+@pytest.mark.parametrize("name", ["servable_config.py", "steps.py", "__init__.py"])
+def test_a_file_that_is_changed_in_the_same_second_is_read_again(servable, monkeypatch, name):
+    """Python's bytecode would be that of the earlier file, as both have one length and time."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    servable.write(SAME + "from . import steps\n", "")
+    (servable.path / "steps.py").write_text("")
+    path = servable.path / name
+    before = path.read_text() if path.exists() else ""
+    line = 'from mindspore_serving.server import register as r\nr.declare_model("{}", "OM")\n'
+    for model in ("a", "b"):
+        path.write_text(before + line.format(model))
+        os.utime(path, (10**9, 10**9))
+        assert list(servable.load().models) == [model]
 
 
 def test_the_same_name_in_another_directory_is_another_servable(tmp_path):
