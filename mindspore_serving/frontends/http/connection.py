@@ -115,6 +115,10 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._exchanges) <= self._shared.limits.max_pipelined and not self._is_discarding:
             self.flow.resume_reading()
 
+    def replace(self, first: Exchange, other: Exchange) -> None:
+        assert self._exchanges[0] is first
+        self._exchanges[0] = other
+
     def finished(self) -> None:
         """The first exchange has written all of its answer."""
         exchange = self._exchanges.popleft()
