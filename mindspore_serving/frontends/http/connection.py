@@ -32,9 +32,9 @@ class Shared:
     open_exchange: Callable[[Head, Output], Exchange]
     memory: BodyMemory
     responses: Responses
+    pool: BodyPool
     connections: "set[Connection]" = field(default_factory=set)
     is_stopping: bool = False
-    pool: BodyPool = field(default_factory=BodyPool)
     # One for all: what is read is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 

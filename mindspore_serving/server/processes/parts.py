@@ -22,13 +22,15 @@ from mindspore_serving.tracing.request_span import Tracer
 
 @dataclass(slots=True)
 class Parts:
-    """`app` is that of the master; `refresh` has all front ends know what is served."""
+    """`app` is that of the master; `refresh` has all front ends know what is served; `take_memory`
+    gives memory that the master reads, too."""
 
     inference: Inference
     catalog: Catalog
     app: ASGIApp
     responses: Responses
     refresh: Callable[[], Awaitable[None]]
+    take_memory: Callable[[int], memoryview | None]
     tracer: Tracer | None = None
 
     def v2(self, options: FrontEndOptions, rules: LanguageRules) -> V2:

@@ -17,6 +17,7 @@ from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import anthropic, openai
 from mindspore_serving.frontends.http.app import guarded
 from mindspore_serving.frontends.http.asgi import Application
+from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.exchange import Exchange, Output
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.predict import FastPath
@@ -49,7 +50,8 @@ def make_http_server(parts: Parts, message: ServeHttp) -> HttpServer:
     own_v2 = FastInfer(v2, partial(OwnInfer, parts.app))
     path = OwnPath(parts.inference, rest, keys.keys, sites, own_v2, keys)
     limits = share_of(options, message.num_processes)
-    return HttpServer(where, app, path, limits, parts.responses, tracer=parts.tracer)
+    pool = BodyPool(parts.take_memory)
+    return HttpServer(where, app, path, limits, parts.responses, tracer=parts.tracer, pool=pool)
 
 
 class OwnInfer(Infer):

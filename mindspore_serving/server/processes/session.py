@@ -91,7 +91,7 @@ class Session:
 
     def _submit(self, message: Submit) -> None:
         take = self.pipe.view if cutting.takes_view(message.codec) else self.pipe.take
-        body = cutting.unpack(message.codec, take(message.body))
+        body = cutting.unpack(message.codec, list(map(take, message.body)))
         request = Request(
             message.servable,
             message.method,
