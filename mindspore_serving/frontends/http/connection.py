@@ -82,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exchanges.clear()
         self._is_discarding = True
         self.flow.empty()
+        self._parser.room = None  # now: the garbage collector frees the parser, who knows when
         del self._parser  # it refers to this connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
