@@ -1,5 +1,5 @@
-"""Requests of protocol v2 in a front end whose clients may name shared memory, which the master has:
-it answers those, and no others."""
+"""Requests of protocol v2 in a front end whose clients may name shared memory, which is the
+master's: it answers those, and no others."""
 
 import json
 from collections.abc import Iterator
