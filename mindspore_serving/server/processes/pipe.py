@@ -135,7 +135,7 @@ class Pipe(Generic[T]):
             return
         try:
             self._take_messages(self._buffer[:count])
-        except (msgspec.DecodeError, TooLarge, ValueError, KeyError) as error:
+        except (msgspec.DecodeError, TooLarge, ValueError, LookupError) as error:
             log.error("what is no message came from another process of the server: %s", error)
             self.close()
 
