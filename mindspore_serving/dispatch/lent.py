@@ -9,7 +9,7 @@ from mindspore_serving.ipc.messages import Payload
 
 MOST_LENT = 512 << 20  # bytes of one worker, that is, of clients which read slowly; then copies
 # Whose answers are put together of views: any other takes copies, which it would make anyway.
-LENT = frozenset({"v2_raw", "v2_json", "v2_both"})
+LENT = frozenset({"v2_raw", "v2_json", "v2_both", "ms_proto"})
 
 
 class Lent:

@@ -9,14 +9,18 @@ The first bytes are `reserved` for what a worker says of itself, see `ipc.status
 import mmap
 import os
 import threading
+from collections import deque
 from contextlib import suppress
+from functools import partial
 
+from mindspore_serving.core.lending import address_of, lend
 from mindspore_serving.core.pieces import LARGE, Buffer, Pieces, whole
 from mindspore_serving.ipc.messages import Payload, Slice
 
 INLINE_LIMIT = LARGE  # below this a copy through the socket is cheaper than a shared page
 ARENA_SIZE = 1 << 31  # address space, not memory
 _SMALLEST = 64 * 1024
+MOST_TAKEN = ARENA_SIZE // 2  # by `take`, which clients cause before they have sent anything
 TRIM_SECONDS = 5.0  # what is not used for so long is given back
 _PAUSE = 0.1  # seconds between two calls of `trim` while there is more to give back
 _MOST_TRIMMED = 32 << 20  # bytes at a time, which takes two milliseconds
@@ -36,6 +40,7 @@ class Arena:
     def __init__(self, fd: int, num_reserved: int = 0) -> None:
         self._map = mmap.mmap(fd, ARENA_SIZE)
         self._view = memoryview(self._map)
+        self._address = address_of(self._view)
         self.reserved = self._view[:num_reserved]
         self._lock = threading.Lock()
         self._top = -(-num_reserved // _SMALLEST) * _SMALLEST
@@ -43,14 +48,37 @@ class Arena:
         self._size_at: dict[int, int] = {}  # offset -> size, of what is in use
         self._warm: dict[int, int] = {}  # offset -> size, of what was freed since the last trim
         self._cold: dict[int, int] = {}  # ... and before: bytes that still have pages
+        self._num_taken = 0  # bytes of the blocks that `take` has given
+        self._returned: deque[int] = deque()  # the offsets of those of them that came back
+        self._sent: dict[int, list[Buffer]] = {}  # offset -> what was put where it lay
+
+    def take(self, size: int) -> memoryview | None:
+        """Writable memory of `size` bytes, which comes back when no view of it is left: what is
+        put of it is not copied.  None if there is no room."""
+        length = _block_of(size)
+        with self._lock:
+            self._sort_in()
+            if self._num_taken + length > MOST_TAKEN:
+                return None
+            offset = self._allocate(length)
+            if offset is None:
+                return None
+            self._num_taken += length
+        # On any thread, so only what is safe there.
+        return lend(self._view[offset : offset + size], partial(self._returned.append, offset))
 
     def put(self, data: "Buffer | Pieces") -> Payload:
         """Where `data` now lies; or `data` itself if it is small or there is no room."""
         length = len(data)
         if length < INLINE_LIMIT:
             return data  # type: ignore[return-value]  # msgpack takes a view as it takes bytes
+        if self._num_taken and not isinstance(data, Pieces):
+            place = address_of(data) - self._address
+            if 0 <= place < ARENA_SIZE:
+                self._sent.setdefault(place, []).append(data)
+                return Slice(place, length)
         with self._lock:
-            offset = self._allocate(max(_SMALLEST, 1 << (length - 1).bit_length()))
+            offset = self._allocate(_block_of(length))
         if offset is None:
             return whole(data)  # type: ignore[return-value]
         if isinstance(data, Pieces):
@@ -61,15 +89,20 @@ class Arena:
 
     def free(self, offset: int) -> None:
         """The receiver is done with what lies at `offset`."""
+        sent = self._sent.get(offset)
+        if sent:
+            sent.pop()
+            if not sent:
+                del self._sent[offset]
+            return
         with self._lock:
-            size = self._size_at.pop(offset)
-            self._free.setdefault(size, []).append(offset)
-            self._warm[offset] = size
+            self._warm[offset] = self._release(offset)
 
     def trim(self) -> float:
         """Give pages that are not reused back to the kernel, some at a time.  The seconds until
         this is to be called again."""
         with self._lock:
+            self._sort_in()
             left = _MOST_TRIMMED
             for offset, size in list(self._cold.items()):
                 count = min(size, left)
@@ -87,10 +120,14 @@ class Arena:
 
     def close(self) -> None:
         self.reserved.release()
-        self._view.release()
-        self._map.close()
+        self._sent.clear()
+        with suppress(BufferError):  # what is taken of it stays mapped until it comes back
+            self._view.release()
+            self._map.close()
 
     def _allocate(self, size: int) -> int | None:
+        if not self._free.get(size) and self._top + size > ARENA_SIZE:
+            self._merge(size)
         reusable = self._free.get(size)
         if reusable:
             offset = reusable.pop()
@@ -103,6 +140,51 @@ class Arena:
             return None
         self._size_at[offset] = size
         return offset
+
+    def _release(self, offset: int) -> int:
+        """Its size."""
+        size = self._size_at.pop(offset)
+        self._free.setdefault(size, []).append(offset)
+        return size
+
+    def _sort_in(self) -> None:
+        """Free what came back, and give its pages back: it was kept as long as it was of use."""
+        while self._returned:
+            offset = self._returned.popleft()
+            size = self._release(offset)
+            self._num_taken -= size
+            self._map.madvise(mmap.MADV_REMOVE, offset, size)
+
+    def _merge(self, wanted: int) -> None:
+        """Cut what is free anew, if it may have a block of the size `wanted`: sizes that were asked
+        for once must not take the room of all others for good."""
+        free = sorted((offset, size) for size, found in self._free.items() for offset in found)
+        if sum(size for _, size in free) + ARENA_SIZE - self._top < wanted:
+            return
+        for offset, size in (*self._warm.items(), *self._cold.items()):
+            self._map.madvise(mmap.MADV_REMOVE, offset, size)
+        self._warm, self._cold, self._free = {}, {}, {}
+        begin = end = 0
+        for offset, size in free:
+            if offset != end:
+                self._cut(begin, end, wanted)
+                begin = offset
+            end = offset + size
+        self._cut(begin, end, wanted)
+
+    def _cut(self, begin: int, end: int, wanted: int) -> None:
+        """What is free from `begin` to `end`, blocks of the size `wanted` first."""
+        if end == self._top:
+            self._top = begin
+            return
+        while begin < end:
+            size = min(1 << (end - begin).bit_length() - 1, wanted)
+            self._free.setdefault(size, []).append(begin)
+            begin += size
+
+
+def _block_of(size: int) -> int:
+    return max(_SMALLEST, 1 << (size - 1).bit_length())
 
 
 class ArenaView:

@@ -63,10 +63,9 @@ def cut_again(codec: str, chunks: Sequence[Buffer]) -> tuple[str, Sequence[Any]]
     return split(codec, bytes(chunks[0])) if row.whole is _as_it_is else (codec, ())
 
 
-def pack(codec: str, body: Any) -> Chunk:
-    """A whole body as bytes, for another process.  Raises InvalidInputs."""
-    chunk: Chunk = tensors.whole(body)[0] if codec in _OF_TENSORS else body
-    return chunk
+def pack(codec: str, body: Any) -> Sequence[Buffer]:
+    """A whole body in pieces of bytes, for another process."""
+    return tensors.pack(body) if codec in _OF_TENSORS else (body,)
 
 
 def takes_view(codec: str) -> bool:
@@ -74,6 +73,6 @@ def takes_view(codec: str) -> bool:
     return codec == "ms_proto" or codec in _OF_TENSORS
 
 
-def unpack(codec: str, data: Buffer) -> Any:
-    """The body that `pack` gave; a view only where `takes_view`."""
-    return tensors.read_body(data) if codec in _OF_TENSORS else data
+def unpack(codec: str, packed: Sequence[Buffer]) -> Any:
+    """The body that `pack` gave; views only where `takes_view`.  Raises InvalidInputs."""
+    return tensors.unpack(packed) if codec in _OF_TENSORS else packed[0]

@@ -116,6 +116,16 @@ def test_every_front_end_answers_and_all_count_together(calls):
             assert num_of(ask("GET", "/metrics")[1], name) == before + 5
 
 
+def test_a_call_over_grpc_counts_once(calls):
+    name = 'serving_responses_total{code="OK",protocol="grpc"}'
+    client = calls.client("toy", "double", api_key="free-key-of-tests")
+    with two_connections(calls) as (ask, _):
+        before = num_of(ask("GET", "/metrics")[1], name)
+        for number in range(3):
+            assert client.infer({"x": number})[0]["y"] == 2 * number
+        assert num_of(ask("GET", "/metrics")[1], name) == before + 3
+
+
 def test_arrays_of_megabytes_go_through_shared_memory_and_back(calls):
     array = np.arange(1 << 19, dtype=np.float32)
     client = calls.client("toy", "double", api_key="free-key-of-tests")

@@ -82,12 +82,15 @@ DATATYPES = [
 UNKNOWN = "Request for unknown model: 'nobody' is not found"
 
 
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "front ends"])
+def calls(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Calls]:
     directory = tmp_path_factory.mktemp("v2")
     write_servable(directory, "toy", SOURCE)
     two_workers = config(directory, "toy", num_parallel_workers=2)
-    with serving(directory, two_workers, client_shared_memory=True) as found:
+    options = {"client_shared_memory": True, "front_ends": request.param}
+    with serving(directory, two_workers, **options) as found:
         yield found
 
 
@@ -324,6 +327,25 @@ def test_tensors_may_be_in_shared_memory(api: Api) -> None:
         for memory in (ours, theirs):
             memory.close()
             memory.unlink()
+
+
+def test_a_large_tensor_of_a_body_may_be_answered_in_shared_memory(api: Api) -> None:
+    large = np.arange(1 << 18, dtype=np.float32).reshape(2, -1)
+    theirs = SharedMemory(create=True, size=large.nbytes)
+    try:
+        api.client.register_system_shared_memory("out", theirs.name, large.nbytes)
+        asked = api.module.InferRequestedOutput("y")
+        asked.set_shared_memory("out", large.nbytes)
+        api.infer("toy.same", x=large, outputs=[asked])
+        assert bytes(theirs.buf) == large.tobytes()
+        assert np.array_equal(api.infer("toy.same", x=large).as_numpy("y"), large)
+        asked.set_shared_memory("out", large.nbytes + 1)
+        error = error_of(lambda: api.infer("toy.same", x=large, outputs=[asked]))
+        assert "are not in shared memory region 'out'" in str(error)
+    finally:
+        api.client.unregister_system_shared_memory()
+        theirs.close()
+        theirs.unlink()
 
 
 @pytest.mark.parametrize(

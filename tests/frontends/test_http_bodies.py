@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Request
@@ -201,3 +203,51 @@ def test_what_is_kept_has_a_bound(monkeypatch):
     taken.clear()
     again = [bytes(view[:3]) for view in [pool.take(1 << 20) for _ in range(5)]]
     assert sorted(again) == [bytes(3)] * 2 + [b"new"] * 3
+
+
+async def sizes(request):
+    parts = [part async for part in request.stream() if part]
+    return JSONResponse([len(parts), sum(map(len, parts)), b"".join(parts) == TEXT])
+
+
+async def never_read(request):
+    return Response(b"no", 403)
+
+
+@pytest.fixture
+def asgi(background) -> Iterator[Web]:
+    routes = [Route("/sizes", sizes, methods=["POST"]), Route("/no", never_read, methods=["POST"])]
+    made = Web(background, routes=routes, limits=ServerLimits(max_body_memory=4 << 20))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("cut", [60, 1000, SIZE])
+def test_an_application_gets_a_large_body_in_one_piece(asgi, cut):
+    request = post(TEXT, b"/sizes")
+    client = asgi.connect().send(request[:cut])
+    asgi.turn()
+    for _ in range(2):
+        assert client.send(request[cut:]).read_json() == [1, SIZE, True]
+        cut = 0
+    eventually(lambda: asgi.held == 0)
+
+
+def test_an_application_that_refuses_a_large_body_is_not_given_it(asgi):
+    client = asgi.connect().send(post(TEXT, b"/no")[:1000])
+    assert client.read()[0] == 403
+    assert asgi.held == 0
+
+
+def test_a_body_that_would_take_all_memory_comes_in_parts(asgi):
+    size = 5 << 20
+    head = b"POST /sizes HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
+    assert asgi.connect().send(head + bytes(size)).read()[0] == 429
+    eventually(lambda: asgi.held == 0)
+
+
+def test_a_client_that_leaves_an_application_in_the_middle_gives_its_memory_back(asgi):
+    client = asgi.connect().send(post(TEXT, b"/sizes")[:-1000])
+    eventually(lambda: asgi.held == SIZE - 1000)
+    client.stream.close()
+    eventually(lambda: asgi.held == 0)

@@ -80,3 +80,29 @@ async def test_a_view_outlives_the_channel(size):
     first.close()
     second.close()
     assert body == LARGE[:size]
+
+
+async def test_what_was_received_in_memory_of_the_channel_is_not_copied():
+    found: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
+    first, second = pipes(found.set_result)
+    memory = first.take_memory(len(LARGE))
+    memory[:] = LARGE
+    first.send(Given(1, first.put(memory[500:])))
+    body = second.view((await asyncio.wait_for(found, PATIENCE)).body)
+    assert body == LARGE[500:]
+    memory[500] = 77
+    assert body[0] == 77
+    del memory
+    first._arena.trim()
+    assert len(first._arena._size_at) == 1
+    del body
+
+    async def look() -> None:
+        while first._arena._size_at:
+            await asyncio.sleep(0)
+            first._arena.trim()
+
+    await asyncio.wait_for(look(), PATIENCE)
+    first.close()
+    second.close()
+    assert first.take_memory(10) is None

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,6 +35,7 @@ class Application(Exchange):
     _left: int | None = None  # bytes of the answer's content-length that are not written yet
     _num_fed = 0  # bytes of the body
     _num_held = 0  # those that count as held in memory
+    _room: memoryview | None = None  # all of the body, if it is large
     _error: ServingError | None = None  # why it is refused
     _is_started = False
     _is_chunked = False
@@ -70,6 +72,21 @@ class Application(Exchange):
             self.output.flow.pause_reading()
         self._changed.set()
 
+    def room(self, size: int) -> memoryview | None:
+        """A large body is given to the application in one piece: each is waited for, which takes
+        long if the application is in another process."""
+        if self._is_over or size > self.output.memory.most:
+            return None
+        with suppress(OSError):  # no memory: the body may be smaller than the client says
+            self._room = self.output.pool.take(size)
+        return self._room
+
+    def filled(self, num_bytes: int) -> bool:
+        if self._is_over or not self._take(num_bytes):
+            self._room = None
+            return False
+        return True
+
     def _take(self, num_bytes: int) -> bool:
         """Whether there is memory for more of the body, which the application gathers."""
         if self._error is None and self.output.memory.take(num_bytes):
@@ -89,6 +106,7 @@ class Application(Exchange):
 
     def disconnect(self) -> None:
         self._is_over = True
+        self._room = None
         self._let_go()
         self._changed.set()
 
@@ -144,7 +162,11 @@ class Application(Exchange):
             self._changed.clear()
         if self._is_over:
             return {"type": "http.disconnect"}
-        body, self._body = bytes(self._body), bytearray()
+        body: bytes | memoryview
+        if self._room is None:
+            body, self._body = bytes(self._body), bytearray()
+        else:
+            body, self._room = self._room, None
         return {"type": "http.request", "body": body, "more_body": not self.is_complete}
 
     async def _send(self, message: Message) -> None:

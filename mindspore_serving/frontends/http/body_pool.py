@@ -4,6 +4,7 @@ more than what is read into them.  Counts no requests, and knows no connection.
 
 import mmap
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,14 +15,16 @@ MOST_KEPT = 256 << 20  # bytes that are used again, idle or not: nobody has sent
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    memory: mmap.mmap
+    memory: mmap.mmap | memoryview
     is_kept: bool = False  # it has been used before
 
 
 class BodyPool:
-    """Blocks by powers of two.  New ones take pages only as bytes come in."""
+    """Blocks by powers of two.  New ones are what `make` gives, if it does, and take pages only as
+    bytes come in."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[int], memoryview | None] = lambda size: None) -> None:
+        self._make = make
         self._returned: deque[_Block] = deque()  # by any thread
         self._warm: list[_Block] = []  # since the last trim
         self._cold: list[_Block] = []
@@ -33,7 +36,7 @@ class BodyPool:
         self._sort_in()
         length = 1 << (size - 1).bit_length()
         block = _find(self._warm, length) or _find(self._cold, length)
-        block = block or _Block(mmap.mmap(-1, length))
+        block = block or _Block(self._make(length) or mmap.mmap(-1, length))
         return lend(memoryview(block.memory)[:size], partial(self._returned.append, block))
 
     def trim(self) -> None:

@@ -34,9 +34,9 @@ class Shared:
     memory: BodyMemory
     responses: Responses
     unsent: UnsentAnswers
+    pool: BodyPool
     connections: "set[Connection]" = field(default_factory=set)
     is_stopping: bool = False
-    pool: BodyPool = field(default_factory=BodyPool)
     # One for all: what is read is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 
@@ -120,6 +120,10 @@ class Connection(asyncio.BufferedProtocol):
         """Read on, unless many requests wait.  Only a read shows that the client has left."""
         if len(self._exchanges) <= self._shared.limits.max_pipelined and not self._is_discarding:
             self.flow.resume_reading()
+
+    def replace(self, first: Exchange, other: Exchange) -> None:
+        assert self._exchanges[0] is first
+        self._exchanges[0] = other
 
     def finished(self) -> None:
         """The first exchange has written all of its answer."""

@@ -30,6 +30,10 @@ class Output(Protocol):
         """Read on, unless requests wait."""
         ...
 
+    def replace(self, first: "Exchange", other: "Exchange") -> None:
+        """The `first` exchange, whose request was read, is answered by the `other`."""
+        ...
+
     def finished(self) -> None:
         """The first exchange has written all of its answer."""
         ...

@@ -9,6 +9,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.access import Responses
 from mindspore_serving.frontends.http.asgi import Application
+from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.connection import Connection, Shared
 from mindspore_serving.frontends.http.exchange import Exchange, Output
 from mindspore_serving.frontends.http.head import Head
@@ -38,7 +39,9 @@ class HttpServer:
         responses: Responses | None = None,
         *,
         tracer: Tracer | None = None,
+        pool: BodyPool | None = None,
     ) -> None:
+        """Large bodies are received in memory of `pool`."""
         self.address = address
         self._app = app
         self._path = path
@@ -47,7 +50,13 @@ class HttpServer:
         memory = BodyMemory(limits.max_body_memory)
         unsent = UnsentAnswers(limits.max_unsent_memory)
         self.shared = Shared(
-            limits, path.rest.max_body, self._open, memory, responses or Responses(), unsent
+            limits,
+            path.rest.max_body,
+            self._open,
+            memory,
+            responses or Responses(),
+            unsent,
+            pool or BodyPool(),
         )
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None

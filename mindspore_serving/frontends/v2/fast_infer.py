@@ -2,6 +2,7 @@
 not compressed, to methods.  All else is left to the routes."""
 
 import re
+from collections.abc import Callable
 from urllib.parse import unquote_to_bytes
 
 from mindspore_serving.core.pieces import Buffer
@@ -27,10 +28,13 @@ _COMPRESSED = (b"gzip", b"deflate")
 
 
 class FastInfer:
-    """Opens the exchanges of one server."""
+    """Opens the exchanges of one server, of one `kind`."""
 
-    def __init__(self, v2: V2) -> None:
+    def __init__(
+        self, v2: V2, kind: "Callable[[FastPath, Head, Output], Infer] | None" = None
+    ) -> None:
         self._v2 = v2
+        self._kind = kind or Infer
 
     def __call__(self, path: FastPath, head: Head, output: Output) -> "Infer | None":
         found = _TARGET.fullmatch(head.target)
@@ -48,7 +52,7 @@ class FastInfer:
             return None  # the routes say what is wrong
         if model.language is not None:
             return None
-        call = Infer(path, head, output)
+        call = self._kind(path, head, output)
         call.begin(self._v2, model, head)
         return call
 

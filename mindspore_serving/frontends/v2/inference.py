@@ -33,8 +33,9 @@ class V2:
     traces: TraceOptions | None = None
 
     async def infer(self, model: Model, request: InferRequest, terms: Terms) -> Selected:
-        """The one answer.  Raises ServingError."""
+        """The one answer.  Raises ServingError, Elsewhere."""
         if model.language is not None:
+            self._expect_regions(request)
             generate = language.to_generate(model.language, request, terms, is_stream=False)
             tensors = await language.generate(generate)
             return self._select(request, tensors)
@@ -81,7 +82,8 @@ class V2:
         return selected
 
     def wrap(self, model: Model, request: InferRequest, terms: Terms) -> Request:
-        """The request to a method that `request` is.  Raises InvalidInputs."""
+        """The request to a method that `request` is.  Raises InvalidInputs, Elsewhere."""
+        self._expect_regions(request)
         return Request(
             model.servable,
             model.method,
@@ -90,6 +92,11 @@ class V2:
             request.body,
             timeout=timeout_of(request, terms, self.limits),
         )
+
+    def _expect_regions(self, request: InferRequest) -> None:
+        for one in request.outputs:
+            if one.region is not None:
+                self.memory.expect(one.region)
 
 
 def timeout_of(request: InferRequest, terms: Terms, limits: ServerLimits) -> float:

@@ -20,6 +20,7 @@ from mindspore_serving.frontends.v2.descriptions import (
 )
 from mindspore_serving.frontends.v2.errors import to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.shared_memory import Elsewhere
 from mindspore_serving.frontends.v2.stream import Stream
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.v2 import messages
@@ -70,7 +71,7 @@ class Service:
         }
 
     async def infer(self, _: object, context: Context) -> bytes:
-        """The response to ModelInfer."""
+        """The response to ModelInfer.  Raises Elsewhere."""
         call = await self._gate.admit(context, f"{SERVICE}/ModelInfer")
         try:
             message, raw = messages.read(call.body)
@@ -79,6 +80,8 @@ class Service:
             request = messages.parse(message, raw, self._v2.memory.read)
             found = await self._v2.infer(model, request, Terms(call.timeout))
             return messages.answer(Target(model.name, model.version), request.id, found)
+        except Elsewhere:
+            raise
         except Exception as error:
             await abort(context, to_serving_error(error))
         finally:

@@ -9,7 +9,7 @@ import re
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from mindspore_serving.core.pieces import LARGE, Stored
 from mindspore_serving.errors import Forbidden, InvalidInputs, NotFound, Overloaded
@@ -109,6 +109,10 @@ class SharedMemory:
         data = Stored(found.file.read, start, region.size)
         return data if region.size >= LARGE else bytes(data)
 
+    def expect(self, region: Region) -> None:
+        """It will be written to.  Raises what `write` would."""
+        self._find(region)
+
     def write(self, region: Region, pieces: list[memoryview]) -> None:
         """Raises InvalidInputs."""
         found, start = self._find(region)
@@ -150,3 +154,17 @@ class SharedMemory:
         if not stat.S_ISREG(os.fstat(file.number).st_mode):
             raise InvalidInputs(f"key '{name}' is no shared memory")
         return file
+
+
+class Elsewhere(Exception):
+    """A request names a region, which another process knows: that one is to answer."""
+
+
+class MemoryElsewhere(SharedMemory):
+    """The regions are those of another process."""
+
+    def read(self, region: Region) -> NoReturn:
+        """Raises Elsewhere."""
+        raise Elsewhere
+
+    expect = read

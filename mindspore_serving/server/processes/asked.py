@@ -31,7 +31,7 @@ class AskedCall:
         self._pipe = pipe
         self._app = app
         self._sync = sync
-        self._given: asyncio.Future[Given] | None = None
+        self._given: asyncio.Future[Message] | None = None
         self._room = asyncio.Event()
 
     async def run(self, span: RequestSpan | None) -> None:
@@ -51,10 +51,12 @@ class AskedCall:
 
     def give(self, given: Given) -> None:
         """The front end has more of the body."""
+        message: Message = {"type": "http.disconnect"}
+        if not given.has_left:
+            body = self._pipe.view(given.body)  # whoever drops it gives it back
+            message = {"type": "http.request", "body": body, "more_body": given.more}
         if self._given is not None and not self._given.done():
-            self._given.set_result(given)
-        else:
-            self._pipe.take(given.body)
+            self._given.set_result(message)
 
     def go_on(self) -> None:
         """The front end has taken what was sent."""
@@ -64,12 +66,9 @@ class AskedCall:
         if self._given is None:  # else who wanted it was cancelled
             self._given = asyncio.get_running_loop().create_future()
             self._pipe.send(Wanted(self._ask.id))
-        given = await asyncio.shield(self._given)
+        message = await asyncio.shield(self._given)
         self._given = None
-        if given.has_left:
-            return {"type": "http.disconnect"}
-        body = self._pipe.take(given.body)
-        return {"type": "http.request", "body": body, "more_body": given.more}
+        return message
 
     async def _send(self, message: Message) -> None:
         self._room.clear()

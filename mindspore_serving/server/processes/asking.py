@@ -41,8 +41,12 @@ class MasterApp:
         queue = self._events.get(event.id)
         if queue is not None:
             queue.put_nowait(event)
-        elif isinstance(event, Sent):
-            self._pipe.take(event.body)
+        else:
+            self._drop(event)
+
+    def _drop(self, event: Wanted | Sent | Over) -> None:
+        if isinstance(event, Sent):
+            self._pipe.view(event.body)  # nobody's: it is given back at once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         number = next(self._numbers)
@@ -63,7 +67,9 @@ class MasterApp:
             self._pipe.send(Abandon(number))
             raise
         finally:
-            del self._events[number]
+            queue = self._events.pop(number)
+            while not queue.empty():
+                self._drop(queue.get_nowait())
             for task in giving:
                 task.cancel()
         _note(event.entry)
@@ -79,7 +85,7 @@ class MasterApp:
             self._pipe.send(Given(number, body, message.get("more_body", False)))
 
     async def _send(self, event: Sent, send: Send) -> None:
-        body = self._pipe.take(event.body)
+        body = self._pipe.view(event.body)
         if event.status:
             start = {"status": event.status, "headers": event.headers}
             await send({"type": "http.response.start", **start})

@@ -42,6 +42,7 @@ class FrontEnd:
             self._app,
             Responses(is_logged=log.has_access_log()),
             self._refresh,
+            self._pipe.take_memory,
         )
         self._servers: list[HttpServer | GrpcServer] = []
         self._connecting: Connecting | None = None

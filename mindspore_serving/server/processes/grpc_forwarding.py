@@ -11,6 +11,7 @@ import grpc.aio
 
 from mindspore_serving.frontends.grpc_access import Behavior
 from mindspore_serving.frontends.message_reader import Context
+from mindspore_serving.frontends.v2.shared_memory import Elsewhere
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -139,11 +140,36 @@ class Choosing:
         return answer
 
     def _unary(self, own: Behavior, pass_on: Behavior) -> Behavior:
-        async def answer(requests: Any, context: Context) -> Any:
+        async def answer(requests: Any, context: Any) -> Any:
             if self._takes(context):
-                return await own(requests, context)
+                context = Reread(context)
+                with suppress(Elsewhere):
+                    return await own(requests, context)
+                context.begin_again()
             async with aclosing(pass_on(requests, context)) as responses:
                 found = [response async for response in responses]
             return found[-1] if found else b""
 
         return answer
+
+
+class Reread:
+    """The context of a call, whose messages can be read once more."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._messages: list[Any] = []
+        self._again: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def begin_again(self) -> None:
+        self._again, self._messages = self._messages, []
+
+    async def read(self) -> Any:
+        if self._again:
+            return self._again.pop(0)
+        message = await self._context.read()
+        self._messages.append(message)
+        return message

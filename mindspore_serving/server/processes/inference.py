@@ -1,12 +1,11 @@
 """The `Inference` of a front-end process: requests go to the master, and its answers come back."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mindspore_serving import log
 from mindspore_serving.core.service import Reply, Request
-from mindspore_serving.errors import ServingError
+from mindspore_serving.dispatch.lent import LENT
 from mindspore_serving.server.processes.messages import Abandon, Answer, Submit, ToFrontEnd
 from mindspore_serving.server.processes.pipe import Pipe
 from mindspore_serving.tracing.request_span import current
@@ -34,16 +33,12 @@ class RemoteInference:
     def __init__(self, pipe: Pipe[ToFrontEnd], numbers: "Iterable[int]") -> None:
         self._pipe = pipe
         self._numbers = iter(numbers)
-        self._waiting: dict[int, OnReply] = {}
+        self._waiting: dict[int, tuple[OnReply, str]] = {}  # and the codec
 
     def submit(self, request: Request, on_reply: OnReply) -> SubmittedCall:
         number = next(self._numbers)
-        self._waiting[number] = on_reply
-        try:
-            self._pipe.send(self._to_message(number, request))
-        except ServingError as error:  # of tensors whose data do not fit
-            reply = Reply(failure=error)
-            asyncio.get_running_loop().call_soon(self._reply, number, reply)
+        self._waiting[number] = on_reply, request.codec
+        self._pipe.send(self._to_message(number, request))
         return SubmittedCall(self, number)
 
     def _to_message(self, number: int, request: Request) -> Submit:
@@ -58,7 +53,7 @@ class RemoteInference:
             request.method,
             request.version,
             request.codec,
-            self._pipe.put(cutting.pack(request.codec, request.body)),
+            list(map(self._pipe.put, cutting.pack(request.codec, request.body))),
             request.timeout,
             request.is_stream,
             _beginning(request.prefix),
@@ -74,20 +69,18 @@ class RemoteInference:
 
     def take(self, answer: Answer) -> None:
         """The master has answered."""
-        instances = [self._pipe.take(one) for one in answer.instances]
+        on_reply, codec = self._waiting.get(answer.id, (None, ""))
+        take = self._pipe.view if codec in LENT else self._pipe.take
+        instances = list(map(take, answer.instances))
         reply = Reply(instances, is_last=answer.is_last, has_output=answer.has_output)
         if answer.faults is not None:
             reply.faults = [None if one is None else one.to_error() for one in answer.faults]
         if answer.failure is not None:
             reply.failure = answer.failure.to_error()
-        self._reply(answer.id, reply)
-
-    def _reply(self, number: int, reply: Reply) -> None:
-        on_reply = self._waiting.get(number)
         if on_reply is None:
             return
         if reply.is_last:
-            del self._waiting[number]
+            del self._waiting[answer.id]
         on_reply(reply)
 
 

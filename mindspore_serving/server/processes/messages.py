@@ -40,7 +40,7 @@ class Submit(Message, frozen=True, tag=11):
     method: str
     version: int
     codec: str
-    body: Payload
+    body: list[Payload]
     timeout: float | None
     is_stream: bool
     prefix: list[str | list[int]]

@@ -14,7 +14,7 @@ from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Models
-from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere, SharedMemory
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes.catalog import Catalog
 from mindspore_serving.tracing.request_span import Tracer
@@ -22,20 +22,23 @@ from mindspore_serving.tracing.request_span import Tracer
 
 @dataclass(slots=True)
 class Parts:
-    """`app` is that of the master; `refresh` has all front ends know what is served."""
+    """`app` is that of the master; `refresh` has all front ends know what is served; `take_memory`
+    gives memory that the master reads, too."""
 
     inference: Inference
     catalog: Catalog
     app: ASGIApp
     responses: Responses
     refresh: Callable[[], Awaitable[None]]
+    take_memory: Callable[[int], memoryview | None]
     tracer: Tracer | None = None
 
     def v2(self, options: FrontEndOptions, rules: LanguageRules) -> V2:
-        """Protocol v2, for what needs no shared memory of clients: the master has its regions."""
+        """Protocol v2.  The master has the regions that clients have registered."""
         models = LanguageModels(self.inference, self.catalog, rules)
         site = Site(models, self.inference, self.catalog, options.max_message)
-        return V2(site, Models(self.catalog, models), SharedMemory(), options.limits)
+        memory = MemoryElsewhere() if options.client_shared_memory else SharedMemory()
+        return V2(site, Models(self.catalog, models), memory, options.limits)
 
 
 @dataclass(frozen=True, slots=True)

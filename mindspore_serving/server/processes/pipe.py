@@ -66,6 +66,10 @@ class Pipe(Generic[T]):
             self._unsent.append(encode(message))
             self._ticker.arm()
 
+    def take_memory(self, size: int) -> memoryview | None:
+        """Memory for what will be `put`, which then stays where it is.  None if there is none."""
+        return None if self.is_closed else self._arena.take(size)
+
     def put(self, data: "Buffer | Pieces") -> Payload:
         """`data` for a message."""
         return b"" if self.is_closed else self._arena.put(data)
@@ -77,7 +81,7 @@ class Pipe(Generic[T]):
         self._free_soon(payload.offset)
         return bytes(self._view.get(payload))
 
-    def view(self, payload: Payload) -> Buffer:
+    def view(self, payload: Payload) -> bytes | memoryview:
         """As `take`, but where it lies; it is given back when nothing refers to it any more."""
         if isinstance(payload, bytes):
             return payload
@@ -131,7 +135,7 @@ class Pipe(Generic[T]):
             return
         try:
             self._take_messages(self._buffer[:count])
-        except (msgspec.DecodeError, TooLarge, ValueError, KeyError) as error:
+        except (msgspec.DecodeError, TooLarge, ValueError, LookupError) as error:
             log.error("what is no message came from another process of the server: %s", error)
             self.close()
 

@@ -1,11 +1,9 @@
 """The gRPC server of a front-end process: calls of methods are its own, others are passed on."""
 
 from dataclasses import replace
-from typing import Any
 
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import ms_grpc
-from mindspore_serving.frontends.grpc_access import Counted
 from mindspore_serving.frontends.grpc_calls import CallGate
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.language import LanguageRules
@@ -32,9 +30,7 @@ def make_grpc_server(parts: Parts, message: ServeGrpc) -> GrpcServer:
     keys, limits = OwnKeys.of(options.api_keys), share_of(options, message.num_processes)
     limits = replace(limits, max_connections=-(-limits.max_connections // message.num_processes))
     gate = CallGate(keys.keys, limits, options.max_message, parts.tracer)
-    passed_on: Any = Forwarding(message.upstream, _SERVICES, parts.refresh)
-    forwarding = Counted(passed_on, parts.responses)
-    own_methods = _PREDICT if options.client_shared_memory else (*_PREDICT, _INFER)
+    forwarding = Forwarding(message.upstream, _SERVICES, parts.refresh)
     v2 = parts.v2(options, LanguageRules(limits=options.limits))
 
     def takes(context: Context) -> bool:
@@ -47,7 +43,7 @@ def make_grpc_server(parts: Parts, message: ServeGrpc) -> GrpcServer:
 
     own = ms_grpc.handler(parts.inference, gate), v2_service.handler(v2, gate)
     handlers = [
-        *(Choosing(Counted(one, parts.responses), own_methods, forwarding, takes) for one in own),
+        *(Choosing(one, (*_PREDICT, _INFER), forwarding, takes) for one in own),
         forwarding,
     ]
     where = addresses.parse(options.address, "Serving gRPC", allow_unix=False)

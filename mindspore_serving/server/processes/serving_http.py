@@ -6,6 +6,7 @@ They cross as `Inference.submit`.  All else is the master's, an unknown path, to
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -15,6 +16,8 @@ from mindspore_serving.errors import Forbidden
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import anthropic, openai
 from mindspore_serving.frontends.http.app import guarded
+from mindspore_serving.frontends.http.asgi import Application
+from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.exchange import Exchange, Output
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.predict import FastPath
@@ -22,7 +25,8 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.sites import SiteRules
-from mindspore_serving.frontends.v2.fast_infer import FastInfer
+from mindspore_serving.frontends.v2.fast_infer import FastInfer, Infer
+from mindspore_serving.frontends.v2.shared_memory import Elsewhere
 from mindspore_serving.server.processes.messages import ServeHttp
 from mindspore_serving.server.processes.parts import OwnKeys, Parts, share_of
 
@@ -43,14 +47,39 @@ def make_http_server(parts: Parts, message: ServeHttp) -> HttpServer:
     ]
     own = guarded(Starlette(routes=routes), keys.keys, sites)
     app = Divided(own, Noting(parts.app, sites), keys)
-    own_v2 = nothing if options.client_shared_memory else FastInfer(v2)
+    own_v2 = FastInfer(v2, partial(OwnInfer, parts.app))
     path = OwnPath(parts.inference, rest, keys.keys, sites, own_v2, keys)
     limits = share_of(options, message.num_processes)
-    return HttpServer(where, app, path, limits, parts.responses, tracer=parts.tracer)
+    pool = BodyPool(parts.take_memory)
+    return HttpServer(where, app, path, limits, parts.responses, tracer=parts.tracer, pool=pool)
 
 
-def nothing(path: FastPath, head: Head, output: Output) -> None:
-    """No requests of protocol v2: their tensors may be in memory that the master knows."""
+class OwnInfer(Infer):
+    """A call of protocol v2, which the application `master` answers if it names shared memory."""
+
+    __slots__ = ("_head", "_master")
+
+    def __init__(self, master: ASGIApp, path: FastPath, head: Head, output: Output) -> None:
+        Infer.__init__(self, path, head, output)
+        self._master = master
+        self._head = head
+
+    def _refuse(self, error: Exception) -> None:
+        if isinstance(error, Elsewhere):
+            self._pass_on(bytes(self._body))
+        else:
+            Infer._refuse(self, error)
+
+    def _pass_on(self, body: bytes) -> None:
+        other = Application(self._master, self._head, self.output)
+        other.request_id, other.keep_alive = self.request_id, self.keep_alive
+        other.entry, other.span = self.entry, self.span
+        self._is_over = True
+        self._let_go()
+        self.output.replace(self, other)
+        other.start()
+        other.feed(body)
+        other.end()
 
 
 @dataclass(frozen=True, slots=True)

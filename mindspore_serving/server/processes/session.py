@@ -91,7 +91,7 @@ class Session:
 
     def _submit(self, message: Submit) -> None:
         take = self.pipe.view if cutting.takes_view(message.codec) else self.pipe.take
-        body = cutting.unpack(message.codec, take(message.body))
+        body = cutting.unpack(message.codec, list(map(take, message.body)))
         request = Request(
             message.servable,
             message.method,
@@ -143,7 +143,7 @@ class Session:
         if message.id in self._asked:
             self._asked[message.id].give(message)
         else:
-            self.pipe.take(message.body)
+            self.pipe.view(message.body)  # nobody's: it is given back at once
 
     def _go_on(self, message: messages.Taken) -> None:
         if message.id in self._asked:

@@ -34,13 +34,21 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
     parts: tuple[Part, ...]
 
 
-_encode = msgspec.msgpack.Encoder().encode
+write_header = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Header).decode
+
+
+def read_header(data: Buffer) -> Header:
+    """Raises InvalidInputs."""
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputs(f"the chunk of tensors has no valid header: {error}") from None
 
 
 def write_chunk(header: Header, data: Sequence[Buffer | Stored]) -> bytes | Pieces:
     """`data` of the inputs that `header` has; they are not copied if they are large."""
-    encoded = _encode(header)
+    encoded = write_header(header)
     buffers: list[Buffer | Stored] = [LENGTH.pack(len(encoded)), encoded]
     size = LENGTH.size + len(encoded)
     for one in data:
@@ -55,10 +63,10 @@ def read_chunk(chunk: Buffer) -> tuple[Header, list[memoryview]]:
     view = memoryview(chunk)
     try:
         (size,) = LENGTH.unpack_from(view)
-        end = LENGTH.size + size
-        header = _decode(view[LENGTH.size : end])
-    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except struct.error as error:
         raise InvalidInputs(f"the chunk of tensors has no valid header: {error}") from None
+    end = LENGTH.size + size
+    header = read_header(view[LENGTH.size : end])
     contents = []
     for part in header.parts:
         start = end + -end % _ALIGNMENT

@@ -18,7 +18,15 @@ from mindspore_serving.wire.tensor import (
     MOST_CUT,
     MOST_PIECES,
 )
-from mindspore_serving.wire.v2.chunks import LENGTH, Form, Header, Part, read_chunk, write_chunk
+from mindspore_serving.wire.v2.chunks import (
+    LENGTH,
+    Form,
+    Header,
+    Part,
+    read_header,
+    write_chunk,
+    write_header,
+)
 from mindspore_serving.wire.v2.datatypes import BY_NAME, BYTES, Datatype
 
 MAX_INPUTS = 1024
@@ -94,12 +102,16 @@ class TensorBody:
         if start or stop != self.num_instances:
             self._cutters = self._cutters or [_cutter(tensor) for tensor in self.inputs]
             data = [cut(start, stop) for cut in self._cutters]
+        return write_chunk(self.header(stop - start, data), data)
+
+    def header(self, count: int, data: Sequence[Buffer | Stored]) -> Header:
+        """What says of `data` that they are those of `count` instances."""
         first = 1 if self.is_batched else 0
         parts = [
             Part(one.name, one.datatype.name, one.shape[first:], one.form, one.content_type, size)
             for one, size in zip(self.inputs, map(len, data), strict=True)
         ]
-        return write_chunk(Header(stop - start, tuple(parts)), data)
+        return Header(count, tuple(parts))
 
     @property
     def can_be_cut(self) -> bool:
@@ -138,11 +150,17 @@ def whole(body: TensorBody) -> "tuple[bytes | Pieces]":
     return (body.chunk(0, body.num_instances),)
 
 
-def read_body(chunk: Buffer) -> TensorBody:
-    """The body whose instances are all in `chunk`, in views of it.  Raises InvalidInputs."""
-    header, contents = read_chunk(chunk)
+def pack(body: TensorBody) -> list[Buffer]:
+    """A header, and the data of each input where they are."""
+    data = [here(one.data) for one in body.inputs]
+    return [write_header(body.header(body.num_instances, data)), *data]
+
+
+def unpack(packed: Sequence[Buffer]) -> TensorBody:
+    """The body of what `pack` gave, in views of it.  Raises InvalidInputs."""
+    header = read_header(packed[0])
     count, inputs = header.num_instances, []
-    for part, content in zip(header.parts, contents, strict=True):
+    for part, content in zip(header.parts, packed[1:], strict=True):
         shape = part.shape if count == 1 else (count, *part.shape)
         kind = BY_NAME[part.datatype]
         inputs.append(InputTensor(part.name, kind, shape, part.form, content, part.content_type))
