@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Mapping
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from mindspore_serving.frontends.disconnect import left
+
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 PING_SECONDS = 15.0
 
@@ -42,7 +44,7 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writing = asyncio.ensure_future(self._write(send))
-        leaving = asyncio.ensure_future(_left(receive))
+        leaving = asyncio.ensure_future(left(receive))
         tasks = (writing, leaving, asyncio.ensure_future(self._fill_silence(send)))
         try:
             await asyncio.wait([writing, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -70,8 +72,3 @@ class EventStream(StreamingResponse):
             await asyncio.sleep(PING_SECONDS)
             if self._is_silent:
                 await send({"type": "http.response.body", "body": self._ping, "more_body": True})
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

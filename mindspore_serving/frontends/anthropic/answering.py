@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -22,6 +21,7 @@ from mindspore_serving.frontends.anthropic.writing import (
 )
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.endpoint import Endpoints, name_ignored
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai.envelope import find_generator
 from mindspore_serving.frontends.openai.errors import naming
@@ -71,8 +71,7 @@ async def count(site: Site, http: Request, body: CountRequest) -> Response:
     )
     with naming("messages", MESSAGES, body):
         found = await while_there(http, model.call(request, Tokenized, terms_of(http)))
-    whole = msgspec.json.encode({"input_tokens": len(found.tokens)})
-    return _reported(Response(whole, media_type="application/json"), body)
+    return _reported(to_json({"input_tokens": len(found.tokens)}), body)
 
 
 def to_request(body: MessagesRequest, model: ServedModel) -> Generate:

@@ -16,6 +16,7 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.cohere.errors import to_response
 from mindspore_serving.frontends.endpoint import Endpoints
 from mindspore_serving.frontends.fields import Int, show
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.scores import best_first, find_scorer, score
 from mindspore_serving.frontends.site import Site
 
@@ -87,8 +88,7 @@ async def rerank(site: Site, http: Request, body: RerankRequest) -> Response:
     version = "2" if http.url.path == V2 else "1"
     meta = {"api_version": {"version": version}, "tokens": {"input_tokens": found.num_tokens}}
     name = f"rerank-{secrets.token_hex(16)}"
-    whole = msgspec.json.encode(Ranking(name, model.name, results, usage, meta))
-    return Response(whole, media_type="application/json")
+    return to_json(Ranking(name, model.name, results, usage, meta))
 
 
 def to_texts(body: RerankRequest) -> list[str]:

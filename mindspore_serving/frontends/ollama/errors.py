@@ -3,6 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai.errors import to_failure
 
 
@@ -14,6 +15,4 @@ def to_body(error: Exception) -> bytes:
 def to_response(error: Exception) -> Response:
     """The answer to a request that ended with `error`, which is being handled."""
     failure = to_failure(error)
-    headers = {"retry-after": failure.retry_after} if failure.retry_after else None
-    body = msgspec.json.encode({"error": failure.text})
-    return Response(body, failure.status, headers, "application/json")
+    return to_json({"error": failure.text}, failure.status, failure.retry_after)

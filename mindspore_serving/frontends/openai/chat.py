@@ -16,12 +16,12 @@ from mindspore_serving.core.llm_messages import (
     Token,
 )
 from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import Generation, ServedModel
 from mindspore_serving.frontends.openai import messages
 from mindspore_serving.frontends.openai.chat_choices import ChatChunks, Choice, Showing
 from mindspore_serving.frontends.openai.envelope import (
     Head,
-    encode,
     find_generator,
     make_head,
     to_usage,
@@ -54,7 +54,7 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
                 chunks.suit_tgi()
             return EventStream(Owned(_stream(generation, chunks), stack.pop_all()))
         whole = await while_there(http, _collect(generation, head, showing))
-    return Response(encode(whole), media_type="application/json")
+    return to_json(whole)
 
 
 def to_request(body: ChatRequest, model: ServedModel) -> Generate:

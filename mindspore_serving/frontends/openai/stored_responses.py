@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute
 from mindspore_serving.errors import InvalidField, NoRoute
 from mindspore_serving.frontends.endpoint import RouteIf
 from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.keys import HOLDER
 from mindspore_serving.frontends.openai.endpoint import route
 from mindspore_serving.frontends.openai.errors import RefusedField
@@ -30,14 +31,14 @@ def routes(store: ResponseStore) -> list[BaseRoute]:
             raise NoRoute(f"there is no route POST {http.url.path}")
         if http.method == "DELETE":
             store.forget(owner_of(http), _name(http))
-            return _respond({"id": _name(http), "object": "response", "deleted": True})
+            return to_json({"id": _name(http), "object": "response", "deleted": True})
         if http.query_params.get("stream") == "true":
             problem = "is true, expected false: a stored response is given as a whole"
             raise InvalidField("stream", problem)
         return Response(found.body, media_type="application/json")
 
     async def items(http: Request) -> Response:
-        return _respond(_page(http, find(store, http).given))
+        return to_json(_page(http, find(store, http).given))
 
     async def cancel(http: Request) -> Response:
         find(store, http)
@@ -126,7 +127,3 @@ def _to_item(http: Request, place: int, raw: bytes) -> Object:
         kind = "output_text" if item["role"] == "assistant" else "input_text"
         item["content"] = [{"type": kind, "text": item["content"]}]
     return {**item, "id": _id_of(http, place, raw)}
-
-
-def _respond(found: Object) -> Response:
-    return Response(msgspec.json.encode(found), media_type="application/json")
