@@ -7,6 +7,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, field, fields
+from functools import partial
 from typing import Any, TypeVar
 
 from mindspore_serving.errors import InvalidInputs
@@ -15,11 +16,17 @@ _Settings = TypeVar("_Settings")
 _Number = TypeVar("_Number", int, float)
 _Kind = type[Any]
 _HIDDEN = "hidden"
+_MARKS = ("per_servable", "is_path")  # of `own` and `path`
 
 
 def option(default: Any, text: str, **arguments: Any) -> Any:
     """A field that is `--name`; `arguments` go to argparse."""
     return field(default=default, metadata={"help": text, **arguments})
+
+
+own = partial(option, per_servable=True)  # a configuration file may have it for each servable
+path = partial(option, is_path=True)  # in a configuration file it is relative to that
+own_path = partial(option, per_servable=True, is_path=True)
 
 
 def hidden(default: Any) -> Any:
@@ -60,9 +67,9 @@ ids = numbers(int, "0,1,2")
 def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
     """One argument of `parser` for each field of `kind`, which is parsed only where it is given."""
     for one in sorted(fields(kind), key=lambda one: one.kw_only is True):  # `Access` is last
-        arguments = dict(one.metadata)
-        if _HIDDEN in arguments:
+        if _HIDDEN in one.metadata:
             continue
+        arguments = {name: value for name, value in one.metadata.items() if name not in _MARKS}
         if one.default is MISSING:
             parser.add_argument(one.name, **arguments)
             continue
