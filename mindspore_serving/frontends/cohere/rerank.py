@@ -15,7 +15,7 @@ from mindspore_serving.core.reading_messages import Score
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.cohere.errors import to_response
 from mindspore_serving.frontends.endpoint import Endpoints
-from mindspore_serving.frontends.fields import Int, show
+from mindspore_serving.frontends.fields import Int, unexpected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.scores import best_first, find_scorer, score
 from mindspore_serving.frontends.site import Site
@@ -98,8 +98,7 @@ def to_texts(body: RerankRequest) -> list[str]:
     if not body.documents:
         raise InvalidField("documents", "is empty, expected at least one")
     if body.top_n is not None and body.top_n < 1:
-        raise InvalidField("top_n", f"is {body.top_n}, expected an integer over 0")
+        raise unexpected("top_n", body.top_n, "an integer over 0")
     if body.rank_fields not in (None, ["text"]):
-        problem = f"is {show(body.rank_fields)}, expected text alone: it is what is judged"
-        raise InvalidField("rank_fields", problem)
+        raise unexpected("rank_fields", body.rank_fields, "text alone: it is what is judged")
     return [one if isinstance(one, str) else one.text for one in body.documents]

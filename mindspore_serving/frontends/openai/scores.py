@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Score, Side
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Fields, Int
+from mindspore_serving.frontends.fields import Fields, Int, unexpected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.errors import naming
@@ -126,8 +126,9 @@ def _listed(name: str, given: Texts) -> list[str]:
 def _to_side(given: int | None) -> Side:
     """vLLM's -1 is as much as the model takes."""
     if given not in (None, -1):
-        problem = f"is {given}, expected -1, which cuts texts where the model's context ends"
-        raise InvalidField("truncate_prompt_tokens", problem)
+        raise unexpected(
+            "truncate_prompt_tokens", given, "-1, which cuts texts where the model's context ends"
+        )
     return "" if given is None else "right"
 
 

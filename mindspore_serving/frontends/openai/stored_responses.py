@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.errors import InvalidField, NoRoute
 from mindspore_serving.frontends.endpoint import RouteIf
-from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.fields import show, unexpected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.keys import HOLDER
 from mindspore_serving.frontends.openai.endpoint import route
@@ -98,15 +98,15 @@ def _page(http: Request, given: Sequence[bytes]) -> Object:
     """Those that the query asks for, the newest first unless `order` is asc; no others are read."""
     order, after = http.query_params.get("order", "desc"), http.query_params.get("after")
     if order not in ("asc", "desc"):
-        raise InvalidField("order", f"is {show(order)}, expected asc or desc")
+        raise unexpected("order", order, "asc or desc")
     limit = http.query_params.get("limit", str(DEFAULT_ITEMS))
     if not (limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= MOST_ITEMS):
-        raise InvalidField("limit", f"is {show(limit)}, expected 1 to {MOST_ITEMS}")
+        raise unexpected("limit", limit, f"1 to {MOST_ITEMS}")
     items = [*enumerate(given)] if order == "asc" else [*enumerate(given)][::-1]
     if after is not None:
         names = [_id_of(http, *item) for item in items]
         if after not in names:
-            raise InvalidField("after", f"is {show(after)}, expected the id of an item")
+            raise unexpected("after", after, "the id of an item")
         items = items[names.index(after) + 1 :]
     shown = [_to_item(http, *item) for item in items[: int(limit)]]
     ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {}
