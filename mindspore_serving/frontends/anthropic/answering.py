@@ -9,16 +9,11 @@ from starlette.routing import BaseRoute
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate, Tokenize, Tokenized
 from mindspore_serving.frontends.anthropic.conversation import find_ignored, to_messages
-from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_failure
+from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_event, to_failure
 from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
 from mindspore_serving.frontends.anthropic.tools import read_tools
-from mindspore_serving.frontends.anthropic.writing import (
-    PING,
-    Writing,
-    stream_message,
-    write_whole,
-)
+from mindspore_serving.frontends.anthropic.writing import PING, Writing, write_whole
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.endpoint import Endpoints, name_ignored
 from mindspore_serving.frontends.json_answer import to_json
@@ -52,8 +47,8 @@ async def answer(site: Site, http: Request, body: MessagesRequest) -> Response:
             started = await while_there(http, generation.begin())
         writing = Writing(model.name, request.params, started.num_prompt_tokens)
         if body.stream:
-            events = Owned(stream_message(generation, writing), stack.pop_all())
-            return _reported(EventStream(events, ping=PING), body)
+            events = generation.written(writing.begin(), writing.write, to_event)
+            return _reported(EventStream(Owned(events, stack.pop_all()), ping=PING), body)
         whole = await while_there(http, write_whole(generation, writing))
     return _reported(Response(whole, media_type="application/json"), body)
 

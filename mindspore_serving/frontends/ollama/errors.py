@@ -7,9 +7,9 @@ from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai.errors import to_failure
 
 
-def to_body(error: Exception) -> bytes:
-    """What says that a request ended with `error`, which is being handled; also in a stream."""
-    return msgspec.json.encode({"error": to_failure(error).text})
+def to_line(error: Exception) -> bytes:
+    """The end of a stream that has begun, because of `error`, which is being handled."""
+    return msgspec.json.encode({"error": to_failure(error).text}) + b"\n"
 
 
 def to_response(error: Exception) -> Response:

@@ -92,6 +92,11 @@ def to_failure(error: Exception) -> Failure:
     return Failure(status.of(error.code).http, str(error), kind, param, reason, again)
 
 
+def to_event(error: Exception) -> bytes:
+    """The end of a stream that has begun."""
+    return to_failure(error).to_event()
+
+
 def _of_refused(refused: Refused) -> Failure:
     if refused.reason == "overloaded":
         again = status.seconds_of(refused.retry_after)
