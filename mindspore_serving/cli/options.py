@@ -73,21 +73,27 @@ def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
         if one.default is MISSING:
             parser.add_argument(one.name, **arguments)
             continue
-        if one.default not in (None, False, (), "") and "(default:" not in arguments["help"]:
-            shown = one.default
-            if isinstance(shown, tuple):
-                shown = ",".join(map(str, shown))
-            arguments["help"] += f" (default: {shown})"
-        if one.default is True:
-            arguments["action"] = argparse.BooleanOptionalAction
-        elif isinstance(one.default, bool):
-            arguments["action"] = "store_true"
-        elif isinstance(one.default, int | float):
-            arguments["type"] = type(one.default)
+        arguments["help"] = _with_default(arguments["help"], one.default)
+        arguments |= _parsing(one.default)
         if "action" not in arguments and "choices" not in arguments:
             arguments.setdefault("metavar", _metavar(one.name, one.default))
         flag = _flag(one.name)
         parser.add_argument(flag, dest=one.name, default=argparse.SUPPRESS, **arguments)
+
+
+def _with_default(text: str, default: Any) -> str:
+    """The help of an option, which says its default unless that is to have none."""
+    if default in (None, False, (), "") or "(default:" in text:
+        return text
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"{text} (default: {shown})"
+
+
+def _parsing(default: Any) -> dict[str, Any]:
+    """How an option with this default is parsed, where that follows from it."""
+    if isinstance(default, bool):
+        return {"action": argparse.BooleanOptionalAction if default else "store_true"}
+    return {"type": type(default)} if isinstance(default, int | float) else {}
 
 
 def to_settings(kind: type[_Settings], arguments: argparse.Namespace) -> _Settings:

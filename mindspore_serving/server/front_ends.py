@@ -64,13 +64,12 @@ class FrontEndOptions:
         api_keys: ApiKeys,
         limits: ServerLimits | None,
         *,
-        may: tuple[bool, bool],
+        allow_loading: bool,
+        client_shared_memory: bool,
         front_ends: int,
         grpc_library: str = GRPC_LIBRARIES[0],
     ) -> "FrontEndOptions":
-        """Clients `may` load servables, and name shared memory.
-
-        Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
+        """Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
         file of keys."""
         check.check_str("address", address)
         check.check_int("max_msg_mb_size", max_msg_mb_size, 1, 512)
@@ -93,7 +92,8 @@ class FrontEndOptions:
             ssl_config,
             to_keys(api_keys),
             limits,
-            *may,
+            allow_loading,
+            client_shared_memory,
             front_ends,
             grpc_library,
         )
