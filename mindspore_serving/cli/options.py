@@ -97,7 +97,6 @@ def _parsing(default: Any) -> dict[str, Any]:
 
 
 def to_settings(kind: type[_Settings], arguments: argparse.Namespace) -> _Settings:
-    """The parsed `arguments` as a `kind`."""
     return kind(**given(kind, arguments))
 
 

@@ -28,7 +28,6 @@ class Endpoints:
     to_response: Callable[[Exception], Response]
 
     def get(self, path: str, answer: Answer) -> Route:
-        """A route for GET."""
         return self.route(path, ["GET"], answer)
 
     def post_raw(self, path: str, answer: Answer) -> Route:

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
 from mindspore_serving.frontends.anthropic.errors import to_limit
-from mindspore_serving.frontends.cohere.errors import to_response as to_cohere
+from mindspore_serving.frontends.cohere.rerank import to_response as to_cohere
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.llm_serving.routes import to_response as to_llm_serving
 from mindspore_serving.frontends.ollama.errors import to_response as to_ollama

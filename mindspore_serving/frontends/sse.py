@@ -16,7 +16,6 @@ PING_SECONDS = 15.0
 
 
 def event(data: bytes, name: bytes = b"") -> bytes:
-    """The bytes of one event."""
     if name:
         return b"event: %b\ndata: %b\n\n" % (name, data)
     return b"data: %b\n\n" % data

@@ -13,15 +13,23 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Score
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.cohere.errors import to_response
 from mindspore_serving.frontends.endpoint import Endpoints
 from mindspore_serving.frontends.fields import Int, unexpected
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.scores import best_first, find_scorer, score
 from mindspore_serving.frontends.site import Site
 
 V2, V1 = "/v2/rerank", "/v1/rerank"
 IGNORED = ("max_tokens_per_doc", "max_chunks_per_doc", "priority", "user")
+
+
+def to_response(error: Exception) -> Response:
+    """An error as Cohere's clients read it: an object with a message, and the status that names the
+    exception."""
+    failure = to_failure(error)
+    return to_json({"message": failure.text}, failure.status, failure.retry_after)
+
 
 _post = Endpoints(to_response).post
 
