@@ -108,8 +108,7 @@ class LanguageStage:
 
 @dataclass(slots=True)
 class _JobGeneration:
-    """What the engine makes of one job, until the last events or `cancel`; among the generations
-    of the job's item that long.  On the thread of `queue`, but for `post`."""
+    """What the engine makes of one job, until its end; on the thread of `queue`, but for `post`."""
 
     engine: AnyEngine
     queue: JobQueue

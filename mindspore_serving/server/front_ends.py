@@ -64,12 +64,13 @@ class FrontEndOptions:
         api_keys: ApiKeys,
         limits: ServerLimits | None,
         *,
-        allow_loading: bool,
-        client_shared_memory: bool,
+        may: tuple[bool, bool],
         front_ends: int,
         grpc_library: str = GRPC_LIBRARIES[0],
     ) -> "FrontEndOptions":
-        """Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
+        """Clients `may` load servables, and name shared memory.
+
+        Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
         file of keys."""
         check.check_str("address", address)
         check.check_int("max_msg_mb_size", max_msg_mb_size, 1, 512)
@@ -92,8 +93,7 @@ class FrontEndOptions:
             ssl_config,
             to_keys(api_keys),
             limits,
-            allow_loading,
-            client_shared_memory,
+            *may,
             front_ends,
             grpc_library,
         )

@@ -142,14 +142,10 @@ def start_grpc_server(
             stopped; or a gRPC server runs already.
     """
     with all_or_nothing():
+        arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(
-            address,
-            max_msg_mb_size,
-            ssl_config,
-            api_keys,
-            limits,
-            allow_loading=allow_loading,
-            client_shared_memory=client_shared_memory,
+            *arguments,
+            may=(allow_loading, client_shared_memory),
             front_ends=front_ends,
             grpc_library=grpc_library,
         )
@@ -206,28 +202,15 @@ def start_restful_server(
             stopped; or a RESTful server runs already.
     """
     with all_or_nothing():
+        arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(
-            address,
-            max_msg_mb_size,
-            ssl_config,
-            api_keys,
-            limits,
-            allow_loading=allow_loading,
-            client_shared_memory=client_shared_memory,
-            front_ends=front_ends,
+            *arguments, may=(allow_loading, client_shared_memory), front_ends=front_ends
         )
+        names = to_names("allowed_hosts", allowed_hosts), to_names("allow_origins", allow_origins)
         content = language_limits or LanguageLimits()
-        http = HttpOptions(
-            use_status_codes=use_status_codes,
-            llm_serving_form=llm_serving_form,
-            allowed_hosts=to_names("allowed_hosts", allowed_hosts),
-            allow_origins=to_names("allow_origins", allow_origins),
-            language=LanguageRules(
-                max_n, allow_priority, options.limits, content, allow_chat_template
-            ),
-            vllm_metrics=vllm_metrics,
-            lora_directories=to_directories(lora_directories),
-        )
+        rules = LanguageRules(max_n, allow_priority, options.limits, content, allow_chat_template)
+        loras = to_directories(lora_directories)
+        http = HttpOptions(use_status_codes, llm_serving_form, *names, rules, vllm_metrics, loras)
         run_on_server(lambda serving: serving.start_http(options, http))
     say(f"Serving RESTful server start success, listening on {address}")
 
