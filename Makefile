@@ -16,6 +16,8 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
+# Tests start a thousand processes: without it, each compiles again all of the package it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV   ?= .venv

@@ -93,9 +93,9 @@ def start(names: list[str]) -> None:
         else server.ServableStartConfig(str(HERE / name), name, device_ids=devices.get(name, 0))
         for name in names
     ]
-    server.start_servables(configs)
-    server.start_grpc_server(GRPC)
+    server.start_grpc_server(GRPC)  # first, as a port in use is then told at once
     server.start_restful_server(HTTP)
+    server.start_servables(configs)
     print(f"ready after {time.monotonic() - began:.1f} s: gRPC on {GRPC}, REST on http://{HTTP}")
 
 

@@ -81,18 +81,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.get_closest_marker(marker) and find_spec(library) is None:
             pytest.skip(f"{library} is not installed")
     if item.get_closest_marker("mindspore") and "PYTEST_XDIST_WORKER" in os.environ:
-        compute_on_one_thread()
+        compute_in_one_thread()
     if item.get_closest_marker("gpu") and not Path("/dev/nvidia0").exists():
         pytest.skip("no NVIDIA GPU")
 
 
 @cache
-def compute_on_one_thread() -> None:
+def compute_in_one_thread() -> None:
     """MindSpore, in this process: its threads spin, so beside other processes an operation of tiny
-    models waits for a core that another one has, ten times as long as it computes."""
+    models waits for a core that another one has, ten times as long as it computes.
+
+    Those that operations are queued for run unless it is told so before its first operation, and
+    spin for six times what is computed; where language models open, it may be too late."""
     import mindspore
 
     mindspore.device_context.cpu.op_tuning.threads_num(1)
+    mindspore.set_device("CPU")
+    mindspore.runtime.launch_blocking()
 
 
 def pytest_runtest_teardown() -> None:

@@ -44,6 +44,12 @@ class ServerLimits:
         "counts as the largest; else RESOURCE_EXHAUSTED",
         at_least=1 << 20,
     )
+    max_unsent_memory: int = param(
+        2 << 30,
+        "HTTP: answers that clients have not taken, together; where there are more, those are cut "
+        "off that wait for longest, and the last one never",
+        at_least=1 << 20,
+    )
     head_timeout: float = param(
         30.0, "HTTP: a head, from its first byte to its last; else 408", over=0.0
     )

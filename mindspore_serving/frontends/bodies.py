@@ -31,10 +31,15 @@ async def read_json(request: Request, most: int, limits: LanguageLimits) -> byte
     """All of the body of a request to a language model, which can be decoded on the event loop: in
     some 10 ms at most.  Raises what `read_body` raises, and InvalidField for too many values."""
     body = await read_body(request, min(most, limits.max_body))
+    await check_values(body, limits)
+    return body
+
+
+async def check_values(body: bytes, limits: LanguageLimits) -> None:
+    """Raises InvalidField for too many values in JSON that is to be decoded."""
     if len(body) > SMALL:
         allowed = Shape(limits.max_values, limits.max_objects)
         await on_thread("bodies", check_shape, body, allowed)
-    return body
 
 
 def too_large(most: int) -> TooLarge:

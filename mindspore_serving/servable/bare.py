@@ -17,9 +17,9 @@ def versions(root: str) -> list[int]:
     """The version directories of `root`, ascending: numbers from 1, without leading zeros."""
     if not os.path.isdir(root):
         return []
-    names = [entry.name for entry in os.scandir(root) if entry.is_dir()]
-    digits = [name for name in names if name.isascii() and name.isdigit()]
-    return sorted(int(name) for name in digits if not name.startswith("0"))
+    names = [name for name in os.listdir(root) if name.isascii() and name.isdigit()]
+    found = [name for name in names if os.path.isdir(os.path.join(root, name))]
+    return sorted(int(name) for name in found if not name.startswith("0"))
 
 
 def file_alias(directory: str, name: str) -> str:

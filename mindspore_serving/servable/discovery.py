@@ -32,6 +32,13 @@ def discover(path: str, *, allow_pickle: bool = False) -> Found:
     if not os.path.exists(path):
         near = errors.did_you_mean(os.path.basename(path), _names(os.path.dirname(path)))
         raise StartError(f"There is no file or directory '{path}'{near}")
+    try:
+        return _discover(path, allow_pickle=allow_pickle)
+    except OSError as error:
+        raise StartError(f"'{path}' cannot be read: {error}") from None
+
+
+def _discover(path: str, *, allow_pickle: bool) -> Found:
     is_one = is_servable(path, allow_pickle=allow_pickle)
     holds_models = os.path.isdir(path) and (not is_one or _has_files_beside(path))
     found = _inside(path, allow_pickle=allow_pickle) if holds_models else Found([], [])
@@ -55,10 +62,13 @@ def _inside(directory: str, *, allow_pickle: bool) -> Found:
         path = os.path.join(directory, name)
         if not os.path.isdir(path):
             continue
-        if not is_servable(path, allow_pickle=allow_pickle):
-            found.refused.append(f"{name}: {bare.why_not(path, allow_pickle=allow_pickle)}")
-        else:
-            _add(found, directory, name)
+        try:
+            if is_servable(path, allow_pickle=allow_pickle):
+                _add(found, directory, name)
+            else:
+                found.refused.append(f"{name}: {bare.why_not(path, allow_pickle=allow_pickle)}")
+        except OSError as error:
+            found.refused.append(f"{name} cannot be read: {error}")
     for file in find_models(directory, allow_pickle=allow_pickle):
         if "/" not in file.name:
             found.refused.append(f"{file.name} {file.why_not or _BESIDE}")

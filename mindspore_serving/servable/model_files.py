@@ -78,16 +78,17 @@ def find_models(directory: str, *, allow_pickle: bool = False) -> list[ModelFile
     A TensorFlow SavedModel is its file saved_model.pb, in `directory` or in one directory below.
     """
     found = []
-    for entry in sorted(os.scandir(directory), key=lambda one: one.name):
-        if entry.name.startswith("."):
+    for name in sorted(os.listdir(directory)):
+        if name.startswith("."):
             continue
-        if entry.name == SAVED_MODEL:
+        if name == SAVED_MODEL:
             return [ModelFile(SAVED_MODEL, "openvino")]  # what lies beside it belongs to it
-        if entry.is_file():
-            file = recognize(entry.path, allow_pickle=allow_pickle)
+        path = os.path.join(directory, name)
+        if os.path.isfile(path):
+            file = recognize(path, allow_pickle=allow_pickle)
             found += [file] if file is not None else []
-        elif os.path.isfile(os.path.join(entry.path, SAVED_MODEL)):
-            found.append(ModelFile(f"{entry.name}/{SAVED_MODEL}", "openvino"))
+        elif os.path.isfile(os.path.join(path, SAVED_MODEL)):
+            found.append(ModelFile(f"{name}/{SAVED_MODEL}", "openvino"))
     return found
 
 

@@ -89,9 +89,10 @@ def is_language_model(path: str) -> bool:
         return False
     try:
         with open(config, encoding="utf-8") as file:
-            return "architectures" in json.load(file)
-    except (OSError, ValueError):
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError):
         return False
+    return isinstance(found, dict) and "architectures" in found
 
 
 def is_upstream(llm_options: Mapping[str, Any]) -> bool:

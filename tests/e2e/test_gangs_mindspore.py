@@ -1,5 +1,6 @@
 """Agents whose MindIR files have collective operators, on a CPU."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -44,13 +45,20 @@ init()
 FILES = ["rank0.mindir", "rank1.mindir"]
 
 
-@pytest.fixture
-def gang(tmp_path: Path):
-    made = GangScripts(tmp_path, spec="1, with_batch_dim=False")
-    np.save(tmp_path / "weight.npy", np.random.default_rng(1).standard_normal((6, 2), np.float32))
-    made.write("export.py", EXPORT)
-    done = run([sys.executable, "export.py"], tmp_path)
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("exported")
+    np.save(directory / "weight.npy", np.random.default_rng(1).standard_normal((6, 2), np.float32))
+    (directory / "export.py").write_text(EXPORT)
+    done = run([sys.executable, "export.py"], directory)
     assert done.returncode == 0, done.stderr
+    return directory
+
+
+@pytest.fixture
+def gang(exported: Path, tmp_path: Path):
+    made = GangScripts(tmp_path, spec="1, with_batch_dim=False")
+    shutil.copytree(exported, tmp_path, dirs_exist_ok=True)
     yield made
     made.close()
 

@@ -1,5 +1,7 @@
 """Large bodies: they are received where they stay, past the parser, and nothing else changes."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,6 +31,7 @@ class Roomy(Infer):
 
     def to_request(self, body):
         assert isinstance(body, memoryview)
+        self._parsed = body  # as a request of protocol v2, whose tensors are views
         return Request("s", "m", 0, "ms_json", body)
 
     answer, refuse, target = Predict.answer, Predict.refuse, Predict.target
@@ -106,6 +109,43 @@ def test_a_client_that_leaves_in_the_middle_of_a_large_body_gives_its_memory_bac
         client.stream.close()
         eventually(lambda: web.held == 0)
         assert not web.inference.asked
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """What is in a circle stays."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_the_memory_of_a_body_is_used_again_once_it_is_answered(
+    background, uncollected, monkeypatch
+):
+    made = []
+
+    def make(memory, real=body_pool._Block):
+        made.append(real(memory))
+        return made[-1]
+
+    monkeypatch.setattr(body_pool, "_Block", make)
+    with serving(background) as web:
+        for _ in range(3):  # connections that stay
+            assert is_answered(web.connect().send(REQUEST))
+            web.inference.calls.clear()  # which hold their requests
+        assert len(web.server.shared.connections) == 3
+        assert len(made) == 1
+
+
+def test_nothing_of_a_connection_stays_when_it_is_lost(background, uncollected):
+    with serving(background) as web:
+        client = web.connect().send(REQUEST)
+        assert is_answered(client)
+        (connection,) = web.server.shared.connections
+        parser = weakref.ref(connection._parser)
+        del connection
+        client.stream.close()
+        eventually(lambda: parser() is None)
 
 
 def test_large_bodies_that_take_all_memory_are_refused_and_their_rest_is_no_request(background):

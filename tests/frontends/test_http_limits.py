@@ -96,6 +96,26 @@ def test_bodies_that_take_all_memory_are_refused_with_429_until_others_are_answe
         assert web.connect().send(whole).read()[0] == 200
 
 
+def test_of_answers_that_clients_do_not_take_the_oldest_are_cut_off(background):
+    size = 32 * MEGABYTE
+    route = Route("/large", lambda _: Response(bytes(size)))
+    with serving(background, routes=[route], max_unsent_memory=40 * MEGABYTE) as web:
+        web.connect().send(GET).read()  # its connection waits for the next request
+        streams = []
+        for _ in range(3):
+            stream = socket.create_connection(("127.0.0.1", web.port), PATIENCE)
+            stream.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert stream.recv(15) == b"HTTP/1.1 200 OK"
+            streams.append(stream)
+        eventually(lambda: len(web.server.shared.connections) == 2)
+        received = 0
+        while received < size:
+            received += len(part := streams[-1].recv(MEGABYTE))
+            assert part, "the newest answer is cut off as well"
+        for stream in streams:
+            stream.close()
+
+
 @pytest.mark.parametrize("path", [b"/model/add:m", b"/my-model/add:m"])
 def test_a_client_that_leaves_gives_the_memory_of_its_body_back(background, path):
     with serving(background, max_body=MEGABYTE) as web:

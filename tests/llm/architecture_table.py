@@ -23,6 +23,8 @@ OTHERS = {
     "internlm3-biased": "InternLM3ForCausalLM",
     "baichuan2-7b": "BaichuanForCausalLM",
     "baichuan2-13b": "BaichuanForCausalLM",
+    "chatglm2-32k": "ChatGLMForConditionalGeneration",
+    "chatglm3-32k": "ChatGLMModel",
 }
 # The text parts of models with pictures: test_layouts compares descriptions and names of tensors.
 TEXT_PARTS = {

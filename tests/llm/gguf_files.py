@@ -55,11 +55,13 @@ def write_model(
     kind: str = "F32",
     extra: Mapping[str, Any] | None = None,
     tied: bool = False,
+    packed: bool = False,
     tensors: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
     """A tiny random model of llama.cpp's architecture `family`, its matrices of type `kind`.
 
-    `extra` are further keys, or other values of some; `tensors` further tensors.
+    `extra` are further keys, or other values of some; `tensors` further tensors.  With `packed`
+    queries, keys and values are one tensor.
     """
     writer = GGUFWriter(path, family)
     writer.add_block_count(LAYERS)
@@ -80,14 +82,14 @@ def write_model(
     for name, values in (tensors or {}).items():
         add_tensor(writer, name, values)
     rng = np.random.default_rng(0)
-    for name, shape in shapes(family, tied=tied).items():
+    for name, shape in shapes(family, tied=tied, packed=packed).items():
         scale = 0.3 if len(shape) > 1 else 0.1
         values = rng.normal(0, scale, shape).astype(np.float32) + np.float32(len(shape) == 1)
         add_tensor(writer, name, values, kind if _is_quantised(name, shape) else "F32")
     return finish(writer)
 
 
-def shapes(family: str, *, tied: bool = False) -> dict[str, tuple[int, ...]]:
+def shapes(family: str, *, tied: bool = False, packed: bool = False) -> dict[str, tuple[int, ...]]:
     """The tensors of a tiny model by llama.cpp's names."""
     queries, keys = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     found: dict[str, tuple[int, ...]] = {
@@ -107,19 +109,17 @@ def shapes(family: str, *, tied: bool = False) -> dict[str, tuple[int, ...]]:
         "ffn_up.weight": (INNER, HIDDEN),
         "ffn_down.weight": (HIDDEN, INNER),
     }
-    if family == "qwen2":
+    if family in ("qwen2", "chatglm"):
         layer |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
     if family in ("qwen3", "gemma3", "qwen3moe"):
         layer |= {"attn_q_norm.weight": (HEAD_DIM,), "attn_k_norm.weight": (HEAD_DIM,)}
     if family.startswith("gemma"):
         layer |= {"post_attention_norm.weight": (HIDDEN,), "post_ffw_norm.weight": (HIDDEN,)}
-    if family == "phi3":
-        for name in ("attn_q", "attn_k", "attn_v", "ffn_gate"):
-            del layer[f"{name}.weight"]
-        layer |= {
-            "attn_qkv.weight": (queries + 2 * keys, HIDDEN),
-            "ffn_up.weight": (2 * INNER, HIDDEN),
-        }
+    if family in ("phi3", "chatglm"):
+        del layer["ffn_gate.weight"]
+        layer["ffn_up.weight"] = (2 * INNER, HIDDEN)
+    if family == "phi3" or packed:
+        _pack(layer, queries + 2 * keys)
     if family == "qwen3moe":
         for name in ("ffn_gate", "ffn_up", "ffn_down"):
             outputs, inputs = layer.pop(f"{name}.weight")
@@ -128,6 +128,14 @@ def shapes(family: str, *, tied: bool = False) -> dict[str, tuple[int, ...]]:
     for index in range(LAYERS):
         found |= {f"blk.{index}.{name}": shape for name, shape in layer.items()}
     return found
+
+
+def _pack(layer: dict[str, tuple[int, ...]], rows: int) -> None:
+    """Make one tensor of queries, keys and values."""
+    for kind in ("weight", "bias"):
+        parts = [layer.pop(f"attn_{part}.{kind}", None) for part in "qkv"]
+        if parts[0]:
+            layer[f"attn_qkv.{kind}"] = (rows, *parts[0][1:])
 
 
 def _is_quantised(name: str, shape: tuple[int, ...]) -> bool:

@@ -1,6 +1,7 @@
 """Reference implementations of published architectures that transformers does not have: InternLM,
 InternLM2, Baichuan2 7B and 13B.  Plain torch over whole sequences, no cache, float32.  InternLM3 is
-the Llama of transformers, whose biases have other names in its configuration.
+the Llama of transformers, whose biases have other names in its configuration, ChatGLM its Glm
+(`chatglm_files`).
 
 Written from the published architectures: InternLM is Llama with biases on the attention's four
 projections; InternLM2 packs q, k and v per key-value head; Baichuan packs them one after another,
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 import transformers
 from torch.nn import functional as F
+
+from tests.llm import chatglm_files
 
 Config = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -247,6 +250,15 @@ DESCRIPTIONS: dict[str, Callable[[Config], Description]] = {
     "internlm3-biased": partial(_describe_internlm3, qkv_bias=False, bias=True),
     "baichuan2-7b": _describe_baichuan_7b,
     "baichuan2-13b": _describe_baichuan_13b,
+    "chatglm2-32k": partial(
+        chatglm_files.described,
+        architecture="ChatGLMForConditionalGeneration",
+        rope_ratio=4,
+        _name_or_path="THUDM/chatglm2-6b-32k",
+    ),
+    "chatglm3-32k": partial(
+        chatglm_files.described, rope_ratio=50, _name_or_path="THUDM/chatglm3-6b-32k"
+    ),
 }
 PUBLISHED: dict[str, Callable[[Config, Tensors, torch.Tensor], torch.Tensor]] = {
     "internlm": internlm,
@@ -255,4 +267,6 @@ PUBLISHED: dict[str, Callable[[Config, Tensors, torch.Tensor], torch.Tensor]] = 
     "internlm3-biased": internlm3,
     "baichuan2-7b": baichuan,
     "baichuan2-13b": baichuan,
+    "chatglm2-32k": chatglm_files.logits,
+    "chatglm3-32k": chatglm_files.logits,
 }

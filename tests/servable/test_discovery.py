@@ -1,5 +1,6 @@
 """What is found at a path, by its content, and what is said of the rest."""
 
+import errno
 import os
 
 import pytest
@@ -197,6 +198,46 @@ def test_discover_finds_the_servables_of_a_directory(make_servable, tmp_path):
     (text,) = found.refused
     assert text.startswith("c: ")
     assert text.endswith("it has weights.bin")
+
+
+def test_links_that_go_in_circles_keep_no_servable_down(make_servable, tmp_path):
+    make_servable("good").add("1/model.onnx")
+    (tmp_path / "good" / "2").symlink_to("2")
+    (tmp_path / "good" / "1" / "other.onnx").symlink_to("other.onnx")
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "self").symlink_to(".")
+    found = discover(str(tmp_path))
+    assert found.places == of(tmp_path, "good")
+    assert [text.partition(":")[0] for text in found.refused] == ["self"]
+    assert repository.versions(str(tmp_path), "good") == [1]
+
+
+def test_a_directory_that_cannot_be_read_keeps_no_other_down(make_servable, tmp_path, monkeypatch):
+    for name in ("closed", "good"):
+        make_servable(name).add("1/model.onnx")
+
+    def list_some(path, real=os.listdir):
+        if "closed" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", list_some)  # root may read all
+    found = discover(str(tmp_path))
+    assert found.places == of(tmp_path, "good")
+    (text,) = found.refused
+    assert text.startswith("closed cannot be read: [Errno 13] Permission denied")
+    with pytest.raises(StartError, match=r"closed' cannot be read: .* Permission denied"):
+        discover(str(tmp_path / "closed"))
+
+
+@pytest.mark.parametrize("text", ["5", "null", '"architectures"', "[" * 100_000])
+def test_a_config_that_is_no_object_is_no_language_models(make_servable, tmp_path, text):
+    make_servable("good").add("1/model.onnx")
+    make_servable("odd").add("config.json")
+    (tmp_path / "odd" / "config.json").write_text(text)
+    found = discover(str(tmp_path))
+    assert found.places == of(tmp_path, "good")
+    assert [text.partition(":")[0] for text in found.refused] == ["odd"]
 
 
 def test_discover_names_model_files_beside_directories_of_servables(make_servable, tmp_path):

@@ -16,6 +16,7 @@ from mindspore_serving.frontends.http.exchange import Exchange, Output, Refused
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
+from mindspore_serving.frontends.http.unsent import UnsentAnswers
 from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.spans import end_http
 
@@ -32,6 +33,7 @@ class Shared:
     open_exchange: Callable[[Head, Output], Exchange]
     memory: BodyMemory
     responses: Responses
+    unsent: UnsentAnswers
     connections: "set[Connection]" = field(default_factory=set)
     is_stopping: bool = False
     pool: BodyPool = field(default_factory=BodyPool)
@@ -73,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.connections.discard(self)
+        self._shared.unsent.discard(self)
         self._on_closed()
         for exchange in self._exchanges:
             exchange.disconnect()
@@ -82,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exchanges.clear()
         self._is_discarding = True
         self.flow.empty()
+        self._parser.close()
         del self._parser  # it refers to this connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -102,9 +106,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.flow.fill()
+        self._shared.unsent.add(self)
 
     def resume_writing(self) -> None:
         self.flow.empty()
+        self._shared.unsent.discard(self)
         if self._exchanges:
             self._exchanges[0].resume()
 

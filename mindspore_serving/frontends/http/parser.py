@@ -34,6 +34,13 @@ class RequestParser:
         self.room: memoryview | None = None
         self._num_left = 0  # bytes of such a body
 
+    def close(self) -> None:
+        """Nothing follows.  The parser of httptools refers to this one, so both, and the last
+        exchange, would wait for the garbage collector."""
+        self.room = None
+        vars(self).pop("_exchange", None)
+        del self._parser
+
     @property
     def unread_head(self) -> object | None:
         """Between two requests: None, or an object that stays the same while the same head is

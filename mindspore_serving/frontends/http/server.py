@@ -14,6 +14,7 @@ from mindspore_serving.frontends.http.exchange import Exchange, Output
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.listener import Connecting, Listener
 from mindspore_serving.frontends.http.predict import FastPath
+from mindspore_serving.frontends.http.unsent import UnsentAnswers
 from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.spans import begin_http
 from mindspore_serving.tls import Tls, to_context
@@ -44,8 +45,9 @@ class HttpServer:
         self._tracer = tracer
         limits = limits or ServerLimits()
         memory = BodyMemory(limits.max_body_memory)
+        unsent = UnsentAnswers(limits.max_unsent_memory)
         self.shared = Shared(
-            limits, path.rest.max_body, self._open, memory, responses or Responses()
+            limits, path.rest.max_body, self._open, memory, responses or Responses(), unsent
         )
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -112,6 +114,7 @@ class HttpServer:
             await asyncio.sleep(period)
             self.shared.pool.trim()
             self.end_late_connections(loop.time())
+            self.shared.unsent.end_oldest()
 
     def end_late_connections(self, now: float) -> None:
         """End those whose clients send or read too slowly; `now` is the loop's time."""

@@ -118,7 +118,7 @@ def _add_message(messages: Messages, place: str, item: MessageItem) -> None:
     if item.role == "assistant":
         is_done = messages.has_text or messages.has_calls
         messages.assistant(place, is_done=is_done).content = item.content
-    elif item.role in _FIRST and [message.role for message in messages.found] == ["system"]:
+    elif item.role in _FIRST and len(messages.found) == 1 and messages.found[0].role == "system":
         # Instructions and a system message: most templates know one, at the beginning.
         first = messages.found[0]
         first.content = _parts(first.content)

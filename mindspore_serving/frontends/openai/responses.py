@@ -77,7 +77,7 @@ async def answer(
     """The answer to a conversation: one object, or a stream of events."""
     model = find_generator(site.models, body.model)
     RESPONSES.refuse(body)
-    before = _before(site, http, body, store)
+    before = await conversation_before(store, http, body.previous_response_id, site)
     messages = to_messages(body.input, body.instructions, before)
     writing = Writing(_filled(body, model), model.name)
 
@@ -107,7 +107,8 @@ async def count(site: Site, http: Request, body: ResponseRequest, store: Respons
     """How many tokens the input of a response has."""
     model = find_generator(site.models, body.model)
     RESPONSES.refuse(body)
-    messages = to_messages(body.input, body.instructions, _before(site, http, body, store))
+    before = await conversation_before(store, http, body.previous_response_id, site)
+    messages = to_messages(body.input, body.instructions, before)
     chat_body = _to_chat(body, messages, model.card)
     try:
         wanted = chat.to_request(chat_body, model)
@@ -123,14 +124,6 @@ async def count(site: Site, http: Request, body: ResponseRequest, store: Respons
         raise _renamed(error, messages) from None
     whole = {"object": "response.input_tokens", "input_tokens": len(found.tokens)}
     return to_json(whole)
-
-
-def _before(
-    site: Site, http: Request, body: ResponseRequest, store: ResponseStore
-) -> tuple[bytes, ...]:
-    """What was said before the input."""
-    most = min(site.max_body, site.models.limits.max_body)
-    return conversation_before(store, http, body.previous_response_id, most)
 
 
 def _filled(body: ResponseRequest, model: ServedModel) -> ResponseRequest:
@@ -149,7 +142,9 @@ def _to_chat(body: ResponseRequest, messages: Messages, card: ModelCard) -> Chat
 
 def _renamed(error: InvalidField, messages: Messages) -> InvalidField:
     """`error` about a field of a chat, with the name that the field has here."""
-    name = PLACE.sub(lambda found: messages.places[int(found.group(1) or 0)], error.field)
+    name = PLACE.sub(
+        lambda found: messages.places[int(found[1])] if found[1] else "input", error.field
+    )
     for chats, ours in NAMES:
         name = name.replace(chats, ours)
     return error.renamed(name) if error.field else error

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mindspore_serving.errors import InvalidField, NoRoute
+from mindspore_serving.frontends.bodies import check_values
 from mindspore_serving.frontends.endpoint import RouteIf
 from mindspore_serving.frontends.fields import show, unexpected
 from mindspore_serving.frontends.json_answer import to_json
@@ -16,6 +17,7 @@ from mindspore_serving.frontends.keys import HOLDER
 from mindspore_serving.frontends.openai.endpoint import route
 from mindspore_serving.frontends.openai.errors import RefusedField
 from mindspore_serving.frontends.openai.response_store import ResponseStore, StoredResponse
+from mindspore_serving.frontends.site import Site
 
 BASE = "/v1/responses"
 COUNT = f"{BASE}/input_tokens"
@@ -67,11 +69,11 @@ def find(store: ResponseStore, http: Request) -> StoredResponse:
     return found
 
 
-def conversation_before(
-    store: ResponseStore, http: Request, name: str | None, most: int
+async def conversation_before(
+    store: ResponseStore, http: Request, name: str | None, site: Site
 ) -> tuple[bytes, ...]:
-    """The items of the response `name` and of those before it, `most` bytes at most; none of None.
-    Raises RefusedField."""
+    """The items of the response `name` and of those before it, which together are no more than a
+    body may be; none of None.  Raises RefusedField."""
     if name is None:
         return ()
     found = store.find(owner_of(http), name)
@@ -79,10 +81,17 @@ def conversation_before(
     if found is None:
         text = f"{field} is {show(name)}, which does not exist, or is stored no more"
         raise RefusedField(field, text, "previous_response_not_found")
-    if sum(map(len, found.conversation)) > most:
+    items, limits = found.conversation, site.models.limits
+    most = min(site.max_body, limits.max_body)
+    if sum(map(len, items)) > most:
         text = f"{field} is of a conversation of over {most} bytes: begin a new one"
         raise RefusedField(field, text, None)
-    return found.conversation
+    try:
+        await check_values(b",".join(items), limits)
+    except InvalidField as error:
+        problem = str(error).replace("the body", "its conversation", 1)
+        raise RefusedField(field, f"{field}: {problem}: begin a new one", None) from None
+    return items
 
 
 def _name(http: Request) -> str:

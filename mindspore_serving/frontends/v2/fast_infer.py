@@ -118,6 +118,10 @@ class Infer(Predict):
         text = to_body(str(found))
         return status.of(found.code).http, text, status.retry_after(found)
 
+    def _let_go(self) -> None:
+        self._parsed = None  # its tensors are views of the body
+        super()._let_go()
+
     def target(self) -> tuple[str, str]:
         return self._model.servable, self._model.method
 

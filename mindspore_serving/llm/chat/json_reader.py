@@ -25,6 +25,30 @@ class Broken(Exception):
     """The char that was just given cannot come here."""
 
 
+class Held:
+    """Text that is not shown yet: spaces, and behind them perhaps the start of a marker.  However
+    many spaces come one after another, each is looked at once."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+
+    def adds(self, text: str) -> bool:
+        """Whether `text` is held as well, for all of it is space, and all that was held before."""
+        pieces = self._pieces
+        is_space = text.isspace() and (not pieces or pieces[-1].isspace())
+        if is_space:
+            pieces.append(text)
+        return is_space
+
+    def put(self, text: str) -> None:
+        """In place of all that was held."""
+        self._pieces = [text] if text else []
+
+    def take(self) -> str:
+        text, self._pieces = "".join(self._pieces), []
+        return text
+
+
 def next_char() -> Chars:
     """The next char that is no space."""
     char = yield

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
-from mindspore_serving.llm.chat.json_reader import without_start_of
+from mindspore_serving.llm.chat.json_reader import Held, without_start_of
 from mindspore_serving.llm.chat.reasoning_formats import REASONING_FORMATS
 from mindspore_serving.llm.chat.tool_calls import CallReader, Content
 
@@ -74,23 +74,24 @@ class _ReasoningReader:
 
     def __init__(self, name: str) -> None:
         self._format = REASONING_FORMATS[name]
-        self._held = ""  # what may be the start of a marker
+        self._held = Held()
         self._part = self._begin
 
     def feed(self, text: str) -> tuple[str, str]:
         """The next reasoning, and the next text behind it."""
-        text, self._held = self._held + text, ""
-        return self._part(text)
+        if self._part in (self._begin, self._inside) and self._held.adds(text):
+            return "", ""
+        return self._part(self._held.take() + text)
 
     def finish(self) -> tuple[str, str]:
-        rest, self._held = self._held, ""
+        rest = self._held.take()
         is_open = self._part == self._begin and self._format.is_open
         return (rest, "") if is_open or self._part == self._inside else ("", rest)
 
     def _begin(self, text: str) -> tuple[str, str]:
         begin, shown = self._format.begin, text.lstrip()
         if begin.startswith(shown) and shown != begin:
-            self._held = text
+            self._held.put(text)
             return "", ""
         if shown.startswith(begin):
             self._part = self._lead
@@ -112,7 +113,7 @@ class _ReasoningReader:
             self._part = self._behind
             return text[:place].rstrip(), self._behind(text[place + len(end) :])[1]
         shown = without_start_of(text, end).rstrip()
-        self._held = text[len(shown) :]
+        self._held.put(text[len(shown) :])
         return shown, ""
 
     def _behind(self, text: str) -> tuple[str, str]:

@@ -9,18 +9,30 @@ from collections.abc import Mapping
 from typing import Any
 
 ANY = "any"
-_MAX_DEPTH = 20  # of schemas in one another; references may go in a circle
+_MAX_DEPTH = 20  # of schemas in one another
 _OF_PYTHON = {bool: "boolean", int: "number", float: "number", str: "string", type(None): "null"}
 _WORDS = {"True": "true", "False": "false", "None": "null"}  # as Python, and so templates, write
 
 
-def types_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
     """The types that `schema` allows, `ANY` among them if it does not say; `root` is what its
     references are of."""
+    return _types(schema, root, {}, 0)
+
+
+def _types(
+    schema: object, root: Mapping[str, Any], known: dict[int, frozenset[str]], depth: int
+) -> frozenset[str]:
+    """`known` are the types of what references were followed to, by its id: each is read once,
+    however many ways lead to it."""
     if not isinstance(schema, Mapping) or depth == _MAX_DEPTH:
         return frozenset((ANY,))
     if "$ref" in schema:
-        return types_of(_referred(schema["$ref"], root), root, depth + 1)
+        found = _referred(schema["$ref"], root)
+        if id(found) not in known:
+            known[id(found)] = frozenset((ANY,))  # where it leads back to itself
+            known[id(found)] = _types(found, root, known, depth + 1)
+        return known[id(found)]
     kind = schema.get("type")
     if isinstance(kind, str):
         return frozenset((kind,))
@@ -32,7 +44,7 @@ def types_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozens
     parts = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
     if not isinstance(parts, list) or not parts:
         return frozenset((ANY,))
-    return frozenset[str]().union(*(types_of(part, root, depth + 1) for part in parts))
+    return frozenset[str]().union(*(_types(part, root, known, depth + 1) for part in parts))
 
 
 def may_be_text(types: frozenset[str]) -> bool:

@@ -32,13 +32,13 @@ def read_tagged(tags: Tags, end: str, begin: Callable[[str], Schema], say: Say) 
     name, char = yield from _read_name(tags, (yield from next_char()))
     schema = begin(name)
     say("{")
-    keys: list[str] = []
+    keys: set[str] = set()
     while (yield from _read_opening(char, tags, end)):
         key = yield from _read_until(tags.key[1])
         if key in keys:
             raise Broken
         say(", " * bool(keys) + json.dumps(key, ensure_ascii=False) + ": ")
-        keys.append(key)
+        keys.add(key)
         yield from _read_argument(tags, _types_of(key, schema), say)
         char = ""
     say("}")

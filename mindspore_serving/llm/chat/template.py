@@ -17,6 +17,7 @@ from mindspore_serving.errors import InvalidInputs, StartError, TooLarge
 from mindspore_serving.llm.chat.budget import Budget
 from mindspore_serving.llm.chat.messages import Message, to_template
 from mindspore_serving.llm.chat.sandbox import Sandbox, TemplateRefused, spending
+from mindspore_serving.llm.checkpoint.chatglm import chat_template
 from mindspore_serving.llm.checkpoint.model_files import read_optional_json
 
 _MARK = "\u2063continue\u2063 "  # behind the text of a message that the answer goes on with
@@ -64,7 +65,8 @@ class ChatTemplate:
     def open(
         cls, directory: str | Path, special_tokens: Mapping[str, str] | None = None
     ) -> "ChatTemplate | None":
-        """Of chat_template.jinja or tokenizer_config.json; None if neither.  Raises StartError."""
+        """Of chat_template.jinja or tokenizer_config.json, or what is known of ChatGLM's tokenizer;
+        None if none of these.  Raises StartError."""
         found = _find_sources(Path(directory))
         if "default" not in found:
             return None
@@ -210,6 +212,9 @@ def _cut(text: str) -> str:
 def _find_sources(directory: Path) -> dict[str, str]:
     """Templates by name ("default", "tool_use"), first those of files."""
     found = _configured(directory / "tokenizer_config.json")
+    own = None if "default" in found else chat_template(directory)
+    if own is not None:
+        found["default"] = own
     files = {path.stem: path for path in (directory / "additional_chat_templates").glob("*.jinja")}
     files["default"] = directory / "chat_template.jinja"
     for name, path in files.items():

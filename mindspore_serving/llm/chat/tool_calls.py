@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mindspore_serving.core.llm_messages import ToolCallDelta
 from mindspore_serving.llm.chat.json_reader import (
     Broken,
+    Held,
     Reading,
     Value,
     behind_colon,
@@ -58,15 +59,15 @@ class CallReader:
         }
         self._out: list[Content | ToolCallDelta] = []
         self._arguments: list[str] = []  # of the latest call, not given out yet
-        self._held = ""  # between calls: spaces and the start of a marker, perhaps
+        self._held = Held()  # between calls
         self._is_start = True
         self._num_calls = 0
         self._reading: Reading | None = None
         self._is_marked = False  # whether a marker was before what is being read
-        self._raw = ""  # of what is being read: all that was not given out in another form
+        self._raw: list[str] = []  # of what is being read: what was not given out in another form
         self._name: str | None = None  # of the call that is being read, once it is known
         self._is_begun = False  # whether that call was given out
-        self._early = ""  # its arguments, if they come before the name
+        self._early: list[str] = []  # its arguments, if they come before the name
 
     def feed(self, text: str) -> list[Content | ToolCallDelta]:
         while text:
@@ -76,11 +77,11 @@ class CallReader:
     def finish(self, *, is_cut: bool = False) -> list[Content | ToolCallDelta]:
         """What was held back.  Space behind a call is dropped; of an answer that `is_cut`, also a
         marker of which at least two characters came, and a call without arguments."""
-        rest = self._held or self._raw
-        is_call = self._is_marked if self._reading else len(self._held.strip()) >= _LEAST_MARKER
+        rest = self._held.take() or "".join(self._raw)
+        is_call = self._is_marked if self._reading else len(rest.strip()) >= _LEAST_MARKER
         if is_cut and is_call:
             rest = ""
-        self._held, self._raw, self._reading = "", "", None
+        self._raw, self._reading = [], None
         if rest.strip() or not self._num_calls:
             self._say(Content(rest))
         return self._take()
@@ -107,13 +108,12 @@ class CallReader:
 
     def _scan(self, new: str) -> str:
         """Text outside of calls up to the next one; what is left of it."""
-        text, self._held = self._held + new, ""
+        if self._held.adds(new):
+            return ""
+        text = self._held.take() + new
         begin = self._format.begin
         if self._is_start and self._format.is_bare:
             shown = text.lstrip()
-            if not shown:
-                self._held = text
-                return ""
             self._is_start = False
             if shown[0] == "{":
                 self._begin(text[: len(text) - len(shown)], is_marked=False)
@@ -126,12 +126,12 @@ class CallReader:
             return text[place + len(begin) :]
         shown = without_start_of(text, begin).rstrip()
         self._say(Content(shown))
-        self._held = text[len(shown) :]
+        self._held.put(text[len(shown) :])
         return ""
 
     def _begin(self, raw: str, is_marked: bool) -> None:
         self._is_start = False
-        self._raw, self._is_marked = raw, is_marked
+        self._raw, self._is_marked = [raw], is_marked
         if self._format.tags is not None:
             self._reading = self._tagged(self._format.tags)
         else:
@@ -145,28 +145,28 @@ class CallReader:
         """
         assert self._reading is not None
         for index, char in enumerate(text):
-            self._raw += char
+            self._raw.append(char)
             try:
                 self._reading.send(char)
             except StopIteration:
-                self._reading, self._raw = None, ""
+                self._reading, self._raw = None, []
                 return text[index + 1 :]
             except Broken:
-                self._say(Content(self._raw[:-1]))
-                self._reading, self._raw = None, ""
+                self._say(Content("".join(self._raw[:-1])))
+                self._reading, self._raw = None, []
                 return text[index:]
         return ""
 
     def _tagged(self, tags: Tags) -> Reading:
         """A name and arguments, all in tags."""
-        self._name, self._is_begun, self._early = None, False, ""
+        self._name, self._is_begun, self._early = None, False, []
         reading = read_tagged(tags, self._format.end, self._schema_of, self._add_arguments)
         next(reading)
         with suppress(StopIteration):
             while True:
                 reading.send((yield))
                 if self._is_begun:
-                    self._raw = ""  # a tag is never content, also of a call that is cut off
+                    self._raw.clear()  # a tag is never content, also of a call that is cut off
 
     def _schema_of(self, name: str) -> Schema:
         if not name.isprintable():
@@ -233,7 +233,7 @@ class CallReader:
         """
         if char != "{":
             raise Broken
-        self._name, self._is_begun, self._early = None, False, ""
+        self._name, self._is_begun, self._early = None, False, []
         seen: set[str] = set()
         while char != "}":
             char = yield from next_char()
@@ -249,7 +249,7 @@ class CallReader:
             raise Broken
         if not self._is_begun:
             self._add_arguments("{}")
-        self._raw = ""
+        self._raw.clear()
 
     def _read_member(self, key: str, char: str) -> Value:
         if key == "name":
@@ -269,7 +269,7 @@ class CallReader:
             raise Broken
         self._name = name
         if self._early:
-            self._add_arguments(self._early)
+            self._add_arguments("".join(self._early))
 
     def _read_arguments(self, char: str) -> Reading:
         """An object, of which `char` is the first; its text is given out as it comes."""
@@ -288,11 +288,11 @@ class CallReader:
 
     def _add_arguments(self, text: str) -> None:
         if self._name is None:
-            self._early += text
+            self._early.append(text)
             return
         if not self._is_begun:
             self._say(ToolCallDelta(self._num_calls, self._name))
             self._num_calls += 1
             self._is_begun = True
-        self._raw = ""
+        self._raw.clear()
         self._arguments.append(text)

@@ -10,6 +10,7 @@ integers, its scales are `name`.scale, its zeros `name`.zero; bits and group fol
 and shapes.  Plain arithmetic on arrays; knows no file and no runtime.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +54,11 @@ class Packed:
     @property
     def is_signed(self) -> bool:
         return self.zeros is None and not self.codebook
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the integers are meant, in the order of the inputs."""
+        return self.order is None and not self.codebook
 
     @property
     def is_grouped(self) -> bool:
@@ -147,6 +153,32 @@ def pack(
         if zeros is not None:
             zeros[some] = found
     return Packed(values, scales, bits, (outputs, inputs), group, zeros=zeros)
+
+
+def merged(some: Sequence[Packed], merge: Callable[[Sequence[Any]], Any]) -> Packed:
+    """Matrices of one form with their arrays merged by np.stack or np.concatenate.
+
+    The shape is that of the first one, with as many outputs as there are rows of values."""
+    first, arrays = some[0], dict[str, Any]()
+    for name in ("values", "scales", "minimums", "zeros"):
+        if getattr(first, name) is not None:
+            arrays[name] = merge([getattr(one, name) for one in some])
+    return replace(first, **arrays, shape=(len(arrays["values"]), first.shape[1]))
+
+
+def regrouped(packed: Packed, group: int) -> Packed:
+    """int8 with a scale for each `group` inputs, a multiple of what it has: rounded once more, by
+    at most 1/254 of the largest number of a group."""
+    outputs, inputs = packed.shape
+    values = np.empty_like(packed.values)
+    scales = np.empty((outputs, inputs // group), np.float32)
+    rows = max(1, CHUNK // inputs)
+    for begin in range(0, outputs, rows):
+        some = slice(begin, begin + rows)
+        grouped = unpack(packed.rows(some)).reshape(-1, inputs // group, group)
+        integers, scales[some] = round_8(grouped)
+        values[some] = integers.reshape(-1, inputs)
+    return replace(packed, values=values, scales=scales, group=group)
 
 
 def pairs(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

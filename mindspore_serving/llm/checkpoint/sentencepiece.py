@@ -14,6 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint import chatglm
 from mindspore_serving.llm.checkpoint.gguf.tokenizer import (
     NORMAL,
     SPACE,
@@ -23,6 +24,7 @@ from mindspore_serving.llm.checkpoint.gguf.tokenizer import (
     tokenizer_of,
 )
 from mindspore_serving.llm.checkpoint.model_files import read_optional_json
+from mindspore_serving.llm.checkpoint.ranks import RankFile, is_ranks
 
 MAX_BYTES = 64 * 2**20
 PACKAGE = "mindspore_serving.sentencepiece"
@@ -145,24 +147,45 @@ def tokenizer_from(directory: Path) -> Json:
     beside it add.  Raises StartError naming the file that is broken or not supported."""
     options = read_optional_json(directory / "tokenizer_config.json")
     kind = str(options.get("tokenizer_class") or "").removesuffix("Fast")
-    if kind not in CLASSES:
+    is_chatglm = chatglm.is_in(directory, options)
+    if kind not in CLASSES and not is_chatglm:
         raise StartError(
             f"{directory} has a tokenizer.model alone, and a tokenizer_class {kind!r}, whose ids "
             f"may differ from it; expected one of {', '.join(filter(None, CLASSES))}, or a "
             "tokenizer.json: AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
         )
-    file = SentencePieceFile(directory / NAME, options)
+    path = directory / NAME
+    if is_chatglm and is_ranks(path):
+        ranks = RankFile(path, chatglm.RULE)
+        result = chatglm.with_special_tokens(tokenizer_of(ranks), ranks, options, of_ranks=True)
+        return _with_added(result, directory, options)
+    file = SentencePieceFile(path, options)
+    result = _of_pieces(file, is_legacy=is_chatglm or bool(options.get("legacy")))
+    if is_chatglm:
+        result = chatglm.with_special_tokens(result, file, options, of_ranks=False)
+    return _with_added(result, directory, options)
+
+
+def _of_pieces(file: SentencePieceFile, *, is_legacy: bool) -> Json:
     result = tokenizer_of(file)
-    if file.is_bpe and not options.get("legacy"):
+    if file.is_bpe and not is_legacy:
         result |= _spaced(file)
     result["normalizer"]["normalizers"][:0] = file.cleaning
+    return result
+
+
+def _with_added(result: Json, directory: Path, options: Mapping[str, Any]) -> Json:
+    """With the tokens that the files beside tokenizer.model add."""
     added = {one["id"]: one for one in result["added_tokens"]}
     path = directory / "added_tokens.json"
     for content, index in read_optional_json(path).items():
         added[_id(path, index)] = added_token(index, content, is_special=False)
     for index, one in (options.get("added_tokens_decoder") or {}).items():
         number = _id(directory / "tokenizer_config.json", index)
-        added[number] = {**added_token(number, "", is_special=False), **one}
+        token = {**added_token(number, "", is_special=False), **one}
+        if number in added and added[number]["single_word"]:
+            token["single_word"] = True
+        added[number] = token
     result["added_tokens"] = [one for _, one in sorted(added.items())]
     return result
 

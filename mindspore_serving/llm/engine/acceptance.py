@@ -112,14 +112,16 @@ def worthwhile(
     num_rows: int,
     cost: Callable[[int], float],
     modelled: Collection[int] = (),
+    *,
     pass_cost: float = 0.0,
+    sizes: Collection[int] | None = None,
 ) -> Plan:
     """The guesses that give the most tokens per unit of time; none if they give little more.
 
     `chances` of a sequence do not rise.  The step has `num_rows` rows without guesses, each of
     which gives a token; one of n rows takes `cost(n)`.  The guesses of the sequences at the places
     `modelled` are still to be made, the first ones of all in a pass that takes `pass_cost`, and so
-    on.
+    on.  A step with guesses has one of `sizes` rows, if they are given.
     """
     counts, deepest = [0] * len(chances), 0
     if not num_rows:
@@ -142,7 +144,7 @@ def worthwhile(
         if place in modelled:
             deepest = max(deepest, depths[place])
         rate = tokens / (cost(num_rows + count) + pass_cost * deepest)
-        if rate > best_rate:
+        if rate > best_rate and (sizes is None or num_rows + count in sizes):
             best, best_rate = count, rate
     for _, place in ranked[:best]:
         counts[place] += 1

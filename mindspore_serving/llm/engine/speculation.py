@@ -10,13 +10,14 @@ tried again now and then.  A wrong guess costs a row of a step; no guess changes
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.acceptance import Acceptance, Rate, worthwhile
 from mindspore_serving.llm.engine.draft_model import Clock, DraftModel
 from mindspore_serving.llm.engine.sequence import Sequence
-from mindspore_serving.llm.engine.step_cost import StepCost
+from mindspore_serving.llm.engine.step_cost import SIZES, StepCost
 from mindspore_serving.llm.engine.suffix_drafter import RecentAnswers, Scope, SuffixDrafter
 from mindspore_serving.llm.engine.suffix_index import NOTHING, Draft
 from mindspore_serving.llm.grammar.state import GrammarState
@@ -171,7 +172,7 @@ class Speculation:
         if is_alike:
             self._cost.observe(step.num_tokens, seconds)
         else:
-            self._cost.interrupt()
+            self._cost.interrupt(step.num_tokens)
         if self._model is not None:
             unit = seconds / self._cost.of(step.num_tokens)
             self._model.observe(seconds, (lambda n: unit * self._cost.of(n)) if is_alike else None)
@@ -203,7 +204,8 @@ class Speculation:
             return
         if self._cost.wants_plain(num_rows):
             return
-        plan = worthwhile([one.chances for one in found], num_rows, self._cost.of)
+        cost = partial(self._cost.of_next, plain=num_rows)
+        plan = worthwhile([one.chances for one in found], num_rows, cost, sizes=SIZES)
         for one, count in zip(found, plan.counts, strict=True):
             one.num_drafted = count
         if any(one.modelled for one in found):
@@ -215,7 +217,8 @@ class Speculation:
         places = [place for place, one in enumerate(found) if one.modelled]
         each = [one.modelled or one.chances for one in found]
         pass_cost = self._model.cost * self._cost.of(len(places))
-        plan = worthwhile(each, num_rows, self._cost.of, frozenset(places), pass_cost)
+        cost = partial(self._cost.of_next, plain=num_rows)
+        plan = worthwhile(each, num_rows, cost, frozenset(places), pass_cost=pass_cost, sizes=SIZES)
         if plan.rate > rate and any(plan.counts[place] for place in places):
             for one, count in zip(found, plan.counts, strict=True):
                 if one.modelled:

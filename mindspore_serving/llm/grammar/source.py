@@ -18,8 +18,9 @@ _NO_FORCING = '%llguidance {"no_forcing": true}'
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"'
 _ONLY = re.compile(rf"^(\s*[a-z_][\w-]*\s*:\s*)({_LITERAL})\s*$")
 _SUFFIX = re.compile(rf"^(\s*[a-z_][\w-]*)\s*\[\s*suffix\s*=\s*({_LITERAL})\s*\](\s*:.*)$")
+# Where a quote or slash has no other behind it, the line ends with it: none is looked at twice.
 _PIECES = re.compile(
-    rf"{_LITERAL}|//[^\n]*|\#[^\n]*|/(?:[^/\\\n]|\\.)+/|(?<![\w$%-])start(?![\w-])", re.VERBOSE
+    rf"{_LITERAL}?|//[^\n]*|\#[^\n]*|/(?:[^/\\\n]|\\.)+/?|(?<![\w$%-])start(?![\w-])", re.VERBOSE
 )
 
 

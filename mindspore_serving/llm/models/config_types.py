@@ -14,7 +14,7 @@ _OF_HEADS = (
     *("head_dim", "global_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "conv_L_cache"),
     *("mamba_d_head", "mamba_d_state", "mamba_d_conv", "mamba_head_dim", "ssm_state_size"),
-    *("conv_kernel", "state_size"),
+    *("conv_kernel", "state_size", "kv_channels"),
 )
 _FEW = 4096  # layers, heads and experts: what is made for each takes time
 _COUNTED = (
@@ -23,6 +23,7 @@ _COUNTED = (
     *("num_global_key_value_heads", "altup_num_inputs"),
     *("n_routed_experts", "moe_num_experts", "linear_num_key_heads", "linear_num_value_heads"),
     *("mamba_n_heads", "mamba_n_groups", "mamba_num_heads", "num_heads", "n_groups"),
+    *("num_layers", "multi_query_group_num"),
 )
 
 
@@ -71,7 +72,7 @@ _KINDS: tuple[_Kind, ...] = (
          "logit_scale", "scale_emb", "scale_depth", "routed_scaling_factor", "attn_scale",
          "swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier", "lm_head_multiplier",
          "key_multiplier", "attention_in_multiplier", "attention_out_multiplier",
-         "ssm_in_multiplier", "ssm_out_multiplier"),
+         "ssm_in_multiplier", "ssm_out_multiplier", "rope_ratio", "layernorm_epsilon"),
     ),
     (
         "an int of 0 or more",
@@ -93,7 +94,8 @@ _KINDS: tuple[_Kind, ...] = (
          "attn_temperature_tuning", "rope_interleave", "conv_bias", "tie_embedding",
          "block_auto_adjust_ff_dim", "use_expert_bias", "mamba_conv_bias", "mamba_proj_bias",
          "projectors_bias", "mamba_rms_norm", "mamba_norm_before_gate", "use_conv_bias",
-         "attention_k_eq_v", "enable_moe_block", "altup_correct_scale"),
+         "attention_k_eq_v", "enable_moe_block", "altup_correct_scale", "add_qkv_bias",
+         "add_bias_linear", "position_encoding_2d"),
     ),
     ("a text", _is_text, ("hidden_act", "hidden_activation", "activation_function", "activation",
                          "mamba_hidden_act", "mlp_hidden_act", "hybrid_override_pattern")),

@@ -1,5 +1,6 @@
 """One layer's weights, norms, projections and dense feed-forward block, as its description says."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mindspore_serving.errors import StartError
@@ -34,15 +35,20 @@ class Layer:
         return self.ops.weight(f"{self.form.names.layers}.{self.index}.{name}.{kind}")
 
     def linear(self, x: Tensor, name: str, bias: bool) -> Tensor:
-        weight = self.weight(name, self.form.names.matrix)
-        return self.ops.linear(x, weight, self.weight(name, "bias") if bias else None)
+        (y,) = self.linears(x, (name,), bias)
+        return y
+
+    def linears(self, x: Tensor, names: Sequence[str], bias: bool) -> list[Tensor]:
+        weights = [self.weight(name, self.form.names.matrix) for name in names]
+        biases = [self.weight(name, "bias") if bias else None for name in names]
+        return self.ops.linears(x, weights, biases)
 
     def projected(
         self, h: Tensor, names: tuple[str, ...], sizes: tuple[int, ...], bias: bool
     ) -> list[Tensor]:
         if len(names) == 1 and len(sizes) > 1:
             return self.ops.split(self.linear(h, names[0], bias), sizes)
-        return [self.linear(h, name, bias) for name in names]
+        return self.linears(h, names, bias)
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         """`x` itself without a name: the architecture has no norm there."""
@@ -67,8 +73,11 @@ class Layer:
             (name,) = gate_up
             h = activated(ops, self.linear(h, name, spec.mlp_bias), spec.activation)
             return self.linear(h, down, spec.mlp_bias)
-        sizes = (spec.intermediate_size, spec.intermediate_size)
-        gate, up = self.projected(h, gate_up, sizes, spec.mlp_bias)
+        if len(gate_up) == 1:
+            sizes = (spec.intermediate_size, spec.intermediate_size)
+            gate, up = self.projected(h, gate_up, sizes, spec.mlp_bias)
+        else:  # apart, as copies of parts of a result so wide would cost prompts 3 to 10 %
+            gate, up = (self.linear(h, name, spec.mlp_bias) for name in gate_up)
         gate = scaled(ops, gate, spec.scales.gate)
         if spec.cutoffs and spec.cutoffs[self.index]:
             gate = ops.sparse(gate, spec.cutoffs[self.index])

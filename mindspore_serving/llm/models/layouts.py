@@ -24,6 +24,7 @@ from mindspore_serving.llm.models.architecture import Architecture, Experts
 from mindspore_serving.llm.models.bodies import generator_of, whole_name, with_generator
 from mindspore_serving.llm.models.config_types import size
 from mindspore_serving.llm.models.families import FAMILIES
+from mindspore_serving.llm.models.families.chatglm import CHATGLM
 from mindspore_serving.llm.models.spec import heads_of
 
 Tensors: TypeAlias = dict[str, StoredTensor]
@@ -220,7 +221,10 @@ def _stored(array: npt.NDArray[np.float32], dtype: str) -> StoredTensor:
 _Wanted: TypeAlias = Callable[[Architecture, str], bool]
 _Step: TypeAlias = Callable[[Checkpoint, Tensors], Tensors]
 _STEPS: tuple[tuple[_Wanted, _Step], ...] = (
-    (lambda form, name: name.endswith("ForConditionalGeneration"), _text_part),
+    (
+        lambda form, name: name.endswith("ForConditionalGeneration") and form is not CHATGLM,
+        _text_part,
+    ),
     (lambda form, name: bool(form.names.prefix), _prefixed),
     (lambda form, name: form.names.matrix != "weight", _turned),
     (lambda form, name: name == "OPTForCausalLM", _learned_positions),

@@ -120,6 +120,12 @@ class Ops(Protocol):
         """x @ weight.T + bias; weight is [out, in] as in checkpoints."""
         ...
 
+    def linears(
+        self, x: Tensor, weights: Sequence[Weight], biases: Sequence[Weight | None]
+    ) -> list[Tensor]:
+        """`linear` of each weight, all with the same input."""
+        return [self.linear(x, *each) for each in zip(weights, biases, strict=True)]
+
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of `x` over the ranks that share the model, which may be written to `x`; `x`
         itself where there is one rank.  Follows each matrix that is cut by its inputs."""
@@ -273,17 +279,10 @@ class Ops(Protocol):
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor: ...
 
     def moe(
-        self,
-        x: Tensor,
-        scores: Tensor,
-        experts: Sequence[Expert],
-        routing: Routing,
-        *,
-        correction: Weight | None = None,
-        gains: Weight | None = None,
-        clamp: Clamp | None = None,
-        is_gelu: bool = False,
-    ) -> Tensor:
+        self, x: Tensor, scores: Tensor, experts: Sequence[Expert], routing: Routing, *,
+        correction: Weight | None = None, gains: Weight | None = None,
+        clamp: Clamp | None = None, is_gelu: bool = False,
+    ) -> Tensor:  # fmt: skip
         """Mixture of experts with gates of silu, GELU by tanh (`is_gelu`), clamped ones, or none.
 
         `scores` are what the router gives, [T, experts]; a `correction` of as many numbers is added

@@ -51,9 +51,8 @@ def _projected(layer: Layer, h: Tensor, rule: Heads) -> tuple[Tensor, Tensor, Te
     ops, stem, heads = layer.ops, "linear_attn.in_proj_", rule.key_heads
     each = rule.value_heads // heads
     if not ops.has_weight(f"{layer.form.names.layers}.{layer.index}.{stem}qkvz.weight"):
-        x, gate, alpha, beta = (
-            layer.linear(h, stem + name, False) for name in ("qkv", "z", "a", "b")
-        )
+        names = [stem + name for name in ("qkv", "z", "a", "b")]
+        x, gate, alpha, beta = layer.linears(h, names, False)
         return x, gate, alpha, beta
     both = layer.linear(h, f"{stem}qkvz", False)  # of each head of keys, one after another
     width = each * rule.value_dim

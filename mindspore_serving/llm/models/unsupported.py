@@ -15,8 +15,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"(Mamba|FalconMamba|Jamba|Zamba|Plamo)",
      "it has Mamba layers in a form that is not computed; those of Mamba-2 are"),
     (r"(RecurrentGemma|Rwkv|xLSTM)", f"it has recurrent layers, {_STATE}"),
-    (r"(ChatGLM|GLMModel)", "it is the first form of GLM; GlmForCausalLM and Glm4ForCausalLM are "
-     "the same models as transformers has them"),
+    (r"GLMModel", "it is the first form of GLM; ChatGLMModel and GlmForCausalLM are later ones"),
     (r"(T5|MT5|UMT5|Bart|MBart|Pegasus|Marian|BigBird|Led|LongT5|ProphetNet|M2M|Whisper|Blenderbot)",
      "it has an encoder and a decoder"),
     (r".*(VL|Vision|Llava|Image|Audio|Omni|Janus|Florence|Idefics|SmolVLM|Pixtral)",

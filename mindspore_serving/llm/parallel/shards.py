@@ -23,7 +23,6 @@ from mindspore_serving.llm.models.families import FAMILIES
 from mindspore_serving.llm.models.spec import ModelSpec
 
 CUT = tuple(name for name, form in FAMILIES.items() if form.cut)
-_LAYER = re.compile(r"model\.layers\.\d+\.")
 _EXPERT = re.compile(r"\.\d+\.")
 
 
@@ -102,6 +101,7 @@ class ShardedCheckpoint(Checkpoint):
         self._spec = spec
         self._shard = shard
         self._names = spec.form.names
+        self._layer = re.compile(rf"{re.escape(self._names.layers)}\.\d+\.")
         experts = spec.form.experts or Experts()
         leaves = (experts.gate, experts.up, experts.down)
         gate, up, down = (f"{experts.prefix}.{leaf}" for leaf in leaves)
@@ -124,7 +124,7 @@ class ShardedCheckpoint(Checkpoint):
         if module in (self._names.embedding, self._names.head):
             count = self._spec.vocab_size
             return _rows(name, bits, [self._shard.of(count)], count)
-        module = _EXPERT.sub(".", _LAYER.sub("", module))
+        module = _EXPERT.sub(".", self._layer.sub("", module))
         if module in self._inputs:
             return self._columns(name, bits) if kind == "weight" else self._bias(bits)
         if module in self._expert_outputs:

@@ -4,18 +4,12 @@ have tokens for the bytes that they have no text for.  Knows no tokenizer.
 
 import re
 
+from mindspore_serving.llm.checkpoint.ranks import SPELLING
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def _spell_byte_level() -> dict[str, int]:
-    """The printable character of each byte: itself, or the next free one from U+0100."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
-    table = {chr(byte): byte for byte in plain}
-    return table | {chr(256 + index): byte for index, byte in enumerate(others)}
-
-
-_BYTE_OF = _spell_byte_level()
+_BYTE_OF = {char: byte for byte, char in SPELLING.items()}
 
 
 def byte_level_bytes(token: str) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint import sentencepiece
+from mindspore_serving.llm.checkpoint import chatglm, sentencepiece
 from mindspore_serving.llm.checkpoint.gguf.files import has_file
 from mindspore_serving.llm.checkpoint.model_files import (
     read_eos_ids,
@@ -47,7 +47,8 @@ class Tokenizer:
 
     Attributes:
         vocab_size: one more than the largest token id.
-        eos_ids: the tokens that end an answer: the eos_token and those of `read_eos_ids`.
+        eos_ids: the tokens that end an answer: the eos_token, those of `read_eos_ids`, and those
+            that begin a turn in chats with ChatGLM.
         special_tokens: by the name a chat template gives them ("bos_token": "<s>").
         decoders: how tokens become text, as in tokenizer.json.
     """
@@ -100,7 +101,8 @@ class Tokenizer:
             raise
         except Exception as error:  # the library raises plain Exception
             raise StartError(f"{path} cannot be read: {error}") from error
-        return cls(inner, _special_tokens(directory), read_eos_ids(directory))
+        ends = [*read_eos_ids(directory), *chatglm.turn_ends(inner.token_to_id)]
+        return cls(inner, _special_tokens(directory), ends)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """The ids of `text`; `add_special` adds the special tokens that the model expects (<s>)."""

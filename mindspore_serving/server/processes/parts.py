@@ -65,6 +65,11 @@ class OwnKeys:
 
 
 def share_of(options: FrontEndOptions, num_processes: int) -> ServerLimits:
-    """Of memory for bodies a front end has its share, but room for the largest message."""
-    share = options.limits.max_body_memory // num_processes
-    return replace(options.limits, max_body_memory=max(share, options.max_message))
+    """Of memory for bodies and answers a front end has its share, but room for the largest
+    message."""
+    limits, largest = options.limits, options.max_message
+    return replace(
+        limits,
+        max_body_memory=max(limits.max_body_memory // num_processes, largest),
+        max_unsent_memory=max(limits.max_unsent_memory // num_processes, largest),
+    )

@@ -3,13 +3,16 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 from mindspore_serving.core.llm_messages import Chunk, Grammar, Refused, Started
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServableUnavailable
+from mindspore_serving.frontends.openai.response_input import to_messages
 from tests.frontends.openai.leaving import leave
 from tests.frontends.openai.serving import CARD, spoken, token
+from tests.growth import growth
 
 WEATHER = {
     "type": "function",
@@ -18,6 +21,7 @@ WEATHER = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     "strict": True,
 }
+SAID = {"role": "user", "content": "a"}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 
 
@@ -329,6 +333,18 @@ def test_turns_that_follow_one_another_stay_apart(web):
     ]
 
 
+def test_each_item_is_looked_at_once():
+    def read(count):
+        items = [
+            {"role": "user", "content": "a"},
+            *[{"role": role, "content": "a"} for role in ("system", "user", "assistant")] * count,
+        ]
+        raw = [msgspec.Raw(msgspec.json.encode(item)) for item in items]
+        return lambda: to_messages(raw, "Be kind.")
+
+    assert growth(read, 100) < 5
+
+
 def test_what_came_out_can_go_in_again(thinker):
     thinker.says(Chunk(0, f"<think>Hm.</think>Well.{CALL}", (1,), None, "stop"))
     output = respond(thinker, tools=[WEATHER]).json["output"]
@@ -483,6 +499,11 @@ FUNCTION = {"type": "function", "name": "f"}
             {"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}},
             "text.format.name",
             'text.format.name is "a b"',
+        ),
+        (
+            {"input": [{"role": "user", "content": "a"}] * 2049},
+            "input",
+            "input has 2049 entries, expected at most 2048",
         ),
         ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0, expected"),
         ({"temperature": 3}, "temperature", "temperature is 3"),

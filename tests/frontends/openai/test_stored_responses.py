@@ -87,6 +87,22 @@ def test_to_go_on_from_an_unknown_response_is_refused(client):
     assert caught.value.param == "previous_response_id"
 
 
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/input_tokens"])
+def test_a_conversation_may_hold_no_more_than_a_body(web, path):
+    """Items that become no message fill it, and would be read again with each small request."""
+    given = [{"role": "user", "content": "1?"}, *[{"type": "reasoning"}] * 9000]
+    first = web.call("POST", "/v1/responses", {"model": "toy", "input": given}).json["id"]
+    body = {"model": "toy", "input": given, "previous_response_id": first}
+    second = web.call("POST", "/v1/responses", body).json["id"]
+    body = {"model": "toy", "input": "2?", "previous_response_id": second}
+    answer = web.call("POST", path, body)
+    assert (answer.status, answer.error["param"]) == (400, "previous_response_id")
+    assert answer.error["message"] == (
+        "previous_response_id: its conversation has over 16384 objects, expected at most 16384: "
+        "begin a new one"
+    )
+
+
 def test_what_a_response_was_given_is_listed(client):
     first = client.responses.create(model="toy", input="1?")
     asked = [{"role": "user", "content": "2?"}, {"role": "user", "content": "3?", "id": "mine"}]

@@ -310,6 +310,29 @@ def test_any_split_of_an_answer_reads_the_same(tool_format, reasoning_format, pa
     assert read(text, tool_format, reasoning_format) == whole
 
 
+SPACES = " " * 1000
+
+
+@pytest.mark.parametrize(
+    ("reasoning_format", "begin", "piece", "count"),
+    [
+        ("", "a", SPACES, 50_000),
+        ("think", "", SPACES, 50_000),
+        ("think", "<think>a", SPACES, 50_000),
+        ("", "<tool_call>", " ", 1 << 20),
+        ("", '<tool_call>{"id": "', "a", 1 << 20),
+        ("", '<tool_call>{"arguments": {"x": "', "a", 1 << 20),
+    ],
+)
+def test_what_is_held_for_long_is_not_read_again_with_each_piece(
+    reasoning_format, begin, piece, count
+):
+    """Else these take many minutes."""
+    found = read([begin, *[piece] * count], "hermes", reasoning_format)
+    assert len(found[0] + found[1]) == len(begin.removeprefix("<think>") + piece * count)
+    assert not found[2]
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=6),

@@ -114,6 +114,15 @@ def test_the_schema_says_what_a_text_is(schema: Any, text: str, value: Any) -> N
     assert json.loads(to_json(text, types_of(schema, root))) == value
 
 
+def test_a_schema_that_refers_to_itself_in_many_ways_is_read_once() -> None:
+    """Each of 30 references leads to the same 30 again: followed 20 deep, that has no end."""
+    again = {"anyOf": [{"$ref": "#/$defs/A"}] * 30}
+    text = {"anyOf": [{"$ref": "#/$defs/B"}] * 30}
+    root = {"$defs": {"A": again, "B": {"type": "string"}}}
+    assert types_of(again, root) == {"any"}
+    assert types_of(text, root) == {"string"}
+
+
 @pytest.mark.parametrize("tool_format", FORMATS)
 @pytest.mark.parametrize("cut", range(20, 60, 3))
 def test_of_a_call_that_is_cut_off_the_arguments_so_far_are_kept(

@@ -119,10 +119,44 @@ def test_a_pause_is_no_cost():
     assert cost.of(8) / cost.of(1) == pytest.approx(2, rel=0.2)
 
 
+def test_numbers_of_rows_that_were_not_seen_cost_as_much_more_than_those_seen_as_before():
+    """However often steps of one and of six rows are compared, and whatever they take."""
+    cost, before = StepCost(), StepCost()
+    for _ in range(50):
+        cost.observe(1, 0.010)
+        cost.observe(6, 0.011)
+    assert cost.of(6) / cost.of(1) == pytest.approx(1.1, rel=0.05)
+    assert cost.of(16) / cost.of(6) == pytest.approx(before.of(16) / before.of(6))
+    assert cost.of(3) / cost.of(1) == pytest.approx(before.of(3) / before.of(1))
+
+
+def test_the_first_step_of_a_number_of_rows_is_no_cost():
+    """Its kernels are compiled in it."""
+    cost = StepCost()
+    cost.observe(1, 0.010)
+    for rows in (2, 3, 4, 5, 6):
+        cost.observe(rows, 0.050)
+    assert [cost.of(rows) for rows in range(1, 40)] == [StepCost().of(n) for n in range(1, 40)]
+
+
+def test_a_step_of_other_rows_than_the_one_before_takes_longer_by_what_is_learned():
+    cost = StepCost()
+    for _ in range(60):
+        for rows, seconds in ((1, 0.018), (1, 0.010), (8, 0.028), (8, 0.020)):
+            cost.observe(rows, seconds)
+    unit = cost.of(1)
+    assert cost.of(8) == pytest.approx(2 * unit, rel=0.1)
+    assert cost.of_next(8, 1) == cost.of(8)  # the last one had eight
+    assert cost.of_next(1, 1) == pytest.approx(1.8 * unit, rel=0.1)
+    cost.observe(1, 0.018)
+    assert cost.of_next(8, 1) == pytest.approx((2 + 2 * 0.8) * unit, rel=0.1)
+
+
 def test_what_was_learned_long_ago_is_tried_again():
     cost = StepCost()
-    cost.observe(1, 0.01)
-    cost.observe(8, 1.0)
+    for _ in range(2):
+        cost.observe(1, 0.01)
+        cost.observe(8, 1.0)
     assert cost.of(8) / cost.of(1) > 3
     for _ in range(30_000):
         cost.observe(1, 0.01)
@@ -143,9 +177,11 @@ def test_a_step_without_guesses_is_wanted_now_and_then_to_compare_with():
 
 def test_steps_of_another_kind_are_not_compared_with():
     cost = StepCost()
-    cost.observe(1, 0.01)
-    cost.interrupt()
-    cost.observe(8, 1.0)
+    for _ in range(3):
+        cost.observe(1, 0.01)
+        cost.interrupt(7)
+        cost.observe(8, 1.0)
+        cost.interrupt(7)
     assert cost.of(8) == StepCost().of(8)
 
 

@@ -243,6 +243,13 @@ def test_a_start_rule_gets_another_name_and_nothing_else():
     )
 
 
+@pytest.mark.parametrize("mark", ['"\\', "/\\"])
+def test_a_text_that_does_not_end_is_read_once(mark):
+    """Else each of its marks would be tried as the beginning of one, which takes many minutes."""
+    lark = mark * 400_000 + "\nstart: x"
+    assert rename_start(lark, "answer") == lark.replace("start", "answer")
+
+
 @pytest.mark.parametrize(
     ("regex", "text"),
     [("a/b", "a/b"), (r"a\/b", "a/b"), ("a\nb", "a\nb"), (r"\\/", "\\/"), ("[/]", "/")],

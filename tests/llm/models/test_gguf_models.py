@@ -10,6 +10,7 @@ import transformers
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
@@ -17,6 +18,7 @@ from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner as open_openvino
 from mindspore_serving.llm.step import Row, Runner, Step
+from tests.llm import chatglm_files
 from tests.llm.gguf_files import HEAD_DIM, write_model
 
 pytestmark = pytest.mark.torch
@@ -36,6 +38,7 @@ GEMMA2_CHANGES = {"attn_logit_softcapping": 15.0, "final_logit_softcapping": 8.0
 GEMMA2_CHANGES |= {"sliding_window": WINDOW, "query_pre_attn_scalar": HEAD_DIM}
 GEMMA3 = {"gemma3.attention.sliding_window": WINDOW}
 GEMMA3_CHANGES = {"sliding_window": WINDOW, "query_pre_attn_scalar": HEAD_DIM}
+CHATGLM = {"chatglm.rope.dimension_count": HEAD_DIM // 2}
 # What the file has; and what transformers does not read of it.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", {}, {}),
@@ -50,11 +53,16 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "gemma2": ("gemma2", {"tied": True, "extra": GEMMA2}, GEMMA2_CHANGES),
     "gemma3": ("gemma3", {"tied": True, "extra": GEMMA3}, GEMMA3_CHANGES),
+    "chatglm": ("chatglm", {"extra": CHATGLM, "packed": True}, {}),
+    "chatglm-split": ("chatglm", {"extra": CHATGLM}, {}),
+    "chatglm-quantised": ("chatglm", {"extra": CHATGLM, "packed": True, "kind": "Q4_1"}, {}),
 }
 
 
 def reference(path: Path, **changes: Any) -> np.ndarray:
     """transformers' logits of TOKENS, [80, vocab]."""
+    if open_gguf(path).metadata["general.architecture"] == "chatglm":  # which it does not read
+        return chatglm_files.logits_of_file(path, TOKENS)
     config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     for name, value in {"pad_token_id": None, **changes}.items():
         setattr(config, name, value)

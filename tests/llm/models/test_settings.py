@@ -47,6 +47,7 @@ WITH_PATTERN = {"sliding_window_pattern", "_sliding_window_pattern"}
 WIDTHS = {"vocab_size_per_layer_input", "use_double_wide_mlp"}  # of tensors, which have them
 LATENT = {"head_dim", "num_key_value_heads"}  # of keys that are not cached as they are
 LATENT_SIZES = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+CHATGLM = {"multi_query_attention": True, "multi_query_group_num": 2, "kv_channels": 16}
 UNSHARED, SPARSITY = {"num_kv_shared_layers": 0}, "activation_sparsity_pattern"
 # What an architecture has in common with others, and does not use as it is here.
 OF_ONE = {
@@ -163,6 +164,13 @@ def test_larger_heads_of_gemma_4_may_be_given_for_all_layers_at_once() -> None:
         ("FalconH1ForCausalLM", {**MAMBA_SIZES, "mlp_multipliers": [1]}, "1 mlp_mult.* expected 2"),
         ("GraniteMoeHybridForCausalLM", {"layer_types": ["rwkv"] * 2}, "'rwkv' in layer_types"),
         ("NemotronHForCausalLM", {"hybrid_override_pattern": "MX"}, "pattern 'MX', expected"),
+        ("ChatGLMModel", {"position_encoding_2d": True}, "the first ChatGLM, whose positions"),
+        ("ChatGLMModel", {"vision_config": {"hidden_size": 8}}, "ChatGLM with pictures"),
+        ("ChatGLMModel", {}, "has no multi_query_attention"),
+        ("ChatGLMModel", {**CHATGLM, "rmsnorm": False}, "rmsnorm False, of which"),
+        ("ChatGLMModel", {**CHATGLM, "quantization_bit": 4}, "quantization_bit 4, of which"),
+        ("ChatGLMModel", {**CHATGLM, "pre_seq_len": 128}, "pre_seq_len 128, of which"),
+        ("ChatGLMModel", {**CHATGLM, "rope_ratio": 4}, "rope_ratio 4.*a _name_or_path with"),
     ],
 )
 def test_a_setting_that_is_not_computed_is_refused_by_name(
@@ -191,3 +199,21 @@ def test_time_steps_without_a_limit_are_written_in_two_ways() -> None:
     assert config["time_step_limit"][1] == float("inf")
     saved = config | {"time_step_limit": [0.0, {"__float__": "Infinity"}]}
     assert load_definition(saved) == load_definition(config)
+
+
+@pytest.mark.parametrize(
+    ("told", "shared"),
+    [
+        ({"_name_or_path": "./my-chatglm2-32k"}, {"rope_scaling": {"type": "linear", "factor": 4}}),
+        ({"_name_or_path": "/models/ChatGLM3-tuned"}, {"rope_theta": 40000.0}),
+        ({"padded_vocab_size": 151552}, {"rope_theta": 40000.0}),
+    ],
+)
+def test_the_ratio_of_chatglm_divides_positions_or_multiplies_the_base(
+    told: dict[str, Any], shared: dict[str, Any]
+) -> None:
+    """By the generation, or as the configuration says itself."""
+    config = {**checkpoints.SIZES, **CHATGLM, "architectures": ["ChatGLMModel"], "rope_ratio": 4}
+    found, _ = load_definition({**config, **told})
+    expected, _ = load_definition({**config, **shared})
+    assert found.rope == expected.rope

@@ -287,7 +287,7 @@ def test_bfloat16_matrices_are_multiplied_without_a_float32_copy(tmp_path):
     stored = weights.matrix(name).input_value(0).get_node()
     assert stored.get_element_type() == openvino.Type.bf16
     mapped = checkpoint.raw(name)[2]
-    assert any(np.shares_memory(kept, mapped) for kept in weights.kept)
+    assert any(np.shares_memory(kept, mapped) for kept in weights.constants.kept)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", properties)
     runner = OpenVINORunner(compiled, Part(spec, decoder, checkpoint), CONFIG, weights)

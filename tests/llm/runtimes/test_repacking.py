@@ -78,7 +78,7 @@ def test_without_amx_minimums_are_products_of_their_own_in_bfloat16_too() -> Non
 
 def test_scales_are_given_back_with_their_integers() -> None:
     weights, _ = with_form("Q8_0", "f32")
-    sizes = sorted(array.nbytes for array in weights.integers.values())
+    sizes = sorted(array.nbytes for array in weights.constants.spent.values())
     assert sizes == [32 * 8 * 4, 32 * 256]
 
 
@@ -87,7 +87,7 @@ def test_what_the_first_pass_has_packed_is_known_layer_by_layer(tmp_path: Path) 
     part = open_part(path, EngineConfig(**SMALL))
     weights = Weights(part.checkpoint, "f32", gathers=True)
     model = build_model(OpenVINOOps(weights), part)
-    groups = order_of_packing(model, weights.integers)
+    groups = order_of_packing(model, weights.constants.spent)
     assert [name for name, _ in groups] == [f"key_cache.{layer}" for layer in range(LAYERS)]
     # Queries, keys and values of the first; of others also what follows the attention before.
     assert [len(arrays) for _, arrays in groups] == [2 * 3, 2 * 7, 2 * 7]
@@ -116,5 +116,5 @@ def test_an_embedding_is_read_from_the_file_and_takes_no_memory(tied: bool, tmp_
     np.testing.assert_array_equal(gather(tokens), expected)
     whole = Weights(part.checkpoint, "f32")
     build_model(OpenVINOOps(whole), part)
-    held, all_held = (sum(one.nbytes for one in some.kept) for some in (weights, whole))
+    held, all_held = (sum(one.nbytes for one in some.constants.kept) for some in (weights, whole))
     assert tied or all_held - held >= VOCAB * HIDDEN

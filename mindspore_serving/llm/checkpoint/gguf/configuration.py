@@ -21,6 +21,7 @@ ARCHITECTURES = {
     "phi3": "Phi3ForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
+    "chatglm": "GlmForCausalLM",
 }
 MIXTRAL = "MixtralForCausalLM"  # llama.cpp calls it llama, with experts
 # Models whose attention is scaled by the mean size of a head: their number of layers.
@@ -159,6 +160,12 @@ def _own(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, Any]:
         return {"norm_topk_prob": True}
     if family == "phi3":
         return {"sliding_window": file.metadata.get("phi3.attention.sliding_window")}
+    if family == "chatglm":
+        biases = ("blk.0.attn_qkv.bias", "blk.0.attn_q.bias")
+        return {
+            "attention_bias": any(name in file.tensors for name in biases),
+            "head_dim": config.get("head_dim") or _head_dim(config),
+        }
     if not family.startswith("gemma"):
         return {}
     own: dict[str, Any] = {"hidden_activation": "gelu_pytorch_tanh"}

@@ -55,7 +55,10 @@ PATTERNS = {name: patterns for patterns, names in _NAMES for name in names.split
 BEGINS_WITH_BOS = frozenset(
     ["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "lfm2", "tekken"]
 )
-TAKES_WHOLE = BEGINS_WITH_BOS | {"glm4"}
+TAKES_WHOLE = BEGINS_WITH_BOS | {"glm4", "chatglm-bpe"}
+# Tokens that the text begins with, whatever else a file says.
+_SOP = ("[gMASK]", "<sop>")
+BEGINNINGS = {"glm4": _SOP, "chatglm-bpe": _SOP, "chatglm-spm": ("[gMASK]", "sop")}
 COMPOSES = frozenset(["qwen2", "qwen35", "deepseek-r1-qwen"])  # Unicode's NFC before all
 
 

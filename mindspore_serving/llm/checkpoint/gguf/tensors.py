@@ -1,8 +1,8 @@
 """The tensors of a GGUF file as checkpoints in Hugging Face's format have them.
 
 Names are translated; the rows of Llama's queries and keys are put back in the order of halves,
-from that of pairs; Gemma's norms have a 1 taken off; stacked experts become one tensor each.  No
-number of a quantised tensor is decoded.
+from that of pairs; Gemma's norms have a 1 taken off; stacked experts, and ChatGLM's queries, keys
+and values, become one tensor each.  No number of a quantised tensor is decoded.
 """
 
 import re
@@ -43,6 +43,7 @@ LAYER = {
 }
 OWN = {
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
+    "chatglm": {"ffn_up": "mlp.gate_up_proj"},
     "gemma2": {
         "post_attention_norm": "post_attention_layernorm",
         "ffn_norm": "pre_feedforward_layernorm",
@@ -80,6 +81,8 @@ def _renamed(
     role = match[2] if match else ""
     if match and role in EXPERTS and len(blocks.shape) == 3:
         return dict(_experts(f"model.layers.{match[1]}", EXPERTS[role], blocks, is_mixtral))
+    if match and role == "attn_qkv" and family == "chatglm":
+        return dict(_packed(f"model.layers.{match[1]}", leaf, blocks, config))
     own = {**LAYER, **OWN.get(family, {})}
     if match is None or role not in own:
         raise StartError(
@@ -139,6 +142,29 @@ def _experts(
         rows = blocks.rows[index * outputs : (index + 1) * outputs]
         one = Blocks(blocks.kind, (outputs, inputs), rows)
         yield f"{layer}.{block}.experts.{index}.{leaf}.weight", _stored(one)
+
+
+def _packed(
+    layer: str, leaf: str, blocks: Blocks, config: dict[str, Any]
+) -> Iterator[tuple[str, StoredTensor]]:
+    """Queries, keys and values, whose rows are below one another.  Raises StartError unless there
+    are as many as heads need."""
+    heads, features = config.get("num_attention_heads"), config.get("head_dim")
+    keys = config.get("num_key_value_heads") or heads
+    rows = blocks.rows.reshape(blocks.shape[0], -1)
+    if not type(heads) is type(keys) is type(features) is int or len(rows) != (
+        (heads + 2 * keys) * features
+    ):
+        raise StartError(
+            f"tensor attn_qkv.{leaf} of {layer} has {len(rows)} rows, expected those of {heads} "
+            f"query heads, {keys} key heads and as many value heads of {features} rows each"
+        )
+    begin = 0
+    for name, count in (("q", heads), ("k", keys), ("v", keys)):
+        part = rows[begin : begin + count * features]
+        begin += len(part)
+        one = Blocks(blocks.kind, (len(part), *blocks.shape[1:]), part)
+        yield f"{layer}.self_attn.{name}_proj.{leaf}", _stored(one)
 
 
 def _less_one(name: str, stored: StoredTensor) -> StoredTensor:

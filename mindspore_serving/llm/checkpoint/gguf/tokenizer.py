@@ -4,13 +4,14 @@ The kinds are those of `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (Sen
 whose merges follow from the scores), t5 (SentencePiece's unigram) and bert (WordPiece).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.pre_tokenizers import (
+    BEGINNINGS,
     BEGINS_WITH_BOS,
     COMPOSES,
     TAKES_WHOLE,
@@ -50,15 +51,20 @@ def tokenizer_of(file: Source) -> Json:
         "truncation": None,
         "padding": None,
         "added_tokens": vocabulary.added_tokens(),
-        "post_processor": _template(vocabulary.tokens, begin, end),
+        "post_processor": template(vocabulary.tokens, begin, end),
         **parts,
     }
 
 
 def added_token(index: int, content: str, *, is_special: bool) -> Json:
     """One that is found in a text before it is cut."""
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": index, "content": content, "special": is_special, **flags}
+    flags = dict.fromkeys(("lstrip", "rstrip", "normalized"), False)
+    is_word = (
+        is_special and content.isascii() and content.isalpha()
+    )  # ChatGLM's "sop", which is not in "philosophy"
+    return {
+        "id": index, "content": content, "special": is_special, "single_word": is_word, **flags
+    }  # fmt: skip
 
 
 class _Vocabulary:
@@ -94,15 +100,17 @@ class _Vocabulary:
             if kind in (UNKNOWN, CONTROL, USER) and self.tokens[index]
         ]
 
-    def added_ids(self, begins: bool, ends: bool) -> tuple[int | None, int | None]:
-        """The tokens that are put before and after a text; the file's options come first."""
+    def added_ids(self, begins: bool, ends: bool) -> tuple[list[int], list[int]]:
+        """The tokens that are put before and after a text; the file's options come first, but for
+        tokens that models of the kind always have."""
         begins = begins or self.option("pre") in BEGINS_WITH_BOS
         found = []
         for role, other, is_default in (("bos", "cls", begins), ("eos", "seperator", ends)):
             token_id = self.option(f"{role}_token_id", self.option(f"{other}_token_id"))
             is_added = self.option(f"add_{role}_token", is_default)
-            found.append(token_id if is_added and self._is_id(token_id) else None)
-        return found[0], found[1]
+            found.append([token_id] if is_added and self._is_id(token_id) else [])
+        always = [self.ids.get(token) for token in BEGINNINGS.get(str(self.option("pre")), ())]
+        return [index for index in always if index is not None] or found[0], found[1]
 
     def unknown(self) -> int | None:
         found = self.option("unknown_token_id")
@@ -127,6 +135,8 @@ def _byte_level(vocabulary: _Vocabulary) -> Json:
     where = str(vocabulary.file.path)
     if name is None:
         log.warning("%s does not say how it cuts text; it is cut as for GPT-2", where)
+    is_ranked = vocabulary.option("merges") is None and vocabulary.option("scores") is not None
+    merges = _merges_of(vocabulary) if is_ranked else vocabulary.merges()
     pieces = [_split(pattern) for pattern in patterns_of(name or "default", where)]
     is_spaced = bool(vocabulary.option("add_space_prefix", False))
     to_bytes = {"type": "ByteLevel", "add_prefix_space": is_spaced, "trim_offsets": True}
@@ -135,7 +145,7 @@ def _byte_level(vocabulary: _Vocabulary) -> Json:
         "normalizer": {"type": "NFC"} if name in COMPOSES else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*pieces, to_bytes]},
         "decoder": dict(to_bytes),
-        "model": _bpe(vocabulary, vocabulary.merges(), ignore_merges=name in TAKES_WHOLE),
+        "model": _bpe(vocabulary, merges, ignore_merges=name in TAKES_WHOLE),
     }
 
 
@@ -236,20 +246,22 @@ def _word_piece(vocabulary: _Vocabulary) -> Json:
     }
 
 
-def _template(tokens: Sequence[str], begin: int | None, end: int | None) -> Json | None:
+def template(
+    tokens: Sequence[str] | Mapping[int, str], begin: Sequence[int], end: Sequence[int]
+) -> Json | None:
     """What is put around a text."""
-    if begin is None and end is None:
+    if not begin and not end:
         return None
 
     def around(*sequences: str) -> list[Json]:
         items = [{"Sequence": {"id": name, "type_id": 0}} for name in sequences]
         before, after = (
-            [] if token is None else [{"SpecialToken": {"id": tokens[token], "type_id": 0}}]
-            for token in (begin, end)
+            [{"SpecialToken": {"id": tokens[token], "type_id": 0}} for token in some]
+            for some in (begin, end)
         )
         return [*before, *items, *after]
 
-    used = {tokens[token]: token for token in (begin, end) if token is not None}
+    used = {tokens[token]: token for token in (*begin, *end)}
     special = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in used.items()}
     return {
         "type": "TemplateProcessing",

@@ -4,6 +4,7 @@
 
 from mindspore_serving.llm.models.architecture import Architecture
 from mindspore_serving.llm.models.families import (
+    chatglm,
     gemma,
     gpt,
     llama,
@@ -21,4 +22,5 @@ FAMILIES: dict[str, Architecture] = {
     **states.ROWS,
     **mamba.ROWS,
     **pictures.ROWS,
+    **chatglm.ROWS,
 }

@@ -52,8 +52,8 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "OpenVINOEncode
     weights = Weights(model.checkpoint, options.precision, options.bits, is_exact=widens)
     ops = EncoderOps(weights)
     graph = ops.graph(model.definition(ops, model.spec, ops.encoder_inputs))
-    compiled = compile_graph(graph, options.properties(weights.group))
-    runner = OpenVINOEncoder(compiled, model, weights.kept)
+    compiled = compile_graph(graph, options.properties(weights.constants.group))
+    runner = OpenVINOEncoder(compiled, model, weights.constants.kept)
     _warm_up(runner, config)
     return runner
 

@@ -5,6 +5,7 @@ until the plugin packs them at the first pass; keys and values are in numpy arra
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from mindspore_serving.llm.runtimes.openvino.options import (
     with_matrices,
 )
 from mindspore_serving.llm.runtimes.openvino.ranks import RankOps, Sums
-from mindspore_serving.llm.runtimes.openvino.repacking import order_of_packing, packed_once
+from mindspore_serving.llm.runtimes.openvino.repacking import joins, order_of_packing, packed_once
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
 from mindspore_serving.llm.runtimes.openvino.states_check import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
@@ -92,7 +93,11 @@ def _open(
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
     is_exact = is_foreign and config.dtype == "f32"
     widens = is_exact or widens_integers(options.precision)
-    weights = Weights(checkpoint, options.precision, bits, is_exact=widens, gathers=True)
+    weights = Weights(
+        checkpoint, options.precision, bits, is_exact=widens, gathers=True,
+        joins=partial(joins, options),
+    )  # fmt: skip
+    constants = weights.constants
     num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
     switches = bool(spec.rope.switch)
     sums = None if part.exchange is None else Sums(part.exchange)
@@ -108,20 +113,22 @@ def _open(
     _tell_widened(weights, checkpoint, options)
     _let_go(checkpoint, weights)
     blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
-    by_rows = not weights.is_grouped and any(block.is_int8 for block in blocks)
-    found = options.properties(weights.group, is_exact=is_exact, by_rows=by_rows)
+    by_rows = not constants.is_grouped and any(block.is_int8 for block in blocks)
+    found = options.properties(constants.group, is_exact=is_exact, by_rows=by_rows)
     halves = narrow(blocks)
-    weights.kept += halves
+    constants.kept += halves
     found |= properties or {}
     compiled = compile_graph(model, found)
     if num_fused(compiled) == len(blocks):
-        weights.unpacked += halves
+        constants.unpacked += halves
     spent = packed_once(weights, found)
-    weights.unpacked += spent.values()
-    weights.early = order_of_packing(model, spent)
+    constants.unpacked += spent.values()
+    constants.early = order_of_packing(model, spent)
     base = Base(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, part, config, weights, base=base, sums=sums)
+    if not is_fused_here():
+        checkpoint.release()  # the plugin computes with its own copy; rows are read again
     for adapter, one in changes.items():
         runner.load_adapter(adapter, one)
     return runner
@@ -129,10 +136,10 @@ def _open(
 
 def _let_go(checkpoint: Checkpoint, weights: Weights) -> None:
     """The pages of the file, unless the plugin computes with them."""
-    if weights.integers:
+    if weights.constants.spent:
         checkpoint.release()  # what is needed of the file is decoded
-    elif weights.group:
-        map_now(weights.kept)  # the plugin makes no copy of integers
+    elif weights.constants.group:
+        map_now(weights.constants.kept)  # the plugin makes no copy of integers
 
 
 def build_model(ops: OpenVINOOps, part: Part) -> ov.Model:

@@ -109,24 +109,27 @@ class OpenVINOOps(Elementwise):
         return opset.scatter_update(x, places, rows, i32(0))
 
     def logits(self, x: Node, head: Weight, bias: Weight | None = None) -> Node:
-        return self._product(x, head, bias, of_rows=True)
+        (y,) = self.linears(x, (head,), (bias,), of_rows=True)
+        return y
 
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
-        return self._product(x, weight, bias)
+        (y,) = self.linears(x, (weight,), (bias,))
+        return y
 
-    def _product(
-        self, x: Node, weight: Weight, bias: Weight | None, *, of_rows: bool = False
-    ) -> Node:
+    def linears(
+        self, x: Node, weights: Sequence[Weight], biases: Sequence[Weight | None], *,
+        of_rows: bool = False,
+    ) -> list[Node]:  # fmt: skip
         """`of_rows`: `x` has the wanted tokens alone."""
-        shape = self._weights.shape(weight)
-        if len(shape) != 2 or shape[1] != features(x):
-            raise StartError(f"tensor {weight!r} is {list(shape)}, expected [*, {features(x)}]")
-        y = self._weights.product(x, weight)
-        if self.ports is not None:
-            y = self.ports.add_product(y, x, weight, shape, of_rows=of_rows)
-        if bias is not None:
-            y = opset.add(y, self._vector(bias, shape[0]))
-        return named(y, weight)
+        found, products = [], self._weights.products(x, weights)
+        for y, weight, bias in zip(products, weights, biases, strict=True):
+            shape = self._weights.shape(weight)
+            if self.ports is not None:
+                y = self.ports.add_product(y, x, weight, shape, of_rows=of_rows)
+            if bias is not None:
+                y = opset.add(y, self._vector(bias, shape[0]))
+            found.append(named(y, weight))
+        return found
 
     def rms_norm(self, x: Node, weight: Weight, eps: float, *, plus_one: bool = False) -> Node:
         gain = self._vector(weight, features(x), plus=float(plus_one))
@@ -234,17 +237,10 @@ class OpenVINOOps(Elementwise):
         return named(opset.squeeze(y, i64(1)), name_of(y)) if block_of(y) else block(x)
 
     def moe(
-        self,
-        x: Node,
-        scores: Node,
-        experts: Sequence[Expert],
-        routing: Routing,
-        *,
-        correction: Weight | None = None,
-        gains: Weight | None = None,
-        clamp: Clamp | None = None,
-        is_gelu: bool = False,
-    ) -> Node:
+        self, x: Node, scores: Node, experts: Sequence[Expert], routing: Routing, *,
+        correction: Weight | None = None, gains: Weight | None = None,
+        clamp: Clamp | None = None, is_gelu: bool = False,
+    ) -> Node:  # fmt: skip
         weights = tuple(
             self._weights.stacked(names)
             for names in zip(*((e.gate, e.up, e.down) for e in experts), strict=True)

@@ -32,13 +32,9 @@ class _Recording(OpenVINOOps):
         super().__init__(weights, **options)
         self.read_by: dict[str, Node] = {}
 
-    def linear(self, x: Node, weight: str, bias: str | None = None) -> Node:
-        self.read_by[weight] = x
-        return super().linear(x, weight, bias)
-
-    def logits(self, x: Node, head: str, bias: str | None = None) -> Node:
-        self.read_by[head] = x
-        return super().logits(x, head, bias)
+    def linears(self, x: Node, weights: Sequence[str], *rest: Any, **options: Any) -> list[Node]:
+        self.read_by |= dict.fromkeys(weights, x)
+        return super().linears(x, weights, *rest, **options)
 
     def dense(self, x: Node, block: Callable[[Node], Node]) -> Node:
         return block(x)

@@ -20,9 +20,13 @@ import openvino as ov
 from openvino import opset13 as opset
 from openvino.op import Parameter
 
-from mindspore_serving.llm.checkpoint.packing import Packed, unpack
+from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
+from mindspore_serving.llm.runtimes.openvino.constants import INT8_GROUP, TYPES, Form
+from mindspore_serving.llm.runtimes.openvino.fusion import is_fused_here
+from mindspore_serving.llm.runtimes.openvino.options import PluginOptions
 from mindspore_serving.llm.runtimes.openvino.pages import give_back
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
@@ -34,64 +38,101 @@ PERIOD = 0.005  # seconds from one look at the caches to the next
 ROWS = (1, 2, 4, 7, 8, 16, 17, 33, 64, 65, 512)
 OUTPUTS = (48, 192, 512)
 GROUPS = 6  # of inputs
-NAME = "probe.weight"
+INPUTS = 3 * INT8_GROUP  # where they have no groups
+NAMES = ("probe.1", "probe.2")
 TOLERANCE = 0.05  # of the largest number: rounding of what is multiplied, not other weights
 
 
 def packed_once(weights: Weights, properties: Mapping[str, Any]) -> dict[str, Array]:
-    """Those of `weights.integers` and `weights.minimums` that the plugin does not read again.
+    """Those of `constants.spent` and `constants.minimums` that the plugin does not read again.
 
     Small ones of the same forms are computed to see: their products have to be right for every
     number of rows when they have been overwritten after the first pass.  `properties` are the
     plugin's."""
-    given = weights.precision, tuple(sorted(properties.items()))
+    given, constants = (weights.precision, tuple(sorted(properties.items()))), weights.constants
     found: dict[str, Array] = {}
-    if all(_is_packed_once(form, *given) for form in weights.forms):
-        found |= weights.integers
-    if weights.minimums and _is_packed_once((4, 32, False), *given, has_minimums=True):
-        found |= weights.minimums
+    if all(_is_packed_once(form, *given) for form in constants.forms):
+        found |= constants.spent
+    if constants.minimums and _is_packed_once(Form("int4", 32), *given, has_minimums=True):
+        found |= constants.minimums
     return found
+
+
+def joins(options: PluginOptions, form: Form) -> bool:
+    """Whether matrices of `form` that have the same input may be one matrix.
+
+    It is a copy, so only where that can be given back; and where the plugin does not join them
+    itself (`fusion`)."""
+    if form.group:
+        return True
+    if options.precision == "bf16" and is_fused_here():
+        return False
+    properties = options.properties(INT8_GROUP if form.kind == "int8" else 0)
+    return _is_packed_once(form, options.precision, tuple(sorted(properties.items())))
 
 
 @cache
 def _is_packed_once(
-    form: tuple[int, int, bool],
+    form: Form,
     precision: str,
     properties: tuple[tuple[str, Any], ...],
     *,
     has_minimums: bool = False,
 ) -> bool:
-    forms = [_form(*form, outputs) for outputs in OUTPUTS]
-    if has_minimums:
-        forms = [replace(one, minimums=one.scales.astype(np.float32), centre=8) for one in forms]
-    return all(_is_kept(one, precision, dict(properties)) for one in forms)
+    is_float, random = form.kind in TYPES, np.random.default_rng(0)
+    for outputs in OUTPUTS:
+        if is_float:
+            stored = _floats(form.kind, random.normal(0, 1, (outputs, INPUTS)))
+        else:
+            stored = _integers(form, outputs, random, has_minimums=has_minimums)
+        if not _is_kept(stored, precision, dict(properties)):
+            return False
+    return True
 
 
-def _form(bits: int, group: int, has_zeros: bool, outputs: int) -> Packed:
-    random, inputs = np.random.default_rng(0), GROUPS * group
+def _floats(dtype: str, matrix: Array) -> StoredTensor:
+    wide = matrix.astype(np.float32)
+    bits = to_bf16(wide) if dtype == "BF16" else wide
+    bits = wide.astype(np.float16).view(np.uint16) if dtype == "F16" else bits
+    return StoredTensor(dtype, matrix.shape, bits)
+
+
+def _integers(
+    form: Form, outputs: int, random: np.random.Generator, *, has_minimums: bool
+) -> QuantizedTensor:
+    bits, group = int(form.kind.removeprefix("int")), form.group or INPUTS
+    groups = GROUPS if form.group else 1
+    inputs = groups * group
     values = random.integers(0, 256, (outputs, inputs * bits // 8), np.uint8)
-    scales = random.uniform(0.5, 1, (outputs, GROUPS)).astype(np.float16)
-    zeros = random.integers(0, 2**bits, (outputs, GROUPS), np.uint8) if has_zeros else None
-    if bits == 8 and not has_zeros:
+    scales = random.uniform(0.5, 1, (outputs, groups)).astype(np.float16)
+    zeros = random.integers(0, 2**bits, scales.shape, np.uint8) if form.has_zeros else None
+    if bits == 8 and not form.has_zeros:
         values = values.view(np.int8)
-    return Packed(values, scales, bits, (outputs, inputs), group, zeros=zeros)
+    packed = Packed(values, scales, bits, (outputs, inputs), group, zeros=zeros)
+    if has_minimums:
+        packed = replace(packed, minimums=scales.astype(np.float32), centre=8)
+    return QuantizedTensor("probe", packed.shape, packed.values, lambda: packed)
 
 
-def _is_kept(form: Packed, precision: str, properties: dict[str, Any]) -> bool:
-    stored = QuantizedTensor("probe", form.shape, form.values, lambda: form)
-    weights = Weights(Checkpoint(Path(), {}, {NAME: stored}), precision)
-    x = Parameter(ov.Type.f32, ov.PartialShape([-1, form.shape[1]]))
-    model = ov.Model([opset.result(weights.product(x, NAME))], [x], "probe")
+def _is_kept(
+    stored: StoredTensor | QuantizedTensor, precision: str, properties: dict[str, Any]
+) -> bool:
+    """Two such matrices, which are joined, are right when what they were made of is gone."""
+    checkpoint = Checkpoint(Path(), {}, dict.fromkeys(NAMES, stored))
+    weights = Weights(checkpoint, precision, joins=lambda _: True)
+    x = Parameter(ov.Type.f32, ov.PartialShape([-1, stored.shape[1]]))
+    product = opset.concat(weights.products(x, NAMES), -1)
+    model = ov.Model([opset.result(product)], [x], "probe")
     compiled = ov.Core().compile_model(model, "CPU", properties)
-    request, matrix = compiled.create_infer_request(), unpack(form)
-    random = np.random.default_rng(1)
+    request, matrix = compiled.create_infer_request(), np.tile(checkpoint.f32(NAMES[0]), (2, 1))
+    constants, random = weights.constants, np.random.default_rng(1)
     for count in ROWS:
-        rows = random.normal(0, 1, (count, form.shape[1])).astype(np.float32)
+        rows = random.normal(0, 1, (count, stored.shape[1])).astype(np.float32)
         expected = rows @ matrix.T
         found = request.infer([rows])[0]
         if np.abs(found - expected).max() > TOLERANCE * np.abs(expected).max():
             return False
-        give_back((weights.minimums or weights.integers).values())
+        give_back((constants.minimums or constants.spent).values())
     return True
 
 

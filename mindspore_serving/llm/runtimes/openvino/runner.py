@@ -63,7 +63,7 @@ class OpenVINORunner:
         self.base = base
         self._part = part
         self._sums = sums
-        self._kept = weights.kept  # the arrays that the compiled model's constants refer to
+        self._kept = weights.constants.kept  # what the compiled model's constants refer to
         self._gathered = weights.gathered
         self._requests: list[Any] = [compiled.create_infer_request()]
         ports = {port.get_any_name(): port for port in compiled.inputs}
@@ -79,7 +79,7 @@ class OpenVINORunner:
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._pack(weights)
         self._warm_up(config)  # with every token in one block, as nothing is read
-        give_back(weights.unpacked)
+        give_back(weights.constants.unpacked)
         trim()
         # Only now the weights are packed, and what is free is known.
         free = min(free_main_memory(), MAX_DEFAULT_CACHE) // part.size
@@ -181,7 +181,7 @@ class OpenVINORunner:
     def _pack(self, weights: Weights) -> None:
         """The first pass, which packs the weights."""
         caches = {cache.name: cache.array[0] for cache in self._caches}
-        with giving_back([(caches[name], arrays) for name, arrays in weights.early]):
+        with giving_back([(caches[name], arrays) for name, arrays in weights.constants.early]):
             self.run(Step((Row([0], 0, [0], 1),)))
 
     def _warm_up(self, config: EngineConfig) -> None:

@@ -6,38 +6,23 @@ packs a copy of its own, two bytes per weight in either precision.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
 from openvino import opset13 as opset
-from openvino.op import Constant
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.packing import Packed, is_router, pack, pairs
+from mindspore_serving.llm.checkpoint.packing import Packed, is_router, merged, pack, regrouped
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_bf16
-from mindspore_serving.llm.runtimes.openvino.nodes import i64, name_of, named, widened
-from mindspore_serving.llm.runtimes.openvino.pages import in_pages
+from mindspore_serving.llm.runtimes.openvino.constants import TYPES, Constants, Form
+from mindspore_serving.llm.runtimes.openvino.nodes import features, i64, named, sliced, widened
 
 Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
 
-INT8_GROUP = 128  # of activations; int8 weights have one scale per output, so it is free to choose
-_INTEGERS = {
-    (8, True): ov.Type.i8,  # bits, whether they are signed
-    (4, True): ov.Type.i4,
-    (8, False): ov.Type.u8,
-    (4, False): ov.Type.u4,
-}
-_CODEBOOKS = {
-    "nf4": ov.Type.nf4,
-    "f4e2m1": ov.Type.f4e2m1,
-    "f8e4m3": ov.Type.f8e4m3,  # of which the plugin makes floats when it packs them
-    "f8e5m2": ov.Type.f8e5m2,
-}
-_TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
+LEAST_GROUP = 32  # of int8: smaller ones would be those of all inputs, and steps longer
 
 
 class Weights:
@@ -49,6 +34,7 @@ class Weights:
         bits: 8 or 4 to quantise the matrices of a float checkpoint, None to take them as they are.
         is_exact: no inputs are rounded to integers, so integers are multiplied as floats.
         gathers: rows of embeddings are read from the file step by step, where it can be done.
+        joins: whether matrices of a form may be one matrix if they have the same input; None: none.
     """
 
     def __init__(
@@ -59,26 +45,19 @@ class Weights:
         *,
         is_exact: bool = False,
         gathers: bool = False,
+        joins: Callable[[Form], bool] | None = None,
     ) -> None:
-        self.group = 0  # the smallest group of inputs that shares a scale; 0 with no quantised one
-        self.is_grouped = False  # a quantised matrix has more scales than one for each output
+        self.constants = Constants()
         self.widened: list[str] = []  # quantised matrices that became floats
-        self.kept: list[Array] = []
-        # Integers and their scales, of `kept`, in pages of their own, by the names of their nodes;
-        # those that rows are gathered from are not among them.
-        self.integers: dict[str, Array] = {}
-        self.minimums: dict[str, Array] = {}  # as `integers`, what is added to their products
         self.gathered: dict[str, Gather] = {}  # tables whose rows are inputs of the graph
-        self.forms: set[tuple[int, int, bool]] = set()  # bits, group and zeros of `integers`
-        self.unpacked: list[Array] = []  # of `kept`, what is not read when it has been packed
-        self.early: list[tuple[str, list[Array]]] = []  # of `unpacked`, as `order_of_packing` says
         self._checkpoint = checkpoint
         self._gathers = gathers
+        self._joins = joins
         self.precision = precision
         self._bits = bits
-        # Integers are multiplied only without them; as floats there is nothing to gain.
-        self._splits_minimums = not is_exact
+        self._is_exact = is_exact
         self._made: dict[tuple[str, str], Node] = {}
+        self._joined: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         self._orders: dict[str, Array] = {}
         self._minimums: dict[str, Node] = {}  # added to products by integers, [out, groups]
 
@@ -104,13 +83,32 @@ class Weights:
             return y
         groups = minimums.get_output_shape(0)[1]
         same = [0] * (len(x.get_output_partial_shape(0)) - 1)
-        grouped = opset.reshape(x, i64(*same, groups, self.shape(name)[1] // groups), True)
+        grouped = opset.reshape(x, i64(*same, groups, features(x) // groups), True)
         sums = opset.reduce_sum(grouped, i64(-1), False)
         return opset.add(y, opset.matmul(sums, minimums, False, True))
 
+    def products(self, x: Node, names: Sequence[str]) -> list[Node]:
+        """`product` of each.  Matrices that are stored alike are joined, one above the other: a
+        step has fewer nodes then, and each has more to do.
+
+        Raises StartError naming one that is not [out, in]."""
+        key, found = tuple(names), dict[str, Node]()
+        for name in names:
+            shape = self.shape(name)
+            if len(shape) != 2 or shape[1] != features(x):
+                raise StartError(f"tensor {name!r} is {list(shape)}, expected [*, {features(x)}]")
+        if key not in self._joined:
+            self._joined[key] = [some for kind in self._alike(names) for some in self._join(kind)]
+        for some in self._joined[key]:
+            y, end = self.product(x, _joint(some)), 0
+            for name in some:
+                begin, end = end, end + self.shape(name)[0]
+                found[name] = sliced(y, begin, end) if len(some) > 1 else y
+        return [found[name] for name in names]
+
     def matrix(self, name: str) -> Node:
         """[out, in] to multiply by, float32 or widened to it."""
-        is_table = self._checkpoint.is_quantized(name) and ("table", name) in self._made
+        is_table = ("table", name) in self._made and self._checkpoint.is_quantized(name)
         return self._once("table" if is_table else "matrix", name, lambda: self._matrix(name))
 
     def table(self, name: str) -> Node:
@@ -146,23 +144,13 @@ class Weights:
         if len(some) < len(names) or len({_form(p) for p in some}) > 1:
             self.widened += [name for name in names if self._checkpoint.is_quantized(name)]
             arrays = np.stack([self._checkpoint.f32(name) for name in names])
-            return self._constant(arrays, arrays.shape, ov.Type.f32)
-        minimums = [p.minimums for p in some if p.minimums is not None]
-        zeros = [p.zeros for p in some if p.zeros is not None]
-        return self._unpacked(
-            replace(
-                some[0],
-                values=np.stack([p.values for p in some]),
-                scales=np.stack([p.scales for p in some]),
-                minimums=np.stack(minimums) if minimums else None,
-                zeros=np.stack(zeros) if zeros else None,
-            )
-        )
+            return self.constants.of(arrays, arrays.shape, ov.Type.f32)
+        return self.constants.scaled(merged(some, np.stack))
 
     def rows(self, names: Sequence[str]) -> Node:
         """[len(names), features] float32, of vectors that are equally long."""
         rows = np.stack([self._checkpoint.f32(name) for name in names])
-        return self._constant(rows, rows.shape, ov.Type.f32)
+        return self.constants.of(rows, rows.shape, ov.Type.f32)
 
     def _once(self, use: str, name: str, make: Callable[[], Node]) -> Node:
         if (use, name) not in self._made:
@@ -172,120 +160,89 @@ class Weights:
     def _vector(self, name: str, plus: float) -> Node:
         return opset.constant(self._checkpoint.f32(name).reshape(1, -1) + np.float32(plus))
 
-    def _packed(self, name: str) -> Packed | None:
+    def _packed(self, name: str, *, is_table: bool = False) -> Packed | None:
         packed = self._checkpoint.packed(name)
         if packed is None and self._bits is not None and not is_router(name):
             return pack(self._checkpoint.f32(name), self._bits)
-        return packed
+        if packed is None or is_table or self._is_exact:
+            return packed
+        is_fine = packed.bits == 8 and packed.group < LEAST_GROUP
+        return regrouped(packed, LEAST_GROUP) if is_fine else packed
 
     def _matrix(self, name: str, *, is_table: bool = False) -> Node:
-        packed = self._packed(name)
+        packed = self._packed(name, is_table=is_table)
         if packed is not None:
             if packed.order is not None:
                 self._orders[name] = packed.order
             if is_table or not self._checkpoint.is_quantized(name):
-                return self._unpacked(packed)
-            has_zeros = packed.zeros is not None
-            self.forms.add((packed.bits, packed.group, has_zeros))
-            if self._splits_minimums and packed.minimums is not None:
-                minimums = _minimums(packed)
-                spent = self._spent(minimums, minimums.shape, ov.Type.f32, self.minimums)
-                self._minimums[name] = spent
-                packed = replace(packed, minimums=None, centre=0)
-            return self._unpacked(packed, is_spent=packed.is_grouped and not packed.codebook)
+                return self.constants.scaled(packed)
+            return self._integers(name, packed, packed.is_grouped and not packed.codebook)
         stored = self._widened(name) if self._checkpoint.is_quantized(name) else self._table(name)
-        if stored.get_element_type() == ov.Type.f32:
-            return stored
-        # Folded, it would take four bytes per weight; with this mark the plugin packs the two-byte
-        # weights: as they are to multiply in bfloat16, else it widens them as it multiplies, which
-        # memory-bound steps gain from.
-        return widened(stored)
+        return _floats(stored)
+
+    def _integers(self, name: str, packed: Packed, is_spent: bool) -> Node:
+        # Integers are multiplied only without minimums; as floats there is nothing to gain.
+        if not self._is_exact and packed.minimums is not None:
+            self._minimums[name] = self.constants.minimum(packed)
+            packed = replace(packed, minimums=None, centre=0)
+        return self.constants.scaled(packed, is_spent=is_spent)
+
+    def _alike(self, names: Sequence[str]) -> list[list[str]]:
+        """Those of one type together."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(self._checkpoint.stored(name).dtype, []).append(name)
+        return list(found.values())
+
+    def _join(self, names: Sequence[str]) -> list[tuple[str, ...]]:
+        """Make one matrix of them if it can be done, and give the groups in which they are now."""
+        apart: list[tuple[str, ...]] = [(name,) for name in names]
+        if self._joins is None or len(names) == 1:
+            return apart
+        packed = [self._packed(name) for name in names]
+        integers = [one for one in packed if one is not None and one.is_plain]
+        dtype = self._checkpoint.stored(names[0]).dtype
+        form = Form.of(integers[0]) if integers else Form(dtype)
+        is_known = dtype in TYPES if not any(packed) else len(integers) == len(names)
+        if not is_known or len(set(map(_form, integers))) > 1 or not self._joins(form):
+            return apart
+        if integers:
+            whole = merged(integers, np.concatenate)
+            node = self._integers(_joint(names), whole, is_spent=True)
+        else:
+            parts = [self._checkpoint.raw(name)[2] for name in names]
+            node = _floats(self.constants.spent_floats(np.concatenate(parts), dtype))
+        self._made["matrix", _joint(names)] = node
+        return [tuple(names)]
 
     def _table(self, name: str) -> Node:
         dtype, shape, bits = self._checkpoint.raw(name)
-        if dtype not in _TYPES:
+        if dtype not in TYPES:
             raise StartError(
-                f"tensor {name!r} is {dtype}, expected one of {', '.join(_TYPES)} to compute with"
+                f"tensor {name!r} is {dtype}, expected one of {', '.join(TYPES)} to compute with"
             )
-        return named(self._constant(bits, shape, _TYPES[dtype]), name)
+        return named(self.constants.of(bits, shape, TYPES[dtype]), name)
 
     def _widened(self, name: str) -> Node:
         """A matrix in a format that the plugin has no kernels for, in the precision."""
         self.widened.append(name)
         floats = self._checkpoint.f32(name)
         bits = floats if self.precision == "f32" else to_bf16(floats)
-        return self._constant(bits, floats.shape, _TYPES[self.precision.upper()])
-
-    def _unpacked(self, form: Packed, *, is_spent: bool = False) -> Node:
-        """Integers times scales as the plugin recognises it: it multiplies by the integers.
-
-        The arrays of `form` may be stacks of those of several matrices.  With `is_spent` they are
-        not read when they are packed.
-        """
-        constant: Callable[[Array, tuple[int, ...], Any], Node] = self._constant
-        if is_spent:
-            constant = partial(self._spent, of=self.integers)
-        values, scales = form.values, form.scales
-        shape = (*values.shape[:-1], form.shape[1])
-        groups = form.shape[1] // form.group
-        is_grouped = groups > 1
-        integers = (*shape[:-1], groups, form.group) if is_grouped else shape
-        kind = _CODEBOOKS.get(form.codebook) or _INTEGERS[form.bits, form.is_signed]
-        self.is_grouped |= is_grouped
-        # The plugin makes float32 of scales, in memory that is not given back.
-        is_half = is_grouped and not is_spent and scales.dtype == np.float16
-        is_half &= form.minimums is None
-        wide = "f16" if is_half else "f32"
-        scales = scales if is_half else scales.astype(np.float32, copy=False)
-        node = opset.convert(constant(values, integers, kind), wide)
-        if form.minimums is not None:
-            scales, zeros = _with_zeros(scales, _minimums(form))
-            node = opset.subtract(node, opset.constant(zeros[..., None] if is_grouped else zeros))
-            constant = self._constant  # what is read of these again is not tried
-        elif form.zeros is not None:
-            flat = form.zeros.reshape(1, -1)
-            bits = pairs(flat) if form.bits == 4 and flat.size % 2 == 0 else flat
-            kind = _INTEGERS[4 if bits is not flat else 8, False]
-            zeros = self._constant(bits, (*integers[:-1], 1), kind)
-            node = opset.subtract(node, opset.convert(zeros, wide))
-        places = (*integers[:-1], 1) if is_grouped else scales.shape
-        product = opset.multiply(node, constant(scales, places, _TYPES[wide.upper()]))
-        if is_grouped:
-            product = opset.reshape(product, np.array(shape, np.int64), False)
-        group = form.group if is_grouped else INT8_GROUP
-        self.group = min(self.group or group, group)
-        return opset.convert(product, "f32") if is_half else product
-
-    def _spent(self, bits: Array, shape: tuple[int, ...], kind: Any, of: dict[str, Array]) -> Node:
-        """As `_constant`, of memory that can be given back, which `of` gets."""
-        own = in_pages(bits.shape, bits.dtype)
-        own[...] = bits
-        node = self._constant(own, shape, kind)
-        of[name_of(node)] = own
-        return node
-
-    def _constant(self, bits: Array, shape: tuple[int, ...], kind: Any) -> Node:
-        bits = np.ascontiguousarray(bits)
-        self.kept.append(bits)
-        return Constant(ov.Tensor(bits, ov.Shape(list(shape)), kind), shared_memory=True)
+        return self.constants.of(bits, floats.shape, TYPES[self.precision.upper()])
 
 
-def _minimums(form: Packed) -> Array:
-    """What is added to integers times scales, [out, groups] float32."""
-    assert form.minimums is not None
-    found: Array = form.minimums + form.centre * form.scales.astype(np.float32)
-    return found
+def _floats(stored: Node) -> Node:
+    """Folded, they would take four bytes each; with this mark the plugin packs the two-byte
+    weights: as they are to multiply in bfloat16, else it widens them as it multiplies, which
+    memory-bound steps gain from."""
+    return stored if stored.get_element_type() == ov.Type.f32 else widened(stored)
 
 
-def _with_zeros(scales: Array, minimums: Array) -> tuple[Array, Array]:
-    """What scale * integer + minimum is as scale * (integer - zero), all float32."""
-    wide = scales.astype(np.float32)
-    flat = (wide == 0) & (minimums != 0)  # a group of one value, whatever its integers are
-    wide[flat] = np.abs(minimums[flat]) * np.float32(2.0**-30)
-    return wide, np.divide(-minimums, wide, out=np.zeros_like(wide), where=wide != 0)
+def _joint(names: Sequence[str]) -> str:
+    return "+".join(names)
 
 
 def _form(packed: Packed) -> tuple[object, ...]:
-    """What has to be the same for matrices to be stacked."""
+    """What has to be the same for matrices to be stacked or joined."""
     has_zeros, has_minimums = packed.zeros is not None, packed.minimums is not None
     return packed.bits, packed.group, packed.codebook, packed.centre, has_zeros, has_minimums
