@@ -34,10 +34,17 @@ class Code(IntEnum):
     UNSUPPORTED = 16
 
 
+_BY_CODE: dict[Code, "type[ServingError]"] = {}  # the first class of each
+
+
 class ServingError(RuntimeError):
     """The root, for what has no better class; `code` says what kind."""
 
     code = Code.FAILED
+
+    def __init_subclass__(cls) -> None:
+        if "code" in vars(cls):
+            _BY_CODE.setdefault(cls.code, cls)
 
 
 class InvalidInputs(ServingError):
@@ -172,29 +179,6 @@ class ResourceShortage(StartError):
 
 class NoPlace(ResourceShortage):
     """No machine has room for it now."""
-
-
-_BY_CODE: dict[Code, type[ServingError]] = {
-    kind.code: kind
-    for kind in (
-        ServingError,
-        InvalidInputs,
-        NotFound,
-        TooLarge,
-        InvalidTensor,
-        StageFailed,
-        WorkerUnavailable,
-        ServableUnavailable,
-        Overloaded,
-        DeadlineExceeded,
-        Cancelled,
-        Unauthorized,
-        Forbidden,
-        NoRoute,
-        WrongVerb,
-        Unsupported,
-    )
-}
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

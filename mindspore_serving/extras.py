@@ -48,7 +48,6 @@ def advice(module: str, prefer: str = "llm") -> str:
 
 
 def command(extra: str) -> str:
-    """What installs `extra`."""
     return f"pip install '{NAME}[{extra}]'"
 
 

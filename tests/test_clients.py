@@ -16,7 +16,9 @@ CLIENTS = (
 def documented() -> dict[str, tuple[str, str]]:
     """Version and place of each client."""
     text = (ROOT / "docs/clients.md").read_text()
-    return {name: (version, place) for name, version, place in ROW.findall(text)}
+    found = {name: (version, place) for name, version, place in ROW.findall(text)}
+    assert found
+    return found
 
 
 def pins(path: str) -> dict[str, str]:

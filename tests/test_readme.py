@@ -177,6 +177,13 @@ def test_every_link_to_a_file_leads_somewhere(page: str) -> None:
         assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
+def test_blocks_and_links_of_pages_are_found() -> None:
+    """Without which the tests above would find nothing to be wrong."""
+    text = (ROOT / "README.md").read_text()
+    assert {"python", "console"} <= {block.language for block in blocks("README.md")}
+    assert "docs/clients.md" in {target for target, _ in _LINK.findall(text)}
+
+
 def test_both_readmes_show_the_same_code() -> None:
     without_comments = [
         [(b.language, re.sub(r"#.*", "#", b.text)) for b in blocks(page)]

@@ -19,92 +19,62 @@ ENTRY_POINTS = "mindspore_serving.backends"
 """Name = format in lower case, value = "module:Class".  A name of the table below takes it over."""
 
 
+_CPU = (("cpu", ""),)
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """A built-in format.
 
-    `library` is the runtime's import name (None: none is needed), `extra` our extra that installs
-    it, `distributions` the names it may be installed under.  `builds` maps a device type to a glob
-    of files below the library that only a build for that device has; "" is in every build.
+    `target` is a class of this package.  `library` is the runtime's import name (None: none is
+    needed), `extra` our extra that installs it, `distributions` the names it may be installed
+    under, by default that of the library.  `builds` maps a device type to a glob of files below the
+    library that only a build for that device has; "" is in every build.
     """
 
     target: str
     library: str | None = None
     extra: str | None = None
     distributions: tuple[str, ...] = ()
-    builds: tuple[tuple[str, str], ...] = (("cpu", ""),)
+    builds: tuple[tuple[str, str], ...] = _CPU
 
 
 FORMATS = {
     "mindir": Format(
-        "mindspore_serving.backends.mindir:MindirBackend",
+        "mindir:MindirBackend",
         "mindspore",
         "mindspore",
-        ("mindspore",),
-        (("ascend", "lib/plugin/*ascend*"), ("gpu", "lib/plugin/*gpu*"), ("cpu", "")),
+        builds=(("ascend", "lib/plugin/*ascend*"), ("gpu", "lib/plugin/*gpu*"), *_CPU),
     ),
-    "mindir_openvino": Format(
-        "mindspore_serving.backends.mindir_openvino:MindirOpenvinoBackend",
-        "openvino",
-        "lite",
-        ("openvino",),
-    ),
+    "mindir_openvino": Format("mindir_openvino:MindirOpenvinoBackend", "openvino", "lite"),
     "mindir_lite": Format(
-        "mindspore_serving.backends.mindir_lite:MindirLiteBackend",
+        "mindir_lite:MindirLiteBackend",
         "mindspore_lite",
-        None,
-        ("mindspore-lite", "mindspore_lite"),
-        (("ascend", "lib/*ascend*"), ("gpu", "lib/*tensorrt*"), ("cpu", "")),
+        distributions=("mindspore-lite", "mindspore_lite"),
+        builds=(("ascend", "lib/*ascend*"), ("gpu", "lib/*tensorrt*"), *_CPU),
     ),
-    "openvino": Format(
-        "mindspore_serving.backends.openvino:OpenvinoBackend", "openvino", "lite", ("openvino",)
-    ),
-    "onnx_openvino": Format(
-        "mindspore_serving.backends.openvino:OpenvinoBackend", "openvino", "lite", ("openvino",)
-    ),
-    "sklearn": Format(
-        "mindspore_serving.backends.sklearn:SklearnBackend",
-        "sklearn",
-        "sklearn",
-        ("scikit-learn",),
-    ),
-    "xgboost": Format(
-        "mindspore_serving.backends.xgboost:XgboostBackend",
-        "xgboost",
-        "xgboost",
-        ("xgboost", "xgboost-cpu"),
-    ),
-    "lightgbm": Format(
-        "mindspore_serving.backends.lightgbm:LightgbmBackend",
-        "lightgbm",
-        "lightgbm",
-        ("lightgbm",),
-    ),
+    "openvino": Format("openvino:OpenvinoBackend", "openvino", "lite"),
+    "onnx_openvino": Format("openvino:OpenvinoBackend", "openvino", "lite"),
+    "sklearn": Format("sklearn:SklearnBackend", "sklearn", "sklearn", ("scikit-learn",)),
+    "xgboost": Format("xgboost:XgboostBackend", "xgboost", "xgboost", ("xgboost", "xgboost-cpu")),
+    "lightgbm": Format("lightgbm:LightgbmBackend", "lightgbm", "lightgbm"),
     "om": Format("", builds=(("ascend", ""),)),  # known so that its declaration is understood
     "onnx": Format(
-        "mindspore_serving.backends.onnx:OnnxBackend",
+        "onnx:OnnxBackend",
         "onnxruntime",
         "onnx",
         ("onnxruntime", "onnxruntime-gpu", "onnxruntime-cann"),
         (
             ("ascend", "capi/libonnxruntime_providers_cann.so"),
             ("gpu", "capi/libonnxruntime_providers_cuda.so"),
-            ("cpu", ""),
+            *_CPU,
         ),
     ),
     "pytorch": Format(
-        "mindspore_serving.backends.torch:TorchBackend",
-        "torch",
-        "torch",
-        ("torch",),
-        (("gpu", "lib/libtorch_cuda.so"), ("cpu", "")),
+        "torch:TorchBackend", "torch", "torch", builds=(("gpu", "lib/libtorch_cuda.so"), *_CPU)
     ),
-    "python": Format(
-        "mindspore_serving.backends.python:PythonBackend",
-        builds=(("ascend", ""), ("gpu", ""), ("cpu", "")),
-    ),
+    "python": Format("python:PythonBackend", builds=(("ascend", ""), ("gpu", ""), *_CPU)),
 }
-
 
 BACKENDS = {
     "mindir": {"mindspore": "mindir", "openvino": "mindir_openvino"},
@@ -158,7 +128,7 @@ def backend_class(name: str) -> Any:
             ) from error
     require(name)
     module, _, attribute = FORMATS[name].target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
 
 
 def require(name: str) -> None:
@@ -203,7 +173,8 @@ def installed(name: str) -> tuple[str, str]:
     if entry is not None:
         return _owner(entry), entry.dist.version if entry.dist else ""
     row = FORMATS[name]
-    return row.library or "", _version(row.distributions)
+    library = row.library or ""
+    return library, _version(row.distributions or (library,) * bool(library))
 
 
 def _version(distributions: Sequence[str]) -> str:

@@ -40,7 +40,8 @@ class MindirBackend:
         self._cells = cells
         self._must_copy = [file.writes_inputs for file in files]
         self._bfloat16_inputs = [file.bfloat16_inputs for file in files]
-        self._signature = tuple(self._warm_up(source, i, file) for i, file in enumerate(files))
+        # One per file, from the file; what it does not tell of the outputs, from a run.
+        self.signature = tuple(self._warm_up(source, i, file) for i, file in enumerate(files))
 
     @classmethod
     def device_types(cls) -> tuple[str, ...]:
@@ -78,11 +79,6 @@ class MindirBackend:
                 for path, file in zip(source.paths, files, strict=True)
             ]
             return cls(mindspore, cells, files, source)
-
-    @property
-    def signature(self) -> tuple[Signature, ...]:
-        """One per file, from the file; what it does not tell of the outputs, from a run."""
-        return self._signature
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         """See `Backend.run`.  The results may also alias `inputs`."""

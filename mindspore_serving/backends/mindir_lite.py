@@ -17,7 +17,7 @@ class MindirLiteBackend:
 
     def __init__(self, model: Any, signature: Signature) -> None:
         self._model = model
-        self._signature = signature
+        self.signature = (signature,)
         self._shapes = [spec.shape for spec in signature.inputs]
 
     @classmethod
@@ -46,11 +46,6 @@ class MindirLiteBackend:
         options.report_ignored()
         inputs, outputs = _specs(model.get_inputs()), _specs(model.get_outputs())
         return cls(model, checked(source, path, Signature(inputs, outputs)))
-
-    @property
-    def signature(self) -> tuple[Signature, ...]:
-        """One, as Lite tells it."""
-        return (self._signature,)
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         """See `Backend.run`; `subgraph` is 0."""

@@ -6,8 +6,9 @@ Every file becomes an OpenVINO model (`mindspore_serving.mindir`).  Knows nothin
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.base import ModelSource
 from mindspore_serving.backends.mindir_signature import GraphFile, read_beside, read_graph_file
+from mindspore_serving.backends.openvino import OpenvinoBackend
 from mindspore_serving.backends.openvino_model import (
     OpenvinoModel,
     require_cpu,
@@ -24,15 +25,15 @@ from mindspore_serving.mindir.attributes import Values
 _NEEDS_MINDSPORE = "install MindSpore to serve it: pip install 'mindspore-serving[mindspore]'"
 
 
-class MindirOpenvinoBackend:
-    """A MindIR model, one compiled OpenVINO model per file."""
+class MindirOpenvinoBackend(OpenvinoBackend):
+    """A MindIR model, one compiled OpenVINO model per file; what the file does not tell of its
+    outputs is what OpenVINO infers."""
 
     def __init__(
         self, models: list[OpenvinoModel], kept: list[Any], signature: tuple[Signature, ...]
     ) -> None:
-        self._models = models
+        super().__init__(models, signature)
         self._kept = kept  # OpenVINO reads the weights where the file is mapped
-        self._signature = signature
 
     @classmethod
     def load(cls, source: ModelSource) -> "MindirOpenvinoBackend":
@@ -54,17 +55,9 @@ class MindirOpenvinoBackend:
             request.reset_state()  # weights that the graph writes are those of the file again
         return cls(models, kept, tuple(signatures))
 
-    @property
-    def signature(self) -> tuple[Signature, ...]:
-        """One per file; what the file does not tell of the outputs is what OpenVINO infers."""
-        return self._signature
-
-    def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
-        return self._models[subgraph].run(inputs)
-
     def close(self) -> None:
         """Drop the compiled models, then the files that they read."""
-        self._models.clear()
+        super().close()
         self._kept.clear()
 
 

@@ -42,11 +42,15 @@ _LOCALE = (
 
 
 class OnnxBackend:
-    """An ONNX model, one session per file."""
+    """An ONNX model, one session per file.
+
+    Its signature has the names of the file.  A ZipMap is a tensor (batch, classes).  ONNX Runtime
+    shows a scalar and a tensor of unknown rank alike; both have shape None.
+    """
 
     def __init__(self, sessions: list[Any], signature: tuple[Signature, ...]) -> None:
         self._sessions = sessions
-        self._signature = signature
+        self.signature = signature
 
     @classmethod
     def device_types(cls) -> tuple[str, ...]:
@@ -69,16 +73,8 @@ class OnnxBackend:
         )
         return cls(sessions, signature)
 
-    @property
-    def signature(self) -> tuple[Signature, ...]:
-        """One per file, with the names of the file.  A ZipMap is a tensor (batch, classes).
-
-        ONNX Runtime shows a scalar and a tensor of unknown rank alike; both have shape None.
-        """
-        return self._signature
-
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
-        names = [spec.name for spec in self._signature[subgraph].inputs]
+        names = [spec.name for spec in self.signature[subgraph].inputs]
         return _run(self._sessions[subgraph], dict(zip(names, inputs, strict=True)))
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ class OpenvinoBackend:
 
     def __init__(self, models: list[OpenvinoModel], signature: tuple[Signature, ...]) -> None:
         self._models = models
-        self._signature = signature
+        self.signature = signature  # one per file, with the names of the file
 
     @classmethod
     def load(cls, source: ModelSource) -> "OpenvinoBackend":
@@ -57,11 +57,6 @@ class OpenvinoBackend:
             signature = checked(source, path, _signature(source, path, graph))
             signatures.append(warm_up(model.run, signature, source, path))
         return cls(models, tuple(signatures))
-
-    @property
-    def signature(self) -> tuple[Signature, ...]:
-        """One per file, with the names of the file."""
-        return self._signature
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         return self._models[subgraph].run(inputs)

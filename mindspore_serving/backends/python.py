@@ -22,7 +22,7 @@ class PythonBackend:
 
     def __init__(self, model: Callable[..., Any], signature: Signature) -> None:
         self._model = model
-        self._signature = signature
+        self.signature = (signature,)  # without outputs if only a run tells how many
 
     @classmethod
     def load(cls, source: ModelSource) -> "PythonBackend":
@@ -43,11 +43,6 @@ class PythonBackend:
             )
         return cls(model, signature)
 
-    @property
-    def signature(self) -> tuple[Signature, ...]:
-        """One.  No outputs in it means that their count is not known before a run."""
-        return (self._signature,)
-
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         """See `Backend.run`; `subgraph` is 0.  Whatever the model raises becomes StageFailed."""
         try:
@@ -55,7 +50,7 @@ class PythonBackend:
         except Exception as error:
             raise StageFailed(f"{type(error).__name__}: {words(error)}") from error
         results = result if isinstance(result, tuple | list) else (result,)
-        expected = len(self._signature.outputs)
+        expected = len(self.signature[0].outputs)
         if expected and len(results) != expected:
             raise StageFailed(f"{len(results)} outputs returned, the signature has {expected}")
         return [_array(index, item) for index, item in enumerate(results)]

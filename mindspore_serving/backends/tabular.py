@@ -34,7 +34,7 @@ class TabularBackend(ABC):
 
     def __init__(self, predictors: list[Predictor], signature: tuple[Signature, ...]) -> None:
         self._predictors = predictors
-        self._signature = signature
+        self.signature = signature  # one per file
 
     @classmethod
     @abstractmethod
@@ -58,11 +58,6 @@ class TabularBackend(ABC):
             for path, predictor in zip(source.paths, predictors, strict=True)
         ]
         return cls(predictors, tuple(signature))
-
-    @property
-    def signature(self) -> tuple[Signature, ...]:
-        """One per file."""
-        return self._signature
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         try:

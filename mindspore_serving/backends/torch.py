@@ -20,7 +20,7 @@ class TorchBackend:
         self, programs: list[Program], signature: tuple[Signature, ...], device: str
     ) -> None:
         self._programs = programs
-        self._signature = signature
+        self.signature = signature  # one per file; of TorchScript perhaps without outputs
         self._device = device
 
     @classmethod
@@ -47,11 +47,6 @@ class TorchBackend:
             for path, program in zip(source.paths, programs, strict=True)
         )
         return cls(programs, signature, device)
-
-    @property
-    def signature(self) -> tuple[Signature, ...]:
-        """One per file.  TorchScript tells names alone, and may not even tell its outputs."""
-        return self._signature
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         """See `Backend.run`.  The results may also alias `inputs`."""

@@ -9,32 +9,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 from mindspore_serving import __version__, extras
+from mindspore_serving.cli import node_settings as node
+from mindspore_serving.cli import tool_settings as tool
 from mindspore_serving.cli.bench_settings import BenchSettings
-from mindspore_serving.cli.node_settings import (
-    ChatSettings,
-    LoadLoraSettings,
-    LoadSettings,
-    LogLevelSettings,
-    ModelsSettings,
-    PredictSettings,
-    StatusSettings,
-    UnloadLoraSettings,
-    UnloadSettings,
-    WorkerSettings,
-)
 from mindspore_serving.cli.options import add_options, flags, given, to_settings
-from mindspore_serving.cli.settings import (
-    ConfigSettings,
-    ServeSettings,
-)
-from mindspore_serving.cli.tool_settings import (
-    ConvertSettings,
-    DoctorSettings,
-    QuantizeSettings,
-)
+from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.errors import ServingError, did_you_mean
 
 _OVERVIEW = """\
@@ -184,25 +165,7 @@ def _settings(arguments: argparse.Namespace) -> object:
     return arguments.settings(**config_file.read(arguments.config) | own)
 
 
-def _quantize(settings: QuantizeSettings) -> None:
-    from mindspore_serving.llm.checkpoint.conversion import directory_size
-    from mindspore_serving.llm.quantize import Rounding, quantize
-
-    found = quantize(
-        settings.source, settings.target, settings.mode,
-        rounding=Rounding(settings.group, settings.zeros),
-        text=settings.calibrate, num_tokens=settings.tokens,
-    )  # fmt: skip
-    if found is not None:
-        print(found.summary())
-    sizes = [directory_size(Path(one)) >> 20 for one in (settings.source, settings.target)]
-    print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
-
-
 def _run(command: str, settings: object) -> int:
-    if isinstance(settings, QuantizeSettings):
-        _quantize(settings)
-        return 0
     name = command.replace("-", "_")
     module, function = ("models", name) if command in _MODELS else (name, "run")
     status: int = getattr(import_module(f"{__name__}.{module}"), function)(settings)
@@ -219,31 +182,31 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, short, long, kind in (
         ("serve", "serve every servable in a directory", _SERVE, ServeSettings),
-        ("config", "show what `serve` is configured to do", _CONFIG, ConfigSettings),
-        ("predict", "call a method of a running server once", _PREDICT, PredictSettings),
-        ("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
+        ("config", "show what `serve` is configured to do", _CONFIG, tool.ConfigSettings),
+        ("predict", "call a method of a running server once", _PREDICT, node.PredictSettings),
+        ("chat", "talk with a language model of a running server", _CHAT, node.ChatSettings),
         ("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
-        ("quantize", "round a language model's weights", _QUANTIZE, QuantizeSettings),
-        ("convert", "write a MindIR file as OpenVINO IR", _CONVERT, ConvertSettings),
-        ("worker", "run workers on this machine for a server elsewhere", _WORKER, WorkerSettings),
-        ("status", "show which workers run, and where", "", StatusSettings),
-        ("models", "show which models a server has, and could load", "", ModelsSettings),
+        ("quantize", "round a language model's weights", _QUANTIZE, tool.QuantizeSettings),
+        ("convert", "write a MindIR file as OpenVINO IR", _CONVERT, tool.ConvertSettings),
         (
-            "load",
-            "have a server with --allow-loading load a servable",
-            "",
-            LoadSettings,
+            "worker",
+            "run workers on this machine for a server elsewhere",
+            _WORKER,
+            node.WorkerSettings,
         ),
-        ("unload", "have such a server unload a servable", "", UnloadSettings),
+        ("status", "show which workers run, and where", "", node.StatusSettings),
+        ("models", "show which models a server has, and could load", "", node.ModelsSettings),
+        ("load", "have a server with --allow-loading load a servable", "", node.LoadSettings),
+        ("unload", "have such a server unload a servable", "", node.UnloadSettings),
         (
             "load-lora",
             "have a server with --allow-lora-loading load an adapter",
             "",
-            LoadLoraSettings,
+            node.LoadLoraSettings,
         ),
-        ("unload-lora", "have such a server unload an adapter", "", UnloadLoraSettings),
-        ("log-level", "show or change what a server logs", _LOG_LEVEL, LogLevelSettings),
-        ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
+        ("unload-lora", "have such a server unload an adapter", "", node.UnloadLoraSettings),
+        ("log-level", "show or change what a server logs", _LOG_LEVEL, node.LogLevelSettings),
+        ("doctor", "show which backends, devices and ports can be used", "", tool.DoctorSettings),
     ):
         command = commands.add_parser(
             name,

@@ -30,8 +30,6 @@ class RequestFailed(ServingError):
 
 
 class Connection(asyncio.Protocol):
-    """One connection to the server."""
-
     def __init__(self, connections: "Connections") -> None:
         self._connections = connections
         self._transport: asyncio.Transport

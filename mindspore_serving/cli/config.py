@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from mindspore_serving.cli.config_fields import FIELDS, PATH, SERVABLES, Field, is_path, schema
-from mindspore_serving.cli.settings import ConfigSettings
+from mindspore_serving.cli.tool_settings import ConfigSettings
 
 HIDDEN_KEY = "***"
 

@@ -5,71 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from mindspore_serving.cli.options import pairs
 from mindspore_serving.cli.settings import ServeSettings
 
 SERVABLES, PATH, UPSTREAM = "servables", "path", "upstream"
-_MAPPINGS = (
-    "limit",
-    "llm_option",
-    "engine_option",
-    "adapter",
-    "node_labels",
-)  # NAME=VALUE on the command line
 _NOT_IN_FILES = ("paths", "config", SERVABLES)
-PER_SERVABLE = (
-    "name",
-    "versions",
-    "device_type",
-    "device_ids",
-    "num_parallel_workers",
-    "max_workers",
-    "min_workers",
-    "requests_per_worker",
-    "scale_down_delay",
-    "max_batch_delay_ms",
-    "preferred_batch_size",
-    "max_requests",
-    "restart_policy",
-    "heartbeat_timeout",
-    "stage_timeout",
-    "step_timeout",
-    "node_labels",
-    "runtime",
-    "upstream",
-    "engine",
-    "engine_option",
-    "quantization",
-    "max_model_len",
-    "prefix_cache_dir",
-    "prefix_cache_disk",
-    "pinned_prompts",
-    "deterministic",
-    "draft",
-    "adapter",
-    "max_loras",
-    "llm_option",
-    "allow_pickle",
-    "backend",
-    "python",
-    "environment",
-)
-FILES = (
-    "tls_cert",
-    "tls_key",
-    "tls_ca",
-    "api_key_file",
-    "token_file",
-    "python",
-    "environment",
-    "prefix_cache_dir",
-    "pinned_prompts",
-    "draft",
-)
 
 
 def is_path(name: str, value: Any) -> bool:
     """Whether the option is a path, which in a file is relative to that; "python" may be a name."""
-    return name in FILES and bool(value) and (name != "python" or os.sep in value)
+    return FIELDS[name].is_path and bool(value) and (name != "python" or os.sep in value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +27,26 @@ class Field:
     help: str
     item: str = ""
     choices: tuple[str, ...] = ()
+    is_path: bool = False
 
 
 def _field(one: Any) -> Field:
     default, metadata = one.default, one.metadata
     choices = tuple(metadata.get("choices", ()))
-    if one.name in _MAPPINGS:
+    if metadata.get("type") is pairs or str(metadata.get("metavar")).startswith("NAME="):
         return Field(one.name, "object", metadata["help"], item="scalar")
     if isinstance(default, tuple):
         item = "integer" if one.name == "device_ids" else "string"
         return Field(one.name, "array", metadata["help"], item=item)
     kinds = {bool: "boolean", int: "integer", float: "number"}
     kind = kinds.get(metadata.get("type", type(default)), "string")
-    return Field(one.name, kind, metadata["help"], choices=choices)
+    is_path = metadata.get("is_path", False)
+    return Field(one.name, kind, metadata["help"], choices=choices, is_path=is_path)
 
 
-FIELDS: Mapping[str, Field] = {
-    one.name: _field(one) for one in fields(ServeSettings) if one.name not in _NOT_IN_FILES
-}
+_IN_FILES = [one for one in fields(ServeSettings) if one.name not in _NOT_IN_FILES]
+FIELDS: Mapping[str, Field] = {one.name: _field(one) for one in _IN_FILES}
+PER_SERVABLE = tuple(one.name for one in _IN_FILES if "per_servable" in one.metadata)
 
 
 def schema() -> dict[str, Any]:

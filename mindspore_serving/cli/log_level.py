@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from mindspore_serving.cli.calls import call
 from mindspore_serving.cli.node_settings import LogLevelSettings
-from mindspore_serving.cli.v2_calls import call
 from mindspore_serving.errors import ServingError
 
 _VERBOSE = "log_verbose_level"
@@ -13,7 +13,7 @@ _FLAGS = {"info": "log_info", "warning": "log_warning", "error": "log_error"}  #
 def run(settings: LogLevelSettings) -> int:
     """Change the level, if one is given, and print it.  Raises ServingError."""
     changes = _to_settings(settings.level) if settings.level else None
-    found = call(settings, settings.http, "/logging", changes)
+    found = call(settings, settings.http, "/v2/logging", changes)
     print(_to_level(found))
     return 0
 

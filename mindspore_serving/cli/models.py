@@ -1,8 +1,10 @@
 """`mindspore-serving load`, `unload`, `models`, by protocol v2; `load-lora` and `unload-lora`."""
 
 import json
+from typing import Any
 from urllib.parse import quote
 
+from mindspore_serving.cli.calls import call
 from mindspore_serving.cli.doctor import table
 from mindspore_serving.cli.node_settings import (
     LoadLoraSettings,
@@ -11,34 +13,20 @@ from mindspore_serving.cli.node_settings import (
     UnloadLoraSettings,
     UnloadSettings,
 )
-from mindspore_serving.cli.v2_calls import call, call_path
 
 _HEADER = ("model", "version", "state", "reason")
 
 
 def load(settings: LoadSettings) -> int:
     """Returns 0 when requests are answered by what was loaded.  Raises ServingError."""
-    body = {"parameters": {"reload": True}} if settings.reload else {}
-    call(
-        settings,
-        settings.http,
-        f"/repository/models/{_path(settings.name)}/load",
-        body,
-        settings.timeout,
-    )
+    _change(settings, "load", {"parameters": {"reload": True}} if settings.reload else {})
     print(f"{settings.name} is loaded")
     return 0
 
 
 def unload(settings: UnloadSettings) -> int:
     """Returns 0 when its workers have ended.  Raises ServingError."""
-    call(
-        settings,
-        settings.http,
-        f"/repository/models/{_path(settings.name)}/unload",
-        {},
-        settings.timeout,
-    )
+    _change(settings, "unload", {})
     print(f"{settings.name} is unloaded")
     return 0
 
@@ -51,7 +39,7 @@ def load_lora(settings: LoadLoraSettings) -> int:
         "load_inplace": settings.replace,
         "model": settings.model or None,
     }
-    call_path(settings, settings.http, "/v1/load_lora_adapter", body, settings.timeout)
+    call(settings, settings.http, "/v1/load_lora_adapter", body, settings.timeout)
     print(f"{settings.name} is loaded")
     return 0
 
@@ -59,14 +47,14 @@ def load_lora(settings: LoadLoraSettings) -> int:
 def unload_lora(settings: UnloadLoraSettings) -> int:
     """Returns 0 when new requests cannot name the adapter.  Raises ServingError."""
     body = {"lora_name": settings.name}
-    call_path(settings, settings.http, "/v1/unload_lora_adapter", body, settings.timeout)
+    call(settings, settings.http, "/v1/unload_lora_adapter", body, settings.timeout)
     print(f"{settings.name} is unloaded")
     return 0
 
 
 def models(settings: ModelsSettings) -> int:
     """Print a line for each model that is served or can be loaded.  Raises ServingError."""
-    rows = call(settings, settings.http, "/repository/index", {})
+    rows = call(settings, settings.http, "/v2/repository/index", {})
     if settings.json:
         print(json.dumps(rows, indent=2))
         return 0
@@ -76,5 +64,6 @@ def models(settings: ModelsSettings) -> int:
     return 0
 
 
-def _path(name: str) -> str:
-    return quote(name, safe="")
+def _change(settings: LoadSettings | UnloadSettings, verb: str, body: dict[str, Any]) -> None:
+    path = f"/v2/repository/models/{quote(settings.name, safe='')}/{verb}"
+    call(settings, settings.http, path, body, settings.timeout)

@@ -48,71 +48,62 @@ class WorkerSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StatusSettings(Access):
-    """`mindspore-serving status`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningServer(Access):
+    """One that a command asks over HTTP."""
 
     http: str = option(
         f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSettings(RunningServer):
+    """`mindspore-serving status`."""
+
     json: bool = option(False, "as JSON, with all that is known")
 
 
 @dataclass(frozen=True, slots=True)
-class LoadSettings(Access):
+class LoadSettings(RunningServer):
     """`mindspore-serving load`."""
 
     name: str = positional("the servable", metavar="NAME")
-    http: str = option(
-        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
-    )
     reload: bool = option(False, "load it anew also if nothing has changed")
     timeout: float = option(600.0, "seconds to wait until it is loaded", metavar="SECONDS")
 
 
 @dataclass(frozen=True, slots=True)
-class UnloadSettings(Access):
+class UnloadSettings(RunningServer):
     """`mindspore-serving unload`."""
 
     name: str = positional("the servable", metavar="NAME")
-    http: str = option(
-        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
-    )
     timeout: float = option(120.0, "seconds to wait until it has ended", metavar="SECONDS")
 
 
 @dataclass(frozen=True, slots=True)
-class LoadLoraSettings(Access):
+class LoadLoraSettings(RunningServer):
     """`mindspore-serving load-lora`."""
 
     name: str = positional("what clients are to call it", metavar="NAME")
     path: str = positional("its directory, on the server", metavar="DIRECTORY")
-    http: str = option(
-        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
-    )
     model: str = option("", "the model that it is of, if there are several", metavar="NAME")
     replace: bool = option(False, "take the place of an adapter of that name")
     timeout: float = option(120.0, "seconds to wait until it is loaded", metavar="SECONDS")
 
 
 @dataclass(frozen=True, slots=True)
-class UnloadLoraSettings(Access):
+class UnloadLoraSettings(RunningServer):
     """`mindspore-serving unload-lora`."""
 
     name: str = positional("the adapter", metavar="NAME")
-    http: str = option(
-        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
-    )
     timeout: float = option(120.0, "seconds to wait for the answer", metavar="SECONDS")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelsSettings(Access):
+class ModelsSettings(RunningServer):
     """`mindspore-serving models`."""
 
-    http: str = option(
-        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
-    )
     json: bool = option(False, "as JSON")
 
 
@@ -130,7 +121,7 @@ class PredictSettings(Access):
 
 
 @dataclass(frozen=True, slots=True)
-class LogLevelSettings(Access):
+class LogLevelSettings(RunningServer):
     """`mindspore-serving log-level`."""
 
     level: str = positional(
@@ -139,9 +130,6 @@ class LogLevelSettings(Access):
         nargs="?",
         default="",
         choices=("", *NAMES),
-    )
-    http: str = option(
-        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
     )
 
 

@@ -7,6 +7,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, field, fields
+from functools import partial
 from typing import Any, TypeVar
 
 from mindspore_serving.errors import InvalidInputs
@@ -15,11 +16,17 @@ _Settings = TypeVar("_Settings")
 _Number = TypeVar("_Number", int, float)
 _Kind = type[Any]
 _HIDDEN = "hidden"
+_MARKS = ("per_servable", "is_path")  # of `own` and `path`
 
 
 def option(default: Any, text: str, **arguments: Any) -> Any:
     """A field that is `--name`; `arguments` go to argparse."""
     return field(default=default, metadata={"help": text, **arguments})
+
+
+own = partial(option, per_servable=True)  # a configuration file may have it for each servable
+path = partial(option, is_path=True)  # in a configuration file it is relative to that
+own_path = partial(option, per_servable=True, is_path=True)
 
 
 def hidden(default: Any) -> Any:
@@ -60,31 +67,36 @@ ids = numbers(int, "0,1,2")
 def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
     """One argument of `parser` for each field of `kind`, which is parsed only where it is given."""
     for one in sorted(fields(kind), key=lambda one: one.kw_only is True):  # `Access` is last
-        arguments = dict(one.metadata)
-        if _HIDDEN in arguments:
+        if _HIDDEN in one.metadata:
             continue
+        arguments = {name: value for name, value in one.metadata.items() if name not in _MARKS}
         if one.default is MISSING:
             parser.add_argument(one.name, **arguments)
             continue
-        if one.default not in (None, False, (), "") and "(default:" not in arguments["help"]:
-            shown = one.default
-            if isinstance(shown, tuple):
-                shown = ",".join(map(str, shown))
-            arguments["help"] += f" (default: {shown})"
-        if one.default is True:
-            arguments["action"] = argparse.BooleanOptionalAction
-        elif isinstance(one.default, bool):
-            arguments["action"] = "store_true"
-        elif isinstance(one.default, int | float):
-            arguments["type"] = type(one.default)
+        arguments["help"] = _with_default(arguments["help"], one.default)
+        arguments |= _parsing(one.default)
         if "action" not in arguments and "choices" not in arguments:
             arguments.setdefault("metavar", _metavar(one.name, one.default))
         flag = _flag(one.name)
         parser.add_argument(flag, dest=one.name, default=argparse.SUPPRESS, **arguments)
 
 
+def _with_default(text: str, default: Any) -> str:
+    """The help of an option, which says its default unless that is to have none."""
+    if default in (None, False, (), "") or "(default:" in text:
+        return text
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"{text} (default: {shown})"
+
+
+def _parsing(default: Any) -> dict[str, Any]:
+    """How an option with this default is parsed, where that follows from it."""
+    if isinstance(default, bool):
+        return {"action": argparse.BooleanOptionalAction if default else "store_true"}
+    return {"type": type(default)} if isinstance(default, int | float) else {}
+
+
 def to_settings(kind: type[_Settings], arguments: argparse.Namespace) -> _Settings:
-    """The parsed `arguments` as a `kind`."""
     return kind(**given(kind, arguments))
 
 

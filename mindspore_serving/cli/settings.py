@@ -4,7 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindspore_serving.cli.options import hidden, ids, option, pairs, positional
+from mindspore_serving.cli.options import (
+    hidden,
+    ids,
+    option,
+    own,
+    own_path,
+    pairs,
+    path,
+    positional,
+)
 from mindspore_serving.log.settings import FORMATS, NAMES
 from mindspore_serving.servable.backend_choice import NAMES as BACKENDS
 
@@ -48,28 +57,28 @@ class ServeSettings:
         "grpcio", "pygrpc-native is faster; see docs/deploy.md", choices=("grpcio", "pygrpc-native")
     )
     wait: bool = option(False, "listen when everything is loaded, not before")
-    device_type: str | None = option(
+    device_type: str | None = own(
         None,
         "what the models run on (default: the first that works)",
         metavar="{Ascend,GPU,CPU}",
     )
-    device_ids: tuple[int, ...] = option(
+    device_ids: tuple[int, ...] = own(
         (), "one worker process on each, as in 0,1 (default: 0)", type=ids, metavar="IDS"
     )
-    num_parallel_workers: int = option(0, "processes per servable; on CPU each loads the models")
-    max_workers: int = option(0, "processes per servable follow the requests, up to so many")
-    min_workers: int = option(1, "... and down to so many; 0 ends all when nothing is asked")
-    requests_per_worker: int = option(8, "... with one for so many requests in flight")
-    scale_down_delay: float = option(60.0, "... and one less when so long fewer have done")
-    max_batch_delay_ms: float = option(
+    num_parallel_workers: int = own(0, "processes per servable; on CPU each loads the models")
+    max_workers: int = own(0, "processes per servable follow the requests, up to so many")
+    min_workers: int = own(1, "... and down to so many; 0 ends all when nothing is asked")
+    requests_per_worker: int = own(8, "... with one for so many requests in flight")
+    scale_down_delay: float = own(60.0, "... and one less when so long fewer have done")
+    max_batch_delay_ms: float = own(
         0.0, "how long a request may wait for others to share its batch", metavar="MS"
     )
-    preferred_batch_size: int = option(0, "with a delay: send a batch as soon as it is this big")
+    preferred_batch_size: int = own(0, "with a delay: send a batch as soon as it is this big")
     max_msg_mb: int = option(100, "largest message in megabytes, 1 to 512", metavar="MB")
     max_enqueued_requests: int = option(10_000, "requests in flight beyond which more are refused")
-    max_requests: int = option(0, "... of each servable; 0 for no limit of its own")
+    max_requests: int = own(0, "... of each servable; 0 for no limit of its own")
     shutdown_timeout: float = option(25.0, "seconds from SIGTERM until all has ended")
-    versions: str = option(
+    versions: str = own(
         "latest",
         "which version directories are served: latest, latest:N, all, or numbers as in 1,3",
         metavar="POLICY",
@@ -81,16 +90,16 @@ class ServeSettings:
     max_loaded: int = option(
         0, "most servables that have workers: those that were used last; 0 for all"
     )
-    restart_policy: str = option(
+    restart_policy: str = own(
         "always",
         "whether workers that died are restarted; limited: but for five quick deaths",
         choices=("always", "limited", "never"),
     )
-    heartbeat_timeout: float = option(
+    heartbeat_timeout: float = own(
         10.0, "without a heartbeat for so long a worker gets no work; 3 times, and it is replaced"
     )
-    stage_timeout: float = option(0.0, "seconds that a stage may run; 0 for any")
-    step_timeout: float = option(300.0, "seconds that a step of a language model may run")
+    stage_timeout: float = own(0.0, "seconds that a stage may run; 0 for any")
+    step_timeout: float = own(300.0, "seconds that a step of a language model may run")
     limit: tuple[str, ...] = option(
         (),
         "any field of ServerLimits or LanguageLimits, as head_timeout=10; see docs/limits.md; "
@@ -116,15 +125,15 @@ class ServeSettings:
     http_status_codes: bool = option(
         True, "answer errors below /model/ with 4xx and 5xx; the original had 200 for all"
     )
-    tls_cert: str | None = option(None, "PEM certificate of the server: turns TLS on")
-    tls_key: str | None = option(None, "PEM private key of --tls-cert")
-    tls_ca: str | None = option(None, "demand client certificates signed by this PEM authority")
+    tls_cert: str | None = path(None, "PEM certificate of the server: turns TLS on")
+    tls_key: str | None = path(None, "PEM private key of --tls-cert")
+    tls_ca: str | None = path(None, "demand client certificates signed by this PEM authority")
     api_key: tuple[str, ...] = option(
         (),
         "clients must send this key, except for health; visible in ps; repeatable",
         action="append",
     )
-    api_key_file: str | None = option(
+    api_key_file: str | None = path(
         None, "a key in each line (default: those in MINDSPORE_SERVING_API_KEYS)"
     )
     allowed_host: tuple[str, ...] = option(
@@ -148,7 +157,7 @@ class ServeSettings:
         "where other machines join with `worker --join`: with TLS, and a token or --tls-ca",
         metavar="HOST:PORT",
     )
-    token_file: str | None = option(
+    token_file: str | None = path(
         None, "the token of those machines (default: that in MINDSPORE_SERVING_TOKEN)"
     )
     insecure: bool = option(False, "no TLS between workers and a --worker-address of this machine")
@@ -180,27 +189,27 @@ class ServeSettings:
     )
     ray_machines: int = option(0, "so many machines of it; 0 for all that have --ray-slots")
     ray_slots: int = option(1, "most workers on each, which count as CPUs (GPUs) of Ray's")
-    node_labels: tuple[tuple[str, str], ...] = option(
+    node_labels: tuple[tuple[str, str], ...] = own(
         (),
         "run on machines with these labels only, as zone=a,disk=ssd",
         type=pairs,
         metavar="LABELS",
     )
-    allow_pickle: bool = option(
+    allow_pickle: bool = own(
         False, "scikit-learn models may be pickles, which run any code that is in them"
     )
-    backend: str | None = option(
+    backend: str | None = own(
         None,
         "of MindIR and ONNX files without servable_config.py (default: what is installed)",
         choices=BACKENDS,
     )
-    python: str = option(
+    python: str = own_path(
         "",
         "the interpreter of the workers, a path or a name in PATH; see docs/engines.md (default: "
         "that of the server)",
         metavar="PYTHON",
     )
-    environment: str = option(
+    environment: str = own_path(
         "",
         "workers run in an environment made of the requirements.txt or lock file there",
         metavar="DIR",
@@ -209,57 +218,57 @@ class ServeSettings:
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")
     allow_priority: bool = option(False, "language models: clients may set priorities")
     allow_chat_template: bool = option(False, "language models: clients may give chat templates")
-    name: str = option("", "what clients call it, if one servable is served", metavar="NAME")
-    runtime: str | None = option(
+    name: str = own("", "what clients call it, if one servable is served", metavar="NAME")
+    runtime: str | None = own(
         None,
         "language models: what computes (default: openvino); others: docs/hugging_face.md",
         choices=RUNTIMES,
     )
-    upstream: str = option(
+    upstream: str = own(
         "",
         "in place of a PATH: the API of another server, as http://host:port/v1, with --name; see "
         "docs/engines.md",
         metavar="URL",
     )
-    engine: str = option(
+    engine: str = own(
         "", "language models: what serves them (default: ours); others: docs/engines.md"
     )
-    engine_option: tuple[str, ...] = option(
+    engine_option: tuple[str, ...] = own(
         (),
         "language models: an option of that engine, by its own name; repeatable",
         action="append",
         metavar="NAME=VALUE",
     )
-    quantization: str | None = option(
+    quantization: str | None = own(
         None, "language models: weights of fewer bits", choices=("int8", "int4")
     )
-    max_model_len: int = option(0, "language models: most tokens of a prompt and its answer")
-    prefix_cache_dir: str = option(
+    max_model_len: int = own(0, "language models: most tokens of a prompt and its answer")
+    prefix_cache_dir: str = own_path(
         "",
         "language models: keep what was computed of prompts there, to be found after a restart",
         metavar="DIR",
     )
-    prefix_cache_disk: float = option(
+    prefix_cache_disk: float = own(
         4.0 * 2**30, "... in files of at most so many bytes (default: 4 GiB)", metavar="BYTES"
     )
-    pinned_prompts: str = option(
+    pinned_prompts: str = own_path(
         "",
         "language models: compute the prompts in this YAML file at the start, and keep them in the "
         "cache; see docs/llm.md",
     )
-    deterministic: bool = option(
+    deterministic: bool = own(
         False, "language models: the same tokens to the bit in any batch; with --runtime torch"
     )
-    draft: str = option(
+    draft: str = own_path(
         "", "language models: a smaller one with the same tokenizer, which guesses", metavar="PATH"
     )
-    adapter: tuple[str, ...] = option(
+    adapter: tuple[str, ...] = own(
         (),
         "language models: serve the LoRA adapter in this directory, too; repeatable",
         action="append",
         metavar="NAME=DIRECTORY",
     )
-    max_loras: int = option(
+    max_loras: int = own(
         0,
         "language models: most adapters at once (default: those of --adapter; 8 with "
         "--allow-lora-loading)",
@@ -269,7 +278,7 @@ class ServeSettings:
         "streams of llm-serving: server-sent events, or lines",
         choices=("r21", "bare"),
     )
-    llm_option: tuple[str, ...] = option(
+    llm_option: tuple[str, ...] = own(
         (),
         "language models: any option of EngineConfig, as kv_cache_memory=2e9; repeatable",
         action="append",
@@ -280,13 +289,5 @@ class ServeSettings:
         """The settings of servables that have the same ones."""
         if self.paths or self.upstream:
             yield self
-        for own in self.servables:
-            yield replace(self, **{"servables": (), "paths": (), "upstream": "", **own})
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigSettings(ServeSettings):
-    """`mindspore-serving config`."""
-
-    show: bool = option(False, "print the configuration that `serve` would have (the default)")
-    schema: bool = option(False, "print the JSON schema of configuration files, for editors")
+        for one in self.servables:
+            yield replace(self, **{"servables": (), "paths": (), "upstream": "", **one})

@@ -2,17 +2,15 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from http.client import HTTPException
 from typing import Any
 
+from mindspore_serving.cli.calls import call
 from mindspore_serving.cli.doctor import table
-from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.cli.node_settings import StatusSettings
 from mindspore_serving.cli.settings import Access
 from mindspore_serving.errors import ServableUnavailable
 
 _HEADER = ("servable", "version", "node", "pid", "device", "state", "python")
-_TIMEOUT = 10.0
 
 
 def run(settings: StatusSettings) -> int:
@@ -55,19 +53,10 @@ def _cells(servable: dict[str, Any], row: dict[str, Any]) -> list[str]:
 def ask(url: str, access: Access) -> list[dict[str, Any]]:
     """The servables of the server at `url`, as GET /servables gives them.
 
-    Raises ServableUnavailable if it does not answer.
+    Raises ServingError if it does not answer.
     """
-    endpoint = to_endpoint(url, access)
-    connection = endpoint.connect(_TIMEOUT)
     try:
-        connection.request("GET", f"{endpoint.base}/servables", headers=endpoint.headers)
-        answer = connection.getresponse()
-        body = answer.read()
-        if answer.status != 200:
-            raise ServableUnavailable(f"{endpoint.url} answers {answer.status}: {body[:200]!r}")
-        found: list[dict[str, Any]] = json.loads(body)["servables"]
-    except (OSError, HTTPException, ValueError, KeyError) as error:
-        raise ServableUnavailable(f"{endpoint.url} does not answer: {error}") from None
-    finally:
-        connection.close()
+        found: list[dict[str, Any]] = call(access, url, "/servables")["servables"]
+    except (KeyError, TypeError):
+        raise ServableUnavailable(f"{url} is no server of servables") from None
     return found

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from mindspore_serving.cli.options import option, positional
+from mindspore_serving.cli.settings import ServeSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +42,11 @@ class DoctorSettings:
     """`mindspore-serving doctor`."""
 
     probe: bool = option(False, "import each library to find its devices (takes seconds)")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSettings(ServeSettings):
+    """`mindspore-serving config`."""
+
+    show: bool = option(False, "print the configuration that `serve` would have (the default)")
+    schema: bool = option(False, "print the JSON schema of configuration files, for editors")

@@ -41,8 +41,6 @@ T = TypeVar("T")
 
 
 class Connection:
-    """One end."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer

@@ -115,7 +115,6 @@ FromWorker: TypeAlias = Started | NotStarted | Report | Moving | Exited
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """`message` as a frame."""
     body = msgspec.msgpack.encode(message)
     return HEADER.pack(MESSAGE, len(body)) + body
 

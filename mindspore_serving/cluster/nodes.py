@@ -63,7 +63,6 @@ class Machine:
         return f"{free} of its {self.slots} slots are free, and {needs.slots} ranks need one each"
 
     def count(self, servable: str) -> int:
-        """The workers of a servable."""
         return sum(one.servable == servable for one in self.workers.values())
 
 

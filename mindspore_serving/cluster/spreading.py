@@ -40,7 +40,6 @@ class SpreadingLauncher:
         self._change()
 
     def remove(self, machine: Machine) -> None:
-        """It is gone."""
         del self._launchers[machine]
 
     def close(self) -> None:

@@ -81,8 +81,6 @@ class BatchScheduler:
 
 
 class BatchedMethod(ServedMethod):
-    """A method and its queue."""
-
     def __init__(
         self, scheduler: BatchScheduler, deployment: Deployment, version: int, report: MethodReport
     ) -> None:

@@ -114,7 +114,6 @@ class Link:
         return parts
 
     def answer_call(self, call_id: int, reply: Reply) -> None:
-        """The answer to a `Call` of this worker."""
         if self.closed.done():
             return
         rejected = None if reply.failure is None else to_fault(reply.failure)

@@ -5,7 +5,7 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from mindspore_serving.distributed.messages import (
     Ran,
     Run,
     Stop,
+    ToPeer,
     to_reports,
 )
 from mindspore_serving.distributed.setup import AgentSetup
@@ -61,15 +62,20 @@ def serve(connection: GangConnection, models: Sequence[LoadedModel]) -> None:
     """Run what the worker sends until it stops; ends the process when the worker is gone."""
     threading.Thread(target=_live, args=[connection], name="beats", daemon=True).start()
     with suppress(EOFError, ConnectionError):
-        while True:
-            for message in connection.receive(wait=True):
-                if isinstance(message, Run):
-                    connection.send(run(models, message))
-                elif isinstance(message, Stop):
-                    for model in models:
-                        model.close()
-                    return
+        for message in _received(connection):
+            if isinstance(message, Run):
+                connection.send(run(models, message))
+            elif isinstance(message, Stop):
+                for model in models:
+                    model.close()
+                return
     end_group()
+
+
+def _received(connection: GangConnection) -> Iterator[ToPeer]:
+    """What the worker sends.  Raises EOFError or ConnectionError when it is gone."""
+    while True:
+        yield from connection.receive(wait=True)
 
 
 def run(models: Sequence[LoadedModel], asked: Run) -> Ran:

@@ -11,7 +11,6 @@ from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.backends.base import Array
 from mindspore_serving.core.declaration import DistributedSpec, ModelSpec
 from mindspore_serving.core.deployment import GangOptions
-from mindspore_serving.core.value import Signature
 from mindspore_serving.distributed import rank_table, security, token
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.leader import Leader, OnBroken
@@ -32,7 +31,7 @@ class GangModel:
         spec = leader.gang.spec
         self.spec: ModelSpec = leader.gang.model
         self.num_slots = spec.stage_size if spec.enable_pipeline_infer else 1
-        self._signature = leader.gang.signature
+        self.signature = leader.gang.signature  # inputs of the first rank, outputs of the last
         self.agents = leader.places
 
     @classmethod
@@ -77,11 +76,6 @@ class GangModel:
         loop = BackgroundLoop()
         return cls(loop, loop.run(gather()))
 
-    @property
-    def signature(self) -> tuple[Signature, ...]:
-        """The inputs of the first rank, the outputs of the last."""
-        return self._signature
-
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         """See `LoadedModel.run`.  Raises StageFailed if a rank could not run it, WorkerUnavailable
         if one is lost."""
@@ -93,7 +87,7 @@ class GangModel:
         except InvalidInputs as error:
             raise StageFailed(f"the last rank returned what is no result: {error}") from error
         arrays = [one for one in outputs if isinstance(one, np.ndarray)]
-        expected = len(self._signature[subgraph].outputs) or len(outputs)
+        expected = len(self.signature[subgraph].outputs) or len(outputs)
         if not len(arrays) == len(outputs) == expected:
             raise StageFailed(f"the last rank returned {len(arrays)} arrays, not {expected}")
         return arrays

@@ -78,35 +78,48 @@ def _watch(
     *,
     is_child: bool,
 ) -> None:
+    """Begin what the head of this file says of the second thread."""
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
-    exit_signals = (signal.SIGTERM, signal.SIGINT)
+    exit_signals = {signal.SIGTERM, signal.SIGINT}
     for number in exit_signals:
         signal.signal(number, lambda *_: None)  # the byte on the wake-up descriptor is enough
     poll = select.poll()
     poll.register(stream.fileno(), select.POLLRDHUP)  # hang-up and error are always reported
     poll.register(wake_read, select.POLLIN)
-
     parent = os.getppid()
 
     def wait() -> None:
-        trim_at = measured = 0.0
+        report = _Report(arena)
         while True:
-            status.beat(arena.reserved)
-            if time.monotonic() - measured >= status.USAGE_SECONDS:
-                measured = time.monotonic()
-                status.set_usage(arena.reserved)
-            if time.monotonic() >= trim_at:
-                trim_at = time.monotonic() + arena.trim()
+            report.write()
             if is_child and os.getppid() != parent:
                 end_group()  # a process that the master forked may still hold the channel
             for descriptor, _ in poll.poll(status.BEAT_SECONDS * 1000):
                 if descriptor != wake_read:
                     end_group()
-                if not set(exit_signals).isdisjoint(os.read(wake_read, 64)):
+                if not exit_signals.isdisjoint(os.read(wake_read, 64)):
                     announce_leaving()  # other signals are the user's own
 
     threading.Thread(target=wait, name="watch-master", daemon=True).start()
+
+
+class _Report:
+    """What the worker says of itself in `arena`, and how that is given back when it is not used."""
+
+    def __init__(self, arena: Arena | NoArena) -> None:
+        self._arena = arena
+        self._measured = self._trim_at = 0.0  # times of the monotonic clock
+
+    def write(self) -> None:
+        """Count a heartbeat, and do what is due since the last one."""
+        status.beat(self._arena.reserved)
+        now = time.monotonic()
+        if now - self._measured >= status.USAGE_SECONDS:
+            self._measured = now
+            status.set_usage(self._arena.reserved)
+        if now >= self._trim_at:
+            self._trim_at = now + self._arena.trim()
 
 
 if __name__ == "__main__":

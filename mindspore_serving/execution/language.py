@@ -1,6 +1,7 @@
 """The worker's language model: for requests of front ends, and as a stage of methods."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 import msgspec
@@ -75,38 +76,16 @@ class LanguageStage:
             self._submit(queue, job, msgspec.structs.replace(request, is_stream=job.is_to_stream))
 
     def _submit(self, queue: JobQueue, job: Job, request: Generate) -> None:
-        request_id = ""
-        generations = job.item.generations
         trace = _trace(job.item.trace, request, self.name)
-
-        def take(events: list[Event] | ServingError, is_last: bool) -> None:
-            if request_id not in generations:
-                return  # cancelled since
-            if trace is not None:
-                trace.take(events, is_last=is_last)
-            if is_last:
-                del generations[request_id]
-            _put(queue, job, events)
-            if not is_last and job.item.left == 0:  # a later stage has failed on a piece
-                end()
-
-        def sink(events: list[Event] | ServingError, is_last: bool) -> None:
-            queue.post(lambda: take(events, is_last))
-
-        def end() -> None:
-            del generations[request_id]
-            self._engine.cancel(request_id)
-            if trace is not None:
-                trace.end(Code.CANCELLED)
-
-        def cancel() -> None:
-            end()
-            queue.resume([job], [DeadlineExceeded(_CANCELLED)])
-
-        request_id = self._engine.accept(
-            request, sink, job.item.id, job.item.request_id, trace.timeline if trace else None
+        generation = _JobGeneration(self._engine, queue, job, trace)
+        generation.request_id = self._engine.accept(
+            request,
+            generation.post,
+            job.item.id,
+            job.item.request_id,
+            trace.timeline if trace else None,
         )
-        generations[request_id] = cancel
+        job.item.generations[generation.request_id] = generation.cancel
 
     def _to_request(self, values: Sequence[Value]) -> Generate:
         given = json_object(values[1]) if len(values) > 1 else {}
@@ -125,6 +104,43 @@ class LanguageStage:
         request = Generate(prompt=_read_prompt(values[0]), params=params, grammar=form)
         _LIMITS.check(request)
         return request
+
+
+@dataclass(slots=True)
+class _JobGeneration:
+    """What the engine makes of one job, until its end; on the thread of `queue`, but for `post`."""
+
+    engine: AnyEngine
+    queue: JobQueue
+    job: Job
+    trace: GenerationTrace | None
+    request_id: str = ""  # of the engine
+
+    def post(self, events: list[Event] | ServingError, is_last: bool) -> None:
+        """Called by the engine, on the thread that collects its events."""
+        self.queue.post(lambda: self._take(events, is_last))
+
+    def cancel(self) -> None:
+        """Nobody waits for the item any more."""
+        self._abandon()
+        self.queue.resume([self.job], [DeadlineExceeded(_CANCELLED)])
+
+    def _take(self, events: list[Event] | ServingError, is_last: bool) -> None:
+        if self.request_id not in self.job.item.generations:
+            return  # cancelled since
+        if self.trace is not None:
+            self.trace.take(events, is_last=is_last)
+        if is_last:
+            del self.job.item.generations[self.request_id]
+        _put(self.queue, self.job, events)
+        if not is_last and self.job.item.left == 0:  # a later stage has failed on a piece
+            self._abandon()
+
+    def _abandon(self) -> None:
+        del self.job.item.generations[self.request_id]
+        self.engine.cancel(self.request_id)
+        if self.trace is not None:
+            self.trace.end(Code.CANCELLED)
 
 
 class LanguageService:

@@ -48,6 +48,27 @@ def load(
     a distributed servable cannot go on.  Raises StartError (or another ServingError)."""
     if setup.device_id is not None:
         os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
+    declaration, version = _declare(setup)
+    host = Host(declaration, version, setup.device_type)
+    host.models = dict(setup.models)
+    if setup.owns_models:
+        _load_models(host, setup)
+    if declaration.distributed is not None and setup.gang is not None:
+        _open_gang(host, declaration.distributed, setup.gang, on_broken)
+    if setup.owns_models:
+        if declaration.language is not None:
+            host.language = open_language(declaration.language, setup, make_wake(), steps)
+        for task in declaration.tasks.values():
+            open_task_model(host, task, setup)
+    _add_predict(host)
+    _add_programs(host, setup, remote)
+    model_api.bind_runner(_runner(host, setup, remote))
+    pipeline.bind_pipeline(_pipeline_runner(host, remote))
+    return host
+
+
+def _declare(setup: Setup) -> tuple[Declaration, int]:
+    """What the servable declares, with what runs each model, and its version."""
     declaration, version = repository.make_declaration(
         setup.servable_directory,
         setup.servable_name,
@@ -61,27 +82,18 @@ def load(
     _check_start(declaration, setup)
     for key, spec in declaration.models.items():
         declaration.models[key] = replace(spec, format=_row(spec, setup.enable_lite))
-    formats = sorted({spec.format for spec in declaration.models.values()})
-    host = Host(declaration, version, setup.device_type)
-    host.models = dict(setup.models)
-    if setup.owns_models:
-        host.device_type = backends.choose_device(setup.device_type, formats, setup.servable_name)
-        _check_device(setup, host)
-        for number, spec in enumerate(declaration.models.values()):
-            loading.reached(number / len(declaration.models))
-            _load_model(host, spec, setup)
-    if declaration.distributed is not None and setup.gang is not None:
-        _open_gang(host, declaration.distributed, setup.gang, on_broken)
-    if declaration.language is not None and setup.owns_models:
-        host.language = open_language(declaration.language, setup, make_wake(), steps)
-    if setup.owns_models:
-        for task in declaration.tasks.values():
-            open_task_model(host, task, setup)
-    _add_predict(host)
-    _add_programs(host, setup, remote)
-    model_api.bind_runner(_runner(host, setup, remote))
-    pipeline.bind_pipeline(_pipeline_runner(host, remote))
-    return host
+    return declaration, version
+
+
+def _load_models(host: Host, setup: Setup) -> None:
+    """Those of model files, on the device that all of them can use."""
+    models = host.declaration.models
+    formats = sorted({spec.format for spec in models.values()})
+    host.device_type = backends.choose_device(setup.device_type, formats, setup.servable_name)
+    _check_device(setup, host)
+    for number, spec in enumerate(models.values()):
+        loading.reached(number / len(models))
+        _load_model(host, spec, setup)
 
 
 def _add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:

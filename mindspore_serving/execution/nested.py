@@ -6,9 +6,10 @@ servable: were such a call queued, the worker would wait for itself.
 
 from collections.abc import Sequence
 
+from mindspore_serving.core.graph import Stage
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
-from mindspore_serving.execution.job import Item, Job, Program
+from mindspore_serving.execution.job import Item, Job, Outcome, Program
 
 
 def run_method(program: Program, rows: Sequence[tuple[Value, ...]]) -> list[tuple[Value, ...]]:
@@ -26,12 +27,16 @@ def run_method(program: Program, rows: Sequence[tuple[Value, ...]]) -> list[tupl
         for start in range(0, len(jobs), prepared.limit):
             batch = jobs[start : start + prepared.limit]
             for job, outcome in zip(batch, prepared.run(batch), strict=True):
-                if isinstance(outcome, ServingError):
-                    raise outcome
-                if len(outcome) != len(stage.outputs):
-                    raise StageFailed(
-                        f"{stage.tag} returned {len(outcome)} outputs, {len(stage.outputs)} are "
-                        "registered"
-                    )
-                job.values += outcome
+                job.values += _outputs(stage, outcome)
     return [tuple(job.values[slot] for slot in method.returns) for job in jobs]
+
+
+def _outputs(stage: Stage, outcome: Outcome) -> Sequence[Value]:
+    """What `stage` made of one instance.  Raises ServingError if it failed."""
+    if isinstance(outcome, ServingError):
+        raise outcome
+    if len(outcome) != len(stage.outputs):
+        raise StageFailed(
+            f"{stage.tag} returned {len(outcome)} outputs, {len(stage.outputs)} are registered"
+        )
+    return outcome

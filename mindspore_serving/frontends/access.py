@@ -41,7 +41,6 @@ def protocol_of(path: str) -> str:
 
 
 def protocol_of_service(service: str) -> str:
-    """The protocol of gRPC that is `service`."""
     return _SERVICES.get(service, "other_grpc")
 
 

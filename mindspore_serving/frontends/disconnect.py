@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 T = TypeVar("T")
 
@@ -14,7 +15,7 @@ async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """What `work` gives.  Raises ClientDisconnect, and cancels it, when the client leaves; the
     body must have been read."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_left(request))
+    leaving = asyncio.ensure_future(left(request.receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -26,8 +27,9 @@ async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait((working, leaving))
 
 
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def left(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
         pass
 
 

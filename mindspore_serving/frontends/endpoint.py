@@ -28,8 +28,11 @@ class Endpoints:
     to_response: Callable[[Exception], Response]
 
     def get(self, path: str, answer: Answer) -> Route:
-        """A route for GET."""
         return self.route(path, ["GET"], answer)
+
+    def post_raw(self, path: str, answer: Answer) -> Route:
+        """A route for POST of a body that `answer` reads itself."""
+        return self.route(path, ["POST"], answer)
 
     def post(
         self,
@@ -50,10 +53,14 @@ class Endpoints:
             name_ignored(response, unknown)
             return response
 
-        return self.route(path, ["POST"], decoded)
+        return self.post_raw(path, decoded)
 
     def route(self, path: str, verbs: list[str], answer: Answer) -> Route:
         """A route whose body `answer` reads itself, if there is one."""
+        return Route(path, self.guarded(answer), methods=verbs)
+
+    def guarded(self, answer: Answer) -> Answer:
+        """`answer`, and what says why there is none."""
 
         async def endpoint(request: Request) -> Response:
             try:
@@ -63,7 +70,7 @@ class Endpoints:
             except Exception as error:
                 return self.to_response(error)
 
-        return Route(path, endpoint, methods=verbs)
+        return endpoint
 
 
 class RouteIf(BaseRoute):

@@ -146,6 +146,11 @@ class Fields:
         return self._plain.get(name, name)
 
 
+def unexpected(field: str, given: object, accepted: str) -> InvalidField:
+    """An error that says what `field` is, and what is accepted in its place."""
+    return InvalidField(field, f"is {show(given)}, expected {accepted}")
+
+
 def show(value: object) -> str:
     """`value` as JSON, cut off if it is long."""
     text = str(value) if type(value) is int else msgspec.json.encode(value).decode()

@@ -4,7 +4,7 @@ Knows no protocol: each makes an `LLMRequest` of its own request and its own ans
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
@@ -76,6 +76,21 @@ class Generation:
             yield event
             if isinstance(event, Finished):
                 return
+
+    async def written(
+        self, first: bytes, write: Callable[[Event], bytes], fail: Callable[[Exception], bytes]
+    ) -> AsyncIterator[bytes]:
+        """What a client gets of an answer that has begun: `first`, then what `write` makes of each
+        event, and at an error what `fail` makes of that."""
+        if first:
+            yield first
+        try:
+            async for event in self:
+                made = write(event)
+                if made:
+                    yield made
+        except Exception as error:
+            yield fail(error)
 
     def cancel(self) -> None:
         """Nobody reads any more.  Harmless at the end."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
 from mindspore_serving.frontends.anthropic.errors import to_limit
-from mindspore_serving.frontends.cohere.errors import to_response as to_cohere
+from mindspore_serving.frontends.cohere.rerank import to_response as to_cohere
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.llm_serving.routes import to_response as to_llm_serving
 from mindspore_serving.frontends.ollama.errors import to_response as to_ollama
 from mindspore_serving.frontends.openai.errors import to_failure
@@ -48,11 +49,8 @@ def _anthropic(error: ServingError) -> Response:
 
 
 def _classic(error: ServingError) -> Response:
-    response = JSONResponse({"error_msg": str(error)}, status.of(error.code).http)
-    seconds = status.retry_after(error)
-    if seconds is not None:
-        response.headers["retry-after"] = seconds
-    return response
+    http = status.of(error.code).http
+    return to_json({"error_msg": str(error)}, http, status.retry_after(error))
 
 
 def _other(error: ServingError) -> Response:

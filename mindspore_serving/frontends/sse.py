@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Mapping
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from mindspore_serving.frontends.disconnect import left
+
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 PING_SECONDS = 15.0
 
 
 def event(data: bytes, name: bytes = b"") -> bytes:
-    """The bytes of one event."""
     if name:
         return b"event: %b\ndata: %b\n\n" % (name, data)
     return b"data: %b\n\n" % data
@@ -42,7 +43,7 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writing = asyncio.ensure_future(self._write(send))
-        leaving = asyncio.ensure_future(_left(receive))
+        leaving = asyncio.ensure_future(left(receive))
         tasks = (writing, leaving, asyncio.ensure_future(self._fill_silence(send)))
         try:
             await asyncio.wait([writing, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -70,8 +71,3 @@ class EventStream(StreamingResponse):
             await asyncio.sleep(PING_SECONDS)
             if self._is_silent:
                 await send({"type": "http.response.body", "body": self._ping, "more_body": True})
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

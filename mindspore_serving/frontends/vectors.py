@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mindspore_serving.core.reading_messages import Embedded
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.fields import unexpected
 from mindspore_serving.frontends.language import LanguageModels, ServedModel
 
 NUMBERS_AT_ONCE = 1 << 14  # written before others have their turn: about a millisecond
@@ -40,11 +41,9 @@ def check_dimensions(count: int | None, model: ServedModel) -> None:
     if sizes and not card.any_dimensions:
         if count not in sizes:
             accepted = ", ".join(map(str, sizes))
-            raise InvalidField("dimensions", f"is {count}, expected one of {accepted}")
+            raise unexpected("dimensions", count, f"one of {accepted}")
     elif not 1 <= count <= most:
-        raise InvalidField(
-            "dimensions", f"is {count}, expected 1 to {most}, which is what the model has"
-        )
+        raise unexpected("dimensions", count, f"1 to {most}, which is what the model has")
     elif not card.any_dimensions:
         raise InvalidField(
             "dimensions",

@@ -23,7 +23,6 @@ T = TypeVar("T")
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """`message` as one frame."""
     body = _ENCODER.encode(message)
     return _LENGTH.pack(len(body)) + body
 

@@ -183,8 +183,6 @@ class Cancel(Message, frozen=True, tag=12):
 
 
 class CallReply(Message, frozen=True, tag=13):
-    """The answer to a `Call`."""
-
     reply: WorkReply
 
 

@@ -5,7 +5,6 @@ Plain data in and out; of the file system it sees only which version directories
 
 from collections.abc import Iterable
 from dataclasses import replace
-from operator import attrgetter
 
 from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
@@ -65,35 +64,19 @@ def _unite(old: Deployment, new: Deployment) -> Deployment:
             f"The dec key or dec mode of servable name {name} is different in multiple "
             "configurations."
         )
-    if _shared(old) != _shared(new):
+    merged = replace(
+        old,
+        device_ids=tuple(dict.fromkeys(old.device_ids + new.device_ids)),
+        num_parallel_workers=max(old.num_parallel_workers, new.num_parallel_workers),
+    )
+    united = ("device_ids", "num_parallel_workers", "alias")
+    if merged != replace(new, **{name: getattr(merged, name) for name in united}):
         raise InvalidInputs(
             "The max_batch_delay_ms, preferred_batch_size, retry, restart_policy, max_requests, "
             "max_workers, node_labels, llm_options, allow_pickle, backend, python, environment "
             f"or a timeout of servable name {name} is different in multiple configurations."
         )
-    return replace(
-        old,
-        device_ids=tuple(dict.fromkeys(old.device_ids + new.device_ids)),
-        num_parallel_workers=max(old.num_parallel_workers, new.num_parallel_workers),
-    )
-
-
-_shared = attrgetter(
-    "batching",
-    "scaling",
-    "retry",
-    "restart_policy",
-    "max_requests",
-    "heartbeat_timeout",
-    "stage_timeout",
-    "step_timeout",
-    "node_labels",
-    "llm_options",
-    "allow_pickle",
-    "backend",
-    "python",
-    "environment",
-)
+    return merged
 
 
 def _check_ascend_devices(deployments: Iterable[Deployment]) -> None:

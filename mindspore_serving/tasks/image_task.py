@@ -11,21 +11,22 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving import log
+from mindspore_serving.backends.source import words
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
 from mindspore_serving.llm.checkpoint.model_files import read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.labels import Labels, read_labels
+from mindspore_serving.llm.pictures.reader import open_processor
 from mindspore_serving.tasks.images import decode_image
 from mindspore_serving.tasks.options import TaskOptions, named, read_int
-from mindspore_serving.tasks.transformers_model import WORDS, compute, import_libraries, open_model
+from mindspore_serving.tasks.transformers_model import compute, open_model
 
 Pixels: TypeAlias = "npt.NDArray[np.float32]"
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 
 TASK = "image-classification"
 MAX_BATCH = 16  # images of a pass, whose pixels are in memory together
-PROCESSOR = "preprocessor_config.json"
 
 
 class ImageTask:
@@ -49,7 +50,7 @@ class ImageTask:
         """Raises StartError: no library, no or a broken processor, a model that cannot be loaded,
         labels that do not fit it."""
         options, config = settings
-        processor = _open_processor(directory)
+        processor = open_processor(directory)
         model = open_model(directory, TASK, config)
         try:
             pixels = _pixels(processor, np.zeros((64, 64, 3), np.uint8))
@@ -92,30 +93,10 @@ class ImageTask:
         return _pixels(self._processor, decode_image(given.get("image"), self._options)), top_k
 
 
-def _open_processor(directory: Path) -> Any:
-    if not (directory / PROCESSOR).is_file():
-        raise StartError(f"{directory} has no {PROCESSOR}, by which images are resized")
-    transformers, _ = import_libraries()
-    try:
-        import PIL  # noqa: F401
-    except ImportError as error:
-        raise StartError(
-            "images need pillow, which is not installed: pip install pillow"
-        ) from error
-    try:
-        return transformers.AutoImageProcessor.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False, backend="pil"
-        )
-    except Exception as error:  # the library has no errors of its own
-        text = " ".join(str(error).split())[:WORDS]
-        raise StartError(f"{directory / PROCESSOR} cannot be used: {text}") from error
-
-
 def _pixels(processor: Any, image: Any) -> Pixels:
     """float32 [channels, height, width].  Raises InvalidInputs for an image it cannot take."""
     try:
         found: Pixels = processor(image, return_tensors="np")["pixel_values"][0]
     except Exception as error:  # the library has no errors of its own
-        text = " ".join(str(error).split())[:WORDS]
-        raise InvalidInputs(f"image cannot be prepared: {text}") from error
+        raise InvalidInputs(f"image cannot be prepared: {words(error)}") from error
     return np.ascontiguousarray(found, np.float32)

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_serving import extras
+from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.pooling import Pooling, longest_prompt, read_pooling
@@ -31,7 +33,6 @@ REFUSED = (
     "deterministic", "draft", "kv_cache_memory",
 )  # fmt: skip
 LONGEST = 512  # tokens, where config.json does not say
-WORDS = 400  # characters of the library's own messages
 
 
 def open_model(directory: Path, task: str, config: EngineConfig) -> Any:
@@ -55,8 +56,9 @@ def open_model(directory: Path, task: str, config: EngineConfig) -> Any:
             output_loading_info=True,
         )
     except Exception as error:  # the library has no errors of its own
-        text = " ".join(str(error).split())[:WORDS]
-        raise StartError(f"transformers cannot load {directory} for {task}: {text}") from error
+        raise StartError(
+            f"transformers cannot load {directory} for {task}: {words(error)}"
+        ) from error
     missing = sorted(loaded["missing_keys"])
     if missing and task != "feature-extraction":  # whose pooler, which is not used, may be missing
         raise StartError(f"{directory} has no tensor {missing[0]!r}, which its model needs")
@@ -68,11 +70,8 @@ def import_libraries() -> tuple[Any, Any]:
     try:
         import torch
         import transformers
-    except ImportError as error:
-        raise StartError(
-            f"this model needs {error.name}, which is not installed; install it with: "
-            "pip install 'mindspore-serving[transformers]'"
-        ) from error
+    except ModuleNotFoundError as error:
+        raise StartError(extras.missing(error, "this model")) from error
     return transformers, torch
 
 
@@ -87,8 +86,7 @@ def compute(model: Any, inputs: Mapping[str, Any], output: str) -> Vectors:
             )
             array: Vectors = found[output].float().cpu().numpy()
     except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
-        text = " ".join(str(error).split())[:WORDS]
-        raise ServingError(f"a pass of the model failed: {text}") from error
+        raise ServingError(f"a pass of the model failed: {words(error)}") from error
     return array
 
 

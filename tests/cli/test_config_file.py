@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from mindspore_serving.cli import config, config_file, main
-from mindspore_serving.cli.config_fields import FIELDS, FILES, PER_SERVABLE, schema
+from mindspore_serving.cli.config_fields import FIELDS, PER_SERVABLE, schema
 from mindspore_serving.cli.servables import llm_options, to_configs
-from mindspore_serving.cli.settings import ConfigSettings, ServeSettings
+from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.cli.tool_settings import ConfigSettings
 from mindspore_serving.errors import InvalidInputs, StartError
 from tests.cli.conftest import write_words
 from tests.e2e.harness import ROOT
@@ -227,7 +228,6 @@ def test_serve_needs_a_path_or_a_file(capsys):
 def test_every_option_of_serve_is_in_the_table():
     defaults = ServeSettings(paths=())
     assert set(PER_SERVABLE) <= set(FIELDS)
-    assert set(FILES) <= set(FIELDS)
     assert all(hasattr(defaults, name) for name in FIELDS)
 
 

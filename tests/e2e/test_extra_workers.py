@@ -97,7 +97,9 @@ def spread(results: list[dict]) -> list[dict] | None:
 
 
 def test_a_model_called_with_many_instances_answers_each(calls):
-    for result in ask(calls, "called_often", 12):
+    results = ask(calls, "called_often", 12)
+    assert len(results) == 12
+    for result in results:
         np.testing.assert_array_equal(result["y"], [X + n + 1 for n in range(10)])
 
 

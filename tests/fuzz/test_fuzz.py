@@ -26,6 +26,7 @@ async def test_a_seed_is_answered_right(server: Server) -> None:
         for case in [case for name in PROTOCOLS for case in seeds(name)]:
             if not case.origin.startswith(("bad-", "found-")):
                 found.append((case, await lane.send(case)))
+    assert {case.protocol for case, _ in found} == {*PROTOCOLS}
     for case, exchanged in found:
         assert_right(case, exchanged)
 

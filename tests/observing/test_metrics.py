@@ -44,7 +44,9 @@ def own(page: str) -> str:
 
 
 def test_every_metric_has_a_helpful_text_and_no_label_is_empty(observed: Observed) -> None:
-    for name, family in observed.families().items():
+    families = observed.families()
+    assert families
+    for name, family in families.items():
         assert len(family.documentation.split()) >= 2, name
         assert family.documentation != family.name, name
         for sample in family.samples:

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -10,18 +9,14 @@ from starlette.routing import BaseRoute
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate, Tokenize, Tokenized
 from mindspore_serving.frontends.anthropic.conversation import find_ignored, to_messages
-from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_failure
+from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_event, to_failure
 from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
 from mindspore_serving.frontends.anthropic.tools import read_tools
-from mindspore_serving.frontends.anthropic.writing import (
-    PING,
-    Writing,
-    stream_message,
-    write_whole,
-)
+from mindspore_serving.frontends.anthropic.writing import PING, Writing, write_whole
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.endpoint import Endpoints, name_ignored
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai.envelope import find_generator
 from mindspore_serving.frontends.openai.errors import naming
@@ -52,8 +47,8 @@ async def answer(site: Site, http: Request, body: MessagesRequest) -> Response:
             started = await while_there(http, generation.begin())
         writing = Writing(model.name, request.params, started.num_prompt_tokens)
         if body.stream:
-            events = Owned(stream_message(generation, writing), stack.pop_all())
-            return _reported(EventStream(events, ping=PING), body)
+            events = generation.written(writing.begin(), writing.write, to_event)
+            return _reported(EventStream(Owned(events, stack.pop_all()), ping=PING), body)
         whole = await while_there(http, write_whole(generation, writing))
     return _reported(Response(whole, media_type="application/json"), body)
 
@@ -71,8 +66,7 @@ async def count(site: Site, http: Request, body: CountRequest) -> Response:
     )
     with naming("messages", MESSAGES, body):
         found = await while_there(http, model.call(request, Tokenized, terms_of(http)))
-    whole = msgspec.json.encode({"input_tokens": len(found.tokens)})
-    return _reported(Response(whole, media_type="application/json"), body)
+    return _reported(to_json({"input_tokens": len(found.tokens)}), body)
 
 
 def to_request(body: MessagesRequest, model: ServedModel) -> Generate:

@@ -9,7 +9,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.anthropic.requests import Block, CountRequest
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.fields import unexpected
 from mindspore_serving.frontends.openai.messages import CalledFunction, Message, Part, ToolCall
 
 _ACCEPTED = {  # by role
@@ -104,8 +104,7 @@ def _turns(body: CountRequest) -> Iterator[tuple[str, str, str | list[Block]]]:
     for index, message in enumerate(body.messages):
         if message.role not in _ACCEPTED:
             accepted = ", ".join(_ACCEPTED)
-            problem = f"is {show(message.role)}, expected one of {accepted}"
-            raise InvalidField(f"messages[{index}].role", problem)
+            raise unexpected(f"messages[{index}].role", message.role, f"one of {accepted}")
         yield f"messages[{index}].content", message.role, message.content
 
 
@@ -153,7 +152,7 @@ def _picture(place: str, block: Block) -> Part:
 def _refuse(place: str, block: Block, accepted: Sequence[str], where: str) -> None:
     why = ": the model reads no images or documents" if block.type in _MEDIA else ""
     expected = f"{' or '.join(accepted)} in a message {where}"
-    raise InvalidField(f"{place}.type", f"is {show(block.type)}, expected {expected}{why}")
+    raise unexpected(f"{place}.type", block.type, f"{expected}{why}")
 
 
 def _check(place: str, block: Block, accepted: Sequence[str], where: str) -> None:

@@ -57,6 +57,11 @@ def to_failure(error: Exception) -> Failure:
     return Failure(status, text, found.retry_after)
 
 
+def to_event(error: Exception) -> bytes:
+    """The end of a stream that has begun."""
+    return to_failure(error).to_event()
+
+
 def to_limit(error: Exception) -> Failure:
     """The answer to a request that is refused before any route, for what its key may do."""
     found = openai.to_failure(error)

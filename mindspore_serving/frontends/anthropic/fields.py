@@ -9,7 +9,7 @@ from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import Fields, Refusal, show, translation
+from mindspore_serving.frontends.fields import Fields, Refusal, translation, unexpected
 
 _SCHEMA = "output_config.format"
 
@@ -23,8 +23,7 @@ def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
     options: dict[str, Any] = {}
     kind = body.thinking.type if body.thinking else "adaptive"
     if kind not in ("enabled", "disabled", "adaptive"):
-        accepted = "enabled, disabled or adaptive"
-        raise InvalidField("thinking.type", f"is {show(kind)}, expected {accepted}")
+        raise unexpected("thinking.type", kind, "enabled, disabled or adaptive")
     if kind == "enabled" and not card.reasoning_format:
         problem = 'is "enabled", but the model does not reason, expected disabled or adaptive'
         raise InvalidField("thinking.type", problem)
@@ -47,7 +46,7 @@ def grammar(body: Any, _: ModelCard) -> Grammar | None:
     if wanted is None:
         return None
     if wanted.type != "json_schema":
-        raise InvalidField(f"{_SCHEMA}.type", f"is {show(wanted.type)}, expected json_schema")
+        raise unexpected(f"{_SCHEMA}.type", wanted.type, "json_schema")
     if wanted.schema is None:
         raise InvalidField(f"{_SCHEMA}.schema", "is missing")
     check_free(f"{_SCHEMA}.schema", wanted.schema)

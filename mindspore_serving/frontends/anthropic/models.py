@@ -3,7 +3,6 @@
 from datetime import datetime, timezone
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -11,6 +10,7 @@ from starlette.types import Scope
 
 from mindspore_serving.frontends.anthropic.answering import ENDPOINTS
 from mindspore_serving.frontends.endpoint import RouteIf
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
 
@@ -19,11 +19,11 @@ def routes(site: Site) -> list[BaseRoute]:
     async def every(_: Request) -> Response:
         found = [to_object(model) for model in site.models.listed()]
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
-        return _respond({"data": found, "has_more": False, **ends})
+        return to_json({"data": found, "has_more": False, **ends})
 
     async def one(request: Request) -> Response:
         model = site.models.find(request.path_params["name"], is_exact=True)
-        return _respond(to_object(model))
+        return to_json(to_object(model))
 
     asked = (("/v1/models", every), ("/v1/models/{name:path}", one))
     return [RouteIf(ENDPOINTS.get(path, answer), _is_anthropics) for path, answer in asked]
@@ -45,7 +45,3 @@ def to_object(model: ServedModel) -> dict[str, Any]:
         "max_input_tokens": model.card.max_model_len,
         "max_tokens": model.card.max_model_len,
     }
-
-
-def _respond(found: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(found), media_type="application/json")

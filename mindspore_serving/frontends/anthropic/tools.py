@@ -8,7 +8,7 @@ from mindspore_serving.core.llm_messages import ToolChoice
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.anthropic.requests import CountRequest, Tool
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.fields import show, unexpected
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MODES: dict[str, Literal["none", "auto", "required"]] = {
@@ -35,11 +35,9 @@ def read_tools(body: CountRequest) -> tuple[Tools, ToolChoice]:
 
 def _to_tool(place: str, tool: Tool) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
-        problem = f"is {show(tool.type)}, expected custom: there are no built-in tools"
-        raise InvalidField(f"{place}.type", problem)
+        raise unexpected(f"{place}.type", tool.type, "custom: there are no built-in tools")
     if not _NAME.fullmatch(tool.name):
-        accepted = "1 to 128 letters, digits, - or _"
-        raise InvalidField(f"{place}.name", f"is {show(tool.name)}, expected {accepted}")
+        raise unexpected(f"{place}.name", tool.name, "1 to 128 letters, digits, - or _")
     if tool.input_schema is None:
         raise InvalidField(f"{place}.input_schema", "is missing")
     check_free(f"{place}.input_schema", tool.input_schema)
@@ -58,13 +56,11 @@ def _choice(body: CountRequest, names: Collection[str]) -> ToolChoice:
     if choice is None:
         return ToolChoice(mode="auto" if names else "none")
     if choice.type not in _MODES:
-        accepted = ", ".join(_MODES)
-        raise InvalidField("tool_choice.type", f"is {show(choice.type)}, expected {accepted}")
+        raise unexpected("tool_choice.type", choice.type, ", ".join(_MODES))
     mode = _MODES[choice.type]
     if mode == "required" and not names:
-        raise InvalidField("tool_choice.type", f"is {show(choice.type)}, expected tools with it")
+        raise unexpected("tool_choice.type", choice.type, "tools with it")
     if choice.type == "tool" and choice.name not in names:
-        accepted = f"one of the tools: {', '.join(names)}"
-        raise InvalidField("tool_choice.name", f"is {show(choice.name)}, expected {accepted}")
+        raise unexpected("tool_choice.name", choice.name, f"one of the tools: {', '.join(names)}")
     name = choice.name if choice.type == "tool" else None
     return ToolChoice(mode=mode, name=name, parallel=not choice.disable_parallel_tool_use)

@@ -1,7 +1,7 @@
 """The answer to a request for messages, as a whole or as the events of a stream."""
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,6 @@ from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.anthropic.content import Content
-from mindspore_serving.frontends.anthropic.errors import to_failure
 from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.openai.envelope import finish_reason
 
@@ -47,6 +46,14 @@ class Writing:
                 {"type": "message_stop"},
             ]
         return []
+
+    def begin(self) -> bytes:
+        """The first events of a stream."""
+        return _write([{"type": "message_start", "message": self.to_object()}]) + PING
+
+    def write(self, event: Event) -> bytes:
+        """As `take`, in bytes."""
+        return _write(self.take(event))
 
     def to_object(self) -> Object:
         """The message as it is now."""
@@ -100,18 +107,6 @@ async def write_whole(generation: Generation, writing: Writing) -> bytes:
     async for event in generation:
         writing.take(event)
     return _encode(writing.to_object())
-
-
-async def stream_message(generation: Generation, writing: Writing) -> AsyncIterator[bytes]:
-    """The events of the message of `generation`, which has begun."""
-    yield _write([{"type": "message_start", "message": writing.to_object()}]) + PING
-    try:
-        async for event in generation:
-            made = writing.take(event)
-            if made:
-                yield _write(made)
-    except Exception as error:
-        yield to_failure(error).to_event()
 
 
 def _write(events: Sequence[Object]) -> bytes:

@@ -13,14 +13,23 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Score
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.cohere.errors import to_response
 from mindspore_serving.frontends.endpoint import Endpoints
-from mindspore_serving.frontends.fields import Int, show
+from mindspore_serving.frontends.fields import Int, unexpected
+from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.scores import best_first, find_scorer, score
 from mindspore_serving.frontends.site import Site
 
 V2, V1 = "/v2/rerank", "/v1/rerank"
 IGNORED = ("max_tokens_per_doc", "max_chunks_per_doc", "priority", "user")
+
+
+def to_response(error: Exception) -> Response:
+    """An error as Cohere's clients read it: an object with a message, and the status that names the
+    exception."""
+    failure = to_failure(error)
+    return to_json({"message": failure.text}, failure.status, failure.retry_after)
+
 
 _post = Endpoints(to_response).post
 
@@ -87,8 +96,7 @@ async def rerank(site: Site, http: Request, body: RerankRequest) -> Response:
     version = "2" if http.url.path == V2 else "1"
     meta = {"api_version": {"version": version}, "tokens": {"input_tokens": found.num_tokens}}
     name = f"rerank-{secrets.token_hex(16)}"
-    whole = msgspec.json.encode(Ranking(name, model.name, results, usage, meta))
-    return Response(whole, media_type="application/json")
+    return to_json(Ranking(name, model.name, results, usage, meta))
 
 
 def to_texts(body: RerankRequest) -> list[str]:
@@ -98,8 +106,7 @@ def to_texts(body: RerankRequest) -> list[str]:
     if not body.documents:
         raise InvalidField("documents", "is empty, expected at least one")
     if body.top_n is not None and body.top_n < 1:
-        raise InvalidField("top_n", f"is {body.top_n}, expected an integer over 0")
+        raise unexpected("top_n", body.top_n, "an integer over 0")
     if body.rank_fields not in (None, ["text"]):
-        problem = f"is {show(body.rank_fields)}, expected text alone: it is what is judged"
-        raise InvalidField("rank_fields", problem)
+        raise unexpected("rank_fields", body.rank_fields, "text alone: it is what is judged")
     return [one if isinstance(one, str) else one.text for one in body.documents]

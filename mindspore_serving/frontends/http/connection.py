@@ -235,21 +235,29 @@ class Connection(asyncio.BufferedProtocol):
     def end_if_late(self, now: float) -> None:
         """End the connection if its client sends or reads too slowly.  Called every few seconds,
         with the loop's time."""
-        limits = self._shared.limits
         first = self._exchanges[0] if self._exchanges else None
         if first is not None:
             self._await(first, now)
-            if now - self._awaited[1] > limits.request_timeout:
-                text = f"no answer within {limits.request_timeout:g} seconds"
-                first.expire(DeadlineExceeded(text))
+            most = self._shared.limits.request_timeout
+            if now - self._awaited[1] > most:
+                first.expire(DeadlineExceeded(f"no answer within {most:g} seconds"))
                 return
         unsent = self.transport.get_write_buffer_size()
         if unsent:
-            if unsent != self._unsent[0]:
-                self._unsent = (unsent, now)
-            elif now - self._unsent[1] > limits.idle_timeout:
-                self.transport.abort()  # closing would wait until all is read
-            return
+            self._end_if_not_read(unsent, now)
+        else:
+            self._end_if_not_sent(first, now)
+
+    def _end_if_not_read(self, unsent: int, now: float) -> None:
+        """End it if the client has read none of the `unsent` bytes for too long."""
+        if unsent != self._unsent[0]:
+            self._unsent = (unsent, now)
+        elif now - self._unsent[1] > self._shared.limits.idle_timeout:
+            self.transport.abort()  # closing would wait until all is read
+
+    def _end_if_not_sent(self, first: Exchange | None, now: float) -> None:
+        """End it if the client has sent nothing, or not all of a head or body, for too long."""
+        limits = self._shared.limits
         if self._is_active:
             self._is_active, self._active_at = False, now
         if self._is_discarding or (first is not None and first.is_complete):

@@ -132,7 +132,6 @@ def length_of(body: Sized) -> tuple[bytes, bytes]:
 
 
 def head_of(status: int, headers: Iterable[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
-    """The head of an answer."""
     lines = [b"HTTP/1.1 %d %b\r\n" % (status, _REASONS.get(status, b""))]
     lines += [b"%b: %b\r\n" % header for header in headers]
     if not keep_alive:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import bodies
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.llm_serving.fields import FIELDS
 
@@ -57,10 +58,9 @@ class WrongRequest(InvalidInputs):
         return to_detail(422, detail)
 
 
-def to_detail(status: int, detail: str | list[Detail]) -> Response:
+def to_detail(status: int, detail: str | list[Detail], retry_after: str | None = None) -> Response:
     """An error with a status of HTTP's own."""
-    body = msgspec.json.encode({"detail": detail})
-    return Response(body, status, media_type="application/json")
+    return to_json({"detail": detail}, status, retry_after)
 
 
 _decoder = msgspec.json.Decoder(ClientRequest, strict=False)

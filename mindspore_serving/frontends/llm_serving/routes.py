@@ -2,14 +2,14 @@
 is, as server-sent events of one message.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from typing import Any
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from mindspore_serving import __version__, log
 from mindspore_serving.core.llm_messages import RequestRefused
@@ -24,6 +24,7 @@ from mindspore_serving.errors import (
 )
 from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.endpoint import Answer, Endpoints
 from mindspore_serving.frontends.language import Generation, LanguageModels, ServedModel
 from mindspore_serving.frontends.llm_serving.frames import SSE, Form, Frames, frames_of, message
 from mindspore_serving.frontends.llm_serving.requests import (
@@ -42,8 +43,6 @@ from mindspore_serving.wire import status
 
 ALIASES = ("llama2", "internlm")  # of the only model, unless one is really called so
 
-Answer = Callable[[Request], Awaitable[Response]]
-
 
 def routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
     """`form` is that of streams: "r21", the first release's, or "bare", the later one's."""
@@ -55,12 +54,13 @@ def routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
                 body.stream = is_stream
             return await _answer(site, form, request, body)
 
-        return _guarded(answer)
+        return answer
 
+    post = Endpoints(to_response).post_raw
     return [
-        Route("/models/{name}", answering(None), methods=["POST"]),
-        Route("/models/{name}/generate", answering(False), methods=["POST"]),
-        Route("/models/{name}/generate_stream", answering(True), methods=["POST"]),
+        post("/models/{name}", answering(None)),
+        post("/models/{name}/generate", answering(False)),
+        post("/models/{name}/generate_stream", answering(True)),
         *_status_routes(site),
     ]
 
@@ -75,36 +75,20 @@ def find_model(models: LanguageModels, name: str) -> ServedModel:
         return models.find(None)
 
 
-def _guarded(answer: Answer) -> Answer:
-    async def endpoint(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except WrongRequest as error:
-            return error.to_response()
-        except ServingError as error:
-            return to_response(error)
-        except Exception:
-            log.error("answering a request", exc_info=True)
-            return to_detail(500, "the server failed; its log says why")
-
-    return endpoint
-
-
-def to_response(error: ServingError) -> Response:
+def to_response(error: Exception) -> Response:
     """The answer to a request that failed with `error` before anything was sent."""
+    if isinstance(error, WrongRequest):
+        return error.to_response()
+    if not isinstance(error, ServingError):
+        log.error("answering a request", exc_info=True)
+        return to_detail(500, "the server failed; its log says why")
     if isinstance(error, RequestRefused) and error.refused.reason == "overloaded":
         error = Overloaded(str(error), error.refused.retry_after)
     if isinstance(error, InvalidField):
         return WrongRequest(str(error), ("parameters", error.field)).to_response()
     if isinstance(error, InvalidInputs) and not isinstance(error, NotFound | TooLarge):
         return WrongRequest(str(error)).to_response()
-    response = to_detail(status.of(error.code).http, str(error))
-    again = status.retry_after(error)
-    if again is not None:
-        response.headers["retry-after"] = again
-    return response
+    return to_detail(status.of(error.code).http, str(error), status.retry_after(error))
 
 
 async def _answer(site: Site, form: Form, request: Request, body: ClientRequest) -> Response:
@@ -161,17 +145,15 @@ def _status_routes(site: Site) -> list[BaseRoute]:
         return _message(_num_waiting(site))
 
     async def model_info(_: Request) -> Response:
-        try:
-            model = site.models.find(None)
-        except NotFound as error:
-            return to_detail(404, str(error))
+        model = site.models.find(None)
         found = msgspec.json.encode(_describe(model, _num_waiting(site)))
         return Response(b"data: %b\r\n\r\n" % found, headers=SSE)
 
+    get = Endpoints(to_response).get
     return [
-        Route("/serving/get_bs", batch_size, methods=["GET"]),
-        Route("/serving/get_request_numbers", request_numbers, methods=["GET"]),
-        Route("/serving/get_serverd_model_info", model_info, methods=["GET"]),
+        get("/serving/get_bs", batch_size),
+        get("/serving/get_request_numbers", request_numbers),
+        get("/serving/get_serverd_model_info", model_info),
     ]
 
 

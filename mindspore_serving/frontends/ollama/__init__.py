@@ -11,5 +11,4 @@ from mindspore_serving.frontends.site import Site
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    """The routes of all of it."""
     return [*answering.routes(site), *embedding.routes(site), *models.routes(site)]

@@ -13,6 +13,7 @@ from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.fields import Fields
 from mindspore_serving.frontends.language import Generation, ServedModel
 from mindspore_serving.frontends.ollama.endpoint import post
+from mindspore_serving.frontends.ollama.errors import to_line
 from mindspore_serving.frontends.ollama.fields import (
     CHAT,
     GENERATE,
@@ -27,7 +28,7 @@ from mindspore_serving.frontends.ollama.requests import (
     to_content,
     to_messages,
 )
-from mindspore_serving.frontends.ollama.writing import Writing, stream_lines, write_whole
+from mindspore_serving.frontends.ollama.writing import Writing, write_whole
 from mindspore_serving.frontends.openai.envelope import find_generator
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.messages import Message, to_template
@@ -86,8 +87,8 @@ async def _answer(
         if body.stream is False:
             whole = await while_there(http, write_whole(generation, writing))
             return Response(whole, media_type="application/json")
-        lines = Owned(stream_lines(generation, writing), stack.pop_all())
-        return EventStream(lines, media_type=LINES, ping=b" ")
+        lines = generation.written(b"", writing.line, to_line)
+        return EventStream(Owned(lines, stack.pop_all()), media_type=LINES, ping=b" ")
 
 
 def _loaded(body: Generating, writing: Writing) -> Response:

@@ -1,7 +1,6 @@
 """POST /api/embed: a vector for each text; and /api/embeddings, the older form for one."""
 
 import time
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -10,6 +9,7 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.ollama.endpoint import post
 from mindspore_serving.frontends.ollama.fields import EMBED
 from mindspore_serving.frontends.ollama.models import without_tag
@@ -53,7 +53,7 @@ async def embed(site: Site, http: Request, body: EmbedRequest) -> Response:
         "load_duration": 0,
         "prompt_eval_count": count,
     }
-    return _respond(whole)
+    return to_json(whole)
 
 
 async def embed_one(site: Site, http: Request, body: EmbeddingsRequest) -> Response:
@@ -66,8 +66,4 @@ async def embed_one(site: Site, http: Request, body: EmbeddingsRequest) -> Respo
             found = await while_there(http, model.call(request, Embedded, terms_of(http)))
         (row,) = await write_vectors(vectors_of(found, None))
         vector = msgspec.Raw(row)
-    return _respond({"embedding": vector})
-
-
-def _respond(found: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(found), media_type="application/json")
+    return to_json({"embedding": vector})

@@ -10,7 +10,7 @@ from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import Fields, Refusal, show, translation
+from mindspore_serving.frontends.fields import Fields, Refusal, show, translation, unexpected
 from mindspore_serving.frontends.unknown_fields import KnownFields
 
 MAX_LOGPROBS = 20
@@ -93,7 +93,7 @@ def grammar(body: Any, _: ModelCard) -> Grammar | None:
     if wanted == "json":
         return Grammar("json_object")
     if not isinstance(wanted, dict):
-        raise InvalidField("format", f'is {show(wanted)}, expected "json" or a JSON schema')
+        raise unexpected("format", wanted, '"json" or a JSON schema')
     check_free("format", wanted)
     return Grammar("json_schema", msgspec.json.encode(wanted).decode())
 
@@ -103,7 +103,7 @@ def logprobs(body: Any, _: ModelCard) -> int | None:
     """of each token, and of so many others, at most 20"""
     count = body.top_logprobs or 0
     if not 0 <= count <= MAX_LOGPROBS:
-        raise InvalidField("top_logprobs", f"is {count}, expected 0 to {MAX_LOGPROBS}")
+        raise unexpected("top_logprobs", count, f"0 to {MAX_LOGPROBS}")
     return count if body.logprobs or count else None
 
 

@@ -5,7 +5,6 @@ models, which is refused.
 import hashlib
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -13,6 +12,7 @@ from starlette.routing import BaseRoute
 from mindspore_serving import __version__
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import Forbidden
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.ollama.endpoint import ENDPOINTS
 from mindspore_serving.frontends.ollama.requests import ModelRequest
@@ -32,13 +32,13 @@ Object = dict[str, Any]
 
 def routes(site: Site) -> list[BaseRoute]:
     async def tags(_: Request) -> Response:
-        return _respond({"models": [_listed(model) for model in site.models.listed()]})
+        return to_json({"models": [_listed(model) for model in site.models.listed()]})
 
     async def running(_: Request) -> Response:
-        return _respond({"models": [_running(model) for model in site.models.listed()]})
+        return to_json({"models": [_running(model) for model in site.models.listed()]})
 
     async def version(_: Request) -> Response:
-        return _respond({"version": VERSION})
+        return to_json({"version": VERSION})
 
     async def refused(http: Request) -> Response:
         raise Forbidden(
@@ -58,7 +58,7 @@ def routes(site: Site) -> list[BaseRoute]:
 async def show(site: Site, _: Request, body: ModelRequest) -> Response:
     model = site.models.find(without_tag(body.model or body.name), is_exact=True)
     card = model.card
-    return _respond(
+    return to_json(
         {
             "modelfile": f"# {model.name}, served by MindSpore Serving",
             "parameters": "\n".join([f"{name} {value}" for name, value in card.sampling]),
@@ -126,7 +126,3 @@ def _capabilities(card: ModelCard) -> list[str]:
         "embedding": card.can_embed,
     }
     return [name for name, has in having.items() if has]
-
-
-def _respond(found: Object) -> Response:
-    return Response(msgspec.json.encode(found), media_type="application/json")

@@ -2,16 +2,14 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.llm_messages import Chunk, Finished, ToolCallDelta
+from mindspore_serving.core.llm_messages import Chunk, Event, Finished, ToolCallDelta
 from mindspore_serving.frontends.language import Generation
-from mindspore_serving.frontends.ollama.errors import to_body
 from mindspore_serving.frontends.openai.envelope import finish_reason
 from mindspore_serving.frontends.openai.logprobs import of_chat
 
@@ -108,10 +106,6 @@ class Writing:
         logprobs = of_chat(chunk.tokens)["content"] if chunk.tokens else []
         return Part(chunk.text, chunk.reasoning, calls, logprobs)
 
-    def part(self, part: Part) -> bytes:
-        """A part that others follow."""
-        return self._object(part, done=False)
-
     def end(self, part: Part, finished: Finished) -> bytes:
         """The last part, or all of it, with counts and times, in nanoseconds.  The model was loaded
         before, and the time of the prompt is up to the first text."""
@@ -127,6 +121,13 @@ class Writing:
             eval_count=finished.num_generated_tokens,
             eval_duration=now - self._first,
         )
+
+    def line(self, event: Event) -> bytes:
+        """The line that an event of the model makes, perhaps none."""
+        if isinstance(event, Finished):
+            return self.end(Part(), event) + b"\n"
+        part = self.take(event) if isinstance(event, Chunk) else Part()
+        return b"" if part.is_empty else self._object(part, done=False) + b"\n"
 
     def loaded(self) -> bytes:
         """The answer to a request that asks for nothing but that the model is there."""
@@ -151,17 +152,3 @@ async def write_whole(generation: Generation, writing: Writing) -> bytes:
         elif isinstance(event, Finished):
             made = writing.end(whole, event)
     return made
-
-
-async def stream_lines(generation: Generation, writing: Writing) -> AsyncIterator[bytes]:
-    """The lines of the answer of `generation`, which has begun."""
-    try:
-        async for event in generation:
-            if isinstance(event, Chunk):
-                part = writing.take(event)
-                if not part.is_empty:
-                    yield writing.part(part) + b"\n"
-            elif isinstance(event, Finished):
-                yield writing.end(Part(), event) + b"\n"
-    except Exception as error:
-        yield to_body(error) + b"\n"

@@ -23,7 +23,6 @@ from mindspore_serving.frontends.site import Site
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    """The routes of all of it."""
     return [
         post(site, "/v1/chat/completions", ChatRequest, chat.answer, CHAT.ignored),
         post(

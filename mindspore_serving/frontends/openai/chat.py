@@ -1,6 +1,5 @@
 """POST /v1/chat/completions."""
 
-from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,17 +15,17 @@ from mindspore_serving.core.llm_messages import (
     Token,
 )
 from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import Generation, ServedModel
 from mindspore_serving.frontends.openai import messages
 from mindspore_serving.frontends.openai.chat_choices import ChatChunks, Choice, Showing
 from mindspore_serving.frontends.openai.envelope import (
     Head,
-    encode,
     find_generator,
     make_head,
     to_usage,
 )
-from mindspore_serving.frontends.openai.errors import naming, to_failure
+from mindspore_serving.frontends.openai.errors import naming, to_event
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest, has_usage
 from mindspore_serving.frontends.openai.tools import read_tools
@@ -52,9 +51,10 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
             chunks = ChatChunks(head, request.params.n, showing, has_usage=wants_usage)
             if body.model == TGI and "openai" not in http.headers.get("user-agent", "").lower():
                 chunks.suit_tgi()
-            return EventStream(Owned(_stream(generation, chunks), stack.pop_all()))
+            events = generation.written(chunks.begin(), chunks.take, to_event)
+            return EventStream(Owned(events, stack.pop_all()))
         whole = await while_there(http, _collect(generation, head, showing))
-    return Response(encode(whole), media_type="application/json")
+    return to_json(whole)
 
 
 def to_request(body: ChatRequest, model: ServedModel) -> Generate:
@@ -110,18 +110,3 @@ async def _collect(generation: Generation, head: Head, showing: Showing) -> dict
         "usage": to_usage(finished),
         **showing.of_prompt(prompt),
     }
-
-
-async def _stream(generation: Generation, chunks: ChatChunks) -> AsyncIterator[bytes]:
-    """The events of the answers of `generation`, which has begun."""
-    try:
-        yield chunks.begin()
-        async for event in generation:
-            if isinstance(event, Chunk):
-                made = chunks.take(event)
-                if made:
-                    yield made
-            elif isinstance(event, Finished):
-                yield chunks.end(event)
-    except Exception as error:
-        yield to_failure(error).to_event()

@@ -7,6 +7,7 @@ from typing import Any
 
 from mindspore_serving.core.llm_messages import (
     Chunk,
+    Event,
     Finished,
     Token,
     ToolCallDelta,
@@ -119,12 +120,13 @@ class ChatChunks:
         """The first event of each choice."""
         return b"".join([choice.begin() for choice in self._choices])
 
-    def take(self, chunk: Chunk) -> bytes:
-        """What `chunk` makes, perhaps nothing.  Raises ServingError if the model failed."""
-        return self._choices[chunk.index].take(chunk)
-
-    def end(self, finished: Finished) -> bytes:
-        usage = self._writer.usage(to_usage([finished])) if self._writer.has_usage else b""
+    def take(self, event: Event) -> bytes:
+        """What `event` makes, perhaps nothing.  Raises ServingError if the model failed."""
+        if isinstance(event, Chunk):
+            return self._choices[event.index].take(event)
+        if not isinstance(event, Finished):
+            return b""
+        usage = self._writer.usage(to_usage([event])) if self._writer.has_usage else b""
         return usage + self._done
 
 

@@ -26,7 +26,7 @@ from mindspore_serving.frontends.openai.envelope import (
     finish_reason,
     to_usage,
 )
-from mindspore_serving.frontends.openai.errors import to_failure
+from mindspore_serving.frontends.openai.errors import to_event
 from mindspore_serving.frontends.openai.logprobs import CompletionLogprobs, joined, of_prompt
 
 MOST_UNREAD = 64  # events that are held for a reader that is slower than the models
@@ -148,7 +148,7 @@ async def stream_completions(
                     yield made
         yield chunks.end()
     except Exception as error:
-        yield to_failure(error).to_event()
+        yield to_event(error)
 
 
 class CompletionChunks:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +14,7 @@ from mindspore_serving.core.llm_messages import (
     PromptScored,
 )
 from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import Generation, ServedModel
 from mindspore_serving.frontends.openai.completion_choices import (
     CompletionChunks,
@@ -58,7 +58,7 @@ async def answer(site: Site, http: Request, body: CompletionRequest) -> Response
             chunks = CompletionChunks(head, showing, echoes, has_usage=wants_usage)
             return EventStream(Owned(stream_completions(generations, chunks), stack.pop_all()))
         whole = await while_there(http, _collect(generations, echoes, head, showing))
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    return to_json(whole)
 
 
 def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:

@@ -8,9 +8,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
-from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.fields import Int, show
+from mindspore_serving.frontends.fields import Int, unexpected
 from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import EMBEDDINGS
@@ -47,10 +46,7 @@ async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Response:
     model = find_embedder(site.models, body.model)
     EMBEDDINGS.refuse(body)
     if body.encoding_format not in (None, *FORMATS):
-        accepted = " or ".join(FORMATS)
-        raise InvalidField(
-            "encoding_format", f"is {show(body.encoding_format)}, expected {accepted}"
-        )
+        raise unexpected("encoding_format", body.encoding_format, " or ".join(FORMATS))
     check_dimensions(body.dimensions, model)
     prompts = to_prompts(body.input, model.card, "input")
     request = Embed(prompts=prompts, prompt_name=body.prompt_name)

@@ -15,6 +15,7 @@ from mindspore_serving.core.llm_messages import Refused, RequestRefused
 from mindspore_serving.errors import Code, InvalidField, ServingError
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.fields import Fields
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.wire import status
 
 _SERVER = ("server_error", None)
@@ -72,8 +73,7 @@ class Failure:
         return sse.event(self.to_body())
 
     def to_response(self) -> Response:
-        headers = {"retry-after": self.retry_after} if self.retry_after else None
-        return Response(self.to_body(), self.status, headers, "application/json")
+        return to_json({"error": self.to_object()}, self.status, self.retry_after)
 
 
 def to_failure(error: Exception) -> Failure:
@@ -90,6 +90,11 @@ def to_failure(error: Exception) -> Failure:
         param, reason = error.field or None, getattr(error, "reason", None)
     again = status.retry_after(error)
     return Failure(status.of(error.code).http, str(error), kind, param, reason, again)
+
+
+def to_event(error: Exception) -> bytes:
+    """The end of a stream that has begun."""
+    return to_failure(error).to_event()
 
 
 def _of_refused(refused: Refused) -> Failure:

@@ -9,7 +9,7 @@ from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.fields import show, unexpected
 
 _SCHEMA_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -75,7 +75,7 @@ def _of_format(wanted: ResponseFormat) -> Grammar | None:
     others = [name for name in _BESIDE if getattr(wanted, name) is not None]
     accepted = _ACCEPTED.get(wanted.type)
     if accepted is None:
-        raise _invalid("response_format.type", wanted.type, _TYPES)
+        raise unexpected("response_format.type", wanted.type, _TYPES)
     wrong = [name for name in others if name not in accepted] or others[1:]
     if wrong:
         name = f"response_format.{wrong[0]}"
@@ -97,16 +97,16 @@ def _of_value(kind: str, place: str, value: Any) -> Grammar:
     """The forms of other servers."""
     if kind == "regex":
         if not isinstance(value, str):
-            raise _invalid(place, value, _EXPECTED[kind])
+            raise unexpected(place, value, _EXPECTED[kind])
         return Grammar("regex", value)
     if kind == "json_schema":
         if not isinstance(value, dict) or "schema" not in value:
-            raise _invalid(place, value, _EXPECTED[kind])
+            raise unexpected(place, value, _EXPECTED[kind])
         place, value = f"{place}.schema", value["schema"]
     if isinstance(value, str):
         return Grammar("json_schema", value)
     if not isinstance(value, dict):
-        raise _invalid(place, value, "a schema, or its text")
+        raise unexpected(place, value, "a schema, or its text")
     check_free(place, value)
     return Grammar("json_schema", msgspec.json.encode(value).decode())
 
@@ -115,7 +115,7 @@ def _of_schema(place: str, wanted: JsonSchema) -> Grammar:
     """The grammar holds whether or not the schema is strict; a strict one has no properties but
     those that it states."""
     if not _SCHEMA_NAME.fullmatch(wanted.name):
-        raise _invalid(f"{place}.name", wanted.name, "1 to 64 letters, digits, - or _")
+        raise unexpected(f"{place}.name", wanted.name, "1 to 64 letters, digits, - or _")
     if wanted.schema is None:
         return Grammar("json_object")
     check_free(f"{place}.schema", wanted.schema)
@@ -148,11 +148,7 @@ def _of_structure(wanted: StructuredOutputs) -> Grammar:
 
 def _of_choices(choices: list[str]) -> Grammar:
     if not choices or not all(choices):
-        raise _invalid("structured_outputs.choice", choices, "texts that are not empty")
+        raise unexpected("structured_outputs.choice", choices, "texts that are not empty")
     words = " | ".join(msgspec.json.encode(choice).decode() for choice in choices)
     # As a terminal: the compiler takes far more alternatives of one than of a rule.
     return Grammar("lark", f"start: CHOICE\nCHOICE: {words}")
-
-
-def _invalid(field: str, given: object, accepted: str) -> InvalidField:
-    return InvalidField(field, f"is {show(given)}, expected {accepted}")

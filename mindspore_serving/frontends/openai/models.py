@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai.endpoint import get
 from mindspore_serving.frontends.site import Site
@@ -17,11 +17,11 @@ OWNER = "mindspore-serving"
 def routes(site: Site) -> list[BaseRoute]:
     async def every(_: Request) -> Response:
         found = [to_object(model) for model in site.models.listed()]
-        return _respond({"object": "list", "data": found})
+        return to_json({"object": "list", "data": found})
 
     async def one(request: Request) -> Response:
         model = site.models.find(request.path_params["name"], is_exact=True)
-        return _respond(to_object(model))
+        return to_json(to_object(model))
 
     return [get("/v1/models", every), get("/v1/models/{name:path}", one)]
 
@@ -46,7 +46,3 @@ def to_object(model: ServedModel) -> dict[str, Any]:
 def _root(model: ServedModel) -> str:
     directories = dict(zip(model.card.adapters, model.card.adapter_paths, strict=False))
     return directories.get(model.adapter, model.servable)
-
-
-def _respond(found: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(found), media_type="application/json")

@@ -9,7 +9,7 @@ import msgspec
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Int, show
+from mindspore_serving.frontends.fields import Int, unexpected
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS
 from mindspore_serving.frontends.openai.grammars import ResponseFormat, StructuredOutputs
 from mindspore_serving.frontends.openai.messages import Message
@@ -113,9 +113,7 @@ def to_prompts(
         return [given]
     kinds: set[type] = set(map(type, given))
     if not given or len(kinds) > 1:
-        raise InvalidField(
-            param, f"is {show(given)}, expected a text, texts, token ids, or lists of token ids"
-        )
+        raise unexpected(param, given, "a text, texts, token ids, or lists of token ids")
     if kinds == {int}:
         ids = cast("list[int]", given)
         check_tokens(param, ids, card)

@@ -8,7 +8,7 @@ import msgspec
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Fields, Refusal, show, translation
+from mindspore_serving.frontends.fields import Fields, Refusal, translation, unexpected
 from mindspore_serving.frontends.openai.fields import not_supported
 from mindspore_serving.frontends.openai.grammars import JsonSchema, ResponseFormat
 from mindspore_serving.frontends.openai.response_input import read
@@ -66,8 +66,7 @@ def tools(body: Any, _: ModelCard) -> list[ChatTool]:
 def _to_tool(place: str, raw: msgspec.Raw) -> ChatTool:
     tool = read(place, bytes(raw), Tool)
     if tool.type != "function":
-        problem = f"is {show(tool.type)}, expected function: there are no built-in tools"
-        raise InvalidField(f"{place}.type", problem)
+        raise unexpected(f"{place}.type", tool.type, "function: there are no built-in tools")
     if tool.name is None:
         raise InvalidField(f"{place}.name", "is missing")
     return ChatTool("function", Function(tool.name, tool.description, tool.parameters))

@@ -10,7 +10,7 @@ import msgspec
 
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import decode
-from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.fields import unexpected
 from mindspore_serving.frontends.openai.messages import CalledFunction, Message, Part, ToolCall
 from mindspore_serving.frontends.openai.response_requests import (
     CallItem,
@@ -108,13 +108,13 @@ def _add(messages: Messages, place: str, raw: bytes) -> None:
         _add_reasoning(messages, place, read(place, raw, ReasoningItem))
     else:
         accepted = ", ".join(_KINDS)
-        raise InvalidField(f"{place}.type", f"is {show(kind.type)}, expected one of {accepted}")
+        raise unexpected(f"{place}.type", kind.type, f"one of {accepted}")
 
 
 def _add_message(messages: Messages, place: str, item: MessageItem) -> None:
     if item.role not in ROLES:
         accepted = ", ".join(ROLES)
-        raise InvalidField(f"{place}.role", f"is {show(item.role)}, expected one of {accepted}")
+        raise unexpected(f"{place}.role", item.role, f"one of {accepted}")
     if item.role == "assistant":
         is_done = messages.has_text or messages.has_calls
         messages.assistant(place, is_done=is_done).content = item.content

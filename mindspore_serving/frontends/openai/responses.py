@@ -16,6 +16,7 @@ from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai import chat, stored_responses
 from mindspore_serving.frontends.openai.endpoint import post
@@ -99,7 +100,7 @@ async def answer(
             return EventStream(Owned(events, stack.pop_all()))
         whole = await while_there(http, write_whole(generation, writing))
     keep(whole)
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    return to_json(whole)
 
 
 async def count(site: Site, http: Request, body: ResponseRequest, store: ResponseStore) -> Response:
@@ -122,7 +123,7 @@ async def count(site: Site, http: Request, body: ResponseRequest, store: Respons
     except InvalidField as error:
         raise _renamed(error, messages) from None
     whole = {"object": "response.input_tokens", "input_tokens": len(found.tokens)}
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    return to_json(whole)
 
 
 def _filled(body: ResponseRequest, model: ServedModel) -> ResponseRequest:

@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -11,7 +10,8 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Score, Side
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Fields, Int
+from mindspore_serving.frontends.fields import Fields, Int, unexpected
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.scores import find_scorer, score
@@ -97,7 +97,7 @@ async def rate(site: Site, http: Request, body: ScoreRequest) -> Response:
         found = await score(http, model, request)
     values = found.probabilities[:, 0].tolist()
     data = [Rated(index, "score", value) for index, value in enumerate(values)]
-    return _respond(ScoreAnswer(*_head("score", model.name), data, _usage(found.num_tokens)))
+    return to_json(ScoreAnswer(*_head("score", model.name), data, _usage(found.num_tokens)))
 
 
 async def classify(site: Site, http: Request, body: ClassifyRequest) -> Response:
@@ -114,7 +114,7 @@ async def classify(site: Site, http: Request, body: ClassifyRequest) -> Response
         Classified(index, labels[best[index]], row, len(labels))
         for index, row in enumerate(found.probabilities.tolist())
     ]
-    return _respond(ClassifyAnswer(*_head("classify", model.name), data, _usage(found.num_tokens)))
+    return to_json(ClassifyAnswer(*_head("classify", model.name), data, _usage(found.num_tokens)))
 
 
 def _listed(name: str, given: Texts) -> list[str]:
@@ -126,8 +126,9 @@ def _listed(name: str, given: Texts) -> list[str]:
 def _to_side(given: int | None) -> Side:
     """vLLM's -1 is as much as the model takes."""
     if given not in (None, -1):
-        problem = f"is {given}, expected -1, which cuts texts where the model's context ends"
-        raise InvalidField("truncate_prompt_tokens", problem)
+        raise unexpected(
+            "truncate_prompt_tokens", given, "-1, which cuts texts where the model's context ends"
+        )
     return "" if given is None else "right"
 
 
@@ -137,7 +138,3 @@ def _head(kind: str, model: str) -> tuple[str, str, int, str]:
 
 def _usage(count: int) -> dict[str, int]:
     return {"prompt_tokens": count, "total_tokens": count}
-
-
-def _respond(found: Any) -> Response:
-    return Response(msgspec.json.encode(found), media_type="application/json")

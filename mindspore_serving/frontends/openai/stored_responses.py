@@ -11,7 +11,8 @@ from starlette.routing import BaseRoute
 from mindspore_serving.errors import InvalidField, NoRoute
 from mindspore_serving.frontends.bodies import check_values
 from mindspore_serving.frontends.endpoint import RouteIf
-from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.fields import show, unexpected
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.keys import HOLDER
 from mindspore_serving.frontends.openai.endpoint import route
 from mindspore_serving.frontends.openai.errors import RefusedField
@@ -32,14 +33,14 @@ def routes(store: ResponseStore) -> list[BaseRoute]:
             raise NoRoute(f"there is no route POST {http.url.path}")
         if http.method == "DELETE":
             store.forget(owner_of(http), _name(http))
-            return _respond({"id": _name(http), "object": "response", "deleted": True})
+            return to_json({"id": _name(http), "object": "response", "deleted": True})
         if http.query_params.get("stream") == "true":
             problem = "is true, expected false: a stored response is given as a whole"
             raise InvalidField("stream", problem)
         return Response(found.body, media_type="application/json")
 
     async def items(http: Request) -> Response:
-        return _respond(_page(http, find(store, http).given))
+        return to_json(_page(http, find(store, http).given))
 
     async def cancel(http: Request) -> Response:
         find(store, http)
@@ -106,15 +107,15 @@ def _page(http: Request, given: Sequence[bytes]) -> Object:
     """Those that the query asks for, the newest first unless `order` is asc; no others are read."""
     order, after = http.query_params.get("order", "desc"), http.query_params.get("after")
     if order not in ("asc", "desc"):
-        raise InvalidField("order", f"is {show(order)}, expected asc or desc")
+        raise unexpected("order", order, "asc or desc")
     limit = http.query_params.get("limit", str(DEFAULT_ITEMS))
     if not (limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= MOST_ITEMS):
-        raise InvalidField("limit", f"is {show(limit)}, expected 1 to {MOST_ITEMS}")
+        raise unexpected("limit", limit, f"1 to {MOST_ITEMS}")
     items = [*enumerate(given)] if order == "asc" else [*enumerate(given)][::-1]
     if after is not None:
         names = [_id_of(http, *item) for item in items]
         if after not in names:
-            raise InvalidField("after", f"is {show(after)}, expected the id of an item")
+            raise unexpected("after", after, "the id of an item")
         items = items[names.index(after) + 1 :]
     shown = [_to_item(http, *item) for item in items[: int(limit)]]
     ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {}
@@ -135,7 +136,3 @@ def _to_item(http: Request, place: int, raw: bytes) -> Object:
         kind = "output_text" if item["role"] == "assistant" else "input_text"
         item["content"] = [{"type": kind, "text": item["content"]}]
     return {**item, "id": _id_of(http, place, raw)}
-
-
-def _respond(found: Object) -> Response:
-    return Response(msgspec.json.encode(found), media_type="application/json")

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -17,6 +16,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai import messages, tools
 from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.errors import naming
@@ -47,7 +47,7 @@ async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Response
     }
     if body.return_token_strs:
         whole["token_strs"] = [token.text for token in found.tokens]
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    return to_json(whole)
 
 
 def to_request(body: TokenizeRequest, card: ModelCard) -> Tokenize:
@@ -73,4 +73,4 @@ async def detokenize(site: Site, http: Request, body: DetokenizeRequest) -> Resp
     call = model.call(Detokenize(token_ids=body.tokens), Detokenized, terms_of(http))
     with naming("tokens", CHAT, body):
         found = await while_there(http, call)
-    return Response(msgspec.json.encode({"prompt": found.text}), media_type="application/json")
+    return to_json({"prompt": found.text})

@@ -9,7 +9,7 @@ import msgspec
 from mindspore_serving.core.llm_messages import ToolChoice
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.fields import show, unexpected
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -70,7 +70,7 @@ def to_tools(tools: Sequence[Tool]) -> Tools:
     for index, tool in enumerate(tools):
         place = f"tools[{index}]"
         if tool.type != "function":
-            raise _invalid(f"{place}.type", tool.type, "function")
+            raise unexpected(f"{place}.type", tool.type, "function")
         if tool.function is None:
             raise InvalidField(f"{place}.function", "is missing")
         _check(place, tool.function)
@@ -84,7 +84,7 @@ def to_tools(tools: Sequence[Tool]) -> Tools:
 def _check(place: str, function: Function) -> None:
     if not _NAME.fullmatch(function.name):
         accepted = "1 to 64 letters, digits, - or _"
-        raise _invalid(f"{place}.function.name", function.name, accepted)
+        raise unexpected(f"{place}.function.name", function.name, accepted)
     check_free(f"{place}.function.parameters", function.parameters)
 
 
@@ -103,7 +103,7 @@ def _mode(choice: str | ToolChoiceBody | None, names: Sequence[str]) -> tuple[Mo
             return "required", choice
         if choice not in _MODES:
             accepted = ", ".join([*_MODES, *names])
-            raise _invalid("tool_choice", choice, f"{accepted} or an object")
+            raise unexpected("tool_choice", choice, f"{accepted} or an object")
         if choice == "required" and not names:
             raise InvalidField("tool_choice", 'is "required", expected tools with it')
         return _MODES[choice], None
@@ -114,9 +114,11 @@ def _mode(choice: str | ToolChoiceBody | None, names: Sequence[str]) -> tuple[Mo
     if choice.type == "allowed_tools" and choice.allowed_tools is not None:
         mode = choice.allowed_tools.mode
         if mode not in ("auto", "required"):
-            raise _invalid("tool_choice.allowed_tools.mode", mode, "auto or required")
+            raise unexpected("tool_choice.allowed_tools.mode", mode, "auto or required")
         return _MODES[mode], None
-    raise _invalid("tool_choice.type", choice.type, "function or allowed_tools, with a field of it")
+    raise unexpected(
+        "tool_choice.type", choice.type, "function or allowed_tools, with a field of it"
+    )
 
 
 def _allowed(allowed: AllowedTools, names: Sequence[str]) -> set[str]:
@@ -131,8 +133,4 @@ def _allowed(allowed: AllowedTools, names: Sequence[str]) -> set[str]:
 
 def _check_known(place: str, name: str, names: Sequence[str]) -> None:
     if name not in names:
-        raise _invalid(place, name, f"one of the tools: {', '.join(names) or 'none'}")
-
-
-def _invalid(field: str, given: str, accepted: str) -> InvalidField:
-    return InvalidField(field, f"is {show(given)}, expected {accepted}")
+        raise unexpected(place, name, f"one of the tools: {', '.join(names) or 'none'}")

@@ -11,7 +11,7 @@ from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import show, translation
+from mindspore_serving.frontends.fields import translation, unexpected
 from mindspore_serving.frontends.openai.grammars import to_grammar
 
 MAX_BIAS = 100.0
@@ -59,7 +59,7 @@ def logit_bias(body: Any, card: ModelCard) -> dict[int, float] | None:
     for token_id, bias in (biases or {}).items():
         if not -MAX_BIAS <= bias <= MAX_BIAS:
             name = f"logit_bias[{token_id}]"
-            raise InvalidField(name, f"is {show(bias)}, expected a number from -100 to 100")
+            raise unexpected(name, bias, "a number from -100 to 100")
     return biases
 
 
@@ -76,7 +76,7 @@ def truncate(body: Any, _: ModelCard) -> int | None:
     """that many tokens at the end of the prompt are kept"""
     count: int | None = body.truncate_prompt_tokens
     if count is not None and count < 1:
-        raise InvalidField("truncate_prompt_tokens", f"is {count}, expected at least 1")
+        raise unexpected("truncate_prompt_tokens", count, "at least 1")
     return count
 
 
@@ -95,7 +95,7 @@ def chat_max_tokens(body: Any, _: ModelCard) -> int | None:
     if new is not None and old is not None and new != old:
         raise InvalidField(name, text=f"max_tokens is {old} and {name} is {new}: give one of them")
     if count is not None and count < 1:
-        raise InvalidField(name, f"is {count}, expected at least 1")
+        raise unexpected(name, count, "at least 1")
     return count
 
 
@@ -104,7 +104,7 @@ def chat_logprobs(body: Any, _: ModelCard) -> int | None:
     """with `logprobs: true`; at most 20"""
     count: int | None = body.top_logprobs
     if count is not None and not 0 <= count <= MAX_CHAT_LOGPROBS:
-        raise InvalidField("top_logprobs", f"is {count}, expected 0 to {MAX_CHAT_LOGPROBS}")
+        raise unexpected("top_logprobs", count, f"0 to {MAX_CHAT_LOGPROBS}")
     if body.logprobs:
         return count or 0
     if count:
@@ -148,7 +148,7 @@ def prompt_logprobs(body: Any, _: ModelCard) -> int | None:
     if count is None:
         return None
     if not 0 <= count <= MAX_CHAT_LOGPROBS:
-        raise InvalidField("prompt_logprobs", f"is {count}, expected 0 to {MAX_CHAT_LOGPROBS}")
+        raise unexpected("prompt_logprobs", count, f"0 to {MAX_CHAT_LOGPROBS}")
     if body.stream:
         raise InvalidField("prompt_logprobs", "is given, expected no stream with it")
     return count
@@ -160,7 +160,7 @@ def completion_max_tokens(body: Any, _: ModelCard) -> int:
     # An echo alone needs one token too: a request for none never reaches the model's scores.
     count = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if count < 0 or (count == 0 and not body.echo):
-        raise InvalidField("max_tokens", f"is {count}, expected at least 1, or 0 with echo: true")
+        raise unexpected("max_tokens", count, "at least 1, or 0 with echo: true")
     return max(1, count)
 
 
@@ -170,7 +170,7 @@ def num_answers(body: Any, _: ModelCard) -> int:
     n: int = 1 if body.n is None else body.n
     count: int = n if body.best_of is None else body.best_of
     if body.best_of is not None and not n <= count <= MAX_SEQUENCES:
-        raise InvalidField("best_of", f"is {count}, expected n={n} to {MAX_SEQUENCES}")
+        raise unexpected("best_of", count, f"n={n} to {MAX_SEQUENCES}")
     if body.stream and count > n:
         raise InvalidField(
             "best_of",
@@ -185,7 +185,7 @@ def completion_logprobs(body: Any, card: ModelCard) -> int | None:
     """at most 5"""
     count: int | None = body.logprobs
     if count is not None and not 0 <= count <= MAX_COMPLETION_LOGPROBS:
-        raise InvalidField("logprobs", f"is {count}, expected 0 to {MAX_COMPLETION_LOGPROBS}")
+        raise unexpected("logprobs", count, f"0 to {MAX_COMPLETION_LOGPROBS}")
     if count is None and num_answers.make(body, card) > (body.n or 1):
         return 0  # the best answer is chosen by them
     return count

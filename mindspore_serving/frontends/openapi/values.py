@@ -64,7 +64,6 @@ def tensor_schema(spec: ValueSpec) -> dict[str, Any]:
 
 
 def tensors_schema(specs: tuple[ValueSpec, ...]) -> dict[str, Any]:
-    """The list of them."""
     needed = [spec for spec in specs if not spec.is_optional]
     rows = [tensor_schema(spec) for spec in specs]
     if not rows:

@@ -59,7 +59,6 @@ def wants_page(request: Request) -> bool:
 
 
 def show_page(request: Request) -> Response:
-    """The page itself."""
     return show(request, "page.html")
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +10,7 @@ from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.reading_messages import Embed, Embedded, Score
 from mindspore_serving.errors import InvalidField, NotFound
 from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import Purpose, ServedModel
 from mindspore_serving.frontends.openai.requests import to_prompts
 from mindspore_serving.frontends.scores import Numbers, best_first, score
@@ -130,10 +130,6 @@ def first_reader(site: Site) -> ServedModel:
     """The one that is meant if a request names none: one that embeds, if there is one."""
     models = [model for model in site.models.all() if not model.can("generate")]
     return min(models, key=lambda model: not model.can("embed"))
-
-
-def to_json(found: object) -> Response:
-    return Response(msgspec.json.encode(found), media_type="application/json")
 
 
 def _find_classifier(site: Site, name: str | None) -> ServedModel:

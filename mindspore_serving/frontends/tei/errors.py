@@ -1,11 +1,10 @@
 """Errors as clients of Text Embeddings Inference read them: status, text and type."""
 
-import msgspec
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from mindspore_serving.core.llm_messages import RequestRefused
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.tgi.errors import WrongBody
 
@@ -18,13 +17,10 @@ def to_response(error: Exception) -> Response:
     """The answer to a request that ended with `error`, which is being handled."""
     if isinstance(error, WrongBody):
         return error.to_response()
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=499)
     failure = to_failure(error)
     status, kind = _kind(error, failure.status)
-    headers = {"retry-after": failure.retry_after} if failure.retry_after else None
-    body = msgspec.json.encode({"error": failure.text, "error_type": kind})
-    return Response(body, status, headers, "application/json")
+    found = {"error": failure.text, "error_type": kind}
+    return to_json(found, status, failure.retry_after)
 
 
 def _kind(error: Exception, status: int) -> tuple[int, str]:

@@ -6,11 +6,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 from starlette.types import Scope
 
 from mindspore_serving import __version__
-from mindspore_serving.frontends.endpoint import name_ignored
+from mindspore_serving.frontends.endpoint import Answer, Endpoints, name_ignored
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tei.answering import (
@@ -19,7 +20,6 @@ from mindspore_serving.frontends.tei.answering import (
     first_reader,
     predict,
     rerank,
-    to_json,
     tokenize,
 )
 from mindspore_serving.frontends.tei.errors import OtherModel, to_response
@@ -41,7 +41,7 @@ THREADS = 2  # of a worker, which look at texts
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Work = Callable[[Site, Request, Any], Awaitable[Response]]
-Answer = Callable[[Request], Awaitable[Response]]
+_ENDPOINTS = Endpoints(to_response)
 
 
 class _Shape(msgspec.Struct):
@@ -66,9 +66,9 @@ def routes(site: Site) -> list[BaseRoute]:
         return await ranking.answer(site, http, body)
 
     return [
-        *(_post(path, _answering(site, one)) for path, one in OWN.items()),
-        _post("/embed_sparse", _refuse_sparse),
-        _post(RERANK, rank),
+        *(_ENDPOINTS.post_raw(path, _answering(site, one)) for path, one in OWN.items()),
+        _ENDPOINTS.post_raw("/embed_sparse", _refuse_sparse),
+        _ENDPOINTS.post_raw(RERANK, rank),
     ]
 
 
@@ -90,9 +90,9 @@ def shared_routes(site: Site) -> list[BaseRoute]:
         return to_json(_info(site))
 
     return [
-        _post("/", answer_root),
-        DecliningRoute(TOKENIZE, _guarded(answer_tokens), methods=["POST"]),
-        Route("/info", _guarded(info), methods=["GET"]),
+        _ENDPOINTS.post_raw("/", answer_root),
+        DecliningRoute(TOKENIZE, _ENDPOINTS.guarded(answer_tokens), methods=["POST"]),
+        _ENDPOINTS.get("/info", info),
     ]
 
 
@@ -148,20 +148,6 @@ def _answering(site: Site, decoded: Decoded[Any]) -> Answer:
         return await decoded.answer(site, http, await read_json(http, site))
 
     return answer
-
-
-def _post(path: str, answer: Answer) -> Route:
-    return Route(path, _guarded(answer), methods=["POST"])
-
-
-def _guarded(answer: Answer) -> Answer:
-    async def endpoint(http: Request) -> Response:
-        try:
-            return await answer(http)
-        except Exception as error:
-            return to_response(error)
-
-    return endpoint
 
 
 async def _refuse_sparse(_: Request) -> Response:

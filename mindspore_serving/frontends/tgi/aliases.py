@@ -1,6 +1,5 @@
 """Paths that several protocols have: the body decides which of them answers."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -9,14 +8,13 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
+from mindspore_serving.frontends.endpoint import Answer
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tgi.generating import Generating
 from mindspore_serving.frontends.tgi.requests import decode, read_json
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _DECLINED = "mindspore_serving.declined"
-
-Answer = Callable[[Request], Awaitable[Response]]
 
 
 class _Shape(msgspec.Struct):

@@ -18,6 +18,8 @@ from mindspore_serving.errors import (
     ServableUnavailable,
     ServingError,
 )
+from mindspore_serving.frontends import sse
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.wire import status
 
 
@@ -30,12 +32,15 @@ class TgiError(ServingError):
         self.kind = kind
         self.retry_after = retry_after
 
-    def to_body(self) -> bytes:
-        return msgspec.json.encode({"error": str(self), "error_type": self.kind})
+    def to_object(self) -> dict[str, str]:
+        return {"error": str(self), "error_type": self.kind}
+
+    def to_event(self) -> bytes:
+        """For a stream."""
+        return sse.event(msgspec.json.encode(self.to_object()))
 
     def to_response(self) -> Response:
-        headers = {"retry-after": self.retry_after} if self.retry_after else None
-        return Response(self.to_body(), self.status, headers, "application/json")
+        return to_json(self.to_object(), self.status, self.retry_after)
 
 
 class WrongBody(ServingError):
@@ -65,6 +70,11 @@ def incomplete(*, is_stream: bool) -> TgiError:
     if is_stream:
         return TgiError(500, "incomplete_generation_stream", "Incomplete generation stream")
     return TgiError(500, "incomplete_generation", "Incomplete generation")
+
+
+def to_response(error: Exception) -> Response:
+    """The answer to a request that ended with `error`, which is being handled."""
+    return (error if isinstance(error, WrongBody) else to_tgi_error(error)).to_response()
 
 
 def to_tgi_error(error: Exception) -> TgiError:

@@ -7,7 +7,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mindspore_serving.errors import ServableUnavailable, ServingError
-from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
@@ -95,7 +94,7 @@ class Generating:
         return EventStream(events, {**headers, "content-type": "text/event-stream"})
 
     async def _failure(self, error: ServingError) -> AsyncIterator[bytes]:
-        yield sse.event(self._fail(error).to_body())
+        yield self._fail(error).to_event()
 
     async def _events(self, request: CheckedRequest, times: Times) -> AsyncIterator[bytes]:
         has_failed = False
@@ -106,7 +105,7 @@ class Generating:
                         yield event
         except Exception as error:
             has_failed = True
-            yield sse.event(self._fail(error).to_body())
+            yield self._fail(error).to_event()
         finally:
             self._observe(request, times)
             if not times.ended and not has_failed:

@@ -1,13 +1,13 @@
 """The routes: bodies in, answers out, every request counted once."""
 
-from collections.abc import Awaitable, Callable
-
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from mindspore_serving import __version__
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
+from mindspore_serving.frontends.endpoint import Answer, Endpoints
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
@@ -17,9 +17,9 @@ from mindspore_serving.frontends.tgi.aliases import (
     invocations,
     other_path,
 )
-from mindspore_serving.frontends.tgi.answers import ChatTokenizeResponse, Info, SimpleToken, encode
+from mindspore_serving.frontends.tgi.answers import ChatTokenizeResponse, Info, SimpleToken
 from mindspore_serving.frontends.tgi.checks import RequestLimits, find_model
-from mindspore_serving.frontends.tgi.errors import TgiError, WrongBody, to_tgi_error
+from mindspore_serving.frontends.tgi.errors import TgiError, to_response
 from mindspore_serving.frontends.tgi.generating import Generating
 from mindspore_serving.frontends.tgi.metrics import Recorder
 from mindspore_serving.frontends.tgi.requests import (
@@ -34,7 +34,7 @@ from mindspore_serving.frontends.tgi.requests import (
 TOKENIZE = "/tokenize"  # where vLLM's protocol has a route too
 PREPARE_THREADS = 2  # of a worker, which look at prompts
 
-Answer = Callable[[Request], Awaitable[Response]]
+_ENDPOINTS = Endpoints(to_response)
 
 
 def routes(
@@ -50,15 +50,17 @@ def routes(
     async def health(request: Request) -> Response:
         return root_health(site, request)
 
+    get, post = _ENDPOINTS.get, _ENDPOINTS.post_raw
+    tokenize = _ENDPOINTS.guarded(_tokenize(site))
     return [
-        Route("/", _guarded(generating.compat), methods=["POST"]),
-        Route("/generate", _guarded(generating.generate), methods=["POST"]),
-        Route("/generate_stream", _guarded(generating.generate_stream), methods=["POST"]),
-        Route("/invocations", _guarded(invocations(site, generating)), methods=["POST"]),
-        DecliningRoute(TOKENIZE, _guarded(_tokenize(site)), methods=["POST"]),
-        Route("/chat_tokenize", _guarded(_chat_tokenize(site, recorder)), methods=["POST"]),
-        Route("/info", _guarded(_info(site, limits)), methods=["GET"]),
-        Route("/ping", _guarded(health), methods=["GET"]),
+        post("/", generating.compat),
+        post("/generate", generating.generate),
+        post("/generate_stream", generating.generate_stream),
+        post("/invocations", invocations(site, generating)),
+        DecliningRoute(TOKENIZE, tokenize, methods=["POST"]),
+        post("/chat_tokenize", _chat_tokenize(site, recorder)),
+        get("/info", _info(site, limits)),
+        get("/ping", health),
     ]
 
 
@@ -69,25 +71,11 @@ def root_health(site: Site, request: Request) -> Response:
     return TgiError(503, "healthcheck", "unhealthy", "1").to_response()
 
 
-def _guarded(answer: Answer) -> Answer:
-    async def endpoint(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except WrongBody as error:
-            return error.to_response()
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except Exception as error:
-            return to_tgi_error(error).to_response()
-
-    return endpoint
-
-
 def _info(site: Site, limits: RequestLimits) -> Answer:
     async def answer(_: Request) -> Response:
         model = find_model(site.models, None)
         card = model.card
-        return _json(
+        return to_json(
             Info(
                 model_id=model.name,
                 model_pipeline_tag="text-generation" if card.can_generate else None,
@@ -117,7 +105,7 @@ def _tokenize(site: Site) -> Answer:
         model = find_model(site.models, found.parameters.adapter_id)
         tokens, _ = await _tokens(request, model, Tokenize(prompt=found.inputs))
         truncate = found.parameters.truncate
-        return _json(tokens[-truncate:] if truncate else tokens)
+        return to_json(tokens[-truncate:] if truncate else tokens)
 
     return answer
 
@@ -134,7 +122,7 @@ def _chat_tokenize(site: Site, recorder: Recorder) -> Answer:
         model = find_model(site.models, body.model)
         conversation = Tokenize(messages=body.messages, tools=body.tools, add_special=False)
         tokens, text = await _tokens(request, model, conversation)
-        return _json(ChatTokenizeResponse(tokens, text))
+        return to_json(ChatTokenizeResponse(tokens, text))
 
     return answer
 
@@ -149,7 +137,3 @@ async def _tokens(
         for token, (start, stop) in zip(found.tokens, found.offsets, strict=True)
     ]
     return tokens, text
-
-
-def _json(found: object) -> Response:
-    return Response(encode(found), media_type="application/json")

@@ -5,6 +5,7 @@ from starlette.responses import Response
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.wire import status
 
 _FAILED = "the server failed to answer; its log says why"
@@ -15,20 +16,17 @@ def to_response(error: Exception) -> Response:
     ServingError is described in the log alone."""
     if not isinstance(error, ServingError):
         log.error("answering a request", exc_info=True)
-        return fail(500, _FAILED)
-    response = fail(status.of(error.code).http, str(error))
+        return to_json(_to_object(_FAILED), 500)
     seconds = status.retry_after(error)
-    if seconds is not None:
-        response.headers["retry-after"] = seconds
-    return response
-
-
-def fail(code: int, text: str) -> Response:
-    return Response(to_body(text), code, media_type="application/json")
+    return to_json(_to_object(str(error)), status.of(error.code).http, seconds)
 
 
 def to_body(text: str) -> bytes:
-    return msgspec.json.encode({"error": text.encode("utf-8", "backslashreplace").decode()})
+    return msgspec.json.encode(_to_object(text))
+
+
+def _to_object(text: str) -> dict[str, str]:
+    return {"error": text.encode("utf-8", "backslashreplace").decode()}
 
 
 def to_serving_error(error: Exception) -> ServingError:

@@ -1,15 +1,16 @@
 """The routes of protocol v2 over HTTP."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.endpoint import Answer, Endpoints
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.v2 import generating, repository, settings
 from mindspore_serving.frontends.v2.descriptions import (
     server_metadata,
@@ -24,7 +25,7 @@ from mindspore_serving.wire.v2.request import to_version
 
 _MAX_SMALL = 1 << 20  # bytes of a body that holds settings
 
-Answer = Callable[[Request], Awaitable[Response]]
+_ENDPOINTS = Endpoints(to_response)
 Model = tuple[str, int]  # name and version
 
 
@@ -53,26 +54,26 @@ def routes(v2: V2, max_body: int) -> list[BaseRoute]:
 
 def _server_routes(v2: V2) -> list[BaseRoute]:
     async def metadata(_: Request) -> Response:
-        return _json(server_metadata(has_memory=v2.memory.is_enabled))
+        return to_json(server_metadata(has_memory=v2.memory.is_enabled))
 
     async def live(_: Request) -> Response:
-        return _json({"live": True})
+        return to_json({"live": True})
 
     async def ready(_: Request) -> Response:
         is_ready = v2.site.control.is_ready
-        return _json({"ready": is_ready}, 200 if is_ready else 503)
+        return to_json({"ready": is_ready}, 200 if is_ready else 503)
 
     async def show_log(_: Request) -> Response:
-        return _json(settings.log_settings())
+        return to_json(settings.log_settings())
 
     async def change_log(http: Request) -> Response:
-        return _json(settings.change_log_settings(await _object(http)))
+        return to_json(settings.change_log_settings(await _object(http)))
 
     async def show_trace(_: Request) -> Response:
-        return _json(settings.trace_settings(v2.traces))
+        return to_json(settings.trace_settings(v2.traces))
 
     async def change_trace(http: Request) -> Response:
-        return _json(settings.change_trace_settings(await _object(http), v2.traces))
+        return to_json(settings.change_trace_settings(await _object(http), v2.traces))
 
     return [
         route("/v2", {"GET": metadata}),
@@ -86,24 +87,24 @@ def _server_routes(v2: V2) -> list[BaseRoute]:
 
 def _model_routes(v2: V2) -> list[BaseRoute]:
     async def models(_: Request) -> Response:
-        return _json({"models": v2.models.names()})
+        return to_json({"models": v2.models.names()})
 
     async def metadata(http: Request) -> Response:
-        return _json(to_metadata(v2.models.find(*model_of(http))))
+        return to_json(to_metadata(v2.models.find(*model_of(http))))
 
     async def config(http: Request) -> Response:
-        return _json(to_config(v2.models.find(*model_of(http))))
+        return to_json(to_config(v2.models.find(*model_of(http))))
 
     async def ready(http: Request) -> Response:
         name, version = model_of(http)
         is_ready = v2.models.is_ready(name, version)
-        return _json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
+        return to_json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
 
     async def statistics(http: Request) -> Response:
-        return _json(to_statistics(v2.site.control, v2.models.loaded(*model_of(http))))
+        return to_json(to_statistics(v2.site.control, v2.models.loaded(*model_of(http))))
 
     async def all_statistics(_: Request) -> Response:
-        return _json(to_statistics(v2.site.control, v2.models.loaded()))
+        return to_json(to_statistics(v2.site.control, v2.models.loaded()))
 
     return [
         route("/v2/models", {"GET": models}),
@@ -121,7 +122,7 @@ def _repository_routes(v2: V2) -> list[BaseRoute]:
     async def index(http: Request) -> Response:
         body = await _object(http)
         only_ready = body.get("ready") is True
-        return _json(await repository.index(source, v2.models, only_ready=only_ready))
+        return to_json(await repository.index(source, v2.models, only_ready=only_ready))
 
     async def load_one(http: Request) -> Response:
         body = await _object(http)
@@ -148,7 +149,7 @@ def _memory_routes(v2: V2) -> list[BaseRoute]:
     memory = v2.memory
 
     async def status(http: Request) -> Response:
-        return _json(memory.status(http.path_params.get("region", "")))
+        return to_json(memory.status(http.path_params.get("region", "")))
 
     async def register(http: Request) -> Response:
         body = await _object(http)
@@ -163,7 +164,7 @@ def _memory_routes(v2: V2) -> list[BaseRoute]:
         return Response()
 
     async def no_regions(_: Request) -> Response:
-        return _json([])
+        return to_json([])
 
     async def nothing(_: Request) -> Response:
         return Response()
@@ -196,15 +197,10 @@ def _at_model(path: str, answers: dict[str, Answer]) -> list[BaseRoute]:
 def route(path: str, answers: dict[str, Answer]) -> Route:
     """A route with an answer for each of some verbs."""
 
-    async def endpoint(http: Request) -> Response:
-        try:
-            return await answers["GET" if http.method == "HEAD" else http.method](http)
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except Exception as error:
-            return to_response(error)
+    async def answer(http: Request) -> Response:
+        return await answers["GET" if http.method == "HEAD" else http.method](http)
 
-    return Route(path, endpoint, methods=[*answers])
+    return _ENDPOINTS.route(path, [*answers], answer)
 
 
 async def _object(http: Request) -> dict[str, Any]:
@@ -217,7 +213,3 @@ async def _object(http: Request) -> dict[str, Any]:
     if not isinstance(found, dict) or not isinstance(found.get("parameters", {}), dict | None):
         raise InvalidInputs("the body is no JSON object, or its parameters are none")
     return found
-
-
-def _json(found: object, code: int = 200) -> Response:
-    return Response(msgspec.json.encode(found), code, media_type="application/json")

@@ -16,6 +16,7 @@ from mindspore_serving.aio import on_thread
 from mindspore_serving.core.service import Request
 from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
 from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.v2.http_inference import read_encoded
@@ -65,8 +66,7 @@ def routes(v2: V2, max_body: int) -> list[BaseRoute]:
     async def ready(http: HttpRequest) -> Response:
         name = http.path_params["name"]
         is_ready = v2.models.is_ready(name)
-        body = msgspec.json.encode({"name": name, "ready": is_ready})
-        return Response(body, 200 if is_ready else 503, media_type="application/json")
+        return to_json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
 
     by_name = route(_PATH + "{name}", {"GET": ready})
     return [route(_PATH + "{name}:predict", {"POST": predict}), _OfOthers(v2, by_name)]

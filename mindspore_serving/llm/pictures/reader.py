@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving import extras
+from mindspore_serving.backends.source import words
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import EngineConfig
@@ -25,7 +26,6 @@ from mindspore_serving.llm.pictures.messages import Source
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-WORDS = 400  # characters of the library's own messages
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
@@ -113,8 +113,7 @@ class PictureReader:
         except MemoryError:  # the picture grows, as a very thin one does
             raise
         except Exception as error:  # the library has no errors of its own
-            words = " ".join(str(error).split())[:WORDS]
-            raise InvalidInputs(f"cannot be prepared: {words}") from error
+            raise InvalidInputs(f"cannot be prepared: {words(error)}") from error
         arrays = {name: Array.of(x) for name, x in made.items() if isinstance(x, np.ndarray)}
         return Picture(digest, text, text.count(self._names[0]), arrays)
 
@@ -148,8 +147,7 @@ def open_processor(directory: Path) -> Any:
             directory, local_files_only=True, trust_remote_code=False, backend="pil"
         )
     except Exception as error:  # the library has no errors of its own
-        text = " ".join(str(error).split())[:WORDS]
-        raise StartError(f"{directory / PROCESSORS[0]} cannot be used: {text}") from error
+        raise StartError(f"{directory / PROCESSORS[0]} cannot be used: {words(error)}") from error
 
 
 def has_processor(directory: Path) -> bool:

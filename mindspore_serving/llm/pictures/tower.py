@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving import extras
+from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.pictures.reader import WORDS, Picture, to_arrays
+from mindspore_serving.llm.pictures.reader import Picture, to_arrays
 from mindspore_serving.llm.step import Vectors
 
 MAX_KEPT = 256 << 20  # bytes of vectors
@@ -68,8 +69,7 @@ class Tower:
                 found = self._model.get_image_features(**inputs, return_dict=True).pooler_output
                 vectors: Vectors = torch.cat(list(found)).float().cpu().numpy()
         except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
-            text = " ".join(str(error).split())[:WORDS]
-            raise ServingError(f"a picture cannot be computed: {text}") from error
+            raise ServingError(f"a picture cannot be computed: {words(error)}") from error
         if len(vectors) != picture.count:
             raise ServingError(
                 f"a picture has {len(vectors)} vectors and {picture.count} tokens: the image "
@@ -107,9 +107,8 @@ def _load(directory: Path, config: EngineConfig) -> Any:
             output_loading_info=True,
         )
     except Exception as error:  # the library has no errors of its own
-        text = " ".join(str(error).split())[:WORDS]
         raise StartError(
-            f"transformers cannot load the vision tower of {directory}: {text}"
+            f"transformers cannot load the vision tower of {directory}: {words(error)}"
         ) from error
     finally:
         transformers.logging.set_verbosity(verbosity)

@@ -75,10 +75,6 @@ def _div_mode(input: Value, other: Value, rounding_mode: Int | None = None) -> A
     return _trunc_div(first, second) if rounding_mode == 2 else floor_div(first, second)
 
 
-def _power(first: Any, second: Any) -> Any:
-    return op.power(first, second)
-
-
 def _div_no_nan(first: Any, second: Any) -> Any:
     is_zero = op.equal(second, like(0, second))
     safe = op.select(is_zero, like(1, second), second)
@@ -90,10 +86,6 @@ def _zero_where_first_is(build: Build) -> Build:
         return op.select(op.equal(first, like(0, first)), like(0, first), build(first, second))
 
     return convert
-
-
-def _xlogy(first: Any, second: Any) -> Any:
-    return op.multiply(first, op.log(second))
 
 
 def _atan2(first: Any, second: Any) -> Any:
@@ -121,10 +113,9 @@ def _bitwise(logical: Build, bitwise: Build) -> Build:
     return convert
 
 
-_ADD, _SUB, _MUL, _DIV = op.add, op.subtract, op.multiply, op.divide
 _PLAIN: dict[str, Build] = {
-    "Add": _ADD,
-    "AddV2": _ADD,
+    "Add": op.add,
+    "AddV2": op.add,
     "BitwiseAnd": _bitwise(op.logical_and, op.bitwise_and),
     "BitwiseAndScalar": _bitwise(op.logical_and, op.bitwise_and),
     "BitwiseAndTensor": _bitwise(op.logical_and, op.bitwise_and),
@@ -152,43 +143,43 @@ _PLAIN: dict[str, Build] = {
     "Maximum": op.maximum,
     "Minimum": op.minimum,
     "Mod": op.mod,
-    "Mul": _MUL,
-    "Muls": _MUL,
+    "Mul": op.multiply,
+    "Muls": op.multiply,
     "NotEqual": op.not_equal,
-    "Pow": _power,
-    "PowScalarTensor": _power,
-    "PowTensorScalar": _power,
+    "Pow": op.power,
+    "PowScalarTensor": op.power,
+    "PowTensorScalar": op.power,
     "RemainderScalarTensor": op.floor_mod,
     "RemainderTensorScalar": op.floor_mod,
     "RemainderTensorTensor": op.floor_mod,
     "RightShift": op.bitwise_right_shift,
     "SquaredDifference": op.squared_difference,
-    "Sub": _SUB,
+    "Sub": op.subtract,
     "TruncateDiv": _trunc_div,
     "TruncateMod": op.mod,
 }
 _FLOATS: dict[str, Build] = {
     "Atan2": _atan2,
     "Atan2Ext": _atan2,
-    "Div": _DIV,
-    "Divs": _DIV,
+    "Div": op.divide,
+    "Divs": op.divide,
     "LogAddExp": _logaddexp,
-    "RealDiv": _DIV,
-    "Xdivy": _zero_where_first_is(_DIV),
-    "Xlogy": _zero_where_first_is(_xlogy),
+    "RealDiv": op.divide,
+    "Xdivy": _zero_where_first_is(op.divide),
+    "Xlogy": _zero_where_first_is(lambda first, second: op.multiply(first, op.log(second))),
 }
 
 
 OPERATORS: dict[str, Operator] = {
     **{name: _plain(build) for name, build in _PLAIN.items()},
     **{name: _of_floats(build) for name, build in _FLOATS.items()},
-    "AddExt": _with_alpha(_ADD),
-    "AddScalar": _with_alpha(_ADD),
+    "AddExt": _with_alpha(op.add),
+    "AddScalar": _with_alpha(op.add),
     "DivMod": _div_mode,
     "DivMods": _div_mode,
     "LogicalAnd": _of_booleans(op.logical_and),
     "LogicalOr": _of_booleans(op.logical_or),
     "LogicalXor": _of_booleans(op.logical_xor),
-    "SubExt": _with_alpha(_SUB),
-    "SubScalar": _with_alpha(_SUB),
+    "SubExt": _with_alpha(op.subtract),
+    "SubScalar": _with_alpha(op.subtract),
 }

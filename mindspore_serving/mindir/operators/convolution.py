@@ -134,22 +134,8 @@ def conv_ext(
     dilation: Ints = (1,),
     groups: Int = 1,
 ) -> Any:
-    count = rank(weight) - 2
-    return _batched(
-        x,
-        count,
-        lambda batch: with_bias(
-            _convolve(
-                batch,
-                weight,
-                ("pad", pairs_of_one(padding, count)),
-                [spatial(stride, count), spatial(dilation, count)],
-                groups,
-            ),
-            bias,
-            count,
-        ),
-    )
+    pads = pairs_of_one(padding, rank(weight) - 2)
+    return _convolve_any(x, weight, bias, ("pad", pads), (stride, dilation), groups)
 
 
 def _conv_padding(
@@ -161,23 +147,9 @@ def _conv_padding(
     dilation: Ints = (1,),
     groups: Int = 1,
 ) -> Any:
-    count = rank(weight) - 2
-    none = ([0] * count, [0] * count)
-    return _batched(
-        x,
-        count,
-        lambda batch: with_bias(
-            _convolve(
-                batch,
-                weight,
-                (padding_mode(padding), none),
-                [spatial(stride, count), spatial(dilation, count)],
-                groups,
-            ),
-            bias,
-            count,
-        ),
-    )
+    none = [0] * (rank(weight) - 2)
+    pads = (padding_mode(padding), (none, none))
+    return _convolve_any(x, weight, bias, pads, (stride, dilation), groups)
 
 
 def pairs_of_one(padding: tuple[int, ...], count: int) -> tuple[list[int], list[int]]:
@@ -186,12 +158,21 @@ def pairs_of_one(padding: tuple[int, ...], count: int) -> tuple[list[int], list[
     return both, both
 
 
-def _batched(x: Any, count: int, build: Any) -> Any:
-    """`build` of `x` with a batch of one where it has none."""
-    if rank(x) == count + 2:
-        return build(x)
-    y = build(op.unsqueeze(x, ints_of([0])).output(0))
-    return op.squeeze(y, ints_of([0]))
+def _convolve_any(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    padding: tuple[str, tuple[list[int], list[int]]],
+    steps: tuple[tuple[int, ...], tuple[int, ...]],
+    groups: int,
+) -> Any:
+    """Also of one example that has no axis for a batch."""
+    count = rank(weight) - 2
+    is_one = rank(x) < count + 2
+    batch = op.unsqueeze(x, ints_of([0])).output(0) if is_one else x
+    y = _convolve(batch, weight, padding, [spatial(one, count) for one in steps], groups)
+    y = with_bias(y, bias, count)
+    return op.squeeze(y, ints_of([0])) if is_one else y
 
 
 def with_bias(y: Any, bias: Any, count: int) -> Any:

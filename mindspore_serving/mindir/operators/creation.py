@@ -34,23 +34,21 @@ def _filled(number: float) -> Operator:
 
 def _filled_like(number: float) -> Operator:
     def convert(x: Tensor, dtype: Int | None = None) -> Any:
-        kind = x.get_element_type() if dtype is None else element_type(dtype)
-        return op.broadcast(scalar(number, kind), sizes_of(x))
+        return _full_like(x, tensor(number), dtype)
 
     return convert
 
 
 def _new_filled(number: float) -> Operator:
     def convert(x: Tensor, size: Shape, dtype: Int | None = None) -> Any:
-        kind = x.get_element_type() if dtype is None else element_type(dtype)
-        return op.broadcast(scalar(number, kind), size)
+        return _new_full(x, size, tensor(number), dtype)
 
     return convert
 
 
 def _full(size: Shape, fill_value: Tensor, dtype: Int | None = None) -> Any:
-    value = reshape(fill_value, ())
-    return op.broadcast(value if dtype is None else cast(value, element_type(dtype)), size)
+    kind = fill_value.get_element_type() if dtype is None else element_type(dtype)
+    return op.broadcast(cast(reshape(fill_value, ()), kind), size)
 
 
 def _full_like(x: Tensor, fill_value: Tensor, dtype: Int | None = None) -> Any:
@@ -61,10 +59,6 @@ def _full_like(x: Tensor, fill_value: Tensor, dtype: Int | None = None) -> Any:
 def _new_full(x: Tensor, size: Shape, fill_value: Tensor, dtype: Int | None = None) -> Any:
     kind = x.get_element_type() if dtype is None else element_type(dtype)
     return op.broadcast(cast(reshape(fill_value, ()), kind), size)
-
-
-def _fills(x: Tensor, value: Tensor) -> Any:
-    return _full_like(x, value)
 
 
 def _fill(dtype: Int, size: Shape, value: Tensor) -> Any:
@@ -139,24 +133,15 @@ def _meshgrid(inputs: Value, indexing: Value = "xy") -> Any:
     return tuple(grids)
 
 
-def _rank(x: Tensor) -> Any:
-    return rank(x)
-
-
-def _eps(x: Tensor) -> Any:
-    return op.broadcast(like(1.1920929e-07, x), sizes_of(x))
-
-
 OPERATORS: dict[str, Operator] = {
     "Arange": _arange,
-    "Eps": _eps,
+    "Eps": lambda x: op.broadcast(like(1.1920929e-07, tensor(x)), sizes_of(tensor(x))),
     "Eye": _eye,
     "Fill": _fill,
     "FillScalar": _full,
     "FillTensor": _full,
     "FillV2": _full,
-    "Fills": _fills,
-    "FullLike": _full_like,
+    **dict.fromkeys(("Fills", "FullLike"), _full_like),
     "LinSpace": _lin_space,
     "LinSpaceExt": _lin_space,
     "ListToTensor": _to_tensor,
@@ -168,7 +153,7 @@ OPERATORS: dict[str, Operator] = {
     "OnesLike": _filled_like(1),
     "OnesLikeExt": _filled_like(1),
     "Range": _range,
-    "Rank": _rank,
+    "Rank": lambda x: rank(tensor(x)),
     "ScalarToTensor": _to_tensor,
     "TensorToList": _to_tuple,
     "TensorToScalar": _to_number,

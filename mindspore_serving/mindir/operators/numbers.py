@@ -59,22 +59,12 @@ _NUMBERS: dict[str, tuple[Callable[[Any, Any], Any], Build]] = {
 }
 
 
-def _scalar_negative(x: Value) -> Any:
-    return -x if is_number(x) else op.negative(tensor(x))
-
-
-def _not(x: Value) -> Any:
-    return not x if is_number(x) else op.logical_not(cast(tensor(x), ov.Type.boolean))
-
-
-def _scalar_bool(x: Value) -> Any:
-    return bool(x) if is_number(x) else cast(tensor(x), ov.Type.boolean)
-
-
 OPERATORS: dict[str, Operator] = {
     **{name: _scalar(*row) for name, row in _NUMBERS.items()},
-    "ScalarBool": _scalar_bool,
+    "ScalarBool": lambda x: bool(x) if is_number(x) else cast(tensor(x), ov.Type.boolean),
     "ScalarCast": _scalar_cast,
-    "ScalarUsub": _scalar_negative,
-    "bool_not": _not,
+    "ScalarUsub": lambda x: -x if is_number(x) else op.negative(tensor(x)),
+    "bool_not": lambda x: (
+        not x if is_number(x) else op.logical_not(cast(tensor(x), ov.Type.boolean))
+    ),
 }

@@ -21,28 +21,12 @@ from mindspore_serving.mindir.tensors import (
 from mindspore_serving.mindir.values import Value, Variable, read
 
 
-def _make_tuple(*parts: Value) -> Value:
-    return parts
-
-
 def _get_item(sequence: Value, index: Int) -> Value:
     """Also of a tensor that stands for a tuple of numbers."""
     sequence = read(sequence)
     if isinstance(sequence, tuple):
         return sequence[index]
     return op.gather(tensor(sequence), ints_of([index]), op.constant(0))
-
-
-def _first(value: Value, *_: Value) -> Value:
-    return value
-
-
-def _load(value: Value, *_: Value) -> Value:
-    return read(value)
-
-
-def _same(value: Value) -> Value:
-    return value
 
 
 def _assign(change: Callable[[Any, Any], Any]) -> Operator:
@@ -61,10 +45,6 @@ def _length(sequence: Value) -> Any:
     return len(value) if isinstance(value, tuple) else dims(tensor(value))[0]
 
 
-def _tensor_shape(x: Tensor) -> Any:
-    return sizes_of(x)
-
-
 def _size(x: Tensor) -> Any:
     sizes = dims(x)
     if -1 in sizes:
@@ -73,14 +53,6 @@ def _size(x: Tensor) -> Any:
     for size in sizes:
         total *= size
     return total
-
-
-def _joined(first: Value, second: Value) -> Value:
-    return (*first, *second)
-
-
-def _appended(sequence: Value, value: Value) -> Value:
-    return (*sequence, value)
 
 
 def _part(sequence: Value, start: Int, stop: Int, step: Int = 1) -> Value:
@@ -99,31 +71,27 @@ def _make_range(*numbers: Value) -> Value:
 
 
 OPERATORS: dict[str, Operator] = {
+    **dict.fromkeys(("MakeList", "MakeTuple", "make_list", "make_tuple"), lambda *parts: parts),
+    **dict.fromkeys(("list_to_tuple", "tuple_to_list"), lambda value: value),
     "Assign": _assign(lambda _, value: value),
     "AssignAdd": _assign(lambda current, value: op.add(current, value).output(0)),
     "AssignSub": _assign(lambda current, value: op.subtract(current, value).output(0)),
-    "Depend": _first,
-    "ListAppend": _appended,
+    "Depend": lambda value, *_: value,
+    "ListAppend": lambda sequence, value: (*sequence, value),
     "ListGetItem": _get_item,
-    "Load": _load,
-    "MakeList": _make_tuple,
-    "MakeTuple": _make_tuple,
+    "Load": lambda value, *_: read(value),
     "RealListGetItem": _get_item,
     "RealTupleGetItem": _get_item,
-    "SequenceAdd": _joined,
+    "SequenceAdd": lambda first, second: (*first, *second),
     "SequenceMul": _times,
     "SequenceSlice": _part,
     "Shape": shape_of,
     "Size": _size,
-    "TensorShape": _tensor_shape,
+    "TensorShape": lambda x: sizes_of(tensor(x)),
     "TupleGetItem": _get_item,
     "list_getitem": _get_item,
-    "list_to_tuple": _same,
-    "make_list": _make_tuple,
     "make_range": _make_range,
-    "make_tuple": _make_tuple,
     "sequence_len": _length,
     "tuple_getitem": _get_item,
-    "tuple_to_list": _same,
 }
 WRITERS = frozenset({"Assign", "AssignAdd", "AssignSub"})

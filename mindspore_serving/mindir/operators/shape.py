@@ -88,10 +88,6 @@ def _stack(tensors: Value, axis: Int = 0) -> Any:
     return op.concat(parts, axis % rank(parts[0].output(0)))
 
 
-def _stack_ext(tensors: Value, dim: Int = 0) -> Any:
-    return _stack(tensors, dim)
-
-
 def _broadcast_to(x: Tensor, shape: Value) -> Any:
     """A size of -1 stays as it is."""
     wanted = list(shape) if isinstance(shape, tuple) else None
@@ -163,11 +159,7 @@ def _channel_shuffle(x: Tensor, group: Int) -> Any:
     return op.shuffle_channels(x, 1, group)
 
 
-def _to_type(x: Tensor, dtype: Int) -> Any:
-    return cast(x, element_type(dtype))
-
-
-def _to_type_ext(x: Tensor, dtype: Int | None = None) -> Any:
+def _to_type(x: Tensor, dtype: Int | None = None) -> Any:
     return x if dtype is None else cast(x, element_type(dtype))
 
 
@@ -195,9 +187,9 @@ OPERATORS: dict[str, Operator] = {
     "SpaceToDepth": _blocks(op.space_to_depth),
     "Squeeze": _squeeze,
     "Stack": _stack,
-    "StackExt": _stack_ext,
+    "StackExt": _stack,
     "TExt": _turned,
-    "ToDtype": _to_type_ext,
+    "ToDtype": _to_type,
     "TransposeExtView": _swap,
     "TypeAs": _type_as,
     "ViewAs": _view_as,

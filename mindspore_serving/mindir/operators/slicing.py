@@ -29,10 +29,6 @@ def _unstack(x: Tensor, axis: Int = 0) -> Any:
     return tuple(op.squeeze(part, ints_of([axis])) for part in _split(x, axis, dims(x)[axis]))
 
 
-def _unstack_ext(x: Tensor, dim: Int = 0) -> Any:
-    return _unstack(x, dim)
-
-
 _END = 2**31 - 1
 
 
@@ -211,5 +207,5 @@ OPERATORS: dict[str, Operator] = {
     "SplitV": _split_v,
     "StridedSlice": _strided_slice,
     "Unstack": _unstack,
-    "UnstackExtView": _unstack_ext,
+    "UnstackExtView": _unstack,
 }

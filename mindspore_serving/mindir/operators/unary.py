@@ -15,29 +15,15 @@ from mindspore_serving.mindir.tensors import (
     Tensor,
     cast,
     like,
+    tensor,
 )
 
-
-def _plain(build: Callable[[Any], Any]) -> Operator:
-    """An operator whose result has the type of its input."""
-
-    def convert(x: Tensor) -> Any:
-        return build(x)
-
-    return convert
+Build = Callable[[Any], Any]
 
 
-def _of_floats(build: Callable[[Any], Any]) -> Operator:
-    """An operator that gives floats also of integers."""
-
-    def convert(x: Tensor) -> Any:
-        return build(as_float(x))
-
-    return convert
-
-
-def _same(x: Tensor) -> Any:
-    return x
+def _of(build: Build, convert: Build = lambda x: x) -> Operator:
+    """An operator of what `convert` makes of its input: floats of integers, or itself."""
+    return lambda x: build(convert(tensor(x)))
 
 
 def _rounded(x: Tensor, decimals: Int = 0) -> Any:
@@ -47,57 +33,14 @@ def _rounded(x: Tensor, decimals: Int = 0) -> Any:
     return op.divide(op.round(op.multiply(x, scale), "half_to_even"), scale)
 
 
-def _keep_integers(build: Callable[[Any], Any]) -> Operator:
-    def convert(x: Tensor) -> Any:
-        return build(x) if is_float(x) else x
-
-    return convert
-
-
-def _trunc(x: Any) -> Any:
-    return op.multiply(op.sign(x), op.floor(op.abs(x)))
-
-
-def _rsqrt(x: Any) -> Any:
-    return op.divide(like(1.0, x), op.sqrt(x))
-
-
-def _fast_gelu(x: Any) -> Any:
-    return op.multiply(x, op.sigmoid(op.multiply(x, like(1.702, x))))
-
-
-def _clamped(low: float, high: float) -> Callable[[Any], Any]:
-    return lambda x: op.clamp(x, low, high)
-
-
-def _log_of(base: float) -> Callable[[Any], Any]:
-    return lambda x: op.multiply(op.log(x), like(1 / math.log(base), x))
-
-
-def _exp2(x: Any) -> Any:
-    return op.power(like(2.0, x), x)
-
-
-def _expm1(x: Any) -> Any:
-    return op.subtract(op.exp(x), like(1.0, x))
-
-
-def _log1p(x: Any) -> Any:
-    return op.log(op.add(x, like(1.0, x)))
+def _keep_integers(build: Build) -> Build:
+    return lambda x: build(x) if is_float(x) else x
 
 
 def _logit(x: Tensor, eps: Float = -1.0) -> Any:
     if eps >= 0:
         x = op.clamp(x, eps, 1 - eps).output(0)
     return op.log(op.divide(x, op.subtract(like(1.0, x), x)))
-
-
-def _log_sigmoid(x: Any) -> Any:
-    return op.negative(op.softplus(op.negative(x)))
-
-
-def _swish(x: Any) -> Any:
-    return op.swish(x)
 
 
 def _nan_to_num(
@@ -110,40 +53,19 @@ def _nan_to_num(
     return op.select(op.equal(x, like(-math.inf, x)), like(low, x), x)
 
 
-def _is_inf(x: Any) -> Any:
-    return op.equal(op.abs(x), like(math.inf, x))
-
-
-def _is_finite(x: Any) -> Any:
-    return op.less(op.abs(x), like(math.inf, x))
-
-
-def _bitwise_not(x: Tensor) -> Any:
-    return op.bitwise_not(x)
-
-
-def _logical_not(x: Tensor) -> Any:
-    return op.logical_not(cast(x, ov.Type.boolean))
-
-
-def _hsigmoid(x: Any) -> Any:
-    return op.hsigmoid(x)
-
-
-def _square(x: Any) -> Any:
-    return op.multiply(x, x)
-
-
-_PLAIN: dict[str, Callable[[Any], Any]] = {
+_NOTHING = ("Clone", "Contiguous", "Copy", "Detach", "Identity", "StopGradient")
+_PLAIN: dict[str, Build] = {
     "Abs": op.abs,
+    "BitwiseNot": op.bitwise_not,
+    "LogicalNot": lambda x: op.logical_not(cast(x, ov.Type.boolean)),
     "Neg": op.negative,
     "ReLU": op.relu,
     "ReLUV3": op.relu,
-    "ReLU6": _clamped(0.0, 6.0),
+    "ReLU6": lambda x: op.clamp(x, 0.0, 6.0),
     "Sign": op.sign,
-    "Square": _square,
+    "Square": lambda x: op.multiply(x, x),
 }
-_FLOATS: dict[str, Callable[[Any], Any]] = {
+_FLOATS: dict[str, Build] = {
     "ACos": op.acos,
     "AcosExt": op.acos,
     "Acosh": op.acosh,
@@ -160,26 +82,26 @@ _FLOATS: dict[str, Callable[[Any], Any]] = {
     "Erf": op.erf,
     "Erfc": lambda x: op.subtract(like(1.0, x), op.erf(x)),
     "Exp": op.exp,
-    "Exp2": _exp2,
-    "Expm1": _expm1,
-    "FastGeLU": _fast_gelu,
+    "Exp2": lambda x: op.power(like(2.0, x), x),
+    "Expm1": lambda x: op.subtract(op.exp(x), like(1.0, x)),
+    "FastGeLU": lambda x: op.multiply(x, op.sigmoid(op.multiply(x, like(1.702, x)))),
     "GeLU": lambda x: op.gelu(x, "tanh"),
-    "HSigmoid": _hsigmoid,
+    "HSigmoid": op.hsigmoid,
     "HSwish": op.hswish,
     "Inv": lambda x: op.divide(like(1.0, x), x),
-    "IsFinite": _is_finite,
-    "IsInf": _is_inf,
+    "IsFinite": lambda x: op.less(op.abs(x), like(math.inf, x)),
+    "IsInf": lambda x: op.equal(op.abs(x), like(math.inf, x)),
     "IsNan": op.is_nan,
     "Log": op.log,
-    "Log10": _log_of(10),
-    "Log1p": _log1p,
-    "Log2": _log_of(2),
-    "LogSigmoid": _log_sigmoid,
+    "Log10": lambda x: op.divide(op.log(x), like(math.log(10), x)),
+    "Log1p": lambda x: op.log(op.add(x, like(1.0, x))),
+    "Log2": lambda x: op.divide(op.log(x), like(math.log(2), x)),
+    "LogSigmoid": lambda x: op.negative(op.softplus(op.negative(x))),
     "Mish": op.mish,
     "MishExt": op.mish,
     "Reciprocal": lambda x: op.divide(like(1.0, x), x),
-    "Rsqrt": _rsqrt,
-    "SiLU": _swish,
+    "Rsqrt": lambda x: op.divide(like(1.0, x), op.sqrt(x)),
+    "SiLU": op.swish,
     "Sigmoid": op.sigmoid,
     "Sin": op.sin,
     "Sinh": op.sinh,
@@ -189,21 +111,18 @@ _FLOATS: dict[str, Callable[[Any], Any]] = {
     "Tan": op.tan,
     "Tanh": op.tanh,
 }
-_INTEGERS_STAY: dict[str, Callable[[Any], Any]] = {
+_INTEGERS_STAY: dict[str, Build] = {
     "Ceil": op.ceiling,
     "Floor": op.floor,
     "Rint": lambda x: op.round(x, "half_to_even"),
-    "Trunc": _trunc,
+    "Trunc": lambda x: op.multiply(op.sign(x), op.floor(op.abs(x))),
 }
-_NOTHING = ("Clone", "Contiguous", "Copy", "Detach", "Identity", "StopGradient")
 
 OPERATORS: dict[str, Operator] = {
-    **{name: _plain(build) for name, build in _PLAIN.items()},
-    **{name: _of_floats(build) for name, build in _FLOATS.items()},
-    **{name: _keep_integers(build) for name, build in _INTEGERS_STAY.items()},
-    **dict.fromkeys(_NOTHING, _same),
-    "BitwiseNot": _bitwise_not,
-    "LogicalNot": _logical_not,
+    **{name: _of(build) for name, build in _PLAIN.items()},
+    **{name: _of(build, as_float) for name, build in _FLOATS.items()},
+    **dict.fromkeys(_NOTHING, _of(lambda x: x)),
+    **{name: _of(_keep_integers(build)) for name, build in _INTEGERS_STAY.items()},
     "Logit": _logit,
     "NanToNum": _nan_to_num,
     "Round": _rounded,

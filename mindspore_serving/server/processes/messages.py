@@ -188,8 +188,6 @@ class State(Message, frozen=True, tag=26):
 
 
 class Refreshed(Message, frozen=True, tag=28):
-    """The answer to `Refresh`."""
-
     id: int
 
 

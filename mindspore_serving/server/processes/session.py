@@ -81,7 +81,6 @@ class Session:
         return self._last_connection
 
     def remove_connection(self, number: int) -> None:
-        """It has ended."""
         self._connections.pop(number)()
 
     # --- what the front end wants -------------------------------------------------------------

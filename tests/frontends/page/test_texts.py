@@ -15,7 +15,9 @@ SOURCE = "\n".join(path.read_text() for path in OTHERS if path.suffix in (".js",
 
 
 def texts(path: Path) -> dict[str, str]:
-    return dict(ENTRY.findall(path.read_text()))
+    found = dict(ENTRY.findall(path.read_text()))
+    assert found, path
+    return found
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.stem)

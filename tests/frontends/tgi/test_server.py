@@ -138,6 +138,7 @@ def test_the_prompts_logprobs_are_the_models_own(calls, expected):
 
 def test_top_tokens_begin_with_the_greedy_one(calls):
     found = events(calls, {"max_new_tokens": 5, "top_n_tokens": 3})
+    assert found
     for one in found:
         assert len(one["top_tokens"]) == 3
         assert one["top_tokens"][0]["id"] == one["token"]["id"]

@@ -247,6 +247,7 @@ def test_the_scale_of_rank_stabilised_adapters_is_by_the_root(llama: Path, tmp_p
     tensors = adapter(llama, ATTENTION, 0)
     plain = read_adapter(write(tmp_path / "plain", tensors))
     rooted = read_adapter(write(tmp_path / "rooted", tensors, use_rslora=True))
+    assert plain.added
     for name, change in plain.added.items():
         np.testing.assert_allclose(rooted.added[name].up, change.up * RANK / RANK**0.5, rtol=1e-6)
 

@@ -1,4 +1,4 @@
-"""A call of HTTP routes, most of protocol v2, for the commands that look after a running server."""
+"""A call of an HTTP route, for the commands that look after a running server."""
 
 import json
 from http.client import HTTPException
@@ -11,14 +11,9 @@ from mindspore_serving.errors import ServableUnavailable, ServingError
 TIMEOUT = 10.0  # seconds of a call that is answered at once
 
 
-def call(access: Access, http: str, path: str, body: Any, timeout: float = TIMEOUT) -> Any:
-    """The answer to a POST of `body` below /v2, or to a GET if that is None.  Raises
-    ServingError."""
-    return call_path(access, http, f"/v2{path}", body, timeout)
-
-
-def call_path(access: Access, http: str, path: str, body: Any, timeout: float) -> Any:
-    """The same of any path; None if the answer is no JSON."""
+def call(access: Access, http: str, path: str, body: Any = None, timeout: float = TIMEOUT) -> Any:
+    """The answer to a POST of `body`, or to a GET if that is None; None if the answer is no JSON.
+    Raises ServingError."""
     endpoint = to_endpoint(http, access)
     connection = endpoint.connect(timeout)
     try:
