@@ -13,12 +13,12 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.readout import Classifier, Readout, Text, open_readout, read_out
 from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.models import classifies
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors
 
@@ -46,7 +46,7 @@ class Encoder:
         """Load config.json, *.safetensors and sentence-transformers' files.  Raises StartError."""
         runner = open_encoder(directory, runtime, config)
         try:
-            checkpoint = Checkpoint.open(directory)
+            checkpoint = open_arranged(directory)
             is_classifier = classifies(checkpoint.config)
             readout = open_readout(checkpoint, runner.hidden_size, classifies=is_classifier)
             return cls(runner, readout, config)

@@ -92,6 +92,7 @@ class Inputs:
     places: Tensor | None = None  # [n]: of which tokens
     # [T]: 1 for tokens of sequences beyond the rotary table's switch, else 0; None without one
     is_long: Tensor | None = None
+    types: Tensor | None = None  # [tokens]: of encoders, 1 where the second of two texts is
 
 
 Longer: TypeAlias = tuple[Tensor, Sequence[float]]
