@@ -149,8 +149,7 @@ class ModelSpec:
 def from_config(
     config: Config, *, max_model_len: int | None = None, form: Architecture | None = None
 ) -> ModelSpec:
-    """The spec of the model that `config` (config.json) describes, by `form` or by its row of
-    FAMILIES.
+    """The spec of the model that `config` (config.json) describes; `form` is its row of FAMILIES.
 
     `max_model_len` is the longest text to be served, by default the model's own limit; some rotary
     scalings depend on it.  Raises StartError naming a key that is missing or out of range.
