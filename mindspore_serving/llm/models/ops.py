@@ -220,7 +220,8 @@ class Ops(Protocol):
         """block(x), a dense feed-forward block, whose tensors a runtime may give another rank."""
         return block(x)
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor: ...
+    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
+        return self.mul(self.silu(gate), up)
 
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor: ...
 

@@ -138,9 +138,6 @@ class MindSporeOps(Ops):
             parts.append(attend(self._op, q[span.begin : span.end], past, spec))
         return self._op.cat(parts, 0) if len(parts) > 1 else parts[0]
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        return self._op.silu(gate) * up
-
     def silu(self, x: Tensor) -> Tensor:
         return self._op.silu(x)
 

@@ -17,14 +17,12 @@ from mindspore_serving.llm.models.ops import (
     Clamp,
     Expert,
     Inputs,
-    Longer,
     Routing,
     Weight,
 )
 from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, SelectiveScan
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES, paged_attention
-from mindspore_serving.llm.runtimes.openvino.elementwise import Elementwise
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
@@ -46,7 +44,7 @@ HIDDEN = "given"  # the name of the input, as "hidden" is that of the output
 STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
 
 
-class OpenVINOOps(Elementwise):
+class OpenVINOOps(heads.Headwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`); with `num_features`, for vectors of so many numbers in place of embeddings;
     with `switches`, `Inputs.is_long`; with `has_types`, tokens of a picture see one another."""
@@ -163,27 +161,6 @@ class OpenVINOOps(Elementwise):
     def gain(self, x: Node, weight: Weight) -> Node:
         is_one = self._weights.shape(weight) == (1,)
         return opset.multiply(x, self._vector(weight, 1 if is_one else features(x)))
-
-    def rope_tables(
-        self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
-        longer: Longer | None = None,
-    ) -> heads.Tables:  # fmt: skip
-        return heads.rope_tables(positions, inv_freq, scale, longer)
-
-    def rope(self, x: Node, tables: heads.Tables, num_heads: int, *, pairs: bool = False) -> Node:
-        return heads.rope(x, tables, num_heads, pairs=pairs)
-
-    def growth(self, positions: Node, beta: float, length: int, first: int) -> Node:
-        return heads.growth(positions, beta, length, first)
-
-    def split_heads(self, x: Node, num_heads: int, sizes: Sequence[int]) -> list[Node]:
-        return heads.split(x, num_heads, sizes)
-
-    def join_heads(self, parts: Sequence[Node], num_heads: int, width: int) -> Node:
-        return heads.join(parts, num_heads, width)
-
-    def repeat_head(self, x: Node, num_heads: int) -> Node:
-        return heads.repeat(x, num_heads)
 
     def attention(self, layer: int, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
         expect(q, spec.num_heads * spec.head_dim, f"{spec.num_heads} heads of {spec.head_dim}")

@@ -215,9 +215,6 @@ class TorchOps(Ops):
     def sigmoid(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        return functional.silu(gate) * up
-
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor:
         return functional.gelu(x, approximate="tanh" if tanh else "none")
 
