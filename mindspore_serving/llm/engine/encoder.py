@@ -4,7 +4,6 @@ Every step computes whole prompts: the oldest, and those nearest to it in length
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -166,13 +165,11 @@ class EncoderEngine:
 
     def stats(self) -> EngineStats:
         """There is no cache, and nothing is generated."""
-        absent = dict.fromkeys((field.name for field in fields(EngineStats)), 0)
-        present = {
-            "num_waiting": len(self._waiting),
-            "num_steps": self._num_steps,
-            "num_prompt_tokens": self._num_prompt_tokens,
-        }
-        return EngineStats(**{**absent, **present})
+        return EngineStats(
+            num_waiting=len(self._waiting),
+            num_steps=self._num_steps,
+            num_prompt_tokens=self._num_prompt_tokens,
+        )
 
     def close(self) -> None:
         """Close the encoder; nothing may be called afterwards."""
