@@ -81,6 +81,23 @@ class Expert:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertBlock:
+    """A mixture of experts with gates of silu, GELU by tanh (`is_gelu`), clamped ones, or none.
+
+    `correction`, a number for each expert, is added to the scores, behind softmax or sigmoid, when
+    experts are chosen, not to their shares.  Shares are multiplied by the chosen experts' `gains`
+    at last.
+    """
+
+    experts: Sequence[Expert]
+    routing: Routing
+    correction: Weight | None = None
+    gains: Weight | None = None
+    clamp: Clamp | None = None
+    is_gelu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """The symbolic or real inputs of a pass, made by the runtime."""
 
@@ -201,8 +218,7 @@ class Ops(Protocol):
     def add_distances(self, table: Weight, rows: Sequence[int]) -> None:
         """Have `attention` of an encoder add to the scores of two tokens, for each head, the row of
         `table` [rows, heads] for the places between them: `rows` are of -n to n places."""
-        problem = "only attention of encoders adds to scores by distance"
-        raise NotImplementedError(problem)
+        raise StartError("only attention of encoders adds to scores by distance")
 
     def split_heads(self, x: Tensor, num_heads: int, sizes: Sequence[int]) -> list[Tensor]:
         """Cut each head's features into pieces; each piece has those of all heads."""
@@ -274,24 +290,8 @@ class Ops(Protocol):
 
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor: ...
 
-    def moe(
-        self,
-        x: Tensor,
-        scores: Tensor,
-        experts: Sequence[Expert],
-        routing: Routing,
-        *,
-        correction: Weight | None = None,
-        gains: Weight | None = None,
-        clamp: Clamp | None = None,
-        is_gelu: bool = False,
-    ) -> Tensor:
-        """Mixture of experts with gates of silu, GELU by tanh (`is_gelu`), clamped ones, or none.
-
-        `scores` are what the router gives, [T, experts]; a `correction` of as many numbers is added
-        to them, behind softmax or sigmoid, when experts are chosen, not to their shares.  Shares
-        are multiplied by the chosen experts' `gains` at last.
-        """
+    def moe(self, x: Tensor, scores: Tensor, block: ExpertBlock) -> Tensor:
+        """`scores` are what the router gives, [T, experts]."""
         ...
 
     def hidden(self, x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 Shapes are checked as it grows, and errors name the tensor.  Knows no step, no memory of a cache.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,14 +12,7 @@ from openvino import opset13 as opset
 from openvino.op import Parameter
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.ops import (
-    AttentionSpec,
-    Clamp,
-    Expert,
-    Inputs,
-    Routing,
-    Weight,
-)
+from mindspore_serving.llm.models.ops import AttentionSpec, ExpertBlock, Inputs, Weight
 from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, SelectiveScan
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES, paged_attention
@@ -210,34 +203,24 @@ class OpenVINOOps(heads.Headwise):
         # What an adapter adds is between the products, and has rank 2.
         return named(opset.squeeze(y, i64(1)), name_of(y)) if block_of(y) else block(x)
 
-    def moe(
-        self,
-        x: Node,
-        scores: Node,
-        experts: Sequence[Expert],
-        routing: Routing,
-        *,
-        correction: Weight | None = None,
-        gains: Weight | None = None,
-        clamp: Clamp | None = None,
-        is_gelu: bool = False,
-    ) -> Node:
+    def moe(self, x: Node, scores: Node, block: ExpertBlock) -> Node:
         weights = tuple(
             self._weights.stacked(names)
-            for names in zip(*((e.gate, e.up, e.down) for e in experts), strict=True)
+            for names in zip(*((e.gate, e.up, e.down) for e in block.experts), strict=True)
             if names[0] is not None
         )
         vectors = (
-            None if one is None else self._weights.vector(one) for one in (correction, gains)
+            None if one is None else self._weights.vector(one)
+            for one in (block.correction, block.gains)
         )
-        routed = route(scores, routing, *vectors)
-        if clamp is None and len(weights) == 3 and not routing.scales_input:
-            return mixture(x, weights, routed, self.gelu if is_gelu else self.silu)
+        routed, scales_input = route(scores, block.routing, *vectors), block.routing.scales_input
+        if block.clamp is None and len(weights) == 3 and not scales_input:
+            return mixture(x, weights, routed, self.gelu if block.is_gelu else self.silu)
         biases = tuple(
             self._weights.rows(names)
-            for names in zip(*(e.biases or () for e in experts), strict=True)
+            for names in zip(*(e.biases or () for e in block.experts), strict=True)
         )
-        return dense_mixture(x, weights, routed, Dense(clamp, biases, routing.scales_input))
+        return dense_mixture(x, weights, routed, Dense(block.clamp, biases, scales_input))
 
     def hidden(self, x: Node) -> Node:
         self._hidden = x
