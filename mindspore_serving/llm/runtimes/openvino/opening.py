@@ -80,51 +80,86 @@ def _check_floats(part: Part, config: EngineConfig) -> None:
 def _open(
     part: Part, config: EngineConfig, properties: Mapping[str, Any] | None = None
 ) -> OpenVINORunner:
-    options = options_from(config, capabilities(config.num_threads))
     checkpoint, spec = part.checkpoint, part.spec
-    has_types = spec.form.sees_pictures_whole and config.max_images > 0
-    check_paged_attention(has_types=has_types)
-    if spec.state:
-        options = with_matrices(options, config) if spec.state.heads else options
-        check_states(options.precision)
-    longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
-    bits = _bits_to_quantise(config, checkpoint, options)
+    options = _checked_options(part, config)
+    # Quantised weights of others are computed as they say, where f32 is asked for.
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
     is_exact = is_foreign and config.dtype == "f32"
-    widens = is_exact or widens_integers(options.precision)
-    weights = Weights(checkpoint, options.precision, bits, is_exact=widens, gathers=True)
-    num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
-    switches = bool(spec.rope.switch)
+    weights = Weights(
+        checkpoint,
+        options.precision,
+        _bits_to_quantise(config, checkpoint, options),
+        is_exact=is_exact or widens_integers(options.precision),
+        gathers=True,
+    )
     sums = None if part.exchange is None else Sums(part.exchange)
-    if sums is None:
-        ops = OpenVINOOps(
-            weights, adapts=config.has_adapters, num_features=num_features, switches=switches,
-            has_types=has_types,
-        )  # fmt: skip
-    else:
-        ops = RankOps(weights, sums, switches=switches)
+    ops = _ops_of(part, config, weights, sums)
     model = build_model(ops, part)
     loading.reached(0.3)
     _tell_widened(weights, checkpoint, options)
     _let_go(checkpoint, weights)
-    blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
-    by_rows = not weights.is_grouped and any(block.is_int8 for block in blocks)
-    found = options.properties(weights.group, is_exact=is_exact, by_rows=by_rows)
-    halves = narrow(blocks)
-    weights.kept += halves
-    found |= properties or {}
-    compiled = compile_graph(model, found)
-    if num_fused(compiled) == len(blocks):
-        weights.unpacked += halves
-    spent = packed_once(weights, found)
-    weights.unpacked += spent.values()
-    weights.early = order_of_packing(model, spent)
+    compiled = _compiled(model, weights, options, is_exact=is_exact, given=properties or {})
     base = Base(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, part, config, weights, base=base, sums=sums)
     for adapter, one in changes.items():
         runner.load_adapter(adapter, one)
     return runner
+
+
+def _checked_options(part: Part, config: EngineConfig) -> PluginOptions:
+    """Raises StartError for what would be found late, or not at all: operations that this openvino
+    computes otherwise, a length beyond the model's."""
+    options, state = options_from(config, capabilities(config.num_threads)), part.spec.state
+    check_paged_attention(has_types=_sees_whole_pictures(part, config))
+    if state:
+        options = with_matrices(options, config) if state.heads else options
+        check_states(options.precision)
+    longest_sequence(config, part.spec)
+    return options
+
+
+def _sees_whole_pictures(part: Part, config: EngineConfig) -> bool:
+    return part.spec.form.sees_pictures_whole and config.max_images > 0
+
+
+def _ops_of(part: Part, config: EngineConfig, weights: Weights, sums: Sums | None) -> OpenVINOOps:
+    """With the inputs that the model and `config` need; `sums` are those over ranks."""
+    spec, switches = part.spec, bool(part.spec.rope.switch)
+    if sums is not None:
+        return RankOps(weights, sums, switches=switches)
+    return OpenVINOOps(
+        weights,
+        adapts=config.has_adapters,
+        num_features=spec.hidden_size if spec.form.has_pictures and config.max_images else 0,
+        switches=switches,
+        has_types=_sees_whole_pictures(part, config),
+    )
+
+
+def _compiled(
+    model: ov.Model,
+    weights: Weights,
+    options: PluginOptions,
+    *,
+    is_exact: bool,
+    given: Mapping[str, Any],
+) -> Any:
+    """The graph, compiled with `options` and then the properties `given`; `weights` gets the arrays
+    that the plugin refers to, and those that it has no use of once it has packed them."""
+    blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
+    by_rows = not weights.is_grouped and any(block.is_int8 for block in blocks)
+    properties = options.properties(weights.group, is_exact=is_exact, by_rows=by_rows)
+    halves = narrow(blocks)
+    weights.kept += halves
+    properties |= given
+    compiled = compile_graph(model, properties)
+    if num_fused(compiled) == len(blocks):
+        weights.unpacked += halves
+    spent = packed_once(weights, properties)
+    weights.unpacked += spent.values()
+    weights.early = order_of_packing(model, spent)
+    return compiled
 
 
 def _let_go(checkpoint: Checkpoint, weights: Weights) -> None:
