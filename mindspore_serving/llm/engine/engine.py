@@ -228,27 +228,29 @@ class Engine:
         sampled: list[Sampled],
         forks: dict[Branch, list[Branch]],
     ) -> Outputs:
-        """Give the tokens to the branches and the scheduler; the outputs."""
+        """Give the tokens to the branches and the scheduler; the outputs.  Of `sampled` each row of
+        the step has as many as `counts` says: its own, or its first and those of its siblings."""
         tokens: list[list[int]] = []
         written: list[tuple[Branch, Generated]] = []
-        place = 0
+        begin = 0
         step = zip(scheduled.step.rows, scheduled.sequences, counts, strict=True)
         for row, sequence, count in step:
             if not count:
                 tokens.append([])
                 continue
+            first, *others = sampled[begin : begin + count]
+            begin += count
             branch = self._table.branches[sequence]
             guesses = row.tokens[len(sequence.tokens) - row.start :]
             if guesses:
-                generated = branch.write_guessed(sampled[place:], guesses)
+                generated = branch.write_guessed([first, *others], guesses)
                 self._speculation.count(branch, len(guesses), len(generated.token_ids) - 1)
             else:
-                generated = branch.write(sampled[place])
+                generated = branch.write(first)
             tokens.append(list(generated.token_ids))
             written.append((branch, generated))
-            for other, sibling in enumerate(forks.get(branch, ()), place + 1):
-                written.append((sibling, sibling.write(sampled[other])))
-            place += count
+            for sibling, token in zip(forks.get(branch, ()), others, strict=False):
+                written.append((sibling, sibling.write(token)))
         self._scheduler.finish_step(scheduled, tokens)
         self._fork(forks)
         return [self._output(branch, generated) for branch, generated in written]

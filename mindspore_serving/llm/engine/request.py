@@ -9,6 +9,7 @@ from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.sampling.edits import check_ids
+from mindspore_serving.llm.tokenization.stopping import Detokenizer, StopChecker
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _GOLDEN = 0x9E3779B97F4A7C15  # of splitmix64
@@ -62,6 +63,14 @@ class Request:
         """The tokens that end an answer."""
         own = () if self.params.ignore_eos else self.eos_ids
         return (*own, *self.params.stop_token_ids)
+
+    def begin_text(self) -> StopChecker:
+        """What makes an answer's text of its tokens, and ends it."""
+        decoding = None
+        if self.tokenizer is not None:
+            skips = self.params.skip_special_tokens
+            decoding = Detokenizer(self.tokenizer, skips, continues=self.continues)
+        return StopChecker(self.params, self.eos_ids, decoding, self.max_tokens)
 
     def seed_of(self, index: int) -> int:
         """An answer's seed: the request's own for the first, far apart for the others."""
