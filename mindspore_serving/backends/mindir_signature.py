@@ -78,7 +78,7 @@ def read_graph_file(source: ModelSource, path: str) -> GraphFile:
         model = wire.read(Model, plain(source, content))
         graph = model.graph
         if graph is None or not graph.output:
-            raise wire.damaged("there is no graph in it")
+            raise wire.Damaged("there is no graph in it")
     except StartError as error:
         raise load_error(source, path, error) from error
     inputs = tuple(_input(source, path, i, entry) for i, entry in enumerate(graph.input))

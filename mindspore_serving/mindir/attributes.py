@@ -9,7 +9,7 @@ import numpy as np
 from mindspore_serving.errors import StartError
 from mindspore_serving.mindir.messages import Attribute, Kind, Tensor
 from mindspore_serving.mindir.values import MONAD, Array, Constant, Value
-from mindspore_serving.mindir.wire import damaged
+from mindspore_serving.mindir.wire import Damaged
 
 # TensorProto.DataType; what numpy has no type for is missing.
 NUMPY = {
@@ -46,7 +46,7 @@ class Values:
         """The value of `attribute`.  Raises StartError: damaged, or a kind that is not read."""
         kind = attribute.type
         if depth > _MAX_DEPTH:
-            raise damaged(f"tuples are nested more than {_MAX_DEPTH} deep")
+            raise Damaged(f"tuples are nested more than {_MAX_DEPTH} deep")
         if kind in (Kind.TUPLE, Kind.LIST):
             return tuple(self.of(value, depth + 1) for value in attribute.values)
         if kind in (Kind.TENSOR, Kind.TENSORS):
@@ -70,7 +70,7 @@ class Values:
         dtype = np.dtype(kind)
         size = prod(tensor.dims) if all(dim >= 0 for dim in tensor.dims) else -1
         if size * dtype.itemsize != len(raw):
-            raise damaged(
+            raise Damaged(
                 f"tensor '{tensor.name}' of shape {tuple(tensor.dims)} and type "
                 f"{'bfloat16' if is_bfloat16 else kind} has {len(raw)} bytes"
             )
@@ -82,7 +82,7 @@ class Values:
             return tensor.raw_data
         content = self.read_file(place.location)
         if place.offset < 0 or place.length < 0 or place.offset + place.length > len(content):
-            raise damaged(
+            raise Damaged(
                 f"weight '{tensor.name}' is bytes {place.offset} to {place.offset + place.length} "
                 f"of '{place.location}', which has {len(content)}"
             )
@@ -91,7 +91,7 @@ class Values:
     def _tensors(self, attribute: Attribute) -> Value:
         tensors = attribute.tensors or ([attribute.t] if attribute.t is not None else [])
         if len(tensors) != 1:
-            raise damaged(f"attribute '{attribute.name}' has {len(tensors)} tensors, not one")
+            raise Damaged(f"attribute '{attribute.name}' has {len(tensors)} tensors, not one")
         return self.tensor(tensors[0])
 
 
@@ -103,7 +103,7 @@ def _text(attribute: Attribute) -> str:
     try:
         return str(attribute.strings[0] if attribute.strings else attribute.s, "utf-8")
     except UnicodeDecodeError as error:
-        raise damaged(f"attribute '{attribute.name}' is no text") from error
+        raise Damaged(f"attribute '{attribute.name}' is no text") from error
 
 
 def _int(attribute: Attribute) -> int:

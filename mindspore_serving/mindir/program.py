@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mindspore_serving.mindir.attributes import Values
 from mindspore_serving.mindir.messages import Graph, Model, Node, Primitive
 from mindspore_serving.mindir.values import Constant, Value
-from mindspore_serving.mindir.wire import damaged
+from mindspore_serving.mindir.wire import Damaged
 
 _REFERENCE = "REF::"
 RETURN = ""
@@ -76,12 +76,12 @@ class Program:
 def make_program(model: Model, values: Values) -> Program:
     """The program of `model`.  Raises StartError: a name that is not defined, or twice."""
     if model.graph is None:
-        raise damaged("there is no graph in it")
+        raise Damaged("there is no graph in it")
     graphs = [model.graph, *model.functions]
     primitives = {primitive.name: primitive for primitive in model.primitives}
     names = {graph.name for graph in graphs}
     if len(names) != len(graphs):
-        raise damaged("two graphs have the same name")
+        raise Damaged("two graphs have the same name")
     reader = _Reader(values, primitives, names)
     bodies = {graph.name: reader.body(graph) for graph in graphs}
     weights = {tensor.name: values.tensor(tensor) for graph in graphs for tensor in graph.parameter}
@@ -109,11 +109,11 @@ class _Reader:
     def _call(self, node: Node) -> Call | None:
         """None for a constant, which is kept: graphs use those of each other."""
         if len(node.output) != 1:
-            raise damaged(f"node '{node.name}' has {len(node.output)} results, not one")
+            raise Damaged(f"node '{node.name}' has {len(node.output)} results, not one")
         name = node.output[0]
         if node.op_type == "Constant":
             if len(node.attribute) != 1:
-                raise damaged(f"constant '{name}' has {len(node.attribute)} values, not one")
+                raise Damaged(f"constant '{name}' has {len(node.attribute)} values, not one")
             self.constants[name] = self._values.of(node.attribute[0])
             return None
         inputs, place = tuple(node.input), node.domain or node.name
@@ -145,12 +145,12 @@ def _check_order(body: Body, program: Program) -> None:
         needed = (*call.inputs, call.node) if call.node else call.inputs
         for name in needed:
             if name not in known:
-                raise damaged(
+                raise Damaged(
                     f"'{call.place}' uses '{name}', which is not defined before it: "
                     "a missing name, or a cycle"
                 )
         if call.name in known:
-            raise damaged(f"two values have the name '{call.name}'")
+            raise Damaged(f"two values have the name '{call.name}'")
         known.add(call.name)
     if not body.outputs or not known.issuperset(body.outputs):
-        raise damaged(f"graph '{body.name}' does not define what it returns")
+        raise Damaged(f"graph '{body.name}' does not define what it returns")

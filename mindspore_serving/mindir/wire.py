@@ -36,10 +36,10 @@ def read(message: type[T], view: memoryview, depth: int = 0) -> T:
     Raises StartError: bytes that are no such message.
     """
     if depth > _MAX_DEPTH:
-        raise damaged(f"messages are nested more than {_MAX_DEPTH} deep")
+        raise Damaged(f"messages are nested more than {_MAX_DEPTH} deep")
     table: Mapping[int, Field] = message.FIELDS  # type: ignore[attr-defined]
     result = message()
-    for number, wire_type, value in _fields(view):
+    for number, wire_type, value in fields_of(view):
         field = table.get(number)
         if field is None:
             continue
@@ -56,11 +56,15 @@ def is_empty(message: Any) -> bool:
     return all(not getattr(message, field.name) for field in fields(message))
 
 
-def damaged(why: str) -> StartError:
-    return StartError(f"the file is damaged, cut off or not MindIR: {why}")
+class Damaged(StartError):
+    """`why` bytes are no message."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the file is damaged, cut off or not MindIR: {why}")
+        self.why = why
 
 
-def _fields(view: memoryview) -> Iterator[tuple[int, int, Any]]:
+def fields_of(view: memoryview) -> Iterator[tuple[int, int, Any]]:
     """(field number, wire type, value): an int for numbers, a view for bytes."""
     at, end = 0, len(view)
     while at < end:
@@ -75,9 +79,9 @@ def _fields(view: memoryview) -> Iterator[tuple[int, int, Any]]:
         elif wire_type in (_FIXED32, _FIXED64):
             length = 4 if wire_type == _FIXED32 else 8
         else:
-            raise damaged(f"no field can start at byte {at} of a message")
+            raise Damaged(f"no field can start at byte {at} of a message")
         if length > end - at:
-            raise damaged(f"{length} bytes announced, {end - at} left")
+            raise Damaged(f"{length} bytes announced, {end - at} left")
         yield key >> 3, wire_type, view[at : at + length]
         at += length
 
@@ -89,9 +93,9 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
             value |= (byte & 127) << shift
             shift, at = shift + 7, at + 1
             if shift > 63:
-                raise damaged("a number of more than 64 bits")
+                raise Damaged("a number of more than 64 bits")
     except IndexError as error:
-        raise damaged("it ends inside a number") from error
+        raise Damaged("it ends inside a number") from error
     return value | byte << shift, at + 1
 
 
@@ -107,7 +111,7 @@ def _values(field: Field, wire_type: int, value: Any, depth: int) -> list[Any]:
         if wire_type != single:
             _expect(field, wire_type, _BYTES)
         if len(value) % layout.size:
-            raise damaged(f"'{field.name}' has {len(value)} bytes")
+            raise Damaged(f"'{field.name}' has {len(value)} bytes")
         return [number for (number,) in layout.iter_unpack(value)]
     _expect(field, wire_type, _BYTES)
     if field.kind == "bytes":
@@ -116,7 +120,7 @@ def _values(field: Field, wire_type: int, value: Any, depth: int) -> list[Any]:
         try:
             return [str(value, "utf-8")]
         except UnicodeDecodeError as error:
-            raise damaged(f"'{field.name}' is no text") from error
+            raise Damaged(f"'{field.name}' is no text") from error
     return [read(field.kind, value, depth + 1)]
 
 
@@ -135,4 +139,4 @@ def _signed(value: int) -> int:
 
 def _expect(field: Field, wire_type: int, wanted: int) -> None:
     if wire_type != wanted:
-        raise damaged(f"'{field.name}' is written as wire type {wire_type}, not {wanted}")
+        raise Damaged(f"'{field.name}' is written as wire type {wire_type}, not {wanted}")

@@ -7,10 +7,10 @@ from mindspore_serving import log
 from mindspore_serving.core.tasks import TASKS, TaskSpec, split_architecture, task_of
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.labels import read_labels
 from mindspore_serving.llm.models import has_encoder
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.runtimes import ENCODER_RUNTIMES
 from mindspore_serving.llm.step import EncoderRunner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ def _open_text_model(
 
     directory, runtime = Path(spec.path), spec.runtime
     if runner is not None:
-        return EncoderTextModel(spec.task, runner, Checkpoint.open(directory))
+        return EncoderTextModel(spec.task, runner, open_arranged(directory))
     if runtime not in ("", *RUNTIMES):
         raise StartError(f"runtime is {runtime!r}, expected one of {', '.join(RUNTIMES)}")
     if has_encoder(config) and runtime != TRANSFORMERS:

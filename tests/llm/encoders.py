@@ -54,6 +54,7 @@ GEMMA = {
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertModel", SIZES),
     "bert-tanh": ("BertModel", {**SIZES, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
+    "bert-silu": ("BertModel", {**SIZES, "hidden_act": "silu"}),
     "bert-masked": ("BertForMaskedLM", SIZES),
     "roberta": ("RobertaModel", {**SIZES, **ROBERTA}),
     "roberta-masked": ("RobertaForMaskedLM", {**SIZES, **ROBERTA}),

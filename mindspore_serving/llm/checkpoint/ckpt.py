@@ -1,48 +1,57 @@
 """MindSpore's `.ckpt` format: tensors of a mapped file by name.
 
-The file is a protobuf message: Checkpoint { repeated Value value = 1 }, Value { tag = 1,
-tensor = 2 }, tensor { dims = 1, tensor_type = 2, tensor_content = 3 }.  These few fields are read
-here, because the protobuf library copies all contents and ends at 2 GiB.  Knows neither MindSpore
-nor what the tensors mean.
+The file is a protobuf message, which is read here because the protobuf library copies all contents
+and ends at 2 GiB.  Knows neither MindSpore nor what the tensors mean.
 """
 
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import prod
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
-
-Span: TypeAlias = tuple[int, int]  # begin and end in the file
+from mindspore_serving.mindir.wire import Damaged, Field, fields_of, read
 
 # tensor_type -> the name of the type here.
 _WIDE = [(word, bits) for word in ("Float", "Int", "UInt") for bits in (64, 32, 16)]
 TYPES = {f"{word}{bits}": f"{word[0]}{bits}" for word, bits in _WIDE}
 TYPES |= {"Int8": "I8", "UInt8": "U8", "BFloat16": "BF16", "Bool": "BOOL"}
 TEXT = "str"  # the tensor_type of what is no tensor: a note of who saved the file
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 ENCRYPTED = b"\xd8\x5e\x3a\x7f"  # how an encrypted file begins
 CRC_MARK, CRC_BYTES = b"crc_num", 10  # the mark and a big-endian number end a file saved with a CRC
 MAX_ENTRIES = 2**20
 MAX_DIMS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+@dataclass(slots=True)
+class _Tensor:
+    dims: list[int] = field(default_factory=list)
+    kind: str = ""
+    content: memoryview = memoryview(b"")
+
+    FIELDS: ClassVar = {
+        1: Field("dims", "int", is_repeated=True),
+        2: Field("kind", "text"),
+        3: Field("content", "bytes"),
+    }
+
+
+@dataclass(slots=True)
+class _Value:
     """One entry of the file; a large tensor is several in a row, each with all of its `dims`."""
 
-    name: str
-    kind: str
-    dims: tuple[int, ...]
-    content: Span
+    name: str = ""
+    tensor: _Tensor | None = None
+
+    FIELDS: ClassVar = {1: Field("name", "text"), 2: Field("tensor", _Tensor)}
 
 
 def read_ckpt(path: Path) -> dict[str, StoredTensor]:
@@ -51,147 +60,74 @@ def read_ckpt(path: Path) -> dict[str, StoredTensor]:
     Views of the mapped file, which need not be aligned.  A checksum in the file is verified.
     Raises StartError naming the file, and the tensor that is wrong.
     """
-    reader = _Reader(path)
     tensors: dict[str, StoredTensor] = {}
-    for name, run in groupby(reader.entries(), attrgetter("name")):
-        entries = list(run)
-        if name in tensors:
-            raise StartError(f"{path}: tensor {name!r} is there twice")
-        if entries[0].kind != TEXT:
-            tensors[name] = reader.tensor(entries)
+    content = _content(path)
+    try:
+        for name, run in groupby(_values(content), attrgetter("name")):
+            values = list(run)
+            if name in tensors:
+                raise StartError(f"tensor {name!r} is there twice")
+            parts = [value.tensor for value in values if value.tensor is not None]
+            if len(parts) < len(values):
+                raise StartError(f"{name!r} is no tensor (a map parameter?)")
+            if parts[0].kind != TEXT:
+                tensors[name] = _joined(name, parts)
+    except Damaged as error:
+        raise StartError(
+            f"{path} is cut off, damaged, or no MindSpore checkpoint: {error.why}"
+        ) from None
+    except StartError as error:
+        raise StartError(f"{path}: {error}") from None
     return tensors
 
 
-class _Reader:
-    """Walks the fields of one mapped file; every length is checked before it is used."""
+def _content(path: Path) -> memoryview:
+    """The message in the file: all before the checksum, if there is one, which must be right."""
+    if path.stat().st_size == 0:
+        raise StartError(f"{path} is empty")
+    mapped: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
+    view = memoryview(mapped.view(np.ndarray))  # type: ignore[arg-type]
+    if view[:4] == ENCRYPTED:
+        raise StartError(f"{path} is encrypted; save it again without enc_key")
+    end = len(view) - len(CRC_MARK) - CRC_BYTES
+    tail = bytes(view[max(end, 0) :])
+    if end < 0 or not tail.startswith(CRC_MARK):
+        return view
+    if zlib.crc32(view[:end]) != int.from_bytes(tail[len(CRC_MARK) :], "big"):
+        raise StartError(f"{path} does not have the checksum in it: it is damaged")
+    return view[:end]
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        if path.stat().st_size == 0:
-            raise StartError(f"{path} is empty")
-        mapped: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
-        self._bytes = mapped.view(np.ndarray)
-        if self._bytes[:4].tobytes() == ENCRYPTED:
-            raise StartError(f"{path} is encrypted; save it again without enc_key")
-        self._end = self._checked_end()
 
-    def entries(self) -> Iterator[Entry]:
-        for count, (number, value) in enumerate(self._fields((0, self._end))):
-            if count >= MAX_ENTRIES:
-                raise StartError(f"{self._path} has more than {MAX_ENTRIES} tensors")
-            if number != 1:
-                raise self._broken(f"field {number} at its top")
-            yield self._entry(self._span(value))
+def _values(content: memoryview) -> Iterator[_Value]:
+    for count, (number, _, view) in enumerate(fields_of(content)):
+        if count >= MAX_ENTRIES:
+            raise StartError(f"it has more than {MAX_ENTRIES} tensors")
+        if number != 1 or isinstance(view, int):
+            raise Damaged(f"field {number} at its top")
+        value = read(_Value, view)
+        if not value.name:
+            raise Damaged("a tensor without a name")
+        yield value
 
-    def tensor(self, entries: list[Entry]) -> StoredTensor:
-        """The tensor that is stored in `entries`, one after another."""
-        first = entries[0]
-        where = f"{self._path}: tensor {first.name!r}"
-        dtype = TYPES.get(first.kind)
-        if dtype is None:
-            raise StartError(f"{where} has type {first.kind!r}, expected one of {', '.join(TYPES)}")
-        if any((entry.kind, entry.dims) != (first.kind, first.dims) for entry in entries):
-            raise StartError(f"{where} is there twice, with another type or shape")
-        size = sum(end - begin for begin, end in (entry.content for entry in entries))
-        item = BITS[dtype].itemsize
-        shape = () if first.dims == (0,) and size == item else first.dims
-        if prod(shape) * item != size or prod(max(dim, 1) for dim in shape) >= 2**60:
-            raise StartError(f"{where} has {size} bytes, expected {list(shape)} of {dtype}")
-        parts = [self._bytes[begin:end] for begin, end in (entry.content for entry in entries)]
-        bits = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return StoredTensor(dtype, shape, bits.view(BITS[dtype]).reshape(shape))
 
-    def _entry(self, span: Span) -> Entry:
-        name, tensor = "", None
-        for number, value in self._fields(span):
-            if number == 1:
-                name = self._text(value)
-            elif number == 2:
-                tensor = self._span(value)
-        if not name:
-            raise self._broken("a tensor without a name")
-        if tensor is None:
-            raise StartError(f"{self._path}: {name!r} is no tensor (a map parameter?)")
-        return self._tensor(name, tensor)
-
-    def _tensor(self, name: str, span: Span) -> Entry:
-        dims: list[int] = []
-        kind, content = "", (0, 0)
-        for number, value in self._fields(span):
-            if number == 1:
-                dims += [value] if isinstance(value, int) else self._packed(value)
-            elif number == 2:
-                kind = self._text(value)
-            elif number == 3:
-                content = self._span(value)
-        if len(dims) > MAX_DIMS:
-            raise StartError(f"{self._path}: tensor {name!r} has {len(dims)} dimensions")
-        return Entry(name, kind, tuple(dims), content)
-
-    def _fields(self, span: Span) -> Iterator[tuple[int, int | Span]]:
-        """(number, value) of the fields of a message; a value with a length is a span."""
-        at, end = span
-        while at < end:
-            key, at = self._varint(at, end)
-            number, wire = key >> 3, key & 7
-            value: int | Span
-            if wire == VARINT:
-                value, at = self._varint(at, end)
-            elif wire in (BYTES, FIXED64, FIXED32):
-                size = {FIXED64: 8, FIXED32: 4}.get(wire, 0)
-                if wire == BYTES:
-                    size, at = self._varint(at, end)
-                if size > end - at:
-                    raise self._broken(f"{size} bytes at {at}, where {end - at} are left")
-                value, at = (at, at + size), at + size
-            else:
-                raise self._broken(f"wire type {wire} at {at}")
-            yield number, value
-
-    def _varint(self, at: int, end: int) -> tuple[int, int]:
-        """The number at `at`, and where it ends."""
-        result = shift = 0
-        for index in range(at, min(end, at + 10)):
-            byte = int(self._bytes[index])
-            result |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return result, index + 1
-        raise self._broken(f"a number without an end at {at}")
-
-    def _packed(self, span: Span) -> list[int]:
-        at, end = span
-        numbers: list[int] = []
-        while at < end and len(numbers) <= MAX_DIMS:
-            number, at = self._varint(at, end)
-            numbers.append(number)
-        return numbers
-
-    def _span(self, value: int | Span) -> Span:
-        if isinstance(value, int):
-            raise self._broken("a number in place of bytes")
-        return value
-
-    def _text(self, value: int | Span) -> str:
-        begin, end = self._span(value)
-        try:
-            return self._bytes[begin:end].tobytes().decode()
-        except UnicodeDecodeError:
-            raise self._broken(f"a name that is not UTF-8 at {begin}") from None
-
-    def _checked_end(self) -> int:
-        """Where the message ends: before the checksum, if there is one, which must be right."""
-        end = len(self._bytes) - len(CRC_MARK) - CRC_BYTES
-        tail = self._bytes[max(end, 0) :].tobytes()
-        if end < 0 or not tail.startswith(CRC_MARK):
-            return len(self._bytes)
-        content: Any = self._bytes[:end]
-        if zlib.crc32(content) != int.from_bytes(tail[len(CRC_MARK) :], "big"):
-            raise StartError(f"{self._path} does not have the checksum in it: it is damaged")
-        return end
-
-    def _broken(self, found: str) -> StartError:
-        return StartError(f"{self._path} has {found}: cut off, damaged, or no MindSpore checkpoint")
+def _joined(name: str, parts: list[_Tensor]) -> StoredTensor:
+    """The tensor that is stored in `parts`, one after another."""
+    first, where = parts[0], f"tensor {name!r}"
+    dtype = TYPES.get(first.kind)
+    if dtype is None:
+        raise StartError(f"{where} has type {first.kind!r}, expected one of {', '.join(TYPES)}")
+    if len(first.dims) > MAX_DIMS:
+        raise StartError(f"{where} has {len(first.dims)} dimensions")
+    if any((part.kind, part.dims) != (first.kind, first.dims) for part in parts):
+        raise StartError(f"{where} is there twice, with another type or shape")
+    size, item = sum(len(part.content) for part in parts), BITS[dtype].itemsize
+    shape = () if first.dims == [0] and size == item else tuple(first.dims)
+    is_sane = min(shape, default=0) >= 0 and prod(max(dim, 1) for dim in shape) < 2**60
+    if not is_sane or prod(shape) * item != size:
+        raise StartError(f"{where} has {size} bytes, expected {list(shape)} of {dtype}")
+    arrays = [np.frombuffer(part.content, np.uint8) for part in parts]
+    bits: Any = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return StoredTensor(dtype, shape, bits.view(BITS[dtype]).reshape(shape))
 
 
 MINDFORMERS_EMBEDDING = "model.tok_embeddings.embedding_weight"  # no other library has this name

@@ -11,7 +11,7 @@ from mindspore_serving.llm.grammar.state import Constrained, GrammarState
 from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.sampling.sampler import Sampled, prompt_logprobs, sample
 from mindspore_serving.llm.step import Logits, Row
-from mindspore_serving.llm.tokenization.stopping import Detokenizer, Emitted, StopChecker
+from mindspore_serving.llm.tokenization.stopping import Emitted
 
 
 class Branch:
@@ -31,8 +31,16 @@ class Branch:
         grammar, ignores_eos = request.grammar, request.params.ignore_eos
         self.grammar = None if grammar is None else grammar.begin(has_ends=not ignores_eos)
         self.output_ids: list[int] = []
-        self._checker = _checker(request)
-        self._row = self._sample_row(self.output_ids)
+        self._checker = request.begin_text()
+        self._row = SampleRow(
+            params=request.params,
+            prompt_ids=request.prompt_ids,
+            output_ids=self.output_ids,
+            end_ids=request.end_ids,
+            position=0,
+            seed=request.seed_of(index),
+            bad_words_ids=request.bad_words_ids,
+        )
 
     def row(self) -> SampleRow:
         """The row to sample the next token from."""
@@ -101,26 +109,6 @@ class Branch:
             text = emitted.text + self._checker.finish()
             return Emitted(text, FinishReason.ERROR, grammar.error)
         return emitted
-
-    def _sample_row(self, output_ids: list[int]) -> SampleRow:
-        request = self.request
-        return SampleRow(
-            params=request.params,
-            prompt_ids=request.prompt_ids,
-            output_ids=output_ids,
-            end_ids=request.end_ids,
-            position=len(output_ids),
-            seed=request.seed_of(self.index),
-            bad_words_ids=request.bad_words_ids,
-        )
-
-
-def _checker(request: Request) -> StopChecker:
-    decoding = None
-    if request.tokenizer is not None:
-        skips = request.params.skip_special_tokens
-        decoding = Detokenizer(request.tokenizer, skips, continues=request.continues)
-    return StopChecker(request.params, request.eos_ids, decoding, request.max_tokens)
 
 
 PROMPT = -1  # the `Generated.index` of a piece of the prompt itself

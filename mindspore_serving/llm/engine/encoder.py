@@ -4,7 +4,6 @@ Every step computes whole prompts: the oldest, and those nearest to it in length
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,12 +12,12 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.readout import Classifier, Readout, Text, open_readout, read_out
 from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.models import classifies
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors
 
@@ -46,7 +45,7 @@ class Encoder:
         """Load config.json, *.safetensors and sentence-transformers' files.  Raises StartError."""
         runner = open_encoder(directory, runtime, config)
         try:
-            checkpoint = Checkpoint.open(directory)
+            checkpoint = open_arranged(directory)
             is_classifier = classifies(checkpoint.config)
             readout = open_readout(checkpoint, runner.hidden_size, classifies=is_classifier)
             return cls(runner, readout, config)
@@ -166,13 +165,11 @@ class EncoderEngine:
 
     def stats(self) -> EngineStats:
         """There is no cache, and nothing is generated."""
-        absent = dict.fromkeys((field.name for field in fields(EngineStats)), 0)
-        present = {
-            "num_waiting": len(self._waiting),
-            "num_steps": self._num_steps,
-            "num_prompt_tokens": self._num_prompt_tokens,
-        }
-        return EngineStats(**{**absent, **present})
+        return EngineStats(
+            num_waiting=len(self._waiting),
+            num_steps=self._num_steps,
+            num_prompt_tokens=self._num_prompt_tokens,
+        )
 
     def close(self) -> None:
         """Close the encoder; nothing may be called afterwards."""

@@ -18,13 +18,12 @@ from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.pictures import PromptPictures
 from mindspore_serving.llm.engine.reporting import describe, stats_of
-from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
+from mindspore_serving.llm.engine.request import ModelLimits, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
 from mindspore_serving.llm.engine.speculation import Speculation
 from mindspore_serving.llm.engine.stats import EngineStats
-from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.grammar.state import MaskThread
 from mindspore_serving.llm.sampling.sampler import Sampled
 from mindspore_serving.llm.step import Runner, RunnerLost
@@ -104,42 +103,31 @@ class Engine:
         prompt_ids: Iterable[int],
         params: SamplingParams,
         *,
-        priority: int = 0,
-        cache_salt: str = "",
-        adapter: int = 0,
-        grammar: CompiledGrammar | None = None,
-        continues: bool = False,
-        bad_words_ids: list[list[int]] | None = None,
         pictures: PromptPictures | None = None,
+        **options: Any,
     ) -> None:
         """Queue a request.  One that is queued ends with `params.n` finish reasons.
 
         With `params.prompt_logprobs` the prompt comes back as well, in pieces with index PROMPT.
-        Lower `priority` runs first, equals in order of arrival.  Only requests with the same
-        `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP when
-        that is complete.  With `continues` the text may begin with a space.  `bad_words_ids` are
-        `params.bad_words` as tokens, if that was done before; `pictures` those of the prompt.
+        `pictures` are those of the prompt, `options` those of `make_request`.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
         """
-        request = make_request(
-            request_id, prompt_ids, params, self._limits, grammar=grammar, words=bad_words_ids
-        )
-        request.continues = continues
-        check_place(priority, cache_salt, adapter, self._limits)
+        request = make_request(request_id, prompt_ids, params, self._limits, **options)
         if request_id in self._table:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         self._scheduler.check_room(len(request.prompt_ids))
         sequence = Sequence(
             tokens=request.prompt_ids[:], max_len=len(request.prompt_ids) + request.max_tokens,
-            order=(priority, self._num_arrivals, 0), salt=cache_salt, adapter=adapter,
-            wanted_from=-1 if params.prompt_logprobs is None else 0, pictures=pictures,
+            order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,
+            adapter=request.adapter, pictures=pictures,
+            wanted_from=-1 if params.prompt_logprobs is None else 0,
         )  # fmt: skip
         self._num_arrivals += 1
         self._num_prompt_tokens += len(request.prompt_ids)
         self._table.add(request, sequence)
         self._scheduler.add(sequence)
-        if self._disk is not None and not adapter:
+        if self._disk is not None and not request.adapter:
             sequence.choose_table(self.runner.rope_switch)
             self._disk.look_up(sequence.hash_known(self.block_size))
 
@@ -240,27 +228,29 @@ class Engine:
         sampled: list[Sampled],
         forks: dict[Branch, list[Branch]],
     ) -> Outputs:
-        """Give the tokens to the branches and the scheduler; the outputs."""
+        """Give the tokens to the branches and the scheduler; the outputs.  Of `sampled` each row of
+        the step has as many as `counts` says: its own, or its first and those of its siblings."""
         tokens: list[list[int]] = []
         written: list[tuple[Branch, Generated]] = []
-        place = 0
+        begin = 0
         step = zip(scheduled.step.rows, scheduled.sequences, counts, strict=True)
         for row, sequence, count in step:
             if not count:
                 tokens.append([])
                 continue
+            first, *others = sampled[begin : begin + count]
+            begin += count
             branch = self._table.branches[sequence]
             guesses = row.tokens[len(sequence.tokens) - row.start :]
             if guesses:
-                generated = branch.write_guessed(sampled[place:], guesses)
+                generated = branch.write_guessed([first, *others], guesses)
                 self._speculation.count(branch, len(guesses), len(generated.token_ids) - 1)
             else:
-                generated = branch.write(sampled[place])
+                generated = branch.write(first)
             tokens.append(list(generated.token_ids))
             written.append((branch, generated))
-            for other, sibling in enumerate(forks.get(branch, ()), place + 1):
-                written.append((sibling, sibling.write(sampled[other])))
-            place += count
+            for sibling, token in zip(forks.get(branch, ()), others, strict=False):
+                written.append((sibling, sibling.write(token)))
         self._scheduler.finish_step(scheduled, tokens)
         self._fork(forks)
         return [self._output(branch, generated) for branch, generated in written]

@@ -14,36 +14,44 @@ import numpy as np
 from mindspore_serving.core.tasks import split_architecture
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models.bert import BERT, DISTILBERT, FAMILIES, WORDS, from_config
+from mindspore_serving.llm.models import encoder_form
 from mindspore_serving.llm.models.layer import GELU
-from mindspore_serving.llm.models.modernbert import WORDS as MODERN_WORDS
+from mindspore_serving.llm.models.spec import from_config
 from mindspore_serving.llm.step import Vectors
 
 Layer = Callable[[Vectors], Vectors]
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 _CLS = "cls.predictions"
-# family -> (dense layer, norm, matrix, where the bias may be) of the masked-language head
-MASKED = {
-    "Bert": (
-        f"{_CLS}.transform.dense",
-        f"{_CLS}.transform.LayerNorm",
-        f"{_CLS}.decoder.weight",
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Of a family: a dense layer with its activation and a matrix, of a text's label; a dense
+    layer, a norm and a matrix, of which the latter may have one of several biases, of masks."""
+
+    dense: str = "classifier.dense"
+    activation: Layer = np.tanh
+    labels: str = "classifier.out_proj"
+    masked_dense: str = "lm_head.dense"
+    masked_norm: str = "lm_head.layer_norm"
+    masked: str = "lm_head.decoder.weight"
+    biases: tuple[str, ...] = ("lm_head.bias", "lm_head.decoder.bias")
+
+
+_FAMILIES = {
+    "Bert": _Names(
+        "pooler.dense", np.tanh, "classifier", f"{_CLS}.transform.dense",
+        f"{_CLS}.transform.LayerNorm", f"{_CLS}.decoder.weight",
         (f"{_CLS}.bias", f"{_CLS}.decoder.bias"),
     ),
-    "DistilBert": (
-        "vocab_transform",
-        "vocab_layer_norm",
-        "vocab_projector.weight",
-        ("vocab_projector.bias",),
+    "DistilBert": _Names(
+        "pre_classifier", lambda x: np.maximum(x, 0), "classifier", "vocab_transform",
+        "vocab_layer_norm", "vocab_projector.weight", ("vocab_projector.bias",),
     ),
-    "Roberta": (
-        "lm_head.dense",
-        "lm_head.layer_norm",
-        "lm_head.decoder.weight",
-        ("lm_head.bias", "lm_head.decoder.bias"),
-    ),
-}
+}  # fmt: skip
+_ROBERTA = _Names()  # and all others but ModernBERT
+_MODERN = "ModernBert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,78 +61,48 @@ class Head:
     apply: Layer
     num_outputs: int
 
+    def behind(self, *layers: Layer) -> "Head":
+        """It, behind `layers`."""
+        return Head(_chain(*layers, self.apply), self.num_outputs)
+
 
 def sequence_head(checkpoint: Checkpoint) -> Head:
     """Of the pooled states of texts.  Raises StartError for a wrong tensor."""
-    read = _Reader(checkpoint)
-    if _is_modern(checkpoint):
-        last = read.linear("classifier")
-        return Head(_chain(*_modern_layers(checkpoint), last.apply), last.num_outputs)
-    names = _family(checkpoint)
-    if names is BERT:
-        prefix = "bert." if checkpoint.has("bert.pooler.dense.weight") else ""
-        first, last = read.linear(f"{prefix}pooler.dense"), read.linear("classifier")
-        return Head(_chain(first.apply, np.tanh, last.apply), last.num_outputs)
-    if names is DISTILBERT:
-        first, last = read.linear("pre_classifier"), read.linear("classifier")
-        return Head(_chain(first.apply, _relu, last.apply), last.num_outputs)
-    first, last = read.linear("classifier.dense"), read.linear("classifier.out_proj")
-    return Head(_chain(first.apply, np.tanh, last.apply), last.num_outputs)
+    family = _family(checkpoint)
+    if family == _MODERN:
+        return token_head(checkpoint)
+    names = _FAMILIES.get(family, _ROBERTA)
+    first, last = (_biased(checkpoint, name) for name in (names.dense, names.labels))
+    return last.behind(first.apply, names.activation)
 
 
 def token_head(checkpoint: Checkpoint) -> Head:
     """Of every state [tokens, hidden size]."""
-    last = _Reader(checkpoint).linear("classifier")
-    if not _is_modern(checkpoint):
-        return last
-    return Head(_chain(*_modern_layers(checkpoint), last.apply), last.num_outputs)
-
-
-def open_linear(checkpoint: Checkpoint, name: str) -> Head:
-    """A single matrix, with its bias if there is one.  Raises StartError."""
-    return _Reader(checkpoint).matrix(f"{name}.weight", _bias_of(checkpoint, name))
-
-
-def _bias_of(checkpoint: Checkpoint, name: str) -> str | None:
-    return f"{name}.bias" if checkpoint.has(f"{name}.bias") else None
-
-
-def _is_modern(checkpoint: Checkpoint) -> bool:
-    return str(checkpoint.config["architectures"][0]).startswith("ModernBert")
-
-
-def _modern_layers(checkpoint: Checkpoint) -> tuple[Layer, ...]:
-    """What ModernBERT has before the last matrix of every head."""
-    config, dense = checkpoint.config, open_linear(checkpoint, "head.dense")
-    activation = gelu(str(config.get("classifier_activation") or "gelu"))
-    norm = _Reader(checkpoint).norm("head.norm", float(config.get("norm_eps") or 1e-5))
-    return dense.apply, activation, norm
-
-
-def _modern_masked_head(checkpoint: Checkpoint) -> Head:
-    matrix = "decoder.weight"
-    if not checkpoint.has(matrix):
-        matrix = f"model.{MODERN_WORDS}"
-    last = _Reader(checkpoint).matrix(matrix, _bias_of(checkpoint, "decoder"))
-    return Head(_chain(*_modern_layers(checkpoint), last.apply), last.num_outputs)
+    last = _biased(checkpoint, "classifier")
+    return last.behind(*_modern_layers(checkpoint)) if _family(checkpoint) == _MODERN else last
 
 
 def masked_head(checkpoint: Checkpoint) -> Head:
     """Of the states of masks [masks, hidden size]; an output is a token of the vocabulary."""
-    if _is_modern(checkpoint):
-        return _modern_masked_head(checkpoint)
-    spec = from_config(checkpoint.config)
-    names, read = _family(checkpoint), _Reader(checkpoint)
-    kind = "Bert" if names is BERT else "DistilBert" if names is DISTILBERT else "Roberta"
-    dense, norm, matrix, biases = MASKED[kind]
-    if not checkpoint.has(matrix):  # it is the table of words, as in most checkpoints
-        matrix = next(p + WORDS for p in spec.names.prefixes if checkpoint.has(p + WORDS))
-    bias = next((name for name in biases if checkpoint.has(name)), biases[0])
-    eps = 1e-12 if names is DISTILBERT else spec.norm_eps
-    activation = spec.activation if names in (BERT, DISTILBERT) else "gelu"
-    first, last = read.linear(dense), read.matrix(matrix, bias)
-    steps = (first.apply, gelu(activation), read.norm(norm, eps), last.apply)
-    return Head(_chain(*steps), last.num_outputs)
+    family, form = _family(checkpoint), encoder_form(checkpoint.config)
+    words = f"{form.names.embedding}.weight"  # the matrix in most checkpoints
+    if family == _MODERN:
+        matrix = "decoder.weight" if checkpoint.has("decoder.weight") else words
+        last = _matrix(checkpoint, matrix, _bias_of(checkpoint, "decoder"))
+        return last.behind(*_modern_layers(checkpoint))
+    names, spec = _FAMILIES.get(family, _ROBERTA), from_config(checkpoint.config, form=form)
+    matrix = names.masked if checkpoint.has(names.masked) else words
+    bias = next((name for name in names.biases if checkpoint.has(name)), names.biases[0])
+    eps = 1e-12 if family == "DistilBert" else spec.norm_eps
+    activation = spec.activation if family in _FAMILIES else "gelu"
+    norm = _norm(checkpoint, names.masked_norm, eps)
+    first = _biased(checkpoint, names.masked_dense)
+    return _matrix(checkpoint, matrix, bias).behind(first.apply, gelu(activation), norm)
+
+
+def open_linear(checkpoint: Checkpoint, name: str) -> Head:
+    """A single matrix, with its bias if there is one.  Raises StartError."""
+    return _matrix(checkpoint, f"{name}.weight", _bias_of(checkpoint, name))
 
 
 def gelu(name: str) -> Layer:
@@ -137,12 +115,16 @@ def gelu(name: str) -> Layer:
     return lambda x: (0.5 * x * (1 + _erf(x / math.sqrt(2)))).astype(np.float32)
 
 
-def _relu(x: Vectors) -> Vectors:
-    return np.maximum(x, 0)
+def _family(checkpoint: Checkpoint) -> str:
+    return split_architecture(checkpoint.config["architectures"][0])[0]
 
 
-def _family(checkpoint: Checkpoint) -> Any:
-    return FAMILIES[split_architecture(checkpoint.config["architectures"][0])[0]]
+def _modern_layers(checkpoint: Checkpoint) -> tuple[Layer, ...]:
+    """What ModernBERT has before the last matrix of every head."""
+    config, dense = checkpoint.config, open_linear(checkpoint, "head.dense")
+    activation = gelu(str(config.get("classifier_activation") or "gelu"))
+    norm = _norm(checkpoint, "head.norm", float(config.get("norm_eps") or 1e-5))
+    return dense.apply, activation, norm
 
 
 def _chain(*layers: Layer) -> Layer:
@@ -154,42 +136,38 @@ def _chain(*layers: Layer) -> Layer:
     return apply
 
 
-class _Reader:
-    """Layers out of a checkpoint."""
+def _bias_of(checkpoint: Checkpoint, name: str) -> str | None:
+    return f"{name}.bias" if checkpoint.has(f"{name}.bias") else None
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
 
-    def linear(self, name: str) -> Head:
-        return self.matrix(f"{name}.weight", f"{name}.bias")
+def _biased(checkpoint: Checkpoint, name: str) -> Head:
+    return _matrix(checkpoint, f"{name}.weight", f"{name}.bias")
 
-    def matrix(self, weight_name: str, bias_name: str | None) -> Head:
-        """Without a bias if `bias_name` is None."""
-        weight = self._checkpoint.f32(weight_name)
-        bias = np.zeros(weight.shape[:1], np.float32)
-        if bias_name is not None:
-            bias = self._checkpoint.f32(bias_name)
-        if weight.ndim != 2 or bias.shape != weight.shape[:1]:
-            raise StartError(
-                f"tensor {weight_name!r} is {list(weight.shape)} and {bias_name!r} "
-                f"{list(bias.shape)}, expected [outputs, inputs] and [outputs]"
-            )
-        return Head(lambda x: x @ weight.T + bias, len(weight))
 
-    def norm(self, name: str, eps: float) -> Layer:
-        """Checkpoints from TensorFlow call the two tensors gamma and beta.  ModernBERT has no
-        bias."""
-        has, read = self._checkpoint.has, self._checkpoint.f32
-        is_old = has(f"{name}.gamma")
-        gain, shift = ("gamma", "beta") if is_old else ("weight", "bias")
-        weight = read(f"{name}.{gain}")
-        is_biased = has(f"{name}.{shift}") or not _is_modern(self._checkpoint)
-        bias = read(f"{name}.{shift}") if is_biased else np.zeros_like(weight)
+def _matrix(checkpoint: Checkpoint, weight_name: str, bias_name: str | None) -> Head:
+    """Without a bias if `bias_name` is None."""
+    weight = checkpoint.f32(weight_name)
+    bias = np.zeros(weight.shape[:1], np.float32)
+    if bias_name is not None:
+        bias = checkpoint.f32(bias_name)
+    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
+        raise StartError(
+            f"tensor {weight_name!r} is {list(weight.shape)} and {bias_name!r} "
+            f"{list(bias.shape)}, expected [outputs, inputs] and [outputs]"
+        )
+    return Head(lambda x: x @ weight.T + bias, len(weight))
 
-        def apply(x: Vectors) -> Vectors:
-            centred = x - x.mean(-1, keepdims=True)
-            variance: Any = (centred**2).mean(-1, keepdims=True)
-            found: Vectors = centred / np.sqrt(variance + np.float32(eps)) * weight + bias
-            return found
 
-        return apply
+def _norm(checkpoint: Checkpoint, name: str, eps: float) -> Layer:
+    """A layer norm; that of ModernBERT may have no bias."""
+    weight, shift = checkpoint.f32(f"{name}.weight"), f"{name}.bias"
+    is_biased = checkpoint.has(shift) or _family(checkpoint) != _MODERN
+    bias = checkpoint.f32(shift) if is_biased else np.zeros_like(weight)
+
+    def apply(x: Vectors) -> Vectors:
+        centred = x - x.mean(-1, keepdims=True)
+        variance: Any = (centred**2).mean(-1, keepdims=True)
+        found: Vectors = centred / np.sqrt(variance + np.float32(eps)) * weight + bias
+        return found
+
+    return apply

@@ -9,6 +9,7 @@ from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.sampling.edits import check_ids
+from mindspore_serving.llm.tokenization.stopping import Detokenizer, StopChecker
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _GOLDEN = 0x9E3779B97F4A7C15  # of splitmix64
@@ -38,8 +39,11 @@ class Request:
     eos_ids: tuple[int, ...]
     bad_words_ids: list[list[int]]
     tokenizer: Tokenizer | None
+    priority: int = 0
+    cache_salt: str = ""
+    adapter: int = 0
     grammar: CompiledGrammar | None = None  # of each answer
-    continues: bool = False  # the answer's text goes on behind the prompt's: keep a first space
+    continues: bool = False
     open: set[int] = field(init=False)  # the answers that are not finished, by index
     num_to_fork: int = field(init=False)  # pending answers, which begin when the prompt is computed
     num_scored: int = 0  # tokens of the prompt whose log-probabilities were given
@@ -60,6 +64,14 @@ class Request:
         own = () if self.params.ignore_eos else self.eos_ids
         return (*own, *self.params.stop_token_ids)
 
+    def begin_text(self) -> StopChecker:
+        """What makes an answer's text of its tokens, and ends it."""
+        decoding = None
+        if self.tokenizer is not None:
+            skips = self.params.skip_special_tokens
+            decoding = Detokenizer(self.tokenizer, skips, continues=self.continues)
+        return StopChecker(self.params, self.eos_ids, decoding, self.max_tokens)
+
     def seed_of(self, index: int) -> int:
         """An answer's seed: the request's own for the first, far apart for the others."""
         if index == 0:
@@ -76,10 +88,20 @@ def make_request(
     params: SamplingParams,
     limits: ModelLimits,
     *,
+    priority: int = 0,
+    cache_salt: str = "",
+    adapter: int = 0,
     grammar: CompiledGrammar | None = None,
-    words: list[list[int]] | None = None,
+    continues: bool = False,
+    bad_words_ids: list[list[int]] | None = None,
 ) -> Request:
-    """A request within `limits`.  A missing seed is drawn; `words` are its bad words as tokens.
+    """A request within `limits`.  A missing seed is drawn.
+
+    Lower `priority` runs first, equals in order of arrival.  Only requests with the same
+    `cache_salt` share cached prompts.  `adapter` is a LoRA adapter's number, 0 for none.  Each
+    answer follows `grammar`, and ends with STOP when that is complete.  With `continues` the text
+    goes on behind the prompt's, and may begin with a space.  `bad_words_ids` are
+    `params.bad_words` as tokens, if that was done before.
 
     Raises InvalidInputs naming what is wrong and what is accepted.
     """
@@ -89,8 +111,11 @@ def make_request(
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
     prompt = check_generation_prompt(prompt_ids, limits)
     check_ids(params, limits.vocab_size)
+    _check_place(priority, cache_salt, adapter, limits)
     if grammar is not None:
         _check_grammar(grammar, limits)
+    if bad_words_ids is None:
+        bad_words_ids = _bad_words_ids(params, limits.tokenizer)
     room = limits.max_model_len - len(prompt)
     return Request(
         request_id=request_id,
@@ -99,9 +124,13 @@ def make_request(
         max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
         seed=secrets.randbits(64) if params.seed is None else params.seed,
         eos_ids=limits.eos_ids,
-        bad_words_ids=_bad_words_ids(params, limits.tokenizer) if words is None else words,
+        bad_words_ids=bad_words_ids,
         tokenizer=limits.tokenizer,
+        priority=priority,
+        cache_salt=cache_salt,
+        adapter=adapter,
         grammar=grammar,
+        continues=continues,
     )
 
 
@@ -113,18 +142,7 @@ def to_token_ids(prompt: Iterable[int]) -> list[int]:
         raise InvalidInputs(f"the prompt is not a list of token ids: {error}") from None
 
 
-def _check_grammar(grammar: CompiledGrammar, limits: ModelLimits) -> None:
-    if not isinstance(grammar, CompiledGrammar):
-        raise InvalidInputs(f"grammar is {type(grammar).__name__}, expected a CompiledGrammar")
-    if grammar.vocab_size != limits.vocab_size:
-        raise InvalidInputs(
-            f"the grammar was compiled for a vocabulary of {grammar.vocab_size} tokens, expected "
-            f"{limits.vocab_size}"
-        )
-
-
-def check_place(priority: int, cache_salt: str, adapter: int, limits: ModelLimits) -> None:
-    """Check how a request is scheduled.  Raises InvalidInputs naming what is wrong."""
+def _check_place(priority: int, cache_salt: str, adapter: int, limits: ModelLimits) -> None:
     if not _is_int(priority):
         raise InvalidInputs(f"priority is {priority!r}, expected an int")
     if not isinstance(cache_salt, str):
@@ -133,6 +151,16 @@ def check_place(priority: int, cache_salt: str, adapter: int, limits: ModelLimit
         numbers = ", ".join(map(str, sorted(limits.adapters)))
         accepted = f"0 or one of {numbers}" if numbers else "0: no adapter is loaded"
         raise InvalidInputs(f"adapter is {adapter!r}, expected {accepted}")
+
+
+def _check_grammar(grammar: CompiledGrammar, limits: ModelLimits) -> None:
+    if not isinstance(grammar, CompiledGrammar):
+        raise InvalidInputs(f"grammar is {type(grammar).__name__}, expected a CompiledGrammar")
+    if grammar.vocab_size != limits.vocab_size:
+        raise InvalidInputs(
+            f"the grammar was compiled for a vocabulary of {grammar.vocab_size} tokens, expected "
+            f"{limits.vocab_size}"
+        )
 
 
 def _is_int(value: object) -> bool:

@@ -170,21 +170,22 @@ class Scheduler:
                 plan.add_piece(sequence)
 
     def _admit(self, plan: Plan) -> None:
-        most, place = self._most_running, 0
+        index = 0  # in `waiting`: those before it wait for blocks that are being computed
         coming = ComingBlocks(self._block_size, self.disk.reading if self.disk else ())
         shares = self._config.enable_prefix_caching and self.states is None
         if self.waiting and shares:
             for sequence in self.running:
                 coming.expect(sequence)
-        while place < min(most, len(self.waiting)) and plan.budget > 0 and len(self.running) < most:
-            sequence = self.waiting[place]
+        most = self._most_running
+        while index < min(most, len(self.waiting)) and plan.budget > 0 and len(self.running) < most:
+            sequence = self.waiting[index]
             sequence.choose_table(self._rope_switch)
             if coming.has_next_of(sequence, self.pool):
-                place += 1
+                index += 1
                 continue
             if not self._allocate(sequence):
                 return  # later ones wait as well, else small ones could starve it
-            del self.waiting[place]
+            del self.waiting[index]
             self._run(sequence)
             plan.add_piece(sequence)
             if shares:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from mindspore_serving.core.generation import FinishReason, Generated, TokenLogprob, join
 from mindspore_serving.llm.engine.request import Request
-from mindspore_serving.llm.tokenization.stopping import Detokenizer, StopChecker
 
 Logprobs = tuple[TokenLogprob, ...]
 
@@ -15,11 +14,7 @@ class Answer:
     def __init__(self, request: Request, index: int) -> None:
         self.index = index
         self.is_done = False
-        decoding = None
-        if request.tokenizer is not None:
-            skips = request.params.skip_special_tokens
-            decoding = Detokenizer(request.tokenizer, skips, continues=request.continues)
-        self._checker = StopChecker(request.params, request.eos_ids, decoding, request.max_tokens)
+        self._checker = request.begin_text()
 
     def write(
         self, token_ids: Sequence[int], logprobs: Sequence[Logprobs] | None

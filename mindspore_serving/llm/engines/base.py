@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.llm.engine.stats import EngineStats
-from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 Outputs: TypeAlias = Sequence[tuple[str, Any]]
@@ -61,16 +60,11 @@ class LanguageEngine(Protocol):
         request_id: str,
         prompt_ids: Iterable[int],
         params: SamplingParams,
-        *,
-        priority: int = 0,
-        cache_salt: str = "",
-        adapter: int = 0,
-        grammar: CompiledGrammar | None = None,
-        continues: bool = False,
-        bad_words_ids: list[list[int]] | None = None,
+        **options: Any,
     ) -> None:
-        """Queue a request, which ends with `params.n` finish reasons.  Raises InvalidInputs naming
-        what it cannot do, Overloaded if too many requests wait."""
+        """Queue a request, which ends with `params.n` finish reasons; `options` are those of
+        `make_request`.  Raises InvalidInputs naming what it cannot do, Overloaded if too many
+        requests wait."""
         ...
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:

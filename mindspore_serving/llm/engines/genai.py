@@ -19,12 +19,11 @@ from mindspore_serving.core.generation import (
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import EngineConfig, check_room
-from mindspore_serving.llm.engine.request import ModelLimits, Request, check_place, make_request
+from mindspore_serving.llm.engine.request import ModelLimits, Request, make_request
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engines import check_options
 from mindspore_serving.llm.engines.answers import Answer
 from mindspore_serving.llm.engines.base import Model, Outputs
-from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 
 _BLOCK = 32  # tokens, on CPUs
 _HALF = 2  # bytes of a number in the cache, at most
@@ -87,22 +86,12 @@ class GenaiEngine:
         request_id: str,
         prompt_ids: Iterable[int],
         params: SamplingParams,
-        *,
-        priority: int = 0,
-        cache_salt: str = "",
-        adapter: int = 0,
-        grammar: CompiledGrammar | None = None,
-        continues: bool = False,
-        bad_words_ids: list[list[int]] | None = None,
+        **options: Any,
     ) -> None:
         """See `base.LanguageEngine`."""
         _check(params)
-        request = make_request(
-            request_id, prompt_ids, params, self._limits, grammar=grammar, words=bad_words_ids
-        )
-        request.continues = continues
-        check_place(priority, cache_salt, adapter, self._limits)
-        if priority or cache_salt:
+        request = make_request(request_id, prompt_ids, params, self._limits, **options)
+        if request.priority or request.cache_salt:
             raise InvalidInputs("engine genai has no priorities and no salts of its cache")
         self._check_room(len(request.prompt_ids))
         own = [_to_genai(request, index) for index in range(params.n)]
@@ -156,15 +145,9 @@ class GenaiEngine:
             num_waiting=max(0, len(self._running) - metrics.scheduled_requests),
             num_blocks=self.num_blocks,
             num_free_blocks=round(self.num_blocks * (1 - used)),
-            num_cached_blocks=0,
             num_steps=self._num_steps,
             num_prompt_tokens=self._num_prompt_tokens,
             num_generated_tokens=self._num_generated,
-            num_cache_queries=0,
-            num_cache_hits=0,
-            num_preemptions=0,
-            num_guesses=0,
-            num_right_guesses=0,
         )
 
     def rest(self) -> None:

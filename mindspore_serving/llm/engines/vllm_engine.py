@@ -29,13 +29,12 @@ from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.branch import PROMPT
-from mindspore_serving.llm.engine.request import ModelLimits, Request, check_place, make_request
+from mindspore_serving.llm.engine.request import ModelLimits, Request, make_request
 from mindspore_serving.llm.engine.stats import EngineStats, FirstStep
 from mindspore_serving.llm.engines import vllm_sampling
 from mindspore_serving.llm.engines.answers import Answer
 from mindspore_serving.llm.engines.base import Model, Outputs
 from mindspore_serving.llm.engines.vllm_stats import StepStats
-from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _FAILED = "the model failed; see the log"
@@ -47,9 +46,7 @@ class _Running:
     """A request that vLLM has."""
 
     request: Request
-    priority: int
     adapter: LoRARequest | None
-    cache_salt: str
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     has_begun: bool = False
     num_cached: int = 0
@@ -121,24 +118,14 @@ class VllmEngine:
         request_id: str,
         prompt_ids: Iterable[int],
         params: SamplingParams,
-        *,
-        priority: int = 0,
-        cache_salt: str = "",
-        adapter: int = 0,
-        grammar: CompiledGrammar | None = None,
-        continues: bool = False,
-        bad_words_ids: list[list[int]] | None = None,
+        **options: Any,
     ) -> None:
         """See `base.LanguageEngine`."""
         vllm_sampling.check(params)
-        request = make_request(
-            request_id, prompt_ids, params, self._limits, grammar=grammar, words=bad_words_ids
-        )
-        request.continues = continues
-        check_place(priority, cache_salt, adapter, self._limits)
+        request = make_request(request_id, prompt_ids, params, self._limits, **options)
         self._check_room(len(request.prompt_ids))
-        lora = self._adapters[adapter - 1] if adapter else None
-        running = _Running(request, priority, lora, cache_salt)
+        lora = self._adapters[request.adapter - 1] if request.adapter else None
+        running = _Running(request, lora)
         sampling = [self._to_vllm(request, index) for index in range(params.n)]
         self._running[request_id] = running
         self._stats.num_prompt_tokens += len(request.prompt_ids)
@@ -189,10 +176,10 @@ class VllmEngine:
     async def _generate(self, running: _Running, index: int, params: VllmParams) -> None:
         """One answer, to its end."""
         request, answer = running.request, Answer(running.request, index)
-        prompt = tokens_input(request.prompt_ids, cache_salt=running.cache_salt or None)
+        prompt = tokens_input(request.prompt_ids, cache_salt=request.cache_salt or None)
         name = f"{request.request_id}/{index}"
         outputs = self._llm.generate(
-            prompt, params, name, priority=running.priority, lora_request=running.adapter
+            prompt, params, name, priority=request.priority, lora_request=running.adapter
         )
         try:
             async for output in outputs:

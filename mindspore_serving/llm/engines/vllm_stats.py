@@ -46,7 +46,6 @@ class StepStats:
             num_waiting=self._num_waiting,
             num_blocks=num_blocks,
             num_free_blocks=round(num_blocks * (1 - self._usage)),
-            num_cached_blocks=0,  # vLLM does not report them
             num_steps=self._num_steps,
             num_prompt_tokens=self.num_prompt_tokens,
             num_generated_tokens=self.num_generated,

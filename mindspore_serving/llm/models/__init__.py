@@ -5,30 +5,24 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.core.tasks import HEADS, split_architecture
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models import bert, gemma_encoder, modernbert
-from mindspore_serving.llm.models.bert import EncoderInputs, EncoderSpec
+from mindspore_serving.llm.models.architecture import Architecture
 from mindspore_serving.llm.models.decoder import decoder
 from mindspore_serving.llm.models.families import FAMILIES
+from mindspore_serving.llm.models.families.encoders import ENCODERS as ENCODER_FAMILIES
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
 from mindspore_serving.llm.models.unsupported import explained
 
 Decoder: TypeAlias = Callable[[Ops, ModelSpec, Inputs], Tensor]
-Encoder: TypeAlias = Callable[[Ops, EncoderSpec, EncoderInputs], Tensor]
 
 # The first of config.json's `architectures`, of those that generate.
 ARCHITECTURES = tuple(FAMILIES)
 CLASSIFIER = "ForSequenceClassification"
 GEMMA_ENCODER = "Gemma3TextModel"  # if it sees what is behind a token
-# The modules of encoders that are not shaped like BERT, by the beginning of architectures' names.
-_OTHERS = {"ModernBert": modernbert, "Gemma3Text": gemma_encoder}
-# Those that embed or classify and do not generate; `bert.FAMILIES` has their differences.
+_WITH_HEADS = tuple(family for family in ENCODER_FAMILIES if family + "Model" != GEMMA_ENCODER)
+# Those that embed or classify and do not generate; `families.encoders` has their differences.
 ENCODERS = (
-    *(
-        family + task
-        for family in (*bert.FAMILIES, "ModernBert")
-        for task in ("Model", "ForMaskedLM", CLASSIFIER)
-    ),
+    *(family + task for family in _WITH_HEADS for task in ("Model", "ForMaskedLM", CLASSIFIER)),
     GEMMA_ENCODER,
 )
 
@@ -62,7 +56,12 @@ def is_encoder(config: Mapping[str, Any]) -> bool:
     names = config.get("architectures")
     if not isinstance(names, list) or not names or names[0] not in ENCODERS:
         return False
-    return names[0] != GEMMA_ENCODER or gemma_encoder.is_bidirectional(config)
+    return names[0] != GEMMA_ENCODER or is_bidirectional(config)
+
+
+def is_bidirectional(config: Mapping[str, Any]) -> bool:
+    """Whether a Gemma 3 sees what is behind a token too, and so generates nothing."""
+    return bool(config.get("use_bidirectional_attention"))
 
 
 def classifies(config: Mapping[str, Any]) -> bool:
@@ -77,18 +76,15 @@ def has_encoder(config: Mapping[str, Any]) -> bool:
     first = names[0] if isinstance(names, list) and names else None
     if not isinstance(first, str):
         return False
-    return split_architecture(first)[0] in (*bert.FAMILIES, "ModernBert") or is_encoder(config)
+    return split_architecture(first)[0] in _WITH_HEADS or is_encoder(config)
 
 
-def load_encoder(config: Mapping[str, Any]) -> tuple[EncoderSpec, Any]:
-    """As `load_definition`, of an encoder, which may have a classifier behind it: its spec, and the
-    module that has `encoder` and the names of tables."""
+def encoder_form(config: Mapping[str, Any]) -> Architecture:
+    """The description of an encoder.  Raises StartError for any other model."""
     if not has_encoder(config):
         known = ", ".join(sorted(ENCODERS))
         raise StartError(
             f"config.json has architectures {config.get('architectures')!r}, expected one of "
             f"{known}"
         )
-    family = split_architecture(config["architectures"][0])[0]
-    module: Any = _OTHERS.get(family, bert)
-    return module.from_config(config), module
+    return ENCODER_FAMILIES[split_architecture(config["architectures"][0])[0]]

@@ -32,6 +32,8 @@ class Names:
     embedding: str = "model.embed_tokens"
     embedding_norm: str = ""
     positions: str = ""  # a table of learned ones
+    types: str = ""  # a table of the kinds of tokens
+    distances: str = ""  # a table of what is added to scores, [rows, heads]
     norm: str = "model.norm"
     head: str = "lm_head"
     layers: str = "model.layers"
@@ -119,6 +121,9 @@ class Architecture:
         output_gate: half of each head's queries are a gate of what attention gives.
         value_norm: values are normalised, RMS of a head without a weight.
         cut: whether `tensor_parallel` can cut it.
+        norms_sums: a norm behind a block is of the sum with the block's input.
+        begins_normed: the first layer has no norm before its attention: embeddings have one.
+        skips_positions: the table of positions has rows before that of the first token.
         has_pictures: vectors of pictures may be in place of embeddings of tokens.
         sees_pictures_whole: tokens of a picture see one another, also those behind them.
     """
@@ -150,6 +155,9 @@ class Architecture:
     output_gate: bool = False
     value_norm: bool = False
     cut: bool = False
+    norms_sums: bool = False
+    begins_normed: bool = False
+    skips_positions: bool = False
     has_pictures: bool = False
     sees_pictures_whole: bool = False
 

@@ -6,8 +6,7 @@ Their tensors may have no "model." before their names, as a body alone is saved.
 from collections.abc import Mapping
 from typing import Any
 
-from mindspore_serving.llm.models import ARCHITECTURES, CLASSIFIER
-from mindspore_serving.llm.models.gemma_encoder import is_bidirectional
+from mindspore_serving.llm.models import ARCHITECTURES, CLASSIFIER, is_bidirectional
 
 GENERATOR = "ForCausalLM"
 _BODY = ("embed_tokens.", "layers.", "norm.", "embed_tokens_per_layer.", "per_layer_", "altup_")

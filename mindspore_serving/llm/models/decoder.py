@@ -1,5 +1,5 @@
-"""The decoder of every architecture: embeddings, layers, final norm and output matrix, each as the
-description of the architecture says.  Knows no runtime.
+"""The decoder and the encoder of every architecture: embeddings, layers, final norm and output
+matrix, each as the description of the architecture says.  Knows no runtime.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from mindspore_serving.llm.models.layer import Layer, norm, scaled
 from mindspore_serving.llm.models.layer_inputs import layer_inputs, of_input
 from mindspore_serving.llm.models.mixture import feed_forward
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
+from mindspore_serving.llm.models.positions import distance_rows
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.models.states import recurrence
 
@@ -18,12 +19,7 @@ from mindspore_serving.llm.models.states import recurrence
 def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab]; of a stage that is not the last, the hidden
     state of all tokens.  Raises StartError: unknown activation."""
-    names = spec.form.names
-    x = _embedded(ops, spec, inputs) if spec.is_first else inputs.hidden
-    positions = Positions.of(ops, spec, inputs)
-    given = layer_inputs(ops, spec, x, inputs.token_ids)
-    layers = altup.through if spec.streams else _through
-    x = layers(ops, spec, x, partial(_block, positions=positions), given)
+    names, x = spec.form.names, _computed(ops, spec, inputs)
     if not spec.is_last:
         return x
     x = ops.gather_rows(x, inputs.rows)
@@ -32,6 +28,26 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     bias = ops.weight(f"{names.head}.bias") if spec.form.head_bias else None
     logits = ops.logits(scaled(ops, x, spec.scales.head), ops.weight(f"{head}.weight"), bias)
     return ops.softcap(logits, spec.logit_softcap) if spec.logit_softcap else logits
+
+
+def encoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
+    """The final hidden state of every token, [tokens, hidden_size]; `ops.attention` sees whole
+    prompts.  Raises StartError: unknown activation, a wrong tensor."""
+    names = spec.form.names
+    if names.distances:
+        table = ops.weight(f"{names.distances}.weight")
+        ops.add_distances(table, distance_rows(spec.max_position_embeddings))
+    x = _computed(ops, spec, inputs)
+    return norm(ops, spec, x, names.norm) if names.norm else x
+
+
+def _computed(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
+    """What the layers of `spec` make of the tokens, or of what the stage before has computed."""
+    x = _embedded(ops, spec, inputs) if spec.is_first else inputs.hidden
+    positions = Positions.of(ops, spec, inputs)
+    given = layer_inputs(ops, spec, x, inputs.token_ids)
+    layers = altup.through if spec.streams else _through
+    return layers(ops, spec, x, partial(_block, positions=positions), given)
 
 
 def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
@@ -43,6 +59,8 @@ def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     if names.positions:
         table = ops.weight(f"{names.positions}.weight")
         x = ops.add(x, ops.embedding(inputs.positions, table))
+    if names.types:
+        x = ops.add(x, ops.embedding(inputs.types, ops.weight(f"{names.types}.weight")))
     return norm(ops, spec, x, names.embedding_norm) if names.embedding_norm else x
 
 
@@ -64,12 +82,13 @@ def _block(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
     if layer.form.parallel:
         return _parallel(layer, x, positions)
     if spec.mixes(layer.index):
-        h = layer.norm(x, names.attention_norm)
-        x = _added(layer, x, layer.norm(_mixed(layer, h, positions), names.after_attention))
+        is_normed = layer.form.begins_normed and layer.index == 0
+        h = x if is_normed else layer.norm(x, names.attention_norm)
+        x = _added(layer, x, _mixed(layer, h, positions), names.after_attention)
         x = _with_low_rank(layer, x, h) if names.low_rank else x
     if spec.feeds(layer.index):
         out = feed_forward(layer, layer.norm(x, names.mlp_norm), x)
-        x = _added(layer, x, layer.norm(out, names.after_mlp))
+        x = _added(layer, x, out, names.after_mlp)
     return x
 
 
@@ -89,8 +108,12 @@ def _with_low_rank(layer: Layer, x: Tensor, h: Tensor) -> Tensor:
     return ops.scale(ops.add(x, beside), 2**-0.5)
 
 
-def _added(layer: Layer, x: Tensor, out: Tensor) -> Tensor:
-    return layer.ops.add(x, scaled(layer.ops, out, layer.spec.scales.residual))
+def _added(layer: Layer, x: Tensor, out: Tensor, name: str = "") -> Tensor:
+    """`x` with what a block gives; the norm `name` is of that, or of the sum."""
+    ops, residual = layer.ops, layer.spec.scales.residual
+    if layer.form.norms_sums:
+        return layer.norm(ops.add(x, scaled(ops, out, residual)), name)
+    return ops.add(x, scaled(ops, layer.norm(out, name), residual))
 
 
 def _mixed(layer: Layer, h: Tensor, positions: Positions) -> Tensor:

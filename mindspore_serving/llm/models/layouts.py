@@ -3,10 +3,11 @@
 GPT-2 stores its matrices as [in, out]; InternLM2, GPT-NeoX, BLOOM and Falcon store queries, keys
 and values in one matrix, head by head; Llama 4 and gpt-oss all experts in one; Baichuan 2
 normalises the rows of its output matrix at every use; models with pictures have their text model
-one level down.  Done once, when a model is opened, so that no step pays for it.  A checkpoint that
-is arranged already stays as it is.
+one level down, and encoders with a head are below a prefix.  Done once, when a model is opened, so
+that no step pays for it.  A checkpoint that is arranged already stays as it is.
 """
 
+import re
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -20,11 +21,13 @@ from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
+from mindspore_serving.llm.models import encoder_form, has_encoder
 from mindspore_serving.llm.models.architecture import Architecture, Experts
 from mindspore_serving.llm.models.bodies import generator_of, whole_name, with_generator
 from mindspore_serving.llm.models.config_types import size
 from mindspore_serving.llm.models.families import FAMILIES
 from mindspore_serving.llm.models.families.chatglm import CHATGLM
+from mindspore_serving.llm.models.families.encoders import PREFIXES, rows_before_first
 from mindspore_serving.llm.models.spec import heads_of
 
 Tensors: TypeAlias = dict[str, StoredTensor]
@@ -39,6 +42,8 @@ def open_arranged(directory: str | Path) -> Checkpoint:
 
 def arranged(checkpoint: Checkpoint) -> Checkpoint:
     """`checkpoint` with the tensors that its description names; itself if it has them."""
+    if has_encoder(checkpoint.config):
+        return _encoder(checkpoint)
     checkpoint = _completed(checkpoint)
     architecture = str((checkpoint.config.get("architectures") or [""])[0])
     form = FAMILIES.get(architecture)
@@ -67,6 +72,29 @@ def _completed(checkpoint: Checkpoint) -> Checkpoint:
     tensors = {whole_name(name): checkpoint.stored(name) for name in names}
     config = with_generator(config, has_head="lm_head.weight" in tensors)
     return Checkpoint(checkpoint.directory, config, tensors)
+
+
+def _encoder(checkpoint: Checkpoint) -> Checkpoint:
+    """Without the prefix of an encoder that has a head, the names that TensorFlow has for the
+    tensors of norms, and what RoBERTa's table of positions has before the first one."""
+    config, form, tensors = checkpoint.config, encoder_form(checkpoint.config), {}
+    for name in checkpoint.names():
+        own = next((name[len(one) :] for one in PREFIXES if name.startswith(one)), name)
+        own = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", own))
+        tensors[own] = checkpoint.stored(name)
+    if form.skips_positions:
+        longest = size(config, "max_position_embeddings")
+        _cut_positions(tensors, form, longest, rows_before_first(config))
+    return Checkpoint(checkpoint.directory, config, tensors)
+
+
+def _cut_positions(tensors: Tensors, form: Architecture, rows: int, first: int) -> None:
+    """Take the rows before `first` off a table of positions with so many `rows`."""
+    name = f"{form.names.positions}.weight"
+    stored = tensors.get(name)
+    if stored is not None and stored.shape[0] == rows:
+        bits = stored.bits.reshape(stored.shape)[first:]
+        tensors[name] = StoredTensor(stored.dtype, bits.shape, bits)
 
 
 def _form(checkpoint: Checkpoint) -> Architecture:
@@ -100,13 +128,9 @@ def _turned(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 
 def _learned_positions(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """OPT's table has two rows before that of the first position."""
-    name = f"{_form(checkpoint).names.positions}.weight"
-    stored = tensors.get(name)
     longest = size(checkpoint.config, "max_position_embeddings")
-    if stored is None or stored.shape[0] != longest + 2:
-        return tensors
-    bits = stored.bits.reshape(stored.shape)[2:]
-    return {**tensors, name: StoredTensor(stored.dtype, bits.shape, bits)}
+    _cut_positions(tensors, _form(checkpoint), longest + 2, 2)
+    return tensors
 
 
 def _cut_heads(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:

@@ -2,8 +2,9 @@
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.architecture import SILU, Beside, Experts
+from mindspore_serving.llm.models.expert_block import Expert, ExpertBlock
 from mindspore_serving.llm.models.layer import Layer
-from mindspore_serving.llm.models.ops import Expert, Tensor
+from mindspore_serving.llm.models.ops import Tensor
 from mindspore_serving.llm.models.spec_parts import Mixture
 
 GELU = "gelu_pytorch_tanh"  # the activation of experts beside a dense block
@@ -31,7 +32,8 @@ def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tenso
     experts = [_expert(layer, names, index) for index in range(mixture.num_experts)]
     latent = names.latent if mixture.is_latent else None
     x = layer.linear(h, latent[0], spec.mlp_bias) if latent else h
-    out = ops.moe(x, scores, experts, mixture.routing, correction=correction, clamp=mixture.clamp)
+    block = ExpertBlock(experts, mixture.routing, correction, clamp=mixture.clamp)
+    out = ops.moe(x, scores, block)
     out = layer.linear(out, latent[1], spec.mlp_bias) if latent else out
     return ops.add(out, _shared(layer, names, h)) if mixture.has_shared else out
 
@@ -48,7 +50,7 @@ def _beside(layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: Beside)
     scores = layer.linear(known, experts.router, experts.router_bias)
     every = [_expert(layer, experts, index) for index in range(mixture.num_experts)]
     given = layer.norm(x, names.input_norm)
-    out = ops.moe(given, scores, every, mixture.routing, gains=gains, is_gelu=True)
+    out = ops.moe(given, scores, ExpertBlock(every, mixture.routing, gains=gains, is_gelu=True))
     return ops.add(layer.norm(layer.mlp(h), names.dense_norm), layer.norm(out, names.output_norm))
 
 

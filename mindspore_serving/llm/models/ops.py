@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.expert_block import ExpertBlock
 from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 
 _NO_STATE = (
@@ -37,49 +38,6 @@ class AttentionSpec:
     sinks: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
-    """How a token's experts are chosen, from one score for each.
-
-    Args:
-        top_k: experts of a token.
-        normalize: their shares are divided by their sum.
-        scores: "softmax" or "sigmoid" of what the router gives.
-        scale: the shares are multiplied by it at last.
-        groups: equal parts of the experts, of which first the `top_groups` best are chosen.
-        by_pairs: a group is as good as its two best experts together, not as its best.
-        scales_input: an expert's input is multiplied by its share, not its result.
-    """
-
-    top_k: int
-    normalize: bool
-    scores: str = "softmax"
-    scale: float = 1.0
-    groups: int = 1
-    top_groups: int = 1
-    by_pairs: bool = False
-    scales_input: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Clamp:
-    """gpt-oss's gate: g = min(gate, limit), u = clip(up, limit): g * sigmoid(alpha g) * (u + 1)."""
-
-    alpha: float
-    limit: float
-
-
-@dataclass(frozen=True, slots=True)
-class Expert:
-    """Weights of one expert, and the biases behind each, or none.  Without a gate, what `up` gives
-    is squared where it is over 0."""
-
-    gate: Weight  # or None
-    up: Weight
-    down: Weight
-    biases: tuple[Weight, Weight, Weight] | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """The symbolic or real inputs of a pass, made by the runtime."""
@@ -92,6 +50,7 @@ class Inputs:
     places: Tensor | None = None  # [n]: of which tokens
     # [T]: 1 for tokens of sequences beyond the rotary table's switch, else 0; None without one
     is_long: Tensor | None = None
+    types: Tensor | None = None  # [tokens]: of encoders, 1 where the second of two texts is
 
 
 Longer: TypeAlias = tuple[Tensor, Sequence[float]]
@@ -206,8 +165,7 @@ class Ops(Protocol):
     def add_distances(self, table: Weight, rows: Sequence[int]) -> None:
         """Have `attention` of an encoder add to the scores of two tokens, for each head, the row of
         `table` [rows, heads] for the places between them: `rows` are of -n to n places."""
-        problem = "only attention of encoders adds to scores by distance"
-        raise NotImplementedError(problem)
+        raise StartError("only attention of encoders adds to scores by distance")
 
     def split_heads(self, x: Tensor, num_heads: int, sizes: Sequence[int]) -> list[Tensor]:
         """Cut each head's features into pieces; each piece has those of all heads."""
@@ -225,7 +183,8 @@ class Ops(Protocol):
         """block(x), a dense feed-forward block, whose tensors a runtime may give another rank."""
         return block(x)
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor: ...
+    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
+        return self.mul(self.silu(gate), up)
 
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor: ...
 
@@ -278,17 +237,8 @@ class Ops(Protocol):
 
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor: ...
 
-    def moe(
-        self, x: Tensor, scores: Tensor, experts: Sequence[Expert], routing: Routing, *,
-        correction: Weight | None = None, gains: Weight | None = None,
-        clamp: Clamp | None = None, is_gelu: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """Mixture of experts with gates of silu, GELU by tanh (`is_gelu`), clamped ones, or none.
-
-        `scores` are what the router gives, [T, experts]; a `correction` of as many numbers is added
-        to them, behind softmax or sigmoid, when experts are chosen, not to their shares.  Shares
-        are multiplied by the chosen experts' `gains` at last.
-        """
+    def moe(self, x: Tensor, scores: Tensor, block: ExpertBlock) -> Tensor:
+        """`scores` are what the router gives, [T, experts]."""
         ...
 
     def hidden(self, x: Tensor) -> Tensor:

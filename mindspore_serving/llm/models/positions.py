@@ -1,13 +1,19 @@
-"""What config.json says of positions: rotary frequencies, and how queries grow with the text.
+"""What config.json says of positions: rotary frequencies, how queries grow with the text, and what
+is added to scores.
 
 Knows no tensor.
 """
 
+import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from mindspore_serving.llm.models.architecture import Config
 from mindspore_serving.llm.models.config_types import number, size
 from mindspore_serving.llm.models.rope import Rope, rope_from
+
+DISTANCES, FARTHEST = 32, 128  # rows of MPNet's table, and places that the last one begins at
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +75,19 @@ def alibi_slopes(num_heads: int) -> tuple[float, ...]:
     slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
     slopes += [2.0 ** (-4 * i / power) for i in range(1, 2 * (num_heads - power), 2)]
     return tuple(slopes)
+
+
+def distance_rows(longest: int) -> list[int]:
+    """MPNet's row of the table of distances for a token so many places before another, or behind
+    it: of -n to n places, where n is the longest distance.  Half of the rows are for each side; of
+    these half for single distances, the others for ranges that grow up to 128."""
+    half, most = DISTANCES // 2, longest - 1
+    found = []
+    for places in range(-most, most + 1):
+        distance, row = abs(places), abs(places)
+        if distance >= half // 2:
+            share = np.log(np.float32(distance) / np.float32(half // 2))
+            share = np.float32(share) / np.float32(math.log(FARTHEST / (half // 2)))
+            row = min(half // 2 + int(share * (half - half // 2)), half - 1)
+        found.append(row + (half if places > 0 else 0))
+    return found

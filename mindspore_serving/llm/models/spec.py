@@ -5,12 +5,7 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models import layer_kinds
-from mindspore_serving.llm.models.architecture import (
-    RMS,
-    RMS_PLUS_ONE,
-    Architecture,
-    Config,
-)
+from mindspore_serving.llm.models.architecture import RMS, RMS_PLUS_ONE, Architecture, Config
 from mindspore_serving.llm.models.config_types import MOST_FEATURES, check_types, number, size
 from mindspore_serving.llm.models.families import FAMILIES
 from mindspore_serving.llm.models.layer_state import LayerState, state_of
@@ -151,13 +146,15 @@ class ModelSpec:
         )
 
 
-def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpec:
-    """The spec of the model that `config` (config.json) describes.
+def from_config(
+    config: Config, *, max_model_len: int | None = None, form: Architecture | None = None
+) -> ModelSpec:
+    """The spec of the model that `config` (config.json) describes; `form` is its row of FAMILIES.
 
     `max_model_len` is the longest text to be served, by default the model's own limit; some rotary
     scalings depend on it.  Raises StartError naming a key that is missing or out of range.
     """
-    config, form = _described(config)
+    config, form = _described(config, form)
     num_layers = size(config, "num_hidden_layers", "n_layer")
     hidden = size(config, *HIDDEN)
     latent = latent_of(config)
@@ -232,7 +229,9 @@ def heads_of(config: Config) -> tuple[int, int, int]:
     return _heads(config, hidden, latent_of(config))
 
 
-def _described(config: Config) -> tuple[dict[str, Any], Architecture]:
+def _described(
+    config: Config, form: Architecture | None = None
+) -> tuple[dict[str, Any], Architecture]:
     """With a multi-modal model's text part on top, the architecture's defaults below, and its own
     words translated; its description."""
     names = config.get("architectures")
@@ -242,7 +241,7 @@ def _described(config: Config) -> tuple[dict[str, Any], Architecture]:
     text = config.get("text_config")
     given = {**config, **text} if isinstance(text, dict) else {**config}
     check_types(given)
-    form = FAMILIES[str(names[0])]
+    form = form or FAMILIES[str(names[0])]
     flat = {**form.defaults, **given, "architectures": names}
     for key, accepted in form.fixed.items():
         value = flat.get(key)

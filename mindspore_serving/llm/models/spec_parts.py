@@ -10,7 +10,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models import layer_kinds
 from mindspore_serving.llm.models.architecture import Config, Experts
 from mindspore_serving.llm.models.config_types import number, size
-from mindspore_serving.llm.models.ops import Clamp, Routing
+from mindspore_serving.llm.models.expert_block import Clamp, Routing
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 

@@ -19,8 +19,6 @@ class Load(Message, frozen=True, tag=1):
     directory: str
     runtime: str
     config: dict[str, Any]
-    rank: int
-    size: int
 
 
 class Compute(Message, frozen=True, tag=2):

@@ -104,7 +104,7 @@ def open_ranks(
     links.patience = LOAD_PATIENCE
     try:
         for process in processes:
-            load = Load(str(directory), runtime, asdict(config), process.rank, size)
+            load = Load(str(directory), runtime, asdict(config))
             process.send(encode(load))
         own = open_rank(directory, runtime, config, links)
         on_ready(0)

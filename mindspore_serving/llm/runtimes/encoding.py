@@ -16,8 +16,9 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.pooling import longest_prompt
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models import Encoder, load_encoder
-from mindspore_serving.llm.models.bert import EncoderSpec
+from mindspore_serving.llm.models import encoder_form
+from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.spec import ModelSpec, from_config
 from mindspore_serving.llm.step import Tokens
 
 MASKED = np.float32(-1e9)  # added to a score: finite, so that nothing becomes NaN
@@ -25,11 +26,10 @@ MASKED = np.float32(-1e9)  # added to a score: finite, so that nothing becomes N
 
 @dataclass(frozen=True, slots=True)
 class EncoderModel:
-    """A checkpoint with its definition, checked to fit."""
+    """A checkpoint, checked to fit what it says."""
 
     checkpoint: Checkpoint
-    spec: EncoderSpec
-    definition: Encoder
+    spec: ModelSpec
     max_model_len: int
     num_types: int  # of tokens; 1 for a family without
 
@@ -39,21 +39,20 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
 
     Raises StartError: a broken or unknown checkpoint, a limit beyond its positions.
     """
-    checkpoint = Checkpoint.open(directory)
-    spec, module = load_encoder(checkpoint.config)
-    for names, rows in module.tables(spec):
-        found = [checkpoint.shape(name) for name in names if checkpoint.has(name)]
-        wanted = (rows, spec.hidden_size)
-        if found and found[0] != wanted:
-            raise StartError(f"tensor {names[0]!r} is {list(found[0])}, expected {list(wanted)}")
-    most = spec.max_positions
+    checkpoint = open_arranged(directory)
+    spec = from_config(checkpoint.config, form=encoder_form(checkpoint.config))
+    names, most = spec.form.names, spec.max_position_embeddings
+    for stem, rows in ((names.embedding, spec.vocab_size), (names.positions, most)):
+        name, wanted = f"{stem}.weight", (rows, spec.hidden_size)
+        found = checkpoint.shape(name) if checkpoint.has(name) else wanted
+        if found != wanted:
+            raise StartError(f"tensor {name!r} is {list(found)}, expected {list(wanted)}")
     if (config.max_model_len or 0) > most:
         given = config.max_model_len
         raise StartError(f"max_model_len is {given}, but the model has {most} positions")
     good = config.max_model_len or longest_prompt(checkpoint.directory) or most
-    types = [name for name in module.type_tables(spec) if checkpoint.has(name)]
-    num_types = checkpoint.shape(types[0])[0] if types else 1
-    return EncoderModel(checkpoint, spec, module.encoder, min(good, most), num_types)
+    num_types = checkpoint.shape(f"{names.types}.weight")[0] if names.types else 1
+    return EncoderModel(checkpoint, spec, min(good, most), num_types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,6 @@ class EncoderLayout:
 
 def lay_out_prompts(
     prompts: Sequence[Sequence[int]],
-    first_position: int,
     num_rows: int | None = None,
     *,
     types: Sequence[Sequence[int]] | None = None,
@@ -98,8 +96,7 @@ def lay_out_prompts(
     token_ids[:num_tokens] = [token for prompt in prompts for token in prompt]
     if types is not None:
         kinds[:num_tokens] = [kind for prompt in types for kind in prompt]
-    positions[:] = first_position
-    positions[:num_tokens] += (np.arange(num_tokens) - np.repeat(starts, counts)).astype(np.int32)
+    positions[:num_tokens] = (np.arange(num_tokens) - np.repeat(starts, counts)).astype(np.int32)
     back[:num_tokens] = np.flatnonzero(is_token)
     places = np.minimum(columns, counts[:, None] - 1) + starts[:, None]
     places = places.astype(np.int32)

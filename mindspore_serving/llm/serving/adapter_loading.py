@@ -11,6 +11,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.loader import Opened
+from mindspore_serving.llm.serving.engine_loop import ask
 
 Source: TypeAlias = tuple[str, int]  # a directory, and how often it was to be loaded anew
 Done: TypeAlias = Callable[[Mapping[str, ServingError]], None]
@@ -72,18 +73,8 @@ class AdapterLoading:
 
     def _run(self, command: Callable[[Any], None]) -> None:
         """Have the engine's thread do it, and wait."""
-        future = self._command = Future()
-
-        def run(engine: Any) -> None:
-            try:
-                command(engine)
-            except Exception as error:  # raised where it is waited for
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-
-        self._loop.post("", run)
-        future.result()
+        self._command = ask(self._loop, command)
+        self._command.result()
 
 
 def _remove(name: str, engine: Any) -> None:

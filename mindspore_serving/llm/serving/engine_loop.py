@@ -7,6 +7,7 @@ the runner computes and has let go of the interpreter's lock.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
@@ -57,6 +58,7 @@ class StepLane(Protocol):
 
 
 E = TypeVar("E", bound=Steps)
+T = TypeVar("T")
 Outputs = Sequence[tuple[str, Any]]
 
 
@@ -178,3 +180,17 @@ class EngineLoop(Generic[E]):
             outputs = [(request_id, error)]
         if outputs:
             self._on_outputs(outputs)
+
+
+def ask(loop: Any, command: Callable[[Any], T]) -> Future[T]:
+    """What `command` returns or raises, called with the engine of a loop before its next step."""
+    answer: Future[T] = Future()
+
+    def run(engine: Any) -> None:
+        try:
+            answer.set_result(command(engine))
+        except Exception as error:  # raised where it is waited for
+            answer.set_exception(error)
+
+    loop.post("", run)
+    return answer

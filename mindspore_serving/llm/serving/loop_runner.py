@@ -1,11 +1,10 @@
 """An encoder that belongs to a step loop, for a thread of another."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from mindspore_serving.llm.engine.encoder import Encoder
-from mindspore_serving.llm.serving.engine_loop import EngineLoop
+from mindspore_serving.llm.serving.engine_loop import EngineLoop, ask
 from mindspore_serving.llm.step import Vectors
 
 
@@ -23,16 +22,11 @@ class LoopRunner:
     def run(
         self, prompts: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
     ) -> Vectors:
-        future: Future[Vectors] = Future()
+        def compute(engine: Any) -> Vectors:
+            states: Vectors = engine.encoder.runner.run(prompts, types).copy()
+            return states
 
-        def compute(engine: Any) -> None:
-            try:
-                future.set_result(engine.encoder.runner.run(prompts, types).copy())
-            except Exception as error:  # raised where it is waited for
-                future.set_exception(error)
-
-        self._loop.post("", compute)
-        return future.result()
+        return ask(self._loop, compute).result()
 
     def close(self) -> None:
         """The loop closes the encoder."""

@@ -92,14 +92,12 @@ class UpstreamModel:
     @property
     def stats(self) -> EngineStats:
         """What an engine counts, as far as it is known of another server."""
-        totals, zeros = self._totals, dict.fromkeys(EngineStats.__dataclass_fields__, 0)
-        own = {
-            "num_running": len(self._open),
-            "num_steps": totals.num_pieces,
-            "num_prompt_tokens": totals.num_prompt_tokens,
-            "num_generated_tokens": totals.num_generated_tokens,
-        }
-        return EngineStats(**{**zeros, **own})
+        return EngineStats(
+            num_running=len(self._open),
+            num_steps=self._totals.num_pieces,
+            num_prompt_tokens=self._totals.num_prompt_tokens,
+            num_generated_tokens=self._totals.num_generated_tokens,
+        )
 
     def accept(
         self,

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.models.ops import Clamp, Routing
+from mindspore_serving.llm.models.expert_block import Clamp, Routing
 
 F32 = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mindspore_serving.llm.models.ops import AttentionSpec, Clamp, Expert, Longer, Ops, Routing
+from mindspore_serving.llm.models.expert_block import ExpertBlock
+from mindspore_serving.llm.models.ops import AttentionSpec, Longer, Ops
 from mindspore_serving.llm.runtimes.mindspore.attention import F32, PagedCache, Pass, Past, attend
 from mindspore_serving.llm.runtimes.mindspore.experts import clamped, route
 from mindspore_serving.llm.runtimes.mindspore.operators import Operators, Weights, tensor
@@ -138,9 +139,6 @@ class MindSporeOps(Ops):
             parts.append(attend(self._op, q[span.begin : span.end], past, spec))
         return self._op.cat(parts, 0) if len(parts) > 1 else parts[0]
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        return self._op.silu(gate) * up
-
     def silu(self, x: Tensor) -> Tensor:
         return self._op.silu(x)
 
@@ -171,41 +169,33 @@ class MindSporeOps(Ops):
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
         return self._op.take(x, rows)
 
-    def moe(
-        self,
-        x: Tensor,
-        scores: Tensor,
-        experts: Sequence[Expert],
-        routing: Routing,
-        *,
-        correction: str | None = None,
-        gains: str | None = None,
-        clamp: Clamp | None = None,
-        is_gelu: bool = False,
-    ) -> Tensor:
-        for own in experts:  # all of them at the first pass, not each when a token meets it
+    def moe(self, x: Tensor, scores: Tensor, block: ExpertBlock) -> Tensor:
+        for own in block.experts:  # all of them at the first pass, not each when a token meets it
             for name in (own.gate, own.up, own.down):
                 self._weights.transposed(name)
-        added = None if correction is None else self._weights.plain(correction).asnumpy()
-        shares, chosen = route(scores.asnumpy(), routing, added)
+        correction, gains = (
+            None if name is None else self._weights.plain(name).asnumpy().reshape(-1)
+            for name in (block.correction, block.gains)
+        )
+        shares, chosen = route(scores.asnumpy(), block.routing, correction)
         if gains is not None:
-            shares = shares * self._weights.plain(gains).asnumpy().reshape(-1)[chosen]
-        out, form = np.zeros(x.shape, np.float32), (clamp, is_gelu)
+            shares = shares * gains[chosen]
+        out = np.zeros(x.shape, np.float32)
         for index in np.unique(chosen).tolist():
             tokens, places = np.nonzero(chosen == index)
             share = shares[tokens, places, None]
             part = self._op.take(x, tensor(tokens.astype(np.int32)))
-            if routing.scales_input:
-                out[tokens] += self._expert(part * tensor(share), experts[index], form)
+            if block.routing.scales_input:
+                out[tokens] += self._expert(part * tensor(share), block, index)
             else:
-                out[tokens] += self._expert(part, experts[index], form) * share
+                out[tokens] += self._expert(part, block, index) * share
         return tensor(out)
 
-    def _expert(self, x: Tensor, own: Expert, form: tuple[Clamp | None, bool]) -> F32:
-        clamp, is_gelu = form
+    def _expert(self, x: Tensor, block: ExpertBlock, index: int) -> F32:
+        own, clamp = block.experts[index], block.clamp
         first, second, third = own.biases or (None, None, None)
         gate, up = self.linear(x, own.gate, first), self.linear(x, own.up, second)
-        if is_gelu:
+        if block.is_gelu:
             hidden = self.gelu(gate) * up
         elif clamp is None:
             hidden = self.silu_mul(gate, up)

@@ -30,9 +30,6 @@ class Elementwise(Ops):
     def sigmoid(self, x: Node) -> Node:
         return opset.sigmoid(x)
 
-    def silu_mul(self, gate: Node, up: Node) -> Node:
-        return self.mul(swish(gate), up)
-
     def gelu(self, x: Node, *, tanh: bool = True) -> Node:
         return opset.gelu(x, "TANH" if tanh else "ERF")
 

@@ -1,6 +1,6 @@
 """Encoders on CPUs by OpenVINO: one graph, without a cache or a private operation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from openvino.op import Parameter
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models.bert import EncoderInputs
+from mindspore_serving.llm.models.decoder import encoder
 from mindspore_serving.llm.models.ops import AttentionSpec, Weight
 from mindspore_serving.llm.runtimes.encoding import (
     MASKED,
@@ -51,7 +51,7 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "OpenVINOEncode
     widens = widens_integers(options.precision)
     weights = Weights(model.checkpoint, options.precision, options.bits, is_exact=widens)
     ops = EncoderOps(weights)
-    graph = ops.graph(model.definition(ops, model.spec, ops.encoder_inputs))
+    graph = ops.graph(encoder(ops, model.spec, ops.inputs))
     compiled = compile_graph(graph, options.properties(weights.constants.group))
     runner = OpenVINOEncoder(compiled, model, weights.constants.kept)
     _warm_up(runner, config)
@@ -63,8 +63,7 @@ class EncoderOps(OpenVINOOps):
 
     def __init__(self, weights: Weights) -> None:
         super().__init__(weights)
-        types = self._parameter("types")
-        self.encoder_inputs = EncoderInputs(self.inputs.token_ids, self.inputs.positions, types)
+        self.inputs = replace(self.inputs, types=self._parameter("types"))
         self._windows: dict[int, Node] = {}  # masks
         self._added: Node | None = None  # to scores, [1, heads, L, L]
         self._places = self._parameter("places", (-1, -1))
@@ -86,6 +85,9 @@ class EncoderOps(OpenVINOOps):
         out = opset.scaled_dot_product_attention(*heads, mask, scale)
         rows = opset.reshape(opset.transpose(out, SWAPPED), np.array([-1, features(q)]), False)
         return opset.gather(rows, self._back, np.int32(0))
+
+    def dense(self, x: Node, block: Callable[[Node], Node]) -> Node:
+        return block(x)
 
     def _heads(self, x: Node, count: int, spec: AttentionSpec) -> Node:
         """[prompts, heads, longest, head_dim], of keys and values each as often as it is read."""
@@ -127,7 +129,6 @@ class OpenVINOEncoder:
         self.hidden_size = model.spec.hidden_size
         self.max_model_len = model.max_model_len
         self.num_types = model.num_types
-        self._first_position = model.spec.first_position
         self._kept = kept
         self._request: Any = compiled.create_infer_request()
 
@@ -137,7 +138,7 @@ class OpenVINOEncoder:
         if self._request is None:
             raise ServingError("the runner is closed")
         num_rows = rounded(sum(len(prompt) for prompt in prompts))
-        layout = lay_out_prompts(prompts, self._first_position, num_rows, types=types)
+        layout = lay_out_prompts(prompts, num_rows, types=types)
         arrays = {
             "token_ids": layout.token_ids,
             "positions": layout.positions,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from openvino import opset13 as opset
 
-from mindspore_serving.llm.models.ops import Clamp, Routing
+from mindspore_serving.llm.models.expert_block import Clamp, Routing
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, reshaped, swish
 
 Weights: TypeAlias = tuple[Node, ...]

@@ -10,6 +10,7 @@ import numpy as np
 from openvino import opset13 as opset
 
 from mindspore_serving.llm.models.ops import Longer
+from mindspore_serving.llm.runtimes.openvino.elementwise import Elementwise
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     TO_END,
     Node,
@@ -50,72 +51,69 @@ def layer_norm(x: Node, gain: Node, num_heads: int, eps: float) -> Node:
     return reshaped(y, -1, features(x))
 
 
-def rope_tables(
-    positions: Node, inv_freq: Sequence[float], scale: float, longer: Longer | None
-) -> Tables:
-    frequencies = opset.constant(np.array([inv_freq], np.float32))
-    if longer is not None:
-        is_long, others = longer
-        chosen = opset.unsqueeze(opset.greater(is_long, i32(0)), i64(1))
-        others = opset.constant(np.array([others], np.float32))
-        frequencies = opset.select(chosen, others, frequencies)
-    column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))
-    angles = opset.multiply(column, frequencies)
-    both = opset.concat([angles, angles], -1)
-    width = 2 * len(inv_freq)
-    cos, sin = (
-        reshaped(table if scale == 1.0 else opset.multiply(table, f32(scale)), -1, 1, 1, width)
-        for table in (opset.cos(both), opset.sin(both))
-    )
-    return cos, sin, width
+class Headwise(Elementwise):
+    """The part of `Ops` on heads that has neither weights nor a cache."""
 
+    def rope_tables(
+        self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
+        longer: Longer | None = None,
+    ) -> Tables:  # fmt: skip
+        frequencies = opset.constant(np.array([inv_freq], np.float32))
+        if longer is not None:
+            is_long, others = longer
+            chosen = opset.unsqueeze(opset.greater(is_long, i32(0)), i64(1))
+            others = opset.constant(np.array([others], np.float32))
+            frequencies = opset.select(chosen, others, frequencies)
+        column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))
+        angles = opset.multiply(column, frequencies)
+        both = opset.concat([angles, angles], -1)
+        width = 2 * len(inv_freq)
+        cos, sin = (
+            reshaped(table if scale == 1.0 else opset.multiply(table, f32(scale)), -1, 1, 1, width)
+            for table in (opset.cos(both), opset.sin(both))
+        )
+        return cos, sin, width
 
-def rope(x: Node, tables: Tables, num_heads: int, *, pairs: bool) -> Node:
-    cos, sin, rotated = tables
-    width, head_dim = features(x), head_width(x, num_heads, least=rotated)
-    heads = _heads(x, num_heads)
-    turned = heads if rotated == head_dim else sliced(heads, 0, rotated)
-    if pairs:  # to halves: what a score sums up may be in any order
-        turned = opset.concat([sliced(turned, 0, TO_END, 2), sliced(turned, 1, TO_END, 2)], -1)
-    first, second = sliced(turned, 0, rotated // 2), sliced(turned, rotated // 2, TO_END)
-    halves = opset.concat([opset.multiply(second, f32(-1)), first], -1)
-    y = opset.add(opset.multiply(turned, cos), opset.multiply(halves, sin))
-    if rotated != head_dim:
-        y = opset.concat([y, sliced(heads, rotated, TO_END)], -1)
-    return named(reshaped(y, -1, width), name_of(x))
+    def rope(self, x: Node, tables: Tables, num_heads: int, *, pairs: bool = False) -> Node:
+        cos, sin, rotated = tables
+        width, head_dim = features(x), head_width(x, num_heads, least=rotated)
+        heads = _heads(x, num_heads)
+        turned = heads if rotated == head_dim else sliced(heads, 0, rotated)
+        if pairs:  # to halves: what a score sums up may be in any order
+            turned = opset.concat([sliced(turned, 0, TO_END, 2), sliced(turned, 1, TO_END, 2)], -1)
+        first, second = sliced(turned, 0, rotated // 2), sliced(turned, rotated // 2, TO_END)
+        halves = opset.concat([opset.multiply(second, f32(-1)), first], -1)
+        y = opset.add(opset.multiply(turned, cos), opset.multiply(halves, sin))
+        if rotated != head_dim:
+            y = opset.concat([y, sliced(heads, rotated, TO_END)], -1)
+        return named(reshaped(y, -1, width), name_of(x))
 
+    def growth(self, positions: Node, beta: float, length: int, first: int) -> Node:
+        column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))
+        whole = opset.floor(opset.divide(opset.add(column, f32(first)), f32(length)))
+        return opset.add(opset.multiply(opset.log(opset.add(whole, f32(1))), f32(beta)), f32(1))
 
-def growth(positions: Node, beta: float, length: int, first: int) -> Node:
-    """[T, 1], as `Ops.growth`."""
-    column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))
-    whole = opset.floor(opset.divide(opset.add(column, f32(first)), f32(length)))
-    return opset.add(opset.multiply(opset.log(opset.add(whole, f32(1))), f32(beta)), f32(1))
+    def split_heads(self, x: Node, num_heads: int, sizes: Sequence[int]) -> list[Node]:
+        expect(x, num_heads * sum(sizes), f"{num_heads} heads of {list(sizes)}")
+        heads, ends = _heads(x, num_heads), np.cumsum(sizes).tolist()
+        return [
+            reshaped(sliced(heads, end - size, end), -1, num_heads * size)
+            for size, end in zip(sizes, ends, strict=True)
+        ]
 
+    def join_heads(self, parts: Sequence[Node], num_heads: int, width: int) -> Node:
+        joined = [_heads(part, num_heads) for part in parts]
+        rest = width - sum(map(features, joined))
+        if rest:
+            shape = opset.concat([_count(parts[0]), i64(1, num_heads, rest)], 0)
+            joined.append(opset.broadcast(f32(0), shape))
+        y = opset.concat(joined, -1) if len(joined) > 1 else joined[0]
+        return named(reshaped(y, -1, num_heads * width), name_of(parts[0]))
 
-def split(x: Node, num_heads: int, sizes: Sequence[int]) -> list[Node]:
-    expect(x, num_heads * sum(sizes), f"{num_heads} heads of {list(sizes)}")
-    heads, ends = _heads(x, num_heads), np.cumsum(sizes).tolist()
-    return [
-        reshaped(sliced(heads, end - size, end), -1, num_heads * size)
-        for size, end in zip(sizes, ends, strict=True)
-    ]
-
-
-def join(parts: Sequence[Node], num_heads: int, width: int) -> Node:
-    """As `Ops.join_heads`."""
-    joined = [_heads(part, num_heads) for part in parts]
-    rest = width - sum(map(features, joined))
-    if rest:
-        shape = opset.concat([_count(parts[0]), i64(1, num_heads, rest)], 0)
-        joined.append(opset.broadcast(f32(0), shape))
-    y = opset.concat(joined, -1) if len(joined) > 1 else joined[0]
-    return named(reshaped(y, -1, num_heads * width), name_of(parts[0]))
-
-
-def repeat(x: Node, num_heads: int) -> Node:
-    shape = opset.concat([_count(x), i64(num_heads, features(x))], 0)
-    y = opset.broadcast(opset.unsqueeze(x, i64(1)), shape)
-    return named(reshaped(y, -1, num_heads * features(x)), name_of(x))
+    def repeat_head(self, x: Node, num_heads: int) -> Node:
+        shape = opset.concat([_count(x), i64(num_heads, features(x))], 0)
+        y = opset.broadcast(opset.unsqueeze(x, i64(1)), shape)
+        return named(reshaped(y, -1, num_heads * features(x)), name_of(x))
 
 
 def _count(x: Node) -> Node:

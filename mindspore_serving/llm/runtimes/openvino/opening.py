@@ -81,31 +81,19 @@ def _check_floats(part: Part, config: EngineConfig) -> None:
 def _open(
     part: Part, config: EngineConfig, properties: Mapping[str, Any] | None = None
 ) -> OpenVINORunner:
-    options = options_from(config, capabilities(config.num_threads))
     checkpoint, spec = part.checkpoint, part.spec
-    has_types = spec.form.sees_pictures_whole and config.max_images > 0
-    check_paged_attention(has_types=has_types)
-    if spec.state:
-        options = with_matrices(options, config) if spec.state.heads else options
-        check_states(options.precision)
-    longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
+    options = _checked_options(part, config)
+    # Quantised weights of others are computed as they say, where f32 is asked for.
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
     is_exact = is_foreign and config.dtype == "f32"
     weights = _weights(part, config, options, is_exact=is_exact)
     sums = None if part.exchange is None else Sums(part.exchange)
-    if sums is not None:
-        ops: OpenVINOOps = RankOps(weights, sums, switches=bool(spec.rope.switch))
-    else:
-        ops = OpenVINOOps(
-            weights, adapts=config.has_adapters, switches=bool(spec.rope.switch),
-            num_features=spec.hidden_size if spec.form.has_pictures and config.max_images else 0,
-            has_types=has_types,
-        )  # fmt: skip
+    ops = _ops_of(part, config, weights, sums)
     model = build_model(ops, part)
     loading.reached(0.3)
     _tell_widened(weights, checkpoint, options)
     _let_go(checkpoint, weights)
-    compiled = _compile(model, weights, options, is_exact=is_exact, overrides=properties or {})
+    compiled = _compiled(model, weights, options, is_exact=is_exact, given=properties or {})
     base = Base(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, part, config, weights, base=base, sums=sums)
@@ -114,6 +102,22 @@ def _open(
     for adapter, one in changes.items():
         runner.load_adapter(adapter, one)
     return runner
+
+
+def _checked_options(part: Part, config: EngineConfig) -> PluginOptions:
+    """Raises StartError for what would be found late, or not at all: operations that this openvino
+    computes otherwise, a length beyond the model's."""
+    options, state = options_from(config, capabilities(config.num_threads)), part.spec.state
+    check_paged_attention(has_types=_sees_whole_pictures(part, config))
+    if state:
+        options = with_matrices(options, config) if state.heads else options
+        check_states(options.precision)
+    longest_sequence(config, part.spec)
+    return options
+
+
+def _sees_whole_pictures(part: Part, config: EngineConfig) -> bool:
+    return part.spec.form.sees_pictures_whole and config.max_images > 0
 
 
 def _weights(
@@ -131,22 +135,41 @@ def _weights(
     )
 
 
-def _compile(
-    model: ov.Model, weights: Weights, options: PluginOptions, *, is_exact: bool,
-    overrides: Mapping[str, Any],
-) -> Any:  # fmt: skip
-    """The compiled graph.  `weights.constants` know what can be given back when it is packed."""
+def _ops_of(part: Part, config: EngineConfig, weights: Weights, sums: Sums | None) -> OpenVINOOps:
+    """With the inputs that the model and `config` need; `sums` are those over ranks."""
+    spec, switches = part.spec, bool(part.spec.rope.switch)
+    if sums is not None:
+        return RankOps(weights, sums, switches=switches)
+    return OpenVINOOps(
+        weights,
+        adapts=config.has_adapters,
+        num_features=spec.hidden_size if spec.form.has_pictures and config.max_images else 0,
+        switches=switches,
+        has_types=_sees_whole_pictures(part, config),
+    )
+
+
+def _compiled(
+    model: ov.Model,
+    weights: Weights,
+    options: PluginOptions,
+    *,
+    is_exact: bool,
+    given: Mapping[str, Any],
+) -> Any:
+    """The graph, compiled with `options` and then the properties `given`; `weights.constants` get
+    the arrays that the plugin refers to, and those that it has no use of once they are packed."""
     constants = weights.constants
     blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
     by_rows = not constants.is_grouped and any(block.is_int8 for block in blocks)
-    found = options.properties(constants.group, is_exact=is_exact, by_rows=by_rows)
-    found |= overrides
+    properties = options.properties(constants.group, is_exact=is_exact, by_rows=by_rows)
     halves = narrow(blocks)
     constants.kept += halves
-    compiled = compile_graph(model, found)
+    properties |= given
+    compiled = compile_graph(model, properties)
     if num_fused(compiled) == len(blocks):
         constants.unpacked += halves
-    spent = packed_once(weights, found)
+    spent = packed_once(weights, properties)
     constants.unpacked += spent.values()
     constants.early = order_of_packing(model, spent)
     return compiled

@@ -12,19 +12,11 @@ from openvino import opset13 as opset
 from openvino.op import Parameter
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.ops import (
-    AttentionSpec,
-    Clamp,
-    Expert,
-    Inputs,
-    Longer,
-    Routing,
-    Weight,
-)
+from mindspore_serving.llm.models.expert_block import ExpertBlock
+from mindspore_serving.llm.models.ops import AttentionSpec, Inputs, Weight
 from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, SelectiveScan
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES, paged_attention
-from mindspore_serving.llm.runtimes.openvino.elementwise import Elementwise
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
@@ -46,7 +38,7 @@ HIDDEN = "given"  # the name of the input, as "hidden" is that of the output
 STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
 
 
-class OpenVINOOps(Elementwise):
+class OpenVINOOps(heads.Headwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`); with `num_features`, for vectors of so many numbers in place of embeddings;
     with `switches`, `Inputs.is_long`; with `has_types`, tokens of a picture see one another."""
@@ -167,27 +159,6 @@ class OpenVINOOps(Elementwise):
         is_one = self._weights.shape(weight) == (1,)
         return opset.multiply(x, self._vector(weight, 1 if is_one else features(x)))
 
-    def rope_tables(
-        self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
-        longer: Longer | None = None,
-    ) -> heads.Tables:  # fmt: skip
-        return heads.rope_tables(positions, inv_freq, scale, longer)
-
-    def rope(self, x: Node, tables: heads.Tables, num_heads: int, *, pairs: bool = False) -> Node:
-        return heads.rope(x, tables, num_heads, pairs=pairs)
-
-    def growth(self, positions: Node, beta: float, length: int, first: int) -> Node:
-        return heads.growth(positions, beta, length, first)
-
-    def split_heads(self, x: Node, num_heads: int, sizes: Sequence[int]) -> list[Node]:
-        return heads.split(x, num_heads, sizes)
-
-    def join_heads(self, parts: Sequence[Node], num_heads: int, width: int) -> Node:
-        return heads.join(parts, num_heads, width)
-
-    def repeat_head(self, x: Node, num_heads: int) -> Node:
-        return heads.repeat(x, num_heads)
-
     def attention(self, layer: int, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
         expect(q, spec.num_heads * spec.head_dim, f"{spec.num_heads} heads of {spec.head_dim}")
         for x in (k, v):
@@ -236,27 +207,24 @@ class OpenVINOOps(Elementwise):
         # What an adapter adds is between the products, and has rank 2.
         return named(opset.squeeze(y, i64(1)), name_of(y)) if block_of(y) else block(x)
 
-    def moe(
-        self, x: Node, scores: Node, experts: Sequence[Expert], routing: Routing, *,
-        correction: Weight | None = None, gains: Weight | None = None,
-        clamp: Clamp | None = None, is_gelu: bool = False,
-    ) -> Node:  # fmt: skip
+    def moe(self, x: Node, scores: Node, block: ExpertBlock) -> Node:
         weights = tuple(
             self._weights.stacked(names)
-            for names in zip(*((e.gate, e.up, e.down) for e in experts), strict=True)
+            for names in zip(*((e.gate, e.up, e.down) for e in block.experts), strict=True)
             if names[0] is not None
         )
         vectors = (
-            None if one is None else self._weights.vector(one) for one in (correction, gains)
+            None if one is None else self._weights.vector(one)
+            for one in (block.correction, block.gains)
         )
-        routed = route(scores, routing, *vectors)
-        if clamp is None and len(weights) == 3 and not routing.scales_input:
-            return mixture(x, weights, routed, self.gelu if is_gelu else self.silu)
+        routed, scales_input = route(scores, block.routing, *vectors), block.routing.scales_input
+        if block.clamp is None and len(weights) == 3 and not scales_input:
+            return mixture(x, weights, routed, self.gelu if block.is_gelu else self.silu)
         biases = tuple(
             self._weights.rows(names)
-            for names in zip(*(e.biases or () for e in experts), strict=True)
+            for names in zip(*(e.biases or () for e in block.experts), strict=True)
         )
-        return dense_mixture(x, weights, routed, Dense(clamp, biases, routing.scales_input))
+        return dense_mixture(x, weights, routed, Dense(block.clamp, biases, scales_input))
 
     def hidden(self, x: Node) -> Node:
         self._hidden = x

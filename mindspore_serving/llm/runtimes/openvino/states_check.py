@@ -3,7 +3,7 @@
 The operations are private to OpenVINO: a version that computes otherwise is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -131,30 +131,39 @@ def _convolved(x: Any, kernel: Any) -> Any:
 
 
 def _ruled(q: Any, k: Any, v: Any, falls: Any, beta: Any) -> Any:
-    """By the definition, token by token."""
-    each = HEADS.value_heads // HEADS.key_heads
-    heads = [x.reshape(len(x), HEADS.key_heads, -1).repeat(each, 1) for x in (q, k)]
-    q, k = (x / np.sqrt((x * x).sum(-1, keepdims=True) + LENGTH_EPS) for x in heads)
-    v = v.reshape(len(v), HEADS.value_heads, -1)
-    state = np.zeros((HEADS.value_heads, HEADS.key_dim, HEADS.value_dim))
-    found = []
-    for t in range(len(v)):
-        state = state * np.exp(falls[t])[:, None, None]
-        missing = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
-        state = state + np.einsum("hk,hv->hkv", k[t], missing)
-        found.append(np.einsum("hkv,hk->hv", state, q[t]) * HEADS.key_dim**-0.5)
-    return np.stack(found).reshape(len(v), -1)
+    """The delta rule by its definition."""
+    q, k = (x / np.sqrt((x * x).sum(-1, keepdims=True) + LENGTH_EPS) for x in map(_keys, (q, k)))
+
+    def missing(state: Any, t: int) -> Any:
+        return beta[t][:, None] * (_values(v)[t] - np.einsum("hkv,hk->hv", state, k[t]))
+
+    return _read(q, k, falls, missing).reshape(len(v), -1) * HEADS.key_dim**-0.5
 
 
 def _scanned(c: Any, b: Any, x: Any, steps: Any) -> Any:
-    """The same of the selective scan."""
-    each = HEADS.value_heads // HEADS.key_heads
-    b, c = (part.reshape(len(part), HEADS.key_heads, -1).repeat(each, 1) for part in (b, c))
-    x = x.reshape(len(x), HEADS.value_heads, -1)
+    """The selective scan by its definition."""
+    x, falls = _values(x), -np.exp(LOG_RATE[0]) * steps
+    found = _read(_keys(c), _keys(b), falls, lambda _, t: steps[t][:, None] * x[t])
+    return (found + SKIP[0][:, None] * x).reshape(len(x), -1)
+
+
+def _read(queries: Any, keys: Any, falls: Any, written: Callable[[Any, int], Any]) -> Any:
+    """[T, value_heads, value_dim]: the state as it is read for each token, once it has fallen and
+    has what is `written` for the token."""
     state = np.zeros((HEADS.value_heads, HEADS.key_dim, HEADS.value_dim))
     found = []
-    for t in range(len(x)):
-        state = state * np.exp(-np.exp(LOG_RATE[0]) * steps[t])[:, None, None]
-        state = state + np.einsum("hk,hv->hkv", b[t], steps[t][:, None] * x[t])
-        found.append(np.einsum("hkv,hk->hv", state, c[t]) + SKIP[0][:, None] * x[t])
-    return np.stack(found).reshape(len(x), -1)
+    for t in range(len(queries)):
+        state = state * np.exp(falls[t])[:, None, None]
+        state = state + np.einsum("hk,hv->hkv", keys[t], written(state, t))
+        found.append(np.einsum("hkv,hk->hv", state, queries[t]))
+    return np.stack(found)
+
+
+def _keys(x: Any) -> Any:
+    """[T, value_heads, key_dim]: each head of keys for all of its heads of values."""
+    each = HEADS.value_heads // HEADS.key_heads
+    return x.reshape(len(x), HEADS.key_heads, -1).repeat(each, 1)
+
+
+def _values(x: Any) -> Any:
+    return x.reshape(len(x), HEADS.value_heads, -1)

@@ -6,9 +6,9 @@ and values are gathered from their blocks in every step, so long contexts cost b
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -34,23 +34,19 @@ class Attention(Protocol):
         ...
 
 
-class AttentionPlan(Protocol):
-    """A step's attention, before its arrays are on the device."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A step's attention, before its arrays are on the device: `attention` is called with them
+    there."""
 
-    @property
-    def arrays(self) -> list[Indices]:
-        """What has to be on the device."""
-        ...
-
-    def attention(self, arrays: Sequence[torch.Tensor]) -> Attention:
-        """The attention, with `arrays` on the device."""
-        ...
+    arrays: Sequence[Indices]
+    attention: Callable[[Sequence[torch.Tensor]], Attention]
 
 
 class AttentionPath(Protocol):
     """A way of computing attention."""
 
-    def plan(self, layout: Layout) -> AttentionPlan: ...
+    def plan(self, layout: Layout) -> Plan: ...
 
     def decoding(self, rows: torch.Tensor) -> Attention:
         """The attention of a step in which row i of `rows` describes a sequence with one new
@@ -98,13 +94,15 @@ class GatherPath:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
 
-    def plan(self, layout: Layout) -> "GatherPlan":
+    def plan(self, layout: Layout) -> Plan:
         """In groups; a sequence with many new tokens is one by itself."""
         spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
         for index, span in enumerate(layout.spans):
             num_new = span.end - span.begin
             spans[num_new, 0 if num_new <= LONGEST_BATCHED else index].append(span)
-        return GatherPlan(tuple(spans.values()), layout.reach)
+        groups = list(spans.values())
+        arrays = [array for group in groups for array in _described(group, layout.reach)]
+        return Plan(arrays, partial(_gathered_by, groups))
 
     def decoding(self, rows: torch.Tensor) -> "Gathered":
         tables = rows[:, TABLE:]
@@ -113,22 +111,14 @@ class GatherPath:
         return Gathered((Group(rows[:, BEGIN], tables, lengths, lengths, 1, longest),))
 
 
-@dataclass(frozen=True, slots=True)
-class GatherPlan:
-    groups: tuple[Sequence[Span], ...]
-    reach: Indices
-
-    @property
-    def arrays(self) -> list[Indices]:
-        return [array for spans in self.groups for array in _described(spans, self.reach)]
-
-    def attention(self, arrays: Sequence[torch.Tensor]) -> "Gathered":
-        groups = []
-        for index, spans in enumerate(self.groups):
-            tokens, tables, lengths, reach = arrays[4 * index : 4 * index + 4]
-            num_new, longest = spans[0].end - spans[0].begin, max(span.length for span in spans)
-            groups.append(Group(tokens, tables, lengths, reach, num_new, longest))
-        return Gathered(tuple(groups))
+def _gathered_by(groups: Sequence[Sequence[Span]], arrays: Sequence[torch.Tensor]) -> "Gathered":
+    """`arrays` has what `_described` gives of each group."""
+    found = []
+    for index, spans in enumerate(groups):
+        tokens, tables, lengths, reach = arrays[4 * index : 4 * index + 4]
+        num_new, longest = spans[0].end - spans[0].begin, max(span.length for span in spans)
+        found.append(Group(tokens, tables, lengths, reach, num_new, longest))
+    return Gathered(tuple(found))
 
 
 def _described(spans: Sequence[Span], reach: Indices) -> list[Indices]:

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models.bert import EncoderInputs
-from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.models.decoder import encoder
+from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
 from mindspore_serving.llm.runtimes.capacity import first_step
 from mindspore_serving.llm.runtimes.encoding import (
     EncoderModel,
@@ -105,7 +105,7 @@ class TorchEncoder:
         ops, spec = self._ops, self._model.spec
         if ops is None:
             raise ServingError("the runner is closed")
-        layout = lay_out_prompts(prompts, spec.first_position, types=types)
+        layout = lay_out_prompts(prompts, types=types)
         try:
             with torch.inference_mode():
                 is_token = torch.from_numpy(layout.is_token).to(self._device)
@@ -116,8 +116,8 @@ class TorchEncoder:
                 )
                 token_ids = self._upload(layout.token_ids)
                 positions, kinds = self._upload(layout.positions), self._upload(layout.types)
-                inputs = EncoderInputs(token_ids, positions, kinds)
-                states: Tensor = self._model.definition(ops, spec, inputs)
+                inputs = Inputs(token_ids, positions, None, types=kinds)
+                states: Tensor = encoder(ops, spec, inputs)
                 vectors: Vectors = states.float().cpu().numpy()
         except (RuntimeError, IndexError) as error:
             if isinstance(error, ServingError):

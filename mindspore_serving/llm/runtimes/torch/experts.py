@@ -5,7 +5,7 @@ from typing import TypeAlias
 import torch
 from torch.nn import functional
 
-from mindspore_serving.llm.models.ops import Clamp, Expert, Routing
+from mindspore_serving.llm.models.expert_block import ExpertBlock, Routing
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -33,15 +33,16 @@ def _of_best_groups(scores: Tensor, routing: Routing) -> Tensor:
     return grouped.masked_fill(is_other[..., None], -torch.inf).flatten(1)
 
 
-def expert(x: Tensor, weights: Expert, clamp: Clamp | None, is_gelu: bool) -> Tensor:
+def expert(x: Tensor, block: ExpertBlock, index: int) -> Tensor:
     """What one expert makes of its tokens."""
+    weights, clamp = block.experts[index], block.clamp
     first, second, third = weights.biases or (None, None, None)
     up = functional.linear(x, weights.up, second)
     if weights.gate is None:
         return functional.linear(functional.relu(up).square(), weights.down, third)
     gate = functional.linear(x, weights.gate, first)
     if clamp is None:
-        gate = functional.gelu(gate, approximate="tanh") if is_gelu else functional.silu(gate)
+        gate = functional.gelu(gate, approximate="tanh") if block.is_gelu else functional.silu(gate)
         hidden = gate * up
     else:
         gate = gate.clamp(max=clamp.limit)

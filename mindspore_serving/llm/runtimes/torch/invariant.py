@@ -34,9 +34,6 @@ class InvariantOps(TorchOps):
     def silu(self, x: Tensor) -> Tensor:
         return x / (1 + torch.exp(-x))
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        return self.silu(gate) * up
-
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x @ weight.T + bias, in tiles of `TILE` rows."""

@@ -13,7 +13,12 @@ import torch
 
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
-from mindspore_serving.llm.runtimes.torch.attention import Attention, alibi_slopes
+from mindspore_serving.llm.runtimes.torch.attention import (
+    Attention,
+    Plan,
+    alibi_slopes,
+    block_tables,
+)
 
 QUERIES = 8  # positions of a tile of queries
 KEYS = 128  # positions of a tile of keys
@@ -25,10 +30,18 @@ class InvariantPath:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
 
-    def plan(self, layout: Layout) -> "InvariantPlan":
+    def plan(self, layout: Layout) -> Plan:
         tiles = [tile for span in layout.spans for tile in _tiles(span)]
         tiles.sort(key=lambda tile: -tile.base)  # those that see a tile of keys come first
-        return InvariantPlan(tuple(tiles), self._block_size)
+        ends = np.array([tile.end for tile in tiles])
+        starts = range(0, int(ends.max()), KEYS)
+        counts = tuple((start, int((ends > start).sum())) for start in starts)
+
+        def attention(arrays: Sequence[torch.Tensor]) -> Invariant:
+            tokens, places, bases, tables = arrays
+            return Invariant(tokens, places, bases, tables, counts, self._block_size)
+
+        return Plan(_arrays(tiles), attention)
 
     def decoding(self, rows: torch.Tensor) -> Attention:
         raise RuntimeError("steps are graphs on CUDA alone, and this attention is for CPUs")
@@ -52,35 +65,18 @@ def _tiles(span: Span) -> Iterator[Tile]:
         yield Tile(span, base, begin, end, span.begin + begin - span.start)
 
 
-@dataclass(frozen=True, slots=True)
-class InvariantPlan:
-    """An `AttentionPlan`."""
-
-    tiles: tuple[Tile, ...]
-    block_size: int
-
-    @property
-    def arrays(self) -> list[Indices]:
-        """Token of each query of each tile, 0 if it is not in the step; place of each token among
-        those; position of each tile; blocks of its sequence."""
-        tokens = np.zeros((len(self.tiles), QUERIES), np.int64)
-        places = np.zeros(sum(tile.end - tile.begin for tile in self.tiles), np.int64)
-        tables = np.zeros((len(self.tiles), max(len(t.span.blocks) for t in self.tiles)), np.int64)
-        for index, tile in enumerate(self.tiles):
-            count, first = tile.end - tile.begin, tile.begin - tile.base
-            own = np.arange(tile.token, tile.token + count)
-            tokens[index, first : first + count] = own
-            places[own] = np.arange(count) + index * QUERIES + first
-            tables[index, : len(tile.span.blocks)] = tile.span.blocks
-        bases = np.array([tile.base for tile in self.tiles])
-        return [tokens, places, bases, tables]
-
-    def attention(self, arrays: Sequence[torch.Tensor]) -> "Invariant":
-        ends = np.array([tile.end for tile in self.tiles])
-        starts = range(0, int(ends.max()), KEYS)
-        counts = tuple((start, int((ends > start).sum())) for start in starts)
-        tokens, places, bases, tables = arrays
-        return Invariant(tokens, places, bases, tables, counts, self.block_size)
+def _arrays(tiles: Sequence[Tile]) -> list[Indices]:
+    """Token of each query of each tile, 0 if it is not in the step; place of each token among
+    those; position of each tile; blocks of its sequence."""
+    tokens = np.zeros((len(tiles), QUERIES), np.int64)
+    places = np.zeros(sum(tile.end - tile.begin for tile in tiles), np.int64)
+    for index, tile in enumerate(tiles):
+        count, first = tile.end - tile.begin, tile.begin - tile.base
+        own = np.arange(tile.token, tile.token + count)
+        tokens[index, first : first + count] = own
+        places[own] = np.arange(count) + index * QUERIES + first
+    bases = np.array([tile.base for tile in tiles])
+    return [tokens, places, bases, block_tables([tile.span for tile in tiles])]
 
 
 @dataclass(slots=True)

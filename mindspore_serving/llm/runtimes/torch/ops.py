@@ -7,7 +7,8 @@ from typing import TypeAlias
 import torch
 from torch.nn import functional
 
-from mindspore_serving.llm.models.ops import AttentionSpec, Clamp, Expert, Longer, Ops, Routing
+from mindspore_serving.llm.models.expert_block import ExpertBlock
+from mindspore_serving.llm.models.ops import AttentionSpec, Longer, Ops
 from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 from mindspore_serving.llm.runtimes.torch.attention import Attention, PagedCache
 from mindspore_serving.llm.runtimes.torch.experts import expert, route
@@ -215,9 +216,6 @@ class TorchOps(Ops):
     def sigmoid(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        return functional.silu(gate) * up
-
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor:
         return functional.gelu(x, approximate="tanh" if tanh else "none")
 
@@ -233,30 +231,19 @@ class TorchOps(Ops):
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
         return x[rows]
 
-    def moe(
-        self,
-        x: Tensor,
-        scores: Tensor,
-        experts: Sequence[Expert],
-        routing: Routing,
-        *,
-        correction: Tensor | None = None,
-        gains: Tensor | None = None,
-        clamp: Clamp | None = None,
-        is_gelu: bool = False,
-    ) -> Tensor:
-        shares, chosen = route(scores, routing, correction)
-        if gains is not None:
-            shares = shares * gains.float()[chosen]
+    def moe(self, x: Tensor, scores: Tensor, block: ExpertBlock) -> Tensor:
+        shares, chosen = route(scores, block.routing, block.correction)
+        if block.gains is not None:
+            shares = shares * block.gains.float()[chosen]
         shares = shares.to(x.dtype)
         out = torch.zeros_like(x)
         for index in chosen.unique().tolist():
             tokens, places = (chosen == index).nonzero(as_tuple=True)
             share = shares[tokens, places, None]
-            if routing.scales_input:
-                result = expert(x[tokens] * share, experts[index], clamp, is_gelu)
+            if block.routing.scales_input:
+                result = expert(x[tokens] * share, block, index)
             else:
-                result = expert(x[tokens], experts[index], clamp, is_gelu) * share
+                result = expert(x[tokens], block, index) * share
             out.index_add_(0, tokens, result)
         return out
 

@@ -9,7 +9,7 @@ import torch
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
 from mindspore_serving.llm.runtimes.torch import kernels
-from mindspore_serving.llm.runtimes.torch.attention import TABLE, alibi_slopes, block_tables
+from mindspore_serving.llm.runtimes.torch.attention import TABLE, Plan, alibi_slopes, block_tables
 from mindspore_serving.llm.runtimes.torch.kernels import MIN_SIDE, Tiles
 
 PROGRAMS_PER_PROCESSOR = 2  # that keep one of the device's multiprocessors busy
@@ -35,15 +35,29 @@ class PagedPath:
         rows = kernels.most_rows(spec, dtype)
         return cls(block_size, num_processors, kernels.padded_group(spec), rows)
 
-    def plan(self, layout: Layout) -> "PagedPlan":
+    def plan(self, layout: Layout) -> Plan:
         """Sequences whose new tokens fit the smallest tile, and apart from them all others."""
         few: list[Span] = []
         many: list[Span] = []
         for span in layout.spans:
             is_few = (span.end - span.begin) * self.group <= self.least_rows
             (few if is_few else many).append(span)
-        parts = [(few, self.least_rows), (many, self.most_rows)]
-        return PagedPlan(self, tuple((tuple(own), rows) for own, rows in parts if own))
+        parts = [part for part in ((few, self.least_rows), (many, self.most_rows)) if part[0]]
+        arrays = [
+            array
+            for spans, rows in parts
+            for array in (_sequences(spans), _tiles(spans, rows // self.group))
+        ]
+
+        def attention(arrays: Sequence[torch.Tensor]) -> Paged:
+            own = zip(parts, arrays[::2], arrays[1::2], strict=True)
+            tiled = (
+                (Tiles(sequences, tiles, rows), max(span.length for span in spans))
+                for (spans, rows), sequences, tiles in own
+            )
+            return Paged(self, tuple(tiled))
+
+        return Plan(arrays, attention)
 
     def decoding(self, rows: torch.Tensor) -> "Paged":
         sequences = torch.arange(len(rows), device=rows.device)
@@ -62,32 +76,6 @@ class PagedPath:
         keys = min(longest, spec.window) if spec.window else longest
         wanted = self.num_processors * PROGRAMS_PER_PROCESSOR // programs
         return max(1, min(wanted, -(-keys // KEYS_OF_A_SPLIT), MOST_SPLITS))
-
-
-@dataclass(frozen=True, slots=True)
-class PagedPlan:
-    """`parts`: sequences, and the rows of their tiles."""
-
-    path: PagedPath
-    parts: tuple[tuple[Sequence[Span], int], ...]
-
-    @property
-    def arrays(self) -> list[Indices]:
-        return [
-            array
-            for spans, rows in self.parts
-            for array in (_sequences(spans), _tiles(spans, rows // self.path.group))
-        ]
-
-    def attention(self, arrays: Sequence[torch.Tensor]) -> "Paged":
-        pairs = zip(arrays[::2], arrays[1::2], strict=True)
-        return Paged(
-            self.path,
-            tuple(
-                (Tiles(*pair, rows), max(span.length for span in spans))
-                for (spans, rows), pair in zip(self.parts, pairs, strict=True)
-            ),
-        )
 
 
 @dataclass(frozen=True, slots=True)

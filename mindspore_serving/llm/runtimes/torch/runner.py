@@ -1,11 +1,10 @@
 """A language model computed by PyTorch, step by step; `opening` chooses device and dtypes."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -88,9 +87,6 @@ class Readback:
         return array
 
 
-Compute: TypeAlias = Callable[[TorchOps, Layout], Logits]
-
-
 @dataclass(frozen=True, slots=True)
 class TorchModel:
     """A definition with its weights, and what it is computed in and on."""
@@ -146,7 +142,6 @@ class TorchRunner(LimitedRunner):
         self.hidden_size = self.width = spec.hidden_size
         self.rope_switch = spec.rope.switch
         self.base: Base | None = None
-        self._given: Vectors | None = None
 
     def load_adapter(self, adapter: int, changes: Changes) -> None:
         self._model.adapters.load(adapter, changes)
@@ -163,8 +158,22 @@ class TorchRunner(LimitedRunner):
 
     def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
         """As `Stage.compute`."""
-        self._given = given
-        return self._run(step, self._hidden if embeds else self._logits)
+        if self._ops is None:
+            raise ServingError("the runner is closed")
+        layout = lay_out(step, self._limits)
+        try:
+            with self._computing():
+                if step.copies:
+                    (copies,) = upload([np.array(step.copies)], self._model.device)
+                    self._cache.copy(*copies.unbind(1))
+                if not layout.spans:
+                    width = self.hidden_size if embeds else self.vocab_size
+                    return np.zeros((0, width), np.float32)
+                return self._readback(self._computed(self._ops, layout, given, embeds=embeds))
+        except (RuntimeError, IndexError) as error:
+            if isinstance(error, ServingError):
+                raise
+            raise ServingError(f"a step of {step.num_tokens} tokens failed: {error}") from error
 
     def read_block(self, block: int) -> memoryview:
         with self._computing():
@@ -186,21 +195,6 @@ class TorchRunner(LimitedRunner):
         with self._computing():
             graphs.capture(capture, batch_sizes(most))
         self._graphs = graphs
-
-    def _run(self, step: Step, compute: Compute) -> Logits:
-        if self._ops is None:
-            raise ServingError("the runner is closed")
-        layout = lay_out(step, self._limits)
-        try:
-            with self._computing():
-                if step.copies:
-                    (copies,) = upload([np.array(step.copies)], self._model.device)
-                    self._cache.copy(*copies.unbind(1))
-                return compute(self._ops, layout)
-        except (RuntimeError, IndexError) as error:
-            if isinstance(error, ServingError):
-                raise
-            raise ServingError(f"a step of {step.num_tokens} tokens failed: {error}") from error
 
     def close(self) -> None:
         """Drop cache and weights.  A closed runner refuses every step."""
@@ -226,39 +220,39 @@ class TorchRunner(LimitedRunner):
         with device, torch.inference_mode():
             yield
 
-    def _logits(self, ops: TorchOps, layout: Layout) -> Logits:
-        if not layout.spans:
-            return np.zeros((0, self.vocab_size), np.float32)
-        logits = self._graphs.run(layout) if self._graphs is not None else None
-        return self._readback(self._pass(ops, layout) if logits is None else logits)
-
-    def _hidden(self, ops: TorchOps, layout: Layout) -> Vectors:
-        if not layout.spans:
-            return np.zeros((0, self.hidden_size), np.float32)
-        found = self._pass(ops, layout)
-        if not self._model.spec.is_last:
-            return self._readback(found)
+    def _computed(
+        self, ops: TorchOps, layout: Layout, given: Vectors | None, *, embeds: bool
+    ) -> torch.Tensor:
+        """Logits, or with `embeds` hidden states, of the tokens whose are wanted."""
+        if self._graphs is not None and not embeds:
+            logits = self._graphs.run(layout)
+            if logits is not None:
+                return logits
+        found = self._pass(ops, layout, given)
+        if not embeds or not self._model.spec.is_last:
+            return found
         if ops.last_hidden is None:
             raise RuntimeError("the definition does not say what its hidden state is")
-        return self._readback(ops.last_hidden)
+        return ops.last_hidden
 
-    def _pass(self, ops: TorchOps, layout: Layout) -> torch.Tensor:
+    def _pass(self, ops: TorchOps, layout: Layout, given: Vectors | None) -> torch.Tensor:
         plan, found = self._path.plan(layout), chosen_adapters(layout)
-        inputs = (layout.token_ids, layout.positions, layout.rows, layout.is_long)
+        numbers = (layout.token_ids, layout.positions, layout.rows, layout.is_long, layout.slots)
         places = list(chain.from_iterable(found.values()))
         token_ids, positions, rows, is_long, slots, *rest = upload(
-            [*inputs, layout.slots, *places, *plan.arrays], self._model.device
+            [*numbers, *places, *plan.arrays], self._model.device
         )
         own, planned = rest[: len(places)], rest[len(places) :]
         chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
         pieces = pieces_of(layout) if self._model.spec.state else ()
         ops.begin(Pass(slots, plan.attention(planned), chosen, pieces))
-        given = Inputs(token_ids, positions, rows, hidden=self._hidden_of(layout), is_long=is_long)
-        return self._decode(ops, replace(given, **self._features(layout)))
+        hidden = self._hidden_of(layout, given)
+        inputs = Inputs(token_ids, positions, rows, hidden, is_long=is_long)
+        return self._decode(ops, replace(inputs, **self._features(layout)))
 
-    def _hidden_of(self, layout: Layout) -> torch.Tensor | None:
+    def _hidden_of(self, layout: Layout, given: Vectors | None) -> torch.Tensor | None:
         """What the stage before this one has computed; zeros to load the weights."""
-        spec, given = self._model.spec, self._given
+        spec = self._model.spec
         if spec.is_first:
             return None
         if given is None:
