@@ -78,8 +78,9 @@ class OpenVINORunner:
         longest = longest_sequence(config, spec)
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._pack(weights)
-        self._warm_up(config)  # with every token in one block, as nothing is read
         give_back(weights.constants.unpacked)
+        self._warm_up(config)  # with every token in one block, as nothing is read
+        compiled.release_memory()
         trim()
         # Only now the weights are packed, and what is free is known.
         free = min(free_main_memory(), MAX_DEFAULT_CACHE) // part.size
@@ -88,6 +89,8 @@ class OpenVINORunner:
         self.block_format += " ".join(cache.form for cache in self._caches)
         limits = runner_limits(config, spec, self.block_bytes, free_memory=free)
         self._allocate(limits.agreed(part.least))
+        self._compute_first()
+        trim()
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  The result is overwritten by the next one."""
@@ -182,7 +185,10 @@ class OpenVINORunner:
         """The first pass, which packs the weights."""
         caches = {cache.name: cache.array[0] for cache in self._caches}
         with giving_back([(caches[name], arrays) for name, arrays in weights.constants.early]):
-            self.run(Step((Row([0], 0, [0], 1),)))
+            self._compute_first()
+
+    def _compute_first(self) -> None:
+        self.run(Step((Row([0], 0, [0], 1),)))
 
     def _warm_up(self, config: EngineConfig) -> None:
         """The first pass of each size compiles kernels for it."""
