@@ -2,6 +2,7 @@
 #   make demo    install, make the example models, start the server, call it and chat with it, stop
 #   make serve   the same, but the server stays up until Ctrl-C
 #   make test    all tests          make test-fast  those that need no heavy library, no server
+#   make test-long   all tests, and the cases of long ones that `make test` leaves out
 #   make lint    ruff and mypy
 #   make chaos   every fault of tests/chaos; needs root for some (half an hour)
 #   make fuzz    100,000 mutated requests; FUZZ="--requests 1000000 --seed 7" for others
@@ -33,7 +34,7 @@ DEMO  := mindspore,onnx,llm,examples
 TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
-.PHONY: chaos fuzz schemathesis demo serve test test-fast lint lint-deploy rehearse bench clean
+.PHONY: chaos fuzz schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
@@ -46,6 +47,9 @@ test: $(VENV)/.tests
 
 test-fast: $(VENV)/.tests
 	$(BIN)/python -m pytest -n auto -m "$(FAST)" $(ARGS)
+
+test-long: $(VENV)/.tests
+	LONG=1 $(BIN)/python -m pytest -n auto $(ARGS)
 
 lint: $(VENV)/.tests
 	$(BIN)/ruff check .

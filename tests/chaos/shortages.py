@@ -39,7 +39,6 @@ def _without_resources() -> Iterator[Fault]:
             states.on(pick, states.idle),
             _short_of(_no_files, _kill),
             site=ONE,
-            is_short=whom == "classic",
         )
     yield Fault(
         "no process can be started while a worker dies",

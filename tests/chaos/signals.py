@@ -37,7 +37,6 @@ SHORT = {
     ("SIGSTOP and SIGCONT", LANGUAGE, "during streams"),
     ("SIGKILL", CLASSIC, "while loading"),
     ("SIGKILL", CLASSIC, "while restarting"),
-    ("SIGTERM", CLASSIC, "during a batch"),
 }
 
 

@@ -85,7 +85,6 @@ def _dying() -> Iterator[Fault]:
         states.idle,
         _again_and_again,
         Must(own=LOST),
-        is_short=True,
     )
     yield Fault(
         "a worker dies when the start-up script has ended",
@@ -135,7 +134,6 @@ def _misbehaving() -> Iterator[Fault]:
         states.idle,
         _call("say", 20 * MIB, count=10),
         check=_has_small_logs,
-        is_short=True,
     )
 
 

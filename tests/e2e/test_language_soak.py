@@ -34,7 +34,7 @@ from tests.waiting import PATIENCE
 
 MIB = 1 << 20
 CLIENTS = 16
-WARM_UP, SHORT, LONG = 3000, 3000, 40_000  # requests; kernels are made for many shapes at first
+WARM_UP, SHORT, LONG = 2000, 2000, 40_000  # requests; kernels are made for many shapes at first
 MOST_GROWTH = 24 * MIB  # of master or worker behind the warm-up
 JSON = {"Content-Type": "application/json"}
 POUR = """

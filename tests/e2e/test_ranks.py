@@ -87,9 +87,9 @@ def ask(calls: Calls, **more: Any) -> tuple[int, dict[str, Any]]:
     ("calls", "number", "place"),
     [
         (("torch", TENSOR), signal.SIGKILL, 0),
-        (("openvino", TENSOR), signal.SIGSTOP, 0),
+        pytest.param(("openvino", TENSOR), signal.SIGSTOP, 0, marks=pytest.mark.long),
         (("openvino", PIPELINE), signal.SIGKILL, 0),
-        (("torch", PIPELINE), signal.SIGSTOP, 0),
+        pytest.param(("torch", PIPELINE), signal.SIGSTOP, 0, marks=pytest.mark.long),
         (("torch", GRID), signal.SIGKILL, 2),
         (("openvino", GRID), signal.SIGSTOP, 2),
     ],

@@ -120,7 +120,7 @@ class Crowd:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
+@pytest.mark.parametrize("num_speculative_tokens", [pytest.param(0, marks=pytest.mark.long), 3])
 def test_ten_thousand_requests_are_all_answered_right(num_speculative_tokens):
     config = EngineConfig(
         max_model_len=CONTEXT,

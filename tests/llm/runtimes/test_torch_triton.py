@@ -70,7 +70,10 @@ def test_gathering_computes_attention_by_its_definition(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "gemma2", "baichuan2-13b"])
+@pytest.mark.parametrize(
+    "name",
+    ["gemma2", *(pytest.param(one, marks=pytest.mark.long) for one in ("llama", "baichuan2-13b"))],
+)
 def test_a_model_with_the_kernels_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
     """Plain attention; windows and softcap; ALiBi.  In pieces, then as graphs would."""
     from tests.llm.torch_interpreted import PROMPTS
@@ -83,7 +86,7 @@ def test_a_model_with_the_kernels_says_what_the_reference_says(name: str, tmp_pa
         assert tuple(answer) == checkpoints.likeliest(path, prompt, answer)
 
 
-@pytest.mark.parametrize("capability", ["80", "90"])
+@pytest.mark.parametrize("capability", [pytest.param("80", marks=pytest.mark.long), "90"])
 def test_the_kernels_compile_for_devices_that_are_not_here(capability: str, tmp_path: Path) -> None:
     kernels = told("torch_compiled", capability, TRITON_CACHE_DIR=str(tmp_path))
     assert len(kernels) == 5
