@@ -179,6 +179,10 @@ def _set_device(mindspore: Any, source: ModelSource) -> None:
             raise StartError(
                 f"MindSpore cannot use device {target} {source.device_id}: {words(error)}"
             ) from error
+    if target == "CPU":
+        # Before the first operation, or threads that operations are queued for spin from then on,
+        # for inputs in bfloat16 and for what else computes in this process.
+        mindspore.runtime.launch_blocking()
 
 
 def _apply_options(mindspore: Any, source: ModelSource) -> None:

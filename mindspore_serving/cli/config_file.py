@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.scanner import ScannerError
 
 from mindspore_serving.cli.config_fields import (
     FIELDS,
@@ -22,6 +23,7 @@ from mindspore_serving.cli.config_fields import (
 from mindspore_serving.errors import InvalidInputs, StartError
 
 MAX_SIZE = 1 << 20  # bytes
+_MAX_BRACKETS = 16  # open at once; four are enough for every option
 _KINDS = {"boolean": "true or false", "integer": "an integer", "number": "a number"}
 _KINDS |= {"string": "text (in quotes, if it looks like a number)", "array": "a list"}
 _KINDS |= {"object": "names with values", "scalar": "a number, true, false or text"}
@@ -31,6 +33,12 @@ _TAGS |= {"seq": "array", "map": "object"}
 
 class _Loader(yaml.SafeLoader):
     """Gives numbers, truth values and text; a date is text."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        """Looks at every open bracket again with each token, so there may be few of them."""
+        if self.flow_level == _MAX_BRACKETS:
+            raise ScannerError(None, None, "it is nested too deeply", self.get_mark())
+        super().fetch_flow_collection_start(TokenClass)
 
 
 _Loader.yaml_implicit_resolvers = {

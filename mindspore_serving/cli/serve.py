@@ -20,6 +20,7 @@ from mindspore_serving.frontends import address as addresses
 from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
 from mindspore_serving.servable.check import check_number
 from mindspore_serving.server import startup
+from mindspore_serving.server.front_ends import to_origins
 from mindspore_serving.server.master import context
 from mindspore_serving.tracing.options import is_wanted
 
@@ -116,6 +117,7 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
     """What comes before any model is loaded.  Raises ServingError if a port is in use."""
     _warn(settings)
     limits(settings)  # wrong ones are errors now, and not when all is loaded
+    to_origins(settings.allow_origin)
     if settings.wait:
         check_ports(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)

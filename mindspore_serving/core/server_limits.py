@@ -46,8 +46,9 @@ class ServerLimits:
     )
     max_unsent_memory: int = param(
         2 << 30,
-        "HTTP: answers that clients have not taken, together; where there are more, those are cut "
-        "off that wait for longest, and the last one never",
+        "answers that clients have not taken, together; where there are more, HTTP cuts those off "
+        "that wait for longest, and the last one never; gRPC, streams aside: a connection may have "
+        "as much as it leaves to others; else RESOURCE_EXHAUSTED",
         at_least=1 << 20,
     )
     head_timeout: float = param(

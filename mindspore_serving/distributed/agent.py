@@ -29,6 +29,7 @@ from mindspore_serving.distributed.setup import AgentSetup
 from mindspore_serving.errors import ServingError, StageFailed, StartError, TooLarge
 from mindspore_serving.ipc.messages import to_fault
 from mindspore_serving.isolation.lifeline import end_group
+from mindspore_serving.servable.from_source import FromSource, compile_all
 from mindspore_serving.wire import native
 
 FORMATS = {
@@ -124,13 +125,15 @@ def _load_file(setup: AgentSetup, path: str) -> LoadedModel:
 
 def _factory(path: str) -> Callable[..., Any]:
     """The function or class `model` of a Python file.  Raises StartError."""
-    sys.path.append(os.path.dirname(path))  # for what it imports from beside it
-    spec = importlib.util.spec_from_file_location(f"agent_model_{Path(path).stem}", path)
+    directory, name = os.path.dirname(path), f"agent_model_{Path(path).stem}"
+    sys.path.append(directory)  # for what it imports from beside it
+    compile_all(directory)
+    loader = FromSource(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
         log.error("importing %s", path, exc_info=True)
         raise StartError(

@@ -1,8 +1,8 @@
-"""Counts the calls of a gRPC service, and logs them if there is an access log."""
+"""Counts the calls of a gRPC service and their answers, and logs them if there is an access log."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -14,15 +14,24 @@ from mindspore_serving.frontends.access import Entry, Responses
 from mindspore_serving.frontends.message_reader import Context
 
 Behavior = Callable[[Any, Context], Any]
+Hold = Callable[[Context, int], Awaitable[None]]
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class Counted:
     """A handler in place of the service `inner`, all of whose methods take streams of requests."""
 
-    def __init__(self, inner: "grpc.GenericRpcHandler[Any, Any]", responses: Responses) -> None:
+    def __init__(
+        self,
+        inner: "grpc.GenericRpcHandler[Any, Any]",
+        responses: Responses,
+        hold: Hold | None = None,
+    ) -> None:
+        """`hold` is called with the size of each answer to be sent, in bytes, and may end the call;
+        not with those of streams."""
         self._inner = inner
         self._responses = responses
+        self._hold = hold
         self._known: dict[str, Any] = {}  # methods that exist
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
@@ -35,7 +44,7 @@ class Counted:
         return known
 
     def _counted(self, found: Any, path: str) -> Any:
-        calls = _Calls(path, self._responses)
+        calls = _Calls(path, self._responses, self._hold)
         serializers = found.request_deserializer, found.response_serializer
         if found.response_streaming:
             behavior = calls.stream(found.stream_stream)
@@ -46,16 +55,19 @@ class Counted:
 class _Calls:
     """Of one method."""
 
-    def __init__(self, path: str, responses: Responses) -> None:
+    def __init__(self, path: str, responses: Responses, hold: Hold | None) -> None:
         self._path = path
         self._protocol = access.protocol_of_service(path.strip("/").partition("/")[0])
         self._responses = responses
+        self._hold = hold
 
     def unary(self, behavior: Behavior) -> Behavior:
         async def answer(requests: Any, context: Context) -> Any:
             entry, num_sent = self._begin(context), 0
             try:
                 response = await behavior(requests, context)
+                if self._hold is not None:
+                    await self._hold(context, len(response))
                 num_sent = len(response)
                 return response
             finally:

@@ -15,6 +15,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.frontends.access import Responses
 from mindspore_serving.frontends.address import Address, most_descriptors
 from mindspore_serving.frontends.grpc_access import Counted
+from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.tls import Tls, to_credentials
 
 _WATCH_SECONDS = 0.5  # between two looks whether the server still runs
@@ -36,8 +37,10 @@ class GrpcServer:
         """`closing` are called first when the server stops.  One that `shares_port` gets some of
         the connections to a port that others of this user listen on."""
         self.address = address
-        self._handlers: list[Any] = [Counted(one, responses or Responses()) for one in handlers]
         self._limits = limits or ServerLimits()
+        self.unsent = UnsentReplies(self._limits.max_unsent_memory)
+        counts, hold = responses or Responses(), self.unsent.hold
+        self._handlers: list[Any] = [Counted(one, counts, hold) for one in handlers]
         self._closing = closing
         self._shares_port = shares_port
         self._server: grpc.aio.Server | None = None

@@ -8,38 +8,19 @@ import os
 import re
 import sys
 import traceback
-from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    ModuleSpec,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from types import CodeType
 
 from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.check import check_servable_name
+from mindspore_serving.servable.from_source import FromSource, compile_all
 from mindspore_serving.servable.hf_model import add_task_method
 from mindspore_serving.servable.tracing import declaring
 
 CONFIG_FILE = "servable_config.py"
 
 _imported: set[str] = set()  # names of the packages that are servables of earlier loads
-
-
-class _FromSource(SourceFileLoader):
-    """Compiles the source in each load.  Bytecode that is kept is that of an earlier file if one
-    that is as long was written in the same second."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        code: CodeType = self.source_to_code(self.get_data(path), path)
-        return code
 
 
 def load(servable_directory: str, servable_name: str) -> Declaration:
@@ -115,18 +96,13 @@ def _open_package(package: str, path: str) -> None:
     init = os.path.join(path, "__init__.py")
     if os.path.isfile(init):
         spec = spec_from_file_location(
-            package, init, loader=_FromSource(package, init), submodule_search_locations=[path]
+            package, init, loader=FromSource(package, init), submodule_search_locations=[path]
         )
     else:
         spec = ModuleSpec(package, None, is_package=True)
         spec.submodule_search_locations = [path]
     assert spec is not None
-    sys.path_importer_cache[path] = FileFinder(
-        path,
-        (ExtensionFileLoader, EXTENSION_SUFFIXES),
-        (_FromSource, SOURCE_SUFFIXES),
-        (SourcelessFileLoader, BYTECODE_SUFFIXES),
-    )
+    compile_all(path)
     module = sys.modules[package] = module_from_spec(spec)
     if spec.loader is not None and spec.origin is not None:
         spec.loader.exec_module(module)

@@ -1,6 +1,7 @@
 """The arguments of the functions that start servables and servers, checked.  Starts nothing."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,11 +14,14 @@ from mindspore_serving.frontends.key_file import EXPECTED, is_key, read_keys
 from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.frontends.language import LanguageRules
 from mindspore_serving.frontends.llm_serving.frames import Form
+from mindspore_serving.frontends.sites import ANY
 from mindspore_serving.servable import check
 from mindspore_serving.server.ssl_config import SSLConfig
 
 MOST_FRONT_ENDS = 64
 GRPC_LIBRARIES = ("grpcio", "pygrpc-native")
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 
@@ -145,6 +149,19 @@ def to_keys(api_keys: ApiKeys) -> tuple[ApiKey, ...]:
             "is given as a pathlib.Path (serve: --api-key, --api-key-file)"
         )
     return tuple(map(ApiKey, keys))
+
+
+def to_origins(given: Sequence[str]) -> tuple[str, ...]:
+    """Those of web pages that may ask, as browsers name them.  Raises InvalidInputs for what no
+    browser sends, a path behind the host for example."""
+    origins = tuple(one.lower() for one in to_names("allow_origins", given))
+    wrong = [one for one in origins if one != ANY and not _ORIGIN.fullmatch(one)]
+    if wrong:
+        raise InvalidInputs(
+            f"Parameter 'allow_origins' has {wrong[0]!r}, expected '{ANY}' or SCHEME://HOST[:PORT] "
+            "as in 'https://example.org' (serve: --allow-origin)"
+        )
+    return origins
 
 
 def to_directories(given: Sequence[str]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from mindspore_serving.server.front_ends import (
     HttpOptions,
     to_directories,
     to_names,
+    to_origins,
 )
 from mindspore_serving.server.lifetime import Lifetime
 from mindspore_serving.server.showing import Loading, say, say_ready
@@ -206,7 +207,7 @@ def start_restful_server(
         options = FrontEndOptions.from_arguments(
             *arguments, may=(allow_loading, client_shared_memory), front_ends=front_ends
         )
-        names = to_names("allowed_hosts", allowed_hosts), to_names("allow_origins", allow_origins)
+        names = to_names("allowed_hosts", allowed_hosts), to_origins(allow_origins)
         content = language_limits or LanguageLimits()
         rules = LanguageRules(max_n, allow_priority, options.limits, content, allow_chat_template)
         loras = to_directories(lora_directories)

@@ -352,6 +352,7 @@ def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path
         (["--api-key", "short"], "at least 8 printable ASCII characters"),
         (["--max-n", "129"], "'max_n' should be in range [1,128]"),
         (["--limit", "head_timeout"], "--limit is 'head_timeout', expected NAME=VALUE"),
+        (["--allow-origin", "foo bar"], "'allow_origins' has 'foo bar', expected '*' or SCHEME://"),
         (["--limit", "speed=1"], "--limit speed does not exist; there are max_connections, "),
         (["--limit", "head_timeout=0"], "head_timeout is 0, expected a number over 0"),
         (["--num-parallel-workers", "65"], r"'num_parallel_workers' should be in range [0,64]"),

@@ -1,5 +1,7 @@
 """What an agent loads, and how it answers: its end of a real connection, in this process."""
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +52,22 @@ def test_a_model_may_change_its_inputs_in_place_and_import_what_is_beside_it(tmp
     models = agent.load(setup(python(tmp_path, source)))
     (changed,) = native.decode_values(run(models, 0, np.arange(2)).outputs)
     assert changed.tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("name", ["rank.py", "factor_of_the_rank.py"])
+def test_a_file_that_is_changed_in_the_same_second_is_read_again(tmp_path, monkeypatch, name):
+    """Python's bytecode would be that of the earlier file, as both have one length and time."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    python(tmp_path, "FACTOR = 1\n", "factor_of_the_rank.py")
+    source = "from factor_of_the_rank import FACTOR\ndef model(x):\n    return x * FACTOR * 1\n"
+    path = python(tmp_path, source)
+    for factor in (1, 3):
+        changed = python(tmp_path, (tmp_path / name).read_text().replace("1", str(factor)), name)
+        os.utime(changed, (10**9, 10**9))
+        monkeypatch.delitem(sys.modules, "factor_of_the_rank", raising=False)
+        (result,) = native.decode_values(run(agent.load(setup(path)), 0, np.ones(1)).outputs)
+        assert result == factor
 
 
 def test_a_model_of_a_later_stage_may_get_no_inputs():

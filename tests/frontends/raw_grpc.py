@@ -26,6 +26,16 @@ class RawGrpc:
         self.stream.sendall(PREFACE)
         self._send(SETTINGS, 0, 0, b"")
 
+    def take_nothing(self) -> None:
+        """Of calls that follow no answer is taken, until `take`."""
+        self._send(SETTINGS, 0, 0, struct.pack(">HI", 4, 0))
+
+    def take(self, number: int) -> None:
+        """All of the answer."""
+        for window in (0, number):
+            self._send(WINDOW_UPDATE, 0, window, (1 << 28).to_bytes(4, "big"))
+        self.wait_until_closed(number)
+
     def call(self, path: str, **metadata: str) -> int:
         """The new stream of a call."""
         number, self._next = self._next, self._next + 2

@@ -166,6 +166,44 @@ def test_messages_that_are_not_answered_count_as_held(background):
         assert status_of(served.call(message())) == "OK"
 
 
+def ask(client: Client, size: int) -> int:
+    """A call that is answered with as much as it asks with."""
+    number, body = client.call(PREDICT), message(size)
+    client.begin(number, len(body))
+    client.send(number, body, is_last=True)
+    return number
+
+
+def test_answers_that_are_not_taken_have_a_limit_of_memory(background):
+    with serving(background, max_unsent_memory=4 * MEGABYTE) as served:
+        client, unsent = served.raw(), served.server.unsent
+        client.take_nothing()
+        first, second = ask(client, MEGABYTE), ask(client, MEGABYTE // 2)
+        eventually(lambda: unsent.held > 1.5 * MEGABYTE)
+        refused = ask(client, 2 * MEGABYTE)
+        client.wait_until_closed(refused)
+        assert client.closed == {refused}
+        assert status_of(served.call(message(MEGABYTE))) == "OK"  # by another connection
+        client.take(first)
+        client.take(second)
+        eventually(lambda: unsent.held == 0)
+        client.take(ask(client, 2 * MEGABYTE))
+
+
+def test_answers_of_clients_that_have_left_need_no_memory(background):
+    with serving(background, max_unsent_memory=MEGABYTE) as served:
+        client, unsent = served.raw(), served.server.unsent
+        client.take_nothing()
+        ask(client, 2 * MEGABYTE)  # alone, so it may be as large
+        eventually(lambda: unsent.held > 2 * MEGABYTE)
+        refused = served.call(message(MEGABYTE))
+        assert status_of(refused) == "RESOURCE_EXHAUSTED"
+        assert "max_unsent_memory" in refused.details()
+        assert status_of(served.call(message())) == "OK"  # small
+        client.stream.close()
+        eventually(lambda: status_of(served.call(message(MEGABYTE))) == "OK")
+
+
 def test_a_message_that_comes_slowly_gives_way_when_there_is_no_memory(background, monkeypatch):
     monkeypatch.setattr("mindspore_serving.frontends.grpc_calls.SLOW", 0.0)
     with serving(background, max_body_memory=LARGEST) as served:

@@ -7,7 +7,9 @@ import pytest
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.server.front_ends import to_origins
 from tests.frontends.http_serving import BODY, Web, post
 
 OWN = b"127.0.0.1:1500"
@@ -85,6 +87,43 @@ def test_pages_that_the_operator_allows_may_and_are_told_so(background, path):
             b"Access-Control-Request-Method: POST\r\n\r\n" % (path, OWN)
         )
         assert web.connect().send(preflight).read()[0] == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "*",
+        "https://Friend.example",
+        "http://localhost:3000",
+        "http://[::1]:80",
+        "app-1+x://abc.d_e",
+    ],
+)
+def test_an_origin_is_taken_as_browsers_send_it(given):
+    assert to_origins([given]) == to_origins(given) == (given.lower(),)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "foo bar",
+        "friend.example",
+        "null",
+        "https://",
+        "https://a.example/",
+        "https://a.example:",
+    ]
+    + [
+        "https://*.example",
+        "https://a.example\n",
+        "https://a b",
+        "https://a@b",
+        "https://a:123456",
+    ],
+)
+def test_what_no_browser_sends_as_origin_is_refused(given):
+    with pytest.raises(InvalidInputs, match=r"expected '\*' or SCHEME://HOST"):
+        to_origins(["https://friend.example", given])
 
 
 @pytest.mark.parametrize("path", [CLASSIC, CHAT, b"/servables"])
