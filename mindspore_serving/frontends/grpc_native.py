@@ -4,8 +4,7 @@ interpreter's lock.  Knows no method.
 Some methods, with one request and one response each, are answered by way of that library; all
 others go through it to a server of grpcio behind it.  What the library lacks: TLS, limits of
 connections, of the time of a message, of its size before it is read, and of answers that clients do
-not take.  So it is for clients that
-are trusted, or for a place behind a proxy.
+not take.  So it is for clients that are trusted, or for a place behind a proxy.
 """
 
 import asyncio
