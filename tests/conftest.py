@@ -2,6 +2,8 @@
 
 import gc
 import os
+import sys
+from collections.abc import Generator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +26,8 @@ ISA = "ONEDNN_MAX_CPU_ISA"
 _isa_at_start = os.environ.get(ISA)
 LIBRARY_OF_MARKER = {"mindspore": "mindspore", "torch": "torch", "onnx": "onnxruntime"}
 MEMORY_OF_PROCESS = 4 << 30  # bytes, with what it starts
+NUM_OF_LIBRARY = 50  # modules: so many more, and one of the large libraries was imported
+_num_modules = 0  # when `keep` was called
 LONGEST_FIRST = ("mindspore", "slow", "torch", "e2e")
 
 
@@ -76,10 +80,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What the imported libraries and the tests are made of stays: MindSpore has the garbage
-    collector go through every object at each graph that it compiles."""
+    keep()
+
+
+def keep() -> None:
+    """Have the garbage collector leave alone what there is now: modules above all, and what they
+    hold.  MindSpore has it go through every object at each graph that it compiles, which took half
+    of the processor time of its tests."""
+    global _num_modules
     gc.collect()
     gc.freeze()
+    _num_modules = len(sys.modules)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -106,6 +117,13 @@ def compute_in_one_thread() -> None:
     mindspore.runtime.launch_blocking()
 
 
-def pytest_runtest_teardown() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    yield
     if _isa_at_start is None:
         os.environ.pop(ISA, None)
+    is_last = nextitem is None or nextitem.path != item.path
+    if is_last or len(sys.modules) > _num_modules + NUM_OF_LIBRARY:
+        keep()
