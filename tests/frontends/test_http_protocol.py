@@ -8,7 +8,6 @@ import pytest
 
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import InvalidInputs, NotFound
-from mindspore_serving.frontends.http import half_closed
 from tests.frontends.http_serving import BODY, GET, MAX_BODY, post
 from tests.waiting import PATIENCE, eventually
 
@@ -291,54 +290,6 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_asks_nothing(web):
     web.turn()
     assert web.connect().send(post()).read_json() == echoed(1)
     assert len(web.inference.asked) == 1
-
-
-# --- clients that send no more ------------------------------------------------------------------
-
-
-def sends_no_more(client):
-    client.stream.shutdown(socket.SHUT_WR)
-    return client
-
-
-def test_a_client_that_sends_no_more_gets_the_answers_to_complete_requests(web):
-    web.inference.holds = True
-    client = sends_no_more(web.connect().send(post() + post() + GET))
-    web.inference.answer(web.inference.wait_for(1), Reply([b"1"]))
-    asked = web.inference.wait_for(2)
-    assert client.read_json() == {"instances": [1]}
-    assert client.read()[:1] == (100,)  # asks whether it is there
-    web.inference.answer(asked, Reply([b"2"]))
-    assert client.read_json() == {"instances": [2]}
-    assert client.read()[0] == 200
-    assert client.is_closed()
-
-
-def test_a_client_that_leaves_after_it_has_sent_no_more_cancels_its_call(web, monkeypatch):
-    monkeypatch.setattr(half_closed, "DELAYS", (0.01,))
-    web.inference.holds = True
-    client = sends_no_more(web.connect().send(post()))
-    asked = web.inference.wait_for(1)
-    assert client.read()[0] == 100
-    assert not asked.is_cancelled
-    client.stream.close()
-    assert cancelled(web, asked)
-
-
-@pytest.mark.parametrize("sent", [b"", GET[:-2], post()[:-3], GET + GET[:-2]])
-def test_what_is_incomplete_when_no_more_is_sent_has_no_answer(web, sent):
-    client = sends_no_more(web.connect().send(sent))
-    if sent.startswith(GET):
-        assert client.read()[0] == 200
-    assert client.is_closed()
-
-
-def test_a_client_of_http_1_0_that_sends_no_more_has_left(web):
-    """As it knows no other answer before the last, it cannot be asked whether it is there."""
-    web.inference.holds = True
-    client = sends_no_more(web.connect().send(post(version=b"1.0")))
-    assert cancelled(web, web.inference.wait_for(1))
-    assert client.is_closed()
 
 
 # --- failures and status codes ------------------------------------------------------------------

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable
-from mindspore_serving.frontends.access import CLIENT_LEFT, Responses
-from mindspore_serving.frontends.http import half_closed
+from mindspore_serving.frontends.access import CLIENT_LEFT, Entry, Responses
 from mindspore_serving.frontends.http.body_pool import BodyPool
-from mindspore_serving.frontends.http.exchange import Exchange, Output, Refused, entry_of
+from mindspore_serving.frontends.http.exchange import Exchange, Output, Refused
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
@@ -56,7 +55,6 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(shared.limits, self._open)
         self._exchanges: deque[Exchange] = deque()  # not answered yet; the first is started
-        self._speaks_1_1 = False
         self._is_discarding = False  # after an error: what is read is not parsed
         self._num_discarded = 0
         # For `end_if_late`, which alone reads a clock: whether anything was read or answered since
@@ -106,10 +104,6 @@ class Connection(asyncio.BufferedProtocol):
         except Refusal as refusal:
             self._refuse(refusal)
 
-    def eof_received(self) -> bool:
-        """The client sends no more, or has left; whether the connection stays."""
-        return self._speaks_1_1 and half_closed.is_asked(self.transport, self._exchanges)
-
     def pause_writing(self) -> None:
         self.flow.fill()
         self._shared.unsent.add(self)
@@ -155,17 +149,27 @@ class Connection(asyncio.BufferedProtocol):
         if is_ending or self._is_discarding or self.transport.is_closing():
             raise Refusal(400, "Nothing may follow the last request.")  # stops the parser only
         exchange = self._shared.open_exchange(head, self)
-        self._speaks_1_1 = head.version == "1.1"
         if self._shared.is_stopping:
             exchange.keep_alive = False
         self._exchanges.append(exchange)
         if self._shared.responses.is_logged:
-            exchange.entry = entry_of(self.transport, head)
+            exchange.entry = self._entry(head)
         if last is None:
             exchange.start()
         else:
             self.flow.pause_reading()
         return exchange
+
+    def _entry(self, head: Head | None = None) -> Entry:
+        """For the access log; without a head, of what is no HTTP."""
+        address = self.transport.get_extra_info("peername")
+        client = f"{address[0]}:{address[1]}" if address else "unix"
+        if head is None:
+            return Entry(client, "", "")
+        path = head.target.partition(b"?")[0].decode("latin-1")
+        length = head.fields.get(b"content-length", b"0")
+        num_received = int(length) if length.isdigit() else None
+        return Entry(client, head.method.decode("latin-1"), path, num_received)
 
     def _count(self, exchange: Exchange) -> None:
         if exchange.span is not None:
@@ -199,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         refused = Refused(self, refusal)
         if self._shared.responses.is_logged:
-            refused.entry = entry_of(self.transport)
+            refused.entry = self._entry()
         self._exchanges.append(refused)
         if len(self._exchanges) == 1:
             self._exchanges[0].start()

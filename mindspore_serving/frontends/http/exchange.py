@@ -9,7 +9,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.flow import Flow
-from mindspore_serving.frontends.http.head import Head, Refusal
+from mindspore_serving.frontends.http.head import Refusal
 from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.tracing.request_span import RequestSpan
@@ -125,18 +125,6 @@ class Refused(Exchange):
         head = head_of(self._refusal.status, [*fields, length_of(text)], keep_alive=False)
         self.output.transport.write(head + text)
         self.output.finished()
-
-
-def entry_of(transport: asyncio.Transport, head: Head | None = None) -> Entry:
-    """For the access log; without a head, of what is no HTTP."""
-    address = transport.get_extra_info("peername")
-    client = f"{address[0]}:{address[1]}" if address else "unix"
-    if head is None:
-        return Entry(client, "", "")
-    path = head.target.partition(b"?")[0].decode("latin-1")
-    length = head.fields.get(b"content-length", b"0")
-    num_received = int(length) if length.isdigit() else None
-    return Entry(client, head.method.decode("latin-1"), path, num_received)
 
 
 def length_of(body: Sized) -> tuple[bytes, bytes]:
