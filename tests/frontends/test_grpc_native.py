@@ -200,7 +200,8 @@ def test_running_calls_are_answered_when_the_server_stops(background):
         asked = served.inference.wait_for(1)
         with ThreadPoolExecutor(1) as thread:
             stopping = thread.submit(background.run, served.server.stop(grace=600))
-            eventually(lambda: status_of(served.call(message())) == "UNAVAILABLE")
+            # One that comes before the server has begun to stop is held, so none may take long.
+            eventually(lambda: status_of(served.call(message(), timeout=1)) == "UNAVAILABLE")
             asked.reply(Reply([b""]))
             assert status_of(running) == "OK"
             stopping.result(PATIENCE)
