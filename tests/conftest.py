@@ -21,6 +21,9 @@ settings.register_profile(
 )
 settings.load_profile("all")
 
+# Most tests compute a few steps: kernels for all sizes of steps took more than those.
+os.environ.setdefault("SERVING_WARM_UP_SECONDS", "0")
+
 # Set by the MindIR backend for its own process; another runtime in this one must not read it.
 ISA = "ONEDNN_MAX_CPU_ISA"
 _isa_at_start = os.environ.get(ISA)

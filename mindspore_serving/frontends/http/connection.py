@@ -43,10 +43,8 @@ class Shared:
 
 class Connection(asyncio.BufferedProtocol):
     """Requests are answered one at a time.  While some wait for their turn, one read follows each
-    answer, and none if many wait: that bounds the memory that a client can take.
-
-    A client that closes its end has left, as other servers take it too: TCP does not say whether it
-    still reads, and what it asked for is to end at once."""
+    answer, and none if many wait: that bounds the memory that a client can take.  One that closes
+    its end has left: TCP does not say whether it still reads, and its work is to end at once."""
 
     transport: asyncio.Transport
     flow: Flow

@@ -1,6 +1,7 @@
 """What the OpenVINO runtime holds of memory when a model is open, each in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,7 @@ def sizes(directory: Path, **options: Any) -> list[dict[str, int]]:
     given = json.dumps({"dtype": "f32", "max_num_batched_tokens": TOKENS, **options})
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, directory, given],
+        env=os.environ | {"SERVING_WARM_UP_SECONDS": "9"},
         capture_output=True,
         text=True,
         timeout=PATIENCE,

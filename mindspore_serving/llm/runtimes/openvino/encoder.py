@@ -26,8 +26,8 @@ from mindspore_serving.llm.runtimes.openvino.nodes import features
 from mindspore_serving.llm.runtimes.openvino.opening import compile_graph
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
-from mindspore_serving.llm.runtimes.openvino.runner import within
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.warming import within
 from mindspore_serving.llm.step import Vectors
 
 WARM_UP_SECONDS = 3.0

@@ -1,7 +1,6 @@
 """A compiled graph and its cache, which compute steps; `opening` makes the graph."""
 
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, TypeVar
@@ -14,7 +13,6 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.checkpoint.weights import from_bf16
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import Part
-from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.runtimes.adapters import Base, Changes
 from mindspore_serving.llm.runtimes.capacity import (
     free_main_memory,
@@ -31,6 +29,7 @@ from mindspore_serving.llm.runtimes.openvino.pages import give_back, in_pages, t
 from mindspore_serving.llm.runtimes.openvino.ranks import Sums
 from mindspore_serving.llm.runtimes.openvino.repacking import giving_back
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.warming import within
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 
 T = TypeVar("T")
@@ -201,17 +200,6 @@ class OpenVINORunner:
 def _is_of_step(name: str) -> bool:
     kept = ("_cache.", "_state.", "lora.")
     return name != HIDDEN and not any(part in name for part in kept)
-
-
-def within(seconds: float, sizes: list[T], least: Callable[[int], int] = int) -> Iterator[T]:
-    """The first of `sizes` to warm up, and those that begin within `seconds` after it; as long as
-    all ranks have the time, by `least` of their numbers."""
-    deadline = None
-    for size in progress(sizes, "warming up"):
-        if deadline is not None and not least(time.monotonic() <= deadline):
-            return
-        yield size
-        deadline = deadline or time.monotonic() + seconds
 
 
 def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
