@@ -46,7 +46,6 @@ def _leaving() -> Iterator[Fault]:
         "clients reset the connection in a stream",
         states.idle,
         _leave(1.0, 1.0, reads=True),
-        is_short=True,
     )
     yield Fault("clients of gRPC leave in a call", states.idle, _leave_grpc)
 
@@ -168,7 +167,6 @@ def _floods() -> Iterator[Fault]:
         lambda scene: scene.cause(*[asking.classic(scene.server, "nap", 0.02) for _ in range(600)]),
         Must(own=frozenset({200, 429})),
         site=Site(limit=150),
-        is_short=True,
         beside=(),  # who comes while it is full is refused
     )
     yield Fault("500 requests on a connection at once", states.idle, _pipeline, SMALL)

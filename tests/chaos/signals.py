@@ -33,10 +33,7 @@ SHORT = {
     ("SIGTERM", MASTER, "during streams"),
     ("SIGKILL", MASTER, "during a batch"),
     ("SIGKILL", CLASSIC, "during a batch"),
-    ("SIGKILL", LANGUAGE, "during streams"),
-    ("SIGSTOP and SIGCONT", LANGUAGE, "during streams"),
     ("SIGKILL", CLASSIC, "while loading"),
-    ("SIGKILL", CLASSIC, "while restarting"),
 }
 
 

@@ -25,8 +25,8 @@ def rows() -> Iterator[Fault]:
 
 def _hanging() -> Iterator[Fault]:
     hung = Must(frozenset({200, 503}), own=frozenset({500, 503, 504}))
-    yield _row("an endless loop", "loop", must=hung, site=WATCHED, is_short=True)
-    yield _row("a C call that holds the GIL for 3 s", "hold_gil", 3.0, is_short=True)
+    yield _row("an endless loop", "loop", must=hung, site=WATCHED)
+    yield _row("a C call that holds the GIL for 3 s", "hold_gil", 3.0)
     yield _row("a C call that holds the GIL for 10 min", "hold_gil", 600.0, must=hung, site=WATCHED)
     yield _row(
         "an endless loop whose client has a deadline", "loop", timeout=1.0, must=hung, site=WATCHED
@@ -91,7 +91,6 @@ def _dying() -> Iterator[Fault]:
         states.on(states.classic_worker, states.idle),
         lambda scene: send_signal(scene.pid, signal.SIGKILL),
         site=Site(script_ends=True, toy_workers=1),
-        is_short=True,
     )
 
 

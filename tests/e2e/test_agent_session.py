@@ -15,7 +15,7 @@ from tests.e2e.harness import config, serving
 from tests.llm.real_model import real_model
 from tests.waiting import PATIENCE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
 NAME = "smollm2"
 SESSION: dict[str, Any] = json.loads((Path(__file__).parent / "agent_session.json").read_text())
 TURNS = [

@@ -135,6 +135,7 @@ def test_a_language_model_without_workers_is_listed_and_answers(tmp_path):
         assert calls.http_call("POST", "/v1/completions", body)[0] == 200
 
 
+@pytest.mark.long
 def test_a_server_stops_while_a_worker_is_added(place, pool):
     hold = place / "toy" / "hold"
     hold.touch()

@@ -173,6 +173,7 @@ def soak(calls: Calls, count: int) -> None:
         eventually(lambda pid=pid, files=files: open_files(pid) <= files, what="closed files")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_thousands_of_requests_leave_nothing_behind(calls):
     soak(calls, SHORT)

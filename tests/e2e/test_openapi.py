@@ -92,6 +92,7 @@ def test_the_document_changes_as_models_come_and_go(calls: Calls) -> None:
     assert has("/model/toy:predict")
 
 
+@pytest.mark.long
 def test_schemathesis_finds_no_answer_outside_the_document(calls: Calls, tmp_path: Path) -> None:
     """A few requests for each operation, always the same; `make schemathesis` sends more."""
     pytest.importorskip("schemathesis")

@@ -88,6 +88,7 @@ def test_workers_are_spread_over_the_machines_of_the_cluster(served, tmp_path):
     assert pids <= {one["pid"] for one in served.rows()}
 
 
+@pytest.mark.long
 def test_workers_of_an_actor_that_is_killed_are_placed_again(served, tmp_path):
     server.start_servables(config(tmp_path, "toy", num_parallel_workers=6))
     lost = served.rows()[0]
@@ -99,6 +100,7 @@ def test_workers_of_an_actor_that_is_killed_are_placed_again(served, tmp_path):
     assert served.calls.post("toy", "pid", [{"x": 1}])["instances"][0]["pid"]
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_the_ranks_of_a_worker_are_on_one_machine_with_a_slot_for_each(cluster, tmp_path, served):
     chatty.build(tmp_path)
@@ -150,6 +152,7 @@ def test_a_cluster_that_is_not_there_is_said_to_be_so():
         RayMachines.start(RayPlan(1, 1, "127.0.0.1:9"), MasterPlace("127.0.0.1", 1, TOKEN))
 
 
+@pytest.mark.long
 def test_a_lost_machine_costs_its_workers_and_no_request_behind(cluster, served, tmp_path):
     """The last: Ray itself takes half a minute to see that the machine is gone."""
     server.start_servables(config(tmp_path, "toy", num_parallel_workers=4))

@@ -117,7 +117,7 @@ def check(llm: LLM, source: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_agents_generate_what_the_whole_model_does(source: Path, ranks: int) -> None:
     model = exported(source, ranks)
     with running(model, ranks), LLM(model, "agents", max_num_seqs=4) as llm:

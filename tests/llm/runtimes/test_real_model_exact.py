@@ -94,6 +94,7 @@ def test_log_probabilities_and_so_perplexity_are_equal(llm: LLM, reference: Any)
     assert 5 < np.exp(-expected.mean()) < 50, "this is a text, for this model"
 
 
+@pytest.mark.long
 def test_a_text_is_the_same_with_guesses_and_without(llm: LLM) -> None:
     """Many are right where it repeats, and many wrong where it is a story."""
     prompts = [f"{TEXT}\n\nOnce more:\n\n{TEXT[:40]}", PROMPTS[0], "[[1, 2, 3], [1, 2, 3], [1,"]

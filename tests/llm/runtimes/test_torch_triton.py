@@ -69,11 +69,9 @@ def test_gathering_computes_attention_by_its_definition(name: str) -> None:
     assert gather_error(CASES[name], "cpu") < TOLERANCE[CASES[name].dtype]
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["gemma2", *(pytest.param(one, marks=pytest.mark.long) for one in ("llama", "baichuan2-13b"))],
-)
+@pytest.mark.parametrize("name", ["llama", "gemma2", "baichuan2-13b"])
 def test_a_model_with_the_kernels_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
     """Plain attention; windows and softcap; ALiBi.  In pieces, then as graphs would."""
     from tests.llm.torch_interpreted import PROMPTS
