@@ -5,9 +5,14 @@ code looks on the wire (gRPC status, HTTP status, the original's number) is one 
 `wire.status`; nothing here knows a protocol.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from functools import wraps
 from itertools import islice
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _LONGEST_GUESS, _MOST_GUESSES = 64, 256  # characters, and names: clients ask too
 
@@ -191,6 +196,19 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     names = {name.lower(): name for name in islice(known, _MOST_GUESSES)}
     near = get_close_matches(given.lower(), names, 1)
     return f"; did you mean '{names[near[0]]}'?" if near else ""
+
+
+def shortened(function: Callable[P, T]) -> Callable[P, T]:
+    """`function`, whose errors of ours show no more of the stack than the caller's line."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except ServingError as error:
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 def from_code(code: int, text: str, retry_after: float | None = None) -> ServingError:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from mindspore_serving import __version__, extras
 from mindspore_serving.cli import node_settings as node
@@ -57,8 +58,8 @@ Print the configuration that `serve` would have with the same arguments, as a co
 _PREDICT = """\
 Call a method once and print the reply as JSON.  WHERE is IP:PORT or unix:PATH for gRPC, or
 http://IP:PORT (https://...) for REST.  INPUTS is one JSON object, or an array of them, one for each
-instance; "-" reads it from the standard input.  Numbers are int32 and float32; other types are
-written {"b64": ..., "type": "int64", "shape": [2]}.
+instance; "-" reads it from the standard input.  A number becomes the type that the model wants;
+other types are written {"b64": ..., "type": "int64", "shape": [2]}.
 """
 _QUANTIZE = """\
 Write a Hugging Face checkpoint with its matrices rounded to 8 or 4 bit, for the OpenVINO runtime,
@@ -172,8 +173,15 @@ def _run(command: str, settings: object) -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in a line, without a page of options before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help lists what there is\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="mindspore-serving",
         description=_OVERVIEW,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -5,8 +5,9 @@ Both read and write the same JSON, which over gRPC is turned into tensors here.
 
 import json
 import sys
-from contextlib import suppress
-from http.client import HTTPException
+from contextlib import redirect_stdout, suppress
+from http.client import BadStatusLine, HTTPException
+from io import StringIO
 from typing import Any
 from urllib.parse import quote
 
@@ -34,6 +35,10 @@ def _instances(settings: PredictSettings) -> list[dict[str, Any]]:
         parsed = json.loads(text)
     except ValueError as error:
         raise InvalidInputs(f"INPUTS is no JSON: {error}") from error
+    if isinstance(parsed, dict) and set(parsed) == {"instances"}:
+        raise InvalidInputs(
+            'INPUTS is what stands behind "instances" in a REST body: leave out {"instances": ...}'
+        )
     instances = parsed if isinstance(parsed, list) else [parsed]
     if not instances or not all(isinstance(one, dict) for one in instances):
         raise InvalidInputs(
@@ -51,6 +56,10 @@ def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
         body = json.dumps({"instances": instances})
         connection.request("POST", endpoint.base + path, body, endpoint.headers)
         reply = json.loads(connection.getresponse().read())
+    except BadStatusLine as error:
+        raise ServingError(
+            f"{settings.where} speaks no HTTP; of a gRPC port give HOST:PORT, without http://"
+        ) from error
     except (OSError, HTTPException, ValueError) as error:
         raise ServingError(f"no reply from {settings.where}: {error}") from error
     finally:
@@ -67,7 +76,10 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     files = (settings.tls_cert, settings.tls_key, settings.tls_ca)
     tls = SSLConfig(*files) if settings.tls or any(files) else None
     names = (settings.where, settings.servable, settings.method, settings.servable_version)
-    with Client(*names, tls, timeout=settings.timeout, api_key=to_key(settings) or None) as client:
+    with (
+        Client(*names, tls, timeout=settings.timeout, api_key=to_key(settings) or None) as client,
+        redirect_stdout(StringIO()),  # `infer` prints why no reply came, which is in the result
+    ):
         results = client.infer(values)
     if isinstance(results, dict):
         return {"error_msg": results["error"]}

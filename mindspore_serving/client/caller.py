@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import grpc
 
-from mindspore_serving.client.check import check_str, check_timeout, check_version
+from mindspore_serving.client.check import check_address, check_str, check_timeout, check_version
 from mindspore_serving.client.messages import to_request
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto.ms_service_pb2 import PredictReply, PredictRequest
@@ -101,7 +101,7 @@ class Caller:
         timeout: float | None = None,
         api_key: str | None = None,
     ) -> None:
-        check_str("address", address)
+        check_address(address, has_tls=ssl_config is not None)
         check_str("servable_name", servable_name)
         check_str("method_name", method_name)
         check_version(version_number)

@@ -10,6 +10,17 @@ def check_str(name: str, value: object) -> None:
         raise InvalidInputs(f"Parameter '{name}' should not be empty str")
 
 
+def check_address(value: object, *, has_tls: bool) -> None:
+    check_str("address", value)
+    text = str(value)
+    is_url = text.startswith(("http://", "https://"))
+    if is_url or (":" not in text and not has_tls):  # of TLS gRPC knows the port
+        raise InvalidInputs(
+            f"Parameter 'address' is '{text}', expected 'ip:port' of the server's gRPC port, as "
+            "'127.0.0.1:5500', or 'unix:path'"
+        )
+
+
 def check_version(value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInputs(f"Parameter 'version_number' should be int, but actually {type(value)}")

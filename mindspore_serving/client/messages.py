@@ -51,7 +51,13 @@ def to_piece(result: Result) -> dict[str, Any]:
 
 def from_rpc_error(error: grpc.RpcError | grpc.aio.AioRpcError) -> dict[str, str]:
     """The result of a request that got no reply: code, its name and the details."""
-    return {"error": f"Grpc Error, {error.code().value}, {error.details()}"}
+    details = str(error.details())
+    hint = ""
+    if "http1.x server" in details:
+        hint = "; this is an HTTP port: give the server's gRPC port (5500 by default)"
+    elif "Connection refused" in details:
+        hint = "; does the server run, and is this its gRPC port?"
+    return {"error": f"Grpc Error, {error.code().value}, {details}{hint}"}
 
 
 def _to_instance(given: object) -> Instance:

@@ -81,7 +81,11 @@ def _to_array(result: object) -> "np.ndarray[Any, Any]":
     if hasattr(result, "asnumpy"):
         return np.asarray(result.asnumpy())
     if not isinstance(result, _ACCEPTED) and not hasattr(result, "__array__"):
-        raise StageFailed(f"Get illegal result data with type {type(result)}")
+        reason = ": the function has no return" if result is None else ""
+        raise StageFailed(
+            f"Get illegal result data with type {type(result)}{reason}; accepted are arrays, "
+            "numbers, bool, str, bytes, and lists of numbers"
+        )
     try:
         return np.asarray(result)
     except (ValueError, TypeError, OverflowError) as error:

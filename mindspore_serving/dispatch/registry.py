@@ -1,7 +1,8 @@
 """Who serves what: servables, versions, methods, and the workers that can run each.  No I/O."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 from mindspore_serving.core.deployment import Deployment
@@ -15,6 +16,7 @@ from mindspore_serving.errors import NotFound, ServableUnavailable, did_you_mean
 from mindspore_serving.ipc.messages import MethodReport
 
 Method: TypeAlias = BatchedMethod | StreamedMethod
+_SHOWN = 8  # names in an error
 
 
 @dataclass(slots=True, eq=False)
@@ -139,9 +141,10 @@ class Registry:
             raise ServableUnavailable(f"{label}, servable is not available: {reason}")
         if service is None:
             near = did_you_mean(servable, (name for name in self._current if name != servable))
+            near = near or _named("versions", sorted(self._current.get(servable, ())))
             raise NotFound(f"{label}, servable is not available{near}")
         if found is None:
-            near = did_you_mean(method, (name for name in service.methods if name[0] != "@"))
+            near = did_you_mean(method, service.public) or _named("methods", service.public)
             raise NotFound(f"{label}, method is not available{near}")
         text = f"{label}, servable is not available: {service.reason}"
         raise ServableUnavailable(text, service.retry_after)
@@ -165,3 +168,10 @@ class Registry:
             return next(iter(versions.values()))
         running = [number for number, service in versions.items() if service.workers]
         return versions[max(running or versions)]
+
+
+def _named(what: str, names: Iterable[object]) -> str:
+    """What there is in place of what was asked for: the first few; "" if there is nothing."""
+    found = [str(name) for name in islice(names, _SHOWN + 1)]
+    more = ", ..." if len(found) > _SHOWN else ""
+    return f"; {what} are {', '.join(found[:_SHOWN])}{more}" if found else ""

@@ -1,5 +1,6 @@
 """`ip:port` and `unix:path`, checked; and a bound listening socket.  Knows no protocol."""
 
+import errno
 import ipaddress
 import resource
 import socket
@@ -79,10 +80,14 @@ def listen(address: Address, tag: str = "RESTful server") -> socket.socket:
         listener.close()
         raise StartError(
             f"Serving Error: {tag} start failed, bind to the socket address "
-            f"{address.text} failed: {error.strerror or error}"
+            f"{address.text} failed: {error.strerror or error}{_hint(error)}"
         ) from error
     listener.setblocking(False)
     return listener
+
+
+def _hint(error: OSError) -> str:
+    return "; choose another port, or end what listens there" * (error.errno == errno.EADDRINUSE)
 
 
 def hold(address: Address, tag: str) -> socket.socket:

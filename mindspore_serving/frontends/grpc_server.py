@@ -112,7 +112,7 @@ class GrpcServer:
             await server.stop(None)
             reason = str(error)
             if not isinstance(error, StartError):
-                reason = "is it in use, or not of this machine?"
+                reason = "is it in use, or not of this machine? Choose another"
             raise StartError(cannot_listen(self.address, reason)) from error
         return server
 

@@ -12,14 +12,17 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from mindspore_serving.log.context import of_request, request_id
 from mindspore_serving.log.events import EventWriter
 from mindspore_serving.log.formats import JsonFormatter, TextFormatter, escape
 from mindspore_serving.log.settings import LEVELS, Settings, read_settings
 
+ExcInfo: TypeAlias = "bool | tuple[type[BaseException], BaseException, TracebackType | None]"
 if TYPE_CHECKING:
+    from types import TracebackType
+
     _Stream = logging.StreamHandler[TextIO]
 else:
     _Stream = logging.StreamHandler  # takes no parameter before Python 3.11
@@ -42,8 +45,9 @@ def warning(msg: str, *args: object) -> None:
     _log(logging.WARNING, msg, args)
 
 
-def error(msg: str, *args: object, exc_info: bool = False) -> None:
-    """Log `msg % args` at level 3; with `exc_info`, the current exception's traceback below it."""
+def error(msg: str, *args: object, exc_info: ExcInfo = False) -> None:
+    """Log `msg % args` at level 3; with `exc_info`, a traceback below it: True is the current
+    exception's."""
     _log(logging.ERROR, msg, args, exc_info)
 
 
@@ -161,6 +165,6 @@ def _with_format(handler: logging.Handler) -> logging.Handler:
     return handler
 
 
-def _log(level: int, msg: str, args: tuple[object, ...], exc_info: bool = False) -> None:
+def _log(level: int, msg: str, args: tuple[object, ...], exc_info: ExcInfo = False) -> None:
     # Three frames up: this function, the public one, and the line that called it.
     _logger().log(level, msg, *args, exc_info=exc_info, stacklevel=3)

@@ -71,6 +71,11 @@ def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:
     ]
     if texts:
         return "; ".join(texts)
+    if os.path.isfile(root) and root.endswith(".py"):
+        where = os.path.dirname(root)
+        return f"'{root}' is Python: serve the directory of a servable_config.py" + (
+            f", '{where}'" if os.path.basename(root) == "servable_config.py" else ""
+        )
     if os.path.isfile(root):
         return f"'{root}' is no model file that is known; known are {SUFFIXES}"
     version = version or max(versions(root), default=0)

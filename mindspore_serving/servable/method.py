@@ -6,6 +6,7 @@ What a stage computes is not known here, nor when.
 import inspect
 from collections.abc import Callable, Sequence
 from itertools import count
+from types import FunctionType
 from typing import Any, TypeVar
 
 from mindspore_serving.core.declaration import Declaration
@@ -42,6 +43,12 @@ def register_method(
     Raises RuntimeError: a parameter that is *args, **kwargs or keyword-only, a return of anything
     but placeholders, a wrong number of them, a known name.  The function itself is returned.
     """
+    if isinstance(output_names, FunctionType):
+        name = output_names.__name__
+        raise InvalidInputs(
+            f"register_method needs the names of the outputs of '{name}': "
+            "@register.register_method(output_names=[...])"
+        )
     outputs = as_str_tuple("output_names", output_names)
     check_bool("retry", retry)
 

@@ -152,7 +152,8 @@ def choose_version(
     if not version and has_files and not found:
         raise StartError(
             "There is no valid version directory of models while there are models declared in "
-            f"servable_config.py, {where}"
+            f"servable_config.py, {where}; put the models' files into "
+            f"'{os.path.join(servable_directory, servable_name, '1')}'"
         )
     return version or (found[-1] if found else 1)
 

@@ -13,6 +13,10 @@ from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.graph import Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
 
+_NO_VALUE = (
+    "the body of a method runs once, at registration, and its inputs have no values then; write a "
+    "function that computes, and give that to add_stage"
+)
 _current: ContextVar[Declaration | None] = ContextVar("declaration", default=None)
 
 
@@ -72,6 +76,12 @@ class MethodBuilder:
         token = _building.set(self)
         try:
             returned = self.function(*(Placeholder(self, slot) for slot in range(len(self.inputs))))
+        except (TypeError, AttributeError) as error:
+            text = str(error)
+            if Placeholder.__name__ not in text or "unpack" in text:
+                raise
+            failure = self.failure(f"{text}: {_NO_VALUE}")
+            raise failure.with_traceback(error.__traceback__) from None  # it has the line
         finally:
             _building.reset(token)
         results = returned if isinstance(returned, tuple | list) else (returned,)

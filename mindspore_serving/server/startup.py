@@ -1,7 +1,6 @@
 """start_servables, start_grpc_server, start_restful_server, stop: where all is wired.
 
-These are plain functions over one `Serving` on a background event loop.  They may be called in
-any order, and again after `stop`.
+Plain functions over one `Serving` on a background event loop, in any order, again after `stop`.
 """
 
 import atexit
@@ -17,7 +16,7 @@ from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.deployment import Capacity, Deployment
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
+from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError, shortened
 from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
 from mindspore_serving.server.config import ServableStartConfig, merge_config, to_deployment
@@ -46,6 +45,7 @@ _capacity = Capacity()
 _shutdown_timeout = 25.0  # seconds; Kubernetes kills after 30
 
 
+@shortened
 def start_servables(
     servable_configs: "ServableStartConfig | Sequence[ServableStartConfig]",
     enable_lite: bool = False,
@@ -59,9 +59,8 @@ def start_servables(
         servable_configs: what to start; configs of the same servable and version are merged.
         enable_lite: run MindIR models with MindSpore Lite.
 
-    Raises:
-        RuntimeError: an argument is wrong, servables run already, or a worker could not start;
-            then nothing is left running, and the text says which worker and why.
+    Raises RuntimeError: an argument is wrong, servables run already, or a worker could not start;
+    then nothing is left running, and the text says which worker and why.
     """
     configs = check.as_instances("servable_configs", servable_configs, ServableStartConfig)
     check.check_bool("enable_lite", enable_lite)
@@ -108,6 +107,7 @@ def load(
     return loading.seconds, failed
 
 
+@shortened
 def start_grpc_server(
     address: str,
     max_msg_mb_size: int = 100,
@@ -154,6 +154,7 @@ def start_grpc_server(
     say(f"Serving gRPC server start success, listening on {address}")
 
 
+@shortened
 def start_restful_server(
     address: str,
     max_msg_mb_size: int = 100,
@@ -217,8 +218,7 @@ def start_restful_server(
 
 
 def stop() -> None:
-    """Stop everything at once: pending requests are answered with an error, ports are free.
-    Everything can be started again afterwards.  Harmless if nothing runs."""
+    """Stop everything at once, pending requests with an error; all can be started again."""
     _shut_down(0.0)
 
 
@@ -228,7 +228,7 @@ def is_running() -> bool:
 
 
 def has_servables() -> bool:
-    """Whether servables were started, also if they have all been unloaded since."""
+    """Whether servables were started, also if all have been unloaded since."""
     return _serving is not None and _serving.is_deployed
 
 

@@ -195,7 +195,10 @@ def _parse_object(item: dict[str, Any]) -> tuple[DType, tuple[int, ...], bytes]:
 
 def _check_keys(item: dict[str, Any]) -> None:
     if "b64" not in item:
-        raise InvalidInputs("json object, 'b64' should be specified only one time")
+        raise InvalidInputs(
+            "json object, 'b64' should be specified only one time; a value is a number, a text, "
+            'an array of numbers, or {"b64": BASE64, "type": TYPE, "shape": SHAPE}'
+        )
     if len(item) > 3:
         raise InvalidInputs(
             f"json object, items size is more than 3, only support specified {list(_KEYS)}"

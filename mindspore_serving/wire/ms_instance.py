@@ -45,10 +45,7 @@ def decode(
     Arrays are writable, and own their memory.  Raises InvalidInputs naming the input that is wrong.
     """
     if not chunks:
-        raise InvalidInputs(
-            f"Instances count of request cannot be 0, servable: {servable_label}, "
-            f"method: {method.name}"
-        )
+        raise InvalidInputs(f"Instances count of request cannot be 0, {servable_label}")
     return [_cut(chunk, method) or _parse(chunk, method, servable_label) for chunk in chunks]
 
 
@@ -127,7 +124,7 @@ def _parse(chunk: bytes | memoryview, method: Method, label: str) -> Instance:
         item = items.get(name)
         if item is None:
             if name not in method.defaults:
-                raise tensor.missing_input(name, method, label)
+                raise tensor.missing_input(name, items, method, label)
             instance[name] = method.defaults[name]
             continue
         try:

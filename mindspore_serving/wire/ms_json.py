@@ -31,6 +31,10 @@ __all__ = [
 
 MOST_OBJECTS = 1 << 20  # of a body: instances, and their values that are bytes
 _PREFIX = "Parser request failed, "
+_NO_KEYS = (
+    "instances no key mode is not supported; an instance is an object of inputs, as "
+    '{"instances": [{"INPUT": VALUE}]}'
+)
 
 
 class _Body(msgspec.Struct):
@@ -73,7 +77,7 @@ def split(body: bytes) -> list[memoryview]:
     if text[0] == ord("{"):
         return [text]
     if text[0] != ord("["):
-        raise _bad("instances no key mode is not supported")
+        raise _bad(_NO_KEYS)
     if bytes(text).count(b",") > tensor.MOST_PIECES:
         _check_objects(text)  # else there are few
     items = [memoryview(item) for item in _parse(_raw_list, text)]
@@ -121,7 +125,7 @@ def decode(body: bytes | memoryview, method: Method, servable_label: str) -> lis
     if instances is msgspec.UNSET:
         raise _no_instances()
     if type(instances) is not list:
-        raise _bad("instances no key mode is not supported")
+        raise _bad(_NO_KEYS)
     _check_items([type(item) is dict for item in instances])
     return _to_instances(instances, method, servable_label)
 
@@ -168,7 +172,7 @@ def _to_instance(item: dict[str, Any], method: Method, label: str, if_empty: str
     for name in method.inputs:
         if name not in item:
             if name not in method.defaults:
-                raise tensor.missing_input(name, method, label)
+                raise tensor.missing_input(name, item, method, label)
             instance[name] = method.defaults[name]
             continue
         try:
@@ -232,13 +236,16 @@ def _check_items(are_objects: list[bool]) -> None:
     if len(are_objects) > tensor.MAX_INSTANCES:
         raise TooLarge(f"A request has at most {tensor.MAX_INSTANCES} instances")
     if not are_objects[0]:
-        raise _bad("instances no key mode is not supported")
+        raise _bad(_NO_KEYS)
     if not all(are_objects):
         raise _bad("json array, instance is not object type")
 
 
 def _no_instances() -> InvalidInputs:
-    return _bad("key 'instances' expects to exist once, but actually 0 times")
+    return _bad(
+        "key 'instances' expects to exist once, but actually 0 times; a request is "
+        '{"instances": [{"INPUT": VALUE}]}'
+    )
 
 
 def _bad(reason: str) -> InvalidInputs:

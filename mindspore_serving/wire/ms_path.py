@@ -34,7 +34,10 @@ def parse_path(path: str | bytes) -> Route:
     if not name:
         raise InvalidInputs("please check url, the keyword:[model] must contain.")
     if not method:
-        raise InvalidInputs("please check url, the keyword:[service method] must contain.")
+        raise InvalidInputs(
+            "please check url, the keyword:[service method] must contain. A URL is "
+            "/model/NAME:METHOD or /model/NAME/version/N:METHOD"
+        )
     segments[name_at] = ""  # a servable may be called "version"
     version_at = segments.index("version") + 1 if "version" in segments else 0
     version = _to_version("".join(segments[version_at : version_at + 1])) if version_at else 0

@@ -89,7 +89,7 @@ def decode(
         values = decode_values(bytearray(chunk) if memoryview(chunk).readonly else chunk)
         if len(values) != len(method.inputs):
             raise InvalidInputs(
-                f"{len(values)} values given, servable {servable_label}, method {method.name} has "
+                f"{len(values)} values given, {servable_label} has "
                 f"{len(method.inputs)} inputs: {', '.join(method.inputs)}"
             )
         instances.append(dict(zip(method.inputs, values, strict=True)))

@@ -3,7 +3,8 @@
 Knows no message format; the texts of its errors are worded by the caller or are the original's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ MAX_INSTANCES = 1 << 17  # of one request: the space for their book-keeping is t
 # What the master cuts at instances on its event loop, in some 20 ms at most: bytes of JSON, and
 # instances or texts in them.  More goes to one worker as it is.
 MOST_CUT, MOST_PIECES = 8 << 20, 1 << 14
+_MOST_NAMES, _LONGEST_NAME = 8, 64  # of a request, in an error
 
 
 class BadTensor(InvalidInputs):
@@ -105,11 +107,14 @@ def dtype_of(value: Value) -> DType:
     return row
 
 
-def missing_input(name: str, method: Method, servable_label: str) -> InvalidInputs:
-    """What is said of an instance without one of the method's inputs."""
+def missing_input(
+    name: str, given: Iterable[str], method: Method, servable_label: str
+) -> InvalidInputs:
+    """What is said of an instance without one of the method's inputs, which has those `given`."""
+    names = [one[:_LONGEST_NAME] for one in islice(given, _MOST_NAMES)]
     return InvalidInputs(
-        f"Cannot find input {name} in instance input , servable {servable_label}, "
-        f"method {method.name}"
+        f"Cannot find input {name} in instance input , {servable_label}: given are {names}, the "
+        f"inputs are {list(method.inputs)}"
     )
 
 

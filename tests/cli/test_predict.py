@@ -80,3 +80,28 @@ def same(y):
             assert run(words, tmp_path).returncode == 1
             done = run([*words, "--api-key", "the-right-key"], tmp_path)
             assert json.loads(done.stdout) == {"instances": [{"y": 1}]}
+
+
+def test_the_body_of_a_rest_request_is_not_inputs(where, tmp_path: Path) -> None:
+    done = run(
+        [*SERVING, "predict", where, "words", "double", '{"instances": [{"x": 1}]}'], tmp_path
+    )
+    assert done.returncode == 1
+    assert 'leave out {"instances": ...}' in done.stderr
+
+
+def test_the_port_of_the_other_protocol_is_told(served, tmp_path: Path) -> None:
+    call = ["words", "double", '{"x": 1}']
+    by_http = run([*SERVING, "predict", f"http://{served.address}", *call], tmp_path)
+    assert (by_http.returncode, by_http.stdout) == (1, "")
+    assert f"{served.address} speaks no HTTP; of a gRPC port give HOST:PORT" in by_http.stderr
+    by_grpc = run([*SERVING, "predict", served.url.removeprefix("http://"), *call], tmp_path)
+    assert by_grpc.returncode == 1
+    assert "this is an HTTP port" in json.loads(by_grpc.stdout)["error_msg"]
+
+
+def test_what_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    done = run([*SERVING, "predict", f"127.0.0.1:{free_port()}", "a", "b", "{}"], tmp_path)
+    assert "does the server run, and is this its gRPC port?" in json.loads(done.stdout)["error_msg"]
+    done = run([*SERVING, "predict", "http", "a", "b", "{}"], tmp_path)
+    assert "expected 'ip:port' of the server's gRPC port" in done.stderr

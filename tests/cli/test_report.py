@@ -115,7 +115,7 @@ def test_wrong_arguments_end_with_status_2(words: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    assert "--help lists what there is" in capsys.readouterr().err
 
 
 def test_the_help_of_serve_tells_the_layout_and_every_default(capsys) -> None:

@@ -364,3 +364,22 @@ def test_a_setting_that_cannot_be_used_is_told(tmp_path, options, words) -> None
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_option_is_told_in_two_lines(tmp_path: Path) -> None:
+    done = run([*SERVING, "serve", ".", "--http-port", "x"], tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "mindspore-serving serve: error: argument --http-port: invalid int value: 'x'",
+        "mindspore-serving serve --help lists what there is",
+    ]
+
+
+def test_a_file_of_python_is_served_by_its_directory(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    done = run([*SERVING, "serve", "words/servable_config.py"], tmp_path)
+    assert done.returncode == 1
+    assert f"serve the directory of a servable_config.py, '{tmp_path}/words'" in done.stderr
+    (tmp_path / "model.py").touch()
+    done = run([*SERVING, "serve", "model.py"], tmp_path)
+    assert "is Python: serve the directory of a servable_config.py" in done.stderr

@@ -252,6 +252,8 @@ ADDRESS = "127.0.0.1:1"
     [
         ((1, "s", "m"), "Parameter 'address' should be str, but actually <class 'int'>"),
         (("", "s", "m"), "Parameter 'address' should not be empty str"),
+        (("127.0.0.1", "s", "m"), "'address' is '127.0.0.1', expected 'ip:port'"),
+        (("http://127.0.0.1:1500", "s", "m"), "'address' is 'http://.*', expected 'ip:port'"),
         ((ADDRESS, 5, "m"), "Parameter 'servable_name' should be str, but actually <class 'int'>"),
         ((ADDRESS, "", "m"), "Parameter 'servable_name' should not be empty str"),
         ((ADDRESS, "s", None), "Parameter 'method_name' should be str"),

@@ -77,9 +77,15 @@ def test_an_explicit_version_is_not_replaced_by_another(registry):
             "math",
             3,
             "add",
-            "Request servable(math) method(add)  version(3)  , servable is not available",
+            "Request servable(math) method(add)  version(3)  , servable is not available; "
+            "versions are 1",
         ),
-        ("math", 0, "div", "Request servable(math) method(div)  , method is not available"),
+        (
+            "math",
+            0,
+            "div",
+            "Request servable(math) method(div)  , method is not available; methods are add",
+        ),
         (
             "math",
             0,

@@ -65,7 +65,7 @@ def test_several_servables_and_versions_run_side_by_side(tmp_path):
         assert pid[0] == pid[3] != pid[1]
         missing = calls.client("who", "who", 2).infer({"x": 1})["error"]
         assert "version(2)" in missing
-        assert missing.endswith("servable is not available")
+        assert missing.endswith("servable is not available; versions are 1, 3")
         assert calls.client("add", "add").infer({"x": 1, "y": 2})[0]["z"] == 3
 
 
@@ -165,6 +165,7 @@ def test_a_port_that_is_taken_stops_everything_so_that_the_script_ends(tmp_path,
         pids = workers(script.pid)
         assert script.status() == 1
     assert f"127.0.0.1:{port}" in script.text
+    assert script.text.count('  File "') == 2  # the script's line, and the function it called
     assert not any(map(is_alive, pids))
 
 

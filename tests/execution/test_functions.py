@@ -120,6 +120,27 @@ def test_a_wrong_count_of_outputs_is_told_with_both_counts(num_outputs, result, 
 def test_a_result_of_an_unsupported_type_fails_its_instance(result):
     (text,) = shown(caller(lambda x: result).call_each(rows(0)))
     assert text.startswith(f"Get illegal result data with type {type(result)}")
+    assert ("the function has no return" in text) == (result is None)
+
+
+def test_a_missing_key_is_told_as_one():
+    assert shown(caller(lambda x: {}["size"]).call_each(rows(0))) == ["KeyError: 'size'"]
+
+
+def test_where_a_function_raised_is_logged_once(monkeypatch, capfd):
+    monkeypatch.delenv("MINDSPORE_SERVING_LOG_LEVEL", raising=False)
+
+    def fail(x):
+        return 1 // int(x)
+
+    assert shown(caller(fail).call_each(rows(0, 0))) == [
+        "integer division or modulo by zero",
+        "integer division or modulo by zero",
+    ]
+    logged = capfd.readouterr().err
+    assert logged.count("function tiny.f raised") == 1
+    assert "return 1 // int(x)" in logged
+    assert 'execution/functions.py", line' not in logged
 
 
 def test_bytes_are_seen_as_uint8_and_other_inputs_as_they_are():

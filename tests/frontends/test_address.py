@@ -86,7 +86,7 @@ def test_an_address_in_use_is_a_start_error():
             listen(parse(text, REST, allow_unix=False))
     assert str(caught.value) == (
         "Serving Error: RESTful server start failed, bind to the socket address "
-        f"{text} failed: Address already in use"
+        f"{text} failed: Address already in use; choose another port, or end what listens there"
     )
 
 

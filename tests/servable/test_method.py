@@ -435,6 +435,27 @@ def test_a_placeholder_cannot_decide_a_condition(declare):
     assert "a placeholder has no value yet" in text_of(declare, body)
 
 
+@pytest.mark.parametrize("computed", ["x + 1", "-x", "x.shape", "x[0]", "float(x)", "np.exp(x)"])
+def test_a_placeholder_cannot_be_computed_with(declare, computed):
+    body = f"""
+        @register.register_method("y")
+        def predict(x):
+            return {computed}
+    """
+    text = text_of(declare, body)
+    assert "write a function that computes, and give that to add_stage" in text
+    assert "servable_config.py, line 18)" in text
+
+
+def test_a_decorator_without_parentheses_is_told(declare):
+    body = """
+        @register.register_method
+        def predict(x):
+            return x
+    """
+    assert "@register.register_method(output_names=[...])" in text_of(declare, body)
+
+
 def test_several_outputs_are_unpacked_as_python_unpacks(declare):
     body = """
         @register.register_method("y")

@@ -61,7 +61,8 @@ def test_models_need_a_version_directory(servable):
     servable.write(METHOD)
     assert refused(servable) == (
         "There is no valid version directory of models while there are models declared in "
-        f"servable_config.py, {where(servable)}"
+        f"servable_config.py, {where(servable)}; put the models' files into "
+        f"'{servable.directory}/tiny/1'"
     )
 
 

@@ -188,12 +188,12 @@ def test_a_missing_input_is_named(method):
     with pytest.raises(InvalidInputs) as raised:
         ms_proto.decode([chunk], method("x", "z"), "add")
     assert str(raised.value) == (
-        "Cannot find input z in instance input , servable add, method add_cast"
+        "Cannot find input z in instance input , add: given are ['x'], the inputs are ['x', 'z']"
     )
 
 
 def test_no_instances_are_refused(method):
-    with pytest.raises(InvalidInputs, match="count of request cannot be 0, servable: add"):
+    with pytest.raises(InvalidInputs, match="count of request cannot be 0, add"):
         ms_proto.decode([], method("x"), "add")
 
 

@@ -82,7 +82,7 @@ def test_of_equal_keys_the_last_counts(decode):
         ),
         (
             b'{"instances": {"z": 1}}',
-            "Cannot find input x in instance input , servable add, method m",
+            "Cannot find input x in instance input , add: given are ['z'], the inputs are ['x'",
         ),
         (
             b'{"instances": {"x": [["a"]]}}',

@@ -75,7 +75,7 @@ def test_a_worker_gets_writable_instances_by_name(chunk_type):
 
 def test_a_wrong_count_names_the_inputs():
     method = Method("m", ("a", "b"), (), (), ())
-    with pytest.raises(InvalidInputs, match="1 values given, servable s, method m has 2 inputs: a"):
+    with pytest.raises(InvalidInputs, match="1 values given, s has 2 inputs: a"):
         native.decode([native.encode_values(["x"])], method, "s")
 
 

@@ -48,7 +48,7 @@ def _decode_chunk(chunk: Buffer, method: Method, label: str) -> Iterator[Instanc
     for name in method.inputs:
         if name not in columns:
             if name not in method.defaults:
-                raise values.missing_input(name, method, label)
+                raise values.missing_input(name, columns, method, label)
             columns[name] = [method.defaults[name]] * header.num_instances
     names = tuple(columns)
     for row in zip(*columns.values(), strict=True):
