@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC, find_tool_format
@@ -274,5 +274,6 @@ def make_config(options: dict[str, Any]) -> EngineConfig:
     known = [option.name for option in fields(EngineConfig)]
     unknown = next((name for name in options if name not in known), None)
     if unknown is not None:
-        raise InvalidInputs(f"{unknown!r} is no option, expected one of {', '.join(known)}")
+        expected = did_you_mean(unknown, known) or f", expected one of {', '.join(known)}"
+        raise InvalidInputs(f"{unknown!r} is no option{expected}")
     return EngineConfig(**options)

@@ -1,6 +1,7 @@
 """The servables at a path of the command line, and what there is not served."""
 
 import os
+import re
 from dataclasses import dataclass
 
 from mindspore_serving import errors
@@ -28,9 +29,11 @@ def discover(path: str, *, allow_pickle: bool = False) -> Found:
 
     Raises StartError if there is none, InvalidInputs if `path` has a name that cannot be served.
     """
-    path = os.path.abspath(path)
+    given, path = path, os.path.abspath(path)
     if not os.path.exists(path):
         near = errors.did_you_mean(os.path.basename(path), _names(os.path.dirname(path)))
+        if not near and re.fullmatch(r"[\w-]+/[\w.-]+", given):  # as Qwen/Qwen3-0.6B
+            near = "; models of the Hugging Face hub are not downloaded: give a directory or a file"
         raise StartError(f"There is no file or directory '{path}'{near}")
     try:
         return _discover(path, allow_pickle=allow_pickle)

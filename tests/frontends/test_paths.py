@@ -73,6 +73,13 @@ def test_an_unknown_path_of_openai_is_404_in_its_form(web: Web, verb: str, path:
     }
 
 
+def test_a_base_url_without_v1_is_told_in_the_form_of_openai(web: Web) -> None:
+    status, _, body = ask(web, "POST", "/chat/completions")
+    assert status == 404
+    message = json.loads(body)["error"]["message"]
+    assert message.startswith("there is no route POST /chat/completions, but /v1/chat/completions")
+
+
 @pytest.mark.parametrize(
     ("path", "form"),
     [

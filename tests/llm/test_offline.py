@@ -196,8 +196,10 @@ def test_a_model_without_tokenizer_takes_token_ids_only(tmp_path):
 
 
 def test_an_unknown_option_is_refused_with_the_known_ones(directory):
-    with pytest.raises(InvalidInputs, match="'max_batch' is no option, expected one of max_model"):
-        LLM(directory, runtime="toy", max_batch=3)
+    with pytest.raises(InvalidInputs, match="'sequences' is no option, expected one of max_model"):
+        LLM(directory, runtime="toy", sequences=3)
+    with pytest.raises(InvalidInputs, match="is no option; did you mean 'max_num_seqs'?"):
+        LLM(directory, runtime="toy", max_num_seq=3)
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,8 @@ def test_discover_says_what_it_looked_for(tmp_path):
         discover(str(tmp_path))
     with pytest.raises(StartError, match="There is no file or directory"):
         discover(str(tmp_path / "none"))
+    with pytest.raises(StartError, match="are not downloaded: give a directory or a file"):
+        discover("Qwen/Qwen3-0.6B")
 
 
 def test_discover_proposes_a_path_of_nearly_the_name(make_servable, tmp_path):

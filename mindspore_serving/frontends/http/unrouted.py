@@ -13,6 +13,7 @@ from mindspore_serving.errors import NoRoute, WrongVerb
 from mindspore_serving.frontends.refusals import refuse
 
 _VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_OPENAI = ("/chat/completions", "/completions", "/responses", "/embeddings")  # behind a base URL
 _MOST_SHOWN = 100  # characters of a path
 
 
@@ -45,7 +46,11 @@ class Unrouted:
         if allowed:
             text = f"the method is {verb}, expected {' or '.join(allowed)}"
             return refuse(path, WrongVerb(text, allowed))
-        return refuse(path, NoRoute(f"there is no route {verb} {path[:_MOST_SHOWN]}"))
+        text = f"there is no route {verb} {path[:_MOST_SHOWN]}"
+        if path in _OPENAI and self._takes({**scope, "path": f"/v1{path}"}):
+            path = f"/v1{path}"
+            text += f", but {path}: the base URL of OpenAI's clients ends with /v1"
+        return refuse(path, NoRoute(text))
 
     def _takes(self, scope: Scope) -> bool:
         return any(route.matches(scope)[0] is Match.FULL for route in self._routes)
