@@ -27,9 +27,9 @@ else:
 __all__ = ["escape", "of_request", "request_id"]
 
 
-def debug(msg: str, *args: object) -> None:
-    """Log `msg % args` at level 0."""
-    _log(logging.DEBUG, msg, args)
+def debug(msg: str, *args: object, exc_info: bool = False) -> None:
+    """Log `msg % args` at level 0; with `exc_info`, the current exception's traceback below it."""
+    _log(logging.DEBUG, msg, args, exc_info)
 
 
 def info(msg: str, *args: object) -> None:
