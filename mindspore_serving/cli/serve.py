@@ -118,6 +118,7 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
     _warn(settings)
     limits(settings)  # wrong ones are errors now, and not when all is loaded
     to_origins(settings.allow_origin)
+    _poll_seconds(settings)
     if settings.wait:
         check_ports(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)

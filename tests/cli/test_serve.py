@@ -355,6 +355,9 @@ def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path
         (["--allow-origin", "foo bar"], "'allow_origins' has 'foo bar', expected '*' or SCHEME://"),
         (["--limit", "speed=1"], "--limit speed does not exist; there are max_connections, "),
         (["--limit", "head_timeout=0"], "head_timeout is 0, expected a number over 0"),
+        (["--max-loaded", "-1"], "'max_loaded' should be >= 0"),
+        (["--shutdown-timeout", "0"], "'shutdown_timeout' should be >= 1"),
+        (["--poll", "-1"], "'--poll' should be >= 0"),
         (["--num-parallel-workers", "65"], r"'num_parallel_workers' should be in range [0,64]"),
     ],
 )
@@ -364,3 +367,4 @@ def test_a_setting_that_cannot_be_used_is_told(tmp_path, options, words) -> None
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+    assert "listening" not in done.stdout
