@@ -103,6 +103,24 @@ def test_a_bare_model_is_served_beside_a_servable_with_a_configuration(tmp_path:
             assert client.infer({"left": "a", "right": "b"}) == [{"text": "a b"}]
 
 
+@pytest.mark.onnx
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_libraries_of_models_keep_no_identity_in_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """They make one there, to send what they saw to their makers under it."""
+    pytest.importorskip(backend)
+    write_onnx(tmp_path / "models" / "subtract" / "1" / "model.onnx")
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("CI", "TF_BUILD", "JENKINS_URL", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    options = ["--backend", backend, "--http-port", str(free_port()), "--no-grpc"]
+    with serve(tmp_path, "models", *options) as command:
+        command.says(READY)
+        assert list((tmp_path / "home").iterdir()) == []
+
+
 def write_good_and_bad(directory: Path) -> None:
     """The servable "words", a pickle, an ONNX file that is none, and one with a typing error."""
     write_words(directory)
