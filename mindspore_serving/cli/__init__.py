@@ -8,9 +8,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 
-from mindspore_serving import __version__, extras
+from mindspore_serving import __version__, extras, log
 from mindspore_serving.cli import node_settings as node
 from mindspore_serving.cli import tool_settings as tool
 from mindspore_serving.cli.bench_settings import BenchSettings
@@ -147,14 +148,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ServingError as error:
-        print(f"mindspore-serving: {error}", file=sys.stderr)
-        return 1
+        return _fail(arguments.command, str(error))
     except ModuleNotFoundError as error:
-        text = extras.missing(error, arguments.command)
-        print(f"mindspore-serving: {text}", file=sys.stderr)
-        return 1
+        return _fail(arguments.command, extras.missing(error, arguments.command))
     except KeyboardInterrupt:
         return 130
+
+
+def _fail(command: str, text: str) -> int:
+    """Of commands that log, this is a line of the log, too."""
+    tell = log.tell if command in ("serve", "worker") else partial(print, file=sys.stderr)
+    tell(f"mindspore-serving: {text}")
+    return 1
 
 
 def _settings(arguments: argparse.Namespace) -> object:

@@ -47,6 +47,18 @@ def error(msg: str, *args: object, exc_info: bool = False) -> None:
     _log(logging.ERROR, msg, args, exc_info)
 
 
+def tell(text: str, *, is_warning: bool = False) -> None:
+    """A line on stderr for who has started us: as it is, or an object where lines are objects."""
+    try:
+        is_json = _settings().is_json
+    except ValueError:  # of which `text` tells
+        is_json = False
+    if is_json:
+        _log(logging.WARNING if is_warning else logging.ERROR, "%s", (text,))
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
 def event(name: str, fields: Mapping[str, object]) -> None:
     """A line of a request, written soon and whatever the level: `fields` stand behind its name.
     The id of the present request is one of them, unless they have one."""

@@ -148,6 +148,31 @@ def test_a_model_that_cannot_be_served_is_named_and_keeps_no_other_down(tmp_path
         assert json.loads(done.stdout) == {"instances": [{"y": 4}]}
 
 
+def test_with_json_all_that_it_complains_of_is_json(tmp_path: Path) -> None:
+    write_good_and_bad(tmp_path / "models")
+    options = ["--log-format", "json", "--host", "0.0.0.0", "--http-port", "70000"]
+    done = run([*SERVING, "serve", "models", *options], tmp_path)
+    assert done.returncode == 1
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    told = [(line["level"], line["message"]) for line in lines]
+    for level, words in (
+        ("ERROR", "Not served: scaler: "),
+        ("WARNING", "WARNING: listening on 0.0.0.0 without TLS"),
+        ("ERROR", "mindspore-serving: Serving Error: The port"),
+    ):
+        assert any(found == level and text.startswith(words) for found, text in told), told
+
+
+def test_a_variable_of_the_log_that_cannot_be_used_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_words(tmp_path)
+    monkeypatch.setenv("MINDSPORE_SERVING_LOG_LEVEL", "loud")
+    done = run([*SERVING, "serve", "words"], tmp_path)
+    expected = "MINDSPORE_SERVING_LOG_LEVEL should be one of debug, info, warning, error, but it is"
+    assert (done.returncode, done.stderr) == (1, f"mindspore-serving: {expected} 'loud'\n")
+
+
 def test_with_strict_everything_is_served_or_nothing(tmp_path: Path) -> None:
     write_good_and_bad(tmp_path / "models")
     options = ["--http-port", str(free_port()), "--no-grpc", "--strict"]
