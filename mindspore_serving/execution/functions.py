@@ -18,7 +18,6 @@ from mindspore_serving.execution.job import Outcome
 
 Arguments = tuple[Any, ...]
 _SEVERAL = (tuple, list)
-_MOST_TOLD = 32
 
 
 class FunctionCaller:
@@ -28,7 +27,6 @@ class FunctionCaller:
         self._function = function
         self._id = function_id
         self._num_outputs = num_outputs
-        self._told: set[object] = set()  # kinds and places of errors that were logged
 
     def call_each(self, instances: Sequence[tuple[Value, ...]]) -> list[Outcome]:
         """The function takes one instance's inputs as separate arguments."""
@@ -112,22 +110,8 @@ class FunctionCaller:
     def _failure(self, error: BaseException) -> ServingError:
         if isinstance(error, ServingError):
             return error
-        self._tell(error)
+        log.debug("function %s raised %r", self._id, error, exc_info=True)
         return StageFailed(failure_text(error))
-
-    def _tell(self, error: BaseException) -> None:
-        """Log where the function raised, the first time: clients decide how often it does."""
-        own = error.__traceback__.tb_next if error.__traceback__ else None  # without this package
-        place = own
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        key = type(error), place and (place.tb_frame.f_code, place.tb_lineno)
-        if key in self._told or len(self._told) == _MOST_TOLD:
-            log.debug("function %s raised %r", self._id, error)
-            return
-        self._told.add(key)
-        cause = type(error), error, own
-        log.error("function %s raised (logged once for each place)", self._id, exc_info=cause)
 
 
 def failure_text(error: BaseException) -> str:

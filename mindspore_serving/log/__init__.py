@@ -12,17 +12,14 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mindspore_serving.log.context import of_request, request_id
 from mindspore_serving.log.events import EventWriter
 from mindspore_serving.log.formats import JsonFormatter, TextFormatter, escape
 from mindspore_serving.log.settings import LEVELS, Settings, read_settings
 
-ExcInfo: TypeAlias = "bool | tuple[type[BaseException], BaseException, TracebackType | None]"
 if TYPE_CHECKING:
-    from types import TracebackType
-
     _Stream = logging.StreamHandler[TextIO]
 else:
     _Stream = logging.StreamHandler  # takes no parameter before Python 3.11
@@ -30,9 +27,9 @@ else:
 __all__ = ["escape", "of_request", "request_id"]
 
 
-def debug(msg: str, *args: object) -> None:
-    """Log `msg % args` at level 0."""
-    _log(logging.DEBUG, msg, args)
+def debug(msg: str, *args: object, exc_info: bool = False) -> None:
+    """Log `msg % args` at level 0; with `exc_info`, the current exception's traceback below it."""
+    _log(logging.DEBUG, msg, args, exc_info)
 
 
 def info(msg: str, *args: object) -> None:
@@ -45,10 +42,21 @@ def warning(msg: str, *args: object) -> None:
     _log(logging.WARNING, msg, args)
 
 
-def error(msg: str, *args: object, exc_info: ExcInfo = False) -> None:
-    """Log `msg % args` at level 3; with `exc_info`, a traceback below it: True is the current
-    exception's."""
+def error(msg: str, *args: object, exc_info: bool = False) -> None:
+    """Log `msg % args` at level 3; with `exc_info`, the current exception's traceback below it."""
     _log(logging.ERROR, msg, args, exc_info)
+
+
+def tell(text: str, *, is_warning: bool = False) -> None:
+    """A line on stderr for who has started us: as it is, or an object where lines are objects."""
+    try:
+        is_json = _settings().is_json
+    except ValueError:  # of which `text` tells
+        is_json = False
+    if is_json:
+        _log(logging.WARNING if is_warning else logging.ERROR, "%s", (text,))
+    else:
+        print(text, file=sys.stderr, flush=True)
 
 
 def event(name: str, fields: Mapping[str, object]) -> None:
@@ -165,6 +173,6 @@ def _with_format(handler: logging.Handler) -> logging.Handler:
     return handler
 
 
-def _log(level: int, msg: str, args: tuple[object, ...], exc_info: ExcInfo = False) -> None:
+def _log(level: int, msg: str, args: tuple[object, ...], exc_info: bool = False) -> None:
     # Three frames up: this function, the public one, and the line that called it.
     _logger().log(level, msg, *args, exc_info=exc_info, stacklevel=3)
