@@ -102,7 +102,7 @@ SIGNATURES = {
     "mindspore_serving.client.AsyncClient.infer": "(self, instances, timeout=None)",
     "mindspore_serving.client.SSLConfig": "(certificate=None, private_key=None, custom_ca=None)",
     "mindspore_serving.log.info": "(msg, *args)",
-    "mindspore_serving.log.debug": "(msg, *args)",
+    "mindspore_serving.log.debug": "(msg, *args, exc_info=False)",
     "mindspore_serving.log.warning": "(msg, *args)",
     "mindspore_serving.log.get_level": "()",
     "mindspore_serving.log.get_log_config": "()",
