@@ -8,6 +8,7 @@ import uvloop
 
 from mindspore_serving.core.deployment import BatchPolicy
 from mindspore_serving.dispatch import batched, dispatcher
+from mindspore_serving.dispatch.method import MOST_PARTS
 from mindspore_serving.dispatch.request import RequestPart
 from mindspore_serving.errors import Overloaded, ServableUnavailable, WorkerUnavailable
 from tests.dispatch.served import Served, Worker, turn
@@ -206,6 +207,14 @@ async def test_the_preferred_size_counts_instances_not_requests():
     await turn()
     assert worker.sizes == [3]
     assert len(served.method.queue) == 1
+
+
+async def test_a_request_is_cut_into_a_limited_number_of_parts_however_many_instances_it_has():
+    served = Served(Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=3))
+    served.submit(MOST_PARTS * 2 + 1)
+    assert len(served.method.queue) <= MOST_PARTS
+    chunks = [len(part.chunks) for part in served.method.queue]
+    assert (sum(chunks), max(chunks)) == (MOST_PARTS * 2 + 1, 3)
 
 
 @pytest.mark.parametrize(
