@@ -434,3 +434,35 @@ async def test_the_oldest_are_refused_when_more_wait_than_clients_have_patience_
     refused = [isinstance(reply and reply.failure, Overloaded) for reply in served.replies]
     assert refused.count(True) > 200
     assert not refused[-2]
+
+
+async def test_a_late_request_of_several_parts_leaves_nothing_counted(clock):
+    served = Served(worker := Worker(), Worker(room=0))
+    await overload(served, worker, clock)
+    served.submit(2, timeout=30)  # a part for each worker
+    late, num_waiting = len(served.replies) - 1, len(served.method.queue)
+    for _ in range(5):
+        served.submit()
+    clock.now += 100
+    worker.size = len(worker.held) + num_waiting
+    await turn()
+    assert isinstance(served.replies[late].failure, Overloaded)
+    assert served.method.num_ahead == len(served.method.queue) > 0
+
+
+async def test_what_nobody_waits_for_does_not_gather_behind_a_worker_that_is_busy():
+    served = Served(worker := Worker(room=0))
+    first = served.submit()
+    for number in range(3 * batched.MOST_DROPPED):
+        served.submit(1 + number % 2).cancel()
+        if number % 100 == 0:
+            await turn()
+    last = served.submit()
+    await turn()
+    assert len(served.method.queue) <= batched.MOST_DROPPED + 200
+    assert served.method.num_ahead == 2
+    worker.size = 10
+    served.method._scheduler.schedule(served.method)
+    await turn()
+    assert [part.request for part in worker.held] == [first, last]
+    assert served.method.num_ahead == 0
