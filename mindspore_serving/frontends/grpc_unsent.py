@@ -1,6 +1,8 @@
 """Answers of gRPC calls that clients do not take: what they take of memory together has a limit.
 
 grpcio tells when an answer is sent, and cannot take one back: so the ones after it are refused.
+A message of a call that a front-end process passes on counts in both: there until the client takes
+it, and those behind it in the master until the front end does.
 """
 
 from collections import Counter
