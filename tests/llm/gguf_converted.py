@@ -13,10 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType, get_tensor_name_map
+from gguf import (
+    MODEL_ARCH,
+    MODEL_ARCH_NAMES,
+    GGMLQuantizationType,
+    GGUFWriter,
+    RopeScalingType,
+    get_tensor_name_map,
+)
+from gguf.quants import quantize
 from safetensors.numpy import load_file
 
-from tests.llm.gguf_files import add_tensor, add_vocabulary, finish
+from tests.llm.gguf_files import add_tensor, add_vocabulary, dequantized, finish
 
 Config = dict[str, Any]
 Arrays = dict[str, np.ndarray]
@@ -57,8 +65,11 @@ WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2"}
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 
 
-def write_converted(directory: Path, architecture: str, path: Path) -> Path:
-    """The checkpoint in `directory` as the file `path` of llama.cpp's `architecture`."""
+def write_converted(
+    directory: Path, architecture: str, path: Path, *, kind: str = "F32", is_rounded: bool = False
+) -> Path:
+    """The checkpoint in `directory` as the file `path` of llama.cpp's `architecture`, matrices of
+    type `kind`; with `is_rounded` floats that are as large."""
     config = json.loads((directory / "config.json").read_text())
     config.setdefault("rope_parameters", {})
     writer = GGUFWriter(path, architecture)
@@ -70,7 +81,12 @@ def write_converted(directory: Path, architecture: str, path: Path) -> Path:
     for name, values in _changed(config, architecture, load_file(directory / "model.safetensors")):
         own = name if name.startswith("blk.") else found.get_name(name, (".weight", ".bias"))
         assert own is not None, f"no name for {name}"
-        add_tensor(writer, own, np.ascontiguousarray(values))
+        values, is_matrix = np.ascontiguousarray(values), "weight" in own and "gate_inp" not in own
+        own_kind = kind if is_matrix and values.ndim > 1 and values.shape[-1] % 32 == 0 else "F32"
+        if is_rounded and own_kind != "F32":
+            values = dequantized(own_kind, quantize(values, GGMLQuantizationType[own_kind]))
+            own_kind = "F32"
+        add_tensor(writer, own, values, own_kind)
     return finish(writer)
 
 

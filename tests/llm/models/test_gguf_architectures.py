@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from tests.llm import checkpoints
 from tests.llm.gguf_converted import write_converted
 from tests.llm.models.test_gguf_models import assert_equal, openvino_logits, torch_logits
@@ -67,3 +69,31 @@ def test_a_converted_checkpoint_is_as_in_transformers(name: str, root: Path) -> 
     for found in (torch_logits(path, TOKENS), openvino_logits(path, TOKENS)):
         assert_equal(found, expected)
         np.testing.assert_array_equal(found.argmax(-1), expected.argmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gguf-gpt-oss", "MXFP4"),
+        ("gguf-deepseek2-lite", "Q8_0"),
+        ("gguf-falcon", "Q4_1"),
+        ("granite-moe", "Q8_0"),
+        ("gpt2", "Q8_0"),
+    ],
+)
+def test_a_quantised_file_computes_with_the_numbers_in_it(name: str, kind: str, root: Path) -> None:
+    directory, architecture = checkpoints.build(name, root), CASES[name]
+    path = write_converted(directory, architecture, root / f"{name}-{kind}.gguf", kind=kind)
+    floats = root / f"{name}-{kind}-floats.gguf"
+    write_converted(directory, architecture, floats, kind=kind, is_rounded=True)
+    expected = torch_logits(floats, TOKENS)
+    assert_equal(torch_logits(path, TOKENS), expected)
+    assert_equal(openvino_logits(path, TOKENS), expected)
+
+
+def test_a_file_without_what_widens_values_is_refused(root: Path) -> None:
+    directory = checkpoints.build("gguf-deepseek3", root)
+    path = write_converted(directory, "deepseek2", root / "whole.gguf")
+    path.write_bytes(path.read_bytes().replace(b"attn_v_b", b"attn_v_a"))
+    with pytest.raises(StartError, match=r"attn_k_b \[4, 32, 16\] and attn_v_b None"):
+        Checkpoint.open(path)
