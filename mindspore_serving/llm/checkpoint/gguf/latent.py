@@ -35,8 +35,9 @@ def widening(layer: str, keys: Blocks, values: Blocks | None) -> StoredTensor:
 
 
 def _joined(keys: Blocks, values: Blocks) -> npt.NDArray[np.float32]:
-    both = np.concatenate([_floats(keys).swapaxes(1, 2), _floats(values)], 1)
-    return both.reshape(-1, both.shape[2])
+    parts = [_floats(keys).swapaxes(1, 2), _floats(values)]
+    both: npt.NDArray[np.float32] = np.concatenate(parts, 1)
+    return both.reshape(-1, keys.shape[1])
 
 
 def _floats(blocks: Blocks) -> npt.NDArray[np.float32]:
