@@ -3,6 +3,9 @@
 `python -m benchmarks.gguf_models q4_k_m q8_0` writes benchmarks/.cache/llm/wide-q4_k_m.gguf and so
 on.  What is there already is kept.  Which matrix has which type is as llama.cpp's quantiser chooses
 for such a shape; the bits are random, so speeds and sizes are compared and never answers.
+
+`smollm2-q8_0` is the model of the examples with all matrices in Q8_0, which engines read without
+rounding.  Of its own Q4_1 OpenVINO GenAI rounds the zeros, so that it repeats itself more.
 """
 
 import json
@@ -33,6 +36,7 @@ MIXES = {
     "q6_k": ("Q6_K", "Q6_K", "Q6_K"),
     "q8_0": ("Q8_0", "Q8_0", "Q8_0"),
 }
+REAL = "smollm2-q8_0"
 TIED = "-tied"  # behind a mix: the output is the embedding
 
 
@@ -145,9 +149,44 @@ def _write(path: Path, mix: str) -> None:
     finish(writer)
 
 
+def real_model() -> Path:
+    """The file REAL, written if need be.  Raises SystemExit without the package it is of."""
+    from examples.smollm2 import INSTALL, find_model
+
+    path, source = PLACE / f"{REAL}.gguf", find_model()
+    if source is None:
+        raise SystemExit(f"no model: {INSTALL}")
+    if not path.exists():
+        PLACE.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        _round_to_q8_0(source, unfinished)
+        unfinished.rename(path)
+    return path
+
+
+def _round_to_q8_0(source: Path, path: Path) -> None:
+    import gguf
+
+    reader, kind = gguf.GGUFReader(source), gguf.GGMLQuantizationType.Q8_0
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    for name, field in reader.fields.items():
+        if not name.startswith(("GGUF.", "general.architecture", "general.file_type")):
+            is_array = field.types[0] == gguf.GGUFValueType.ARRAY
+            element = field.types[-1] if is_array else None
+            writer.add_key_value(name, field.contents(), field.types[0], sub_type=element)
+    for tensor in reader.tensors:
+        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        if values.ndim > 1:
+            writer.add_tensor(tensor.name, gguf.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(tensor.name, values)
+    finish(writer)
+
+
 def main() -> None:
-    for mix in sys.argv[1:] or MIXES:
-        print(gguf_model(mix), flush=True)
+    for name in sys.argv[1:] or MIXES:
+        print(real_model() if name == REAL else gguf_model(name), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ Both engines are open in one process and take turns request by request.  Every r
 texts, which share nothing with those of earlier rounds; the first one warms up.  Counted are tokens
 per second after the first token of each answer; a ratio is of a pair, with guesses over none, and
 its interval is that of the median, by bootstrap over pairs.  With `--against genai` the other one
-is OpenVINO GenAI with its prompt lookup, of what is not sampled, in a process of its own.
+is OpenVINO GenAI with its prompt lookup, of what is not sampled, in a process of its own; and the
+model is the same in Q8_0, as of Q4_1 GenAI computes another one (`gguf_models`).
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from benchmarks import speculation_peer
+from benchmarks.gguf_models import real_model
 from benchmarks.llm_figures import interval
 from benchmarks.report import print_json, print_table
 from benchmarks.speculation_tasks import TASKS, params
@@ -139,10 +141,11 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, help="a smaller model that guesses as well")
     parser.add_argument("--against", choices=("none", "genai"), default="none", help="guesses")
     parser.add_argument("--guesses", type=int, default=speculation_peer.GUESSES, help="of genai")
-    parser.add_argument("model", nargs="?", type=Path, default=find_model())
+    parser.add_argument("model", nargs="?", type=Path)
     given = parser.parse_args()
-    if given.model is None:
+    if given.model is None and find_model() is None:
         parser.error(f"no model: {INSTALL}")
+    given.model = given.model or (real_model() if given.against == "genai" else find_model())
     names = [name for name in TASKS if given.only in name]
     if given.against == "genai":
         names = [name for name in names if not TASKS[name][1]]

@@ -166,11 +166,11 @@ def merged(some: Sequence[Packed], merge: Callable[[Sequence[Any]], Any]) -> Pac
     return replace(first, **arrays, shape=(len(arrays["values"]), first.shape[1]))
 
 
-def regrouped(packed: Packed, group: int) -> Packed:
-    """int8 with a scale for each `group` inputs, a multiple of what it has: rounded once more, by
-    at most 1/254 of the largest number of a group."""
+def rounded_8(packed: Packed, group: int) -> Packed:
+    """int8 with a scale for each `group` inputs, a multiple of what it has, and nothing that is
+    added: rounded once more, by at most 1/254 of the largest number of a group."""
     outputs, inputs = packed.shape
-    values = np.empty_like(packed.values)
+    values = np.empty((outputs, inputs), np.int8)
     scales = np.empty((outputs, inputs // group), np.float32)
     rows = max(1, CHUNK // inputs)
     for begin in range(0, outputs, rows):
@@ -178,7 +178,7 @@ def regrouped(packed: Packed, group: int) -> Packed:
         grouped = unpack(packed.rows(some)).reshape(-1, inputs // group, group)
         integers, scales[some] = round_8(grouped)
         values[some] = integers.reshape(-1, inputs)
-    return replace(packed, values=values, scales=scales, group=group)
+    return Packed(values, scales, 8, packed.shape, group)
 
 
 def pairs(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

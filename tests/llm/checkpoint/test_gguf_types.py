@@ -21,6 +21,7 @@ from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from tests.llm.gguf_files import KINDS, add_tensor, dequantized, finish, random_blocks
 
 EXACT: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+ROUNDED = ("Q5_1", "Q5_K", "Q6_K")  # once more, to int8, where inputs are rounded
 
 
 def test_every_type_with_blocks_is_tried() -> None:
@@ -63,7 +64,8 @@ def test_nothing_is_subtracted_from_integers_that_are_multiplied(
     """With a float beside each scale the plugin multiplies none, in bfloat16 as in float32."""
     rows = random_blocks("Q4_1", 48, 512)
     stored = QuantizedTensor("Q4_1", (48, 512), rows, partial(decode, "Q4_1", rows, 512))
-    weights = Weights(Checkpoint(tmp_path, {}, {"w": stored}), "bf16", is_exact=is_exact)
+    checkpoint = Checkpoint(tmp_path, {}, {"w": stored})
+    weights = Weights(checkpoint, "bf16", is_exact=is_exact, least_with_minimums=0)
     given = opset.parameter([-1, 512], np.float32)
     model = ov.Model([opset.result(weights.product(given, "w"))], [given], "m")
     kinds = {node.get_type_name() for node in model.get_ops()}
@@ -125,8 +127,8 @@ def _computed(
 ) -> tuple[np.ndarray, np.ndarray]:
     """x times the matrix of `rows`, and its rows 5, 0 and 47."""
     stored = QuantizedTensor(kind, (48, 512), rows, partial(decode, kind, rows, 512))
-    # Q6_K alone is rounded once more where inputs are rounded.
-    weights = Weights(Checkpoint(directory, {}, {"w": stored}), "f32", is_exact=kind == "Q6_K")
+    checkpoint = Checkpoint(directory, {}, {"w": stored})
+    weights = Weights(checkpoint, "f32", is_exact=kind in ROUNDED, least_with_minimums=0)
     given = opset.parameter([-1, 512], np.float32)
     product = weights.product(given, "w")
     ids = opset.constant(np.array([5, 0, 47], np.int32))

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -51,7 +52,8 @@ def products(kinds: dict[str, str], *, is_joined: bool) -> tuple[list[np.ndarray
     """What q, k and v of those kinds give, the types of nodes, and the float32 matrices."""
     tensors = {name: stored(kind, name) for name, kind in kinds.items()}
     checkpoint = Checkpoint(Path(), {}, tensors)
-    weights = Weights(checkpoint, "f32", joins=(lambda _: True) if is_joined else None)
+    joins = (lambda _: True) if is_joined else None
+    weights = Weights(checkpoint, "f32", joins=joins, least_with_minimums=0)
     x = opset.parameter([-1, INPUTS], ov.Type.f32)
     found = weights.products(x, list(kinds))
     model = ov.Model([opset.result(y) for y in found], [x], "m")
@@ -137,13 +139,14 @@ def mapped_kilobytes(path: Path) -> int:
     return sum(map(int, found))
 
 
-def test_rounding_to_larger_groups_is_off_by_half_a_step() -> None:
-    """Q6_K has a scale for 16 inputs; with 16 the plugin would round all inputs by 16."""
-    exact = decode("Q6_K", blocks("Q6_K", "q"), INPUTS)
-    tensor = QuantizedTensor("Q6_K", exact.shape, exact.values, lambda: exact)
-    weights = Weights(Checkpoint(Path(), {}, {"q": tensor}), "f32")
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q5_K", "Q6_K"])
+def test_what_is_rounded_once_more_is_off_by_half_a_step(kind: str) -> None:
+    """Q6_K has a scale for 16 inputs, by which the plugin would round all inputs; minimums cost a
+    small product more time than eight bits do."""
+    weights, exact = weights_of(kind)
     weights.matrix("q")
     assert weights.constants.group == 32
+    assert not weights.constants.minimums
     (values, scales) = weights.constants.spent.values()
     matrix, whole = unpack(exact), values.reshape(SIZES["q"], -1, 32).astype(np.float32)
     largest = np.abs(matrix).reshape(whole.shape).max(-1, keepdims=True)
@@ -152,9 +155,32 @@ def test_rounding_to_larger_groups_is_off_by_half_a_step() -> None:
     assert (error <= largest / 254 * 1.01).all()
 
 
-def test_no_group_is_enlarged_where_inputs_are_not_rounded() -> None:
-    exact = decode("Q6_K", blocks("Q6_K", "q"), INPUTS)
-    tensor = QuantizedTensor("Q6_K", exact.shape, exact.values, lambda: exact)
-    weights = Weights(Checkpoint(Path(), {}, {"q": tensor}), "f32", is_exact=True)
+def weights_of(kind: str, **options: Any) -> tuple[Weights, Packed]:
+    """With one matrix, "q", and what it is in the file."""
+    exact = decode(kind, blocks(kind, "q"), INPUTS)
+    tensor = QuantizedTensor(kind, exact.shape, exact.values, lambda: exact)
+    return Weights(Checkpoint(Path(), {}, {"q": tensor}), "f32", **options), exact
+
+
+@pytest.mark.parametrize(("least", "is_rounded"), [(0, False), (1, True)])
+def test_whether_minimums_are_kept_is_decided_by_all_that_is_joined(
+    least: int, *, is_rounded: bool
+) -> None:
+    """`least` more than the weights of queries, keys and values together."""
+    tensors = {name: stored("Q4_K", name) for name in SIZES}
+    total = sum(SIZES.values()) * INPUTS
+    weights = Weights(
+        Checkpoint(Path(), {}, tensors), "f32",
+        joins=lambda _: True, least_with_minimums=total + least,
+    )  # fmt: skip
+    weights.products(opset.parameter([-1, INPUTS], ov.Type.f32), list(SIZES))
+    assert bool(weights.constants.minimums) != is_rounded
+    assert weights.constants.forms == {Form("int8" if is_rounded else "int4", 32)}
+
+
+@pytest.mark.parametrize(("kind", "group"), [("Q6_K", 16), ("Q4_1", 32)])
+def test_nothing_is_rounded_once_more_where_inputs_are_not_rounded(kind: str, group: int) -> None:
+    weights, exact = weights_of(kind, is_exact=True)
     weights.matrix("q")
-    assert weights.constants.group == 16
+    assert weights.constants.group == group
+    assert weights.constants.forms == {Form.of(exact)}

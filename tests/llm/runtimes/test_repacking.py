@@ -51,7 +51,7 @@ def test_integers_with_minimums_are_multiplied_without_zeros() -> None:
     """A float zero for each group keeps the plugin from multiplying integers."""
     form = decode("Q4_1", random_blocks("Q4_1", 32, 64), 64)
     stored = QuantizedTensor("Q4_1", form.shape, form.values, lambda: form)
-    weights = Weights(Checkpoint(Path(), {}, {"w": stored}), "f32")
+    weights = Weights(Checkpoint(Path(), {}, {"w": stored}), "f32", least_with_minimums=0)
     given = opset.parameter([-1, 64], ov.Type.f32)
     model = ov.Model([opset.result(weights.product(given, "w"))], [given], "m")
     kinds = [node.get_type_name() for node in model.get_ops()]
@@ -63,7 +63,7 @@ def with_form(kind: str, precision: str) -> tuple[Weights, list[str]]:
     """The weights of one matrix, and the kinds of nodes that multiply by it."""
     form = decode(kind, random_blocks(kind, 32, 256), 256)
     stored = QuantizedTensor(kind, form.shape, form.values, lambda: form)
-    weights = Weights(Checkpoint(Path(), {}, {"w": stored}), precision)
+    weights = Weights(Checkpoint(Path(), {}, {"w": stored}), precision, least_with_minimums=0)
     given = opset.parameter([-1, 256], ov.Type.f32)
     model = ov.Model([opset.result(weights.product(given, "w"))], [given], "m")
     return weights, [node.get_type_name() for node in model.get_ops()]

@@ -119,7 +119,7 @@ def _is_kept(
 ) -> bool:
     """Two such matrices, which are joined, are right when what they were made of is gone."""
     checkpoint = Checkpoint(Path(), {}, dict.fromkeys(NAMES, stored))
-    weights = Weights(checkpoint, precision, joins=lambda _: True)
+    weights = Weights(checkpoint, precision, joins=lambda _: True, least_with_minimums=0)
     x = Parameter(ov.Type.f32, ov.PartialShape([-1, stored.shape[1]]))
     product = opset.concat(weights.products(x, NAMES), -1)
     model = ov.Model([opset.result(product)], [x], "probe")

@@ -6,6 +6,7 @@ packs a copy of its own, two bytes per weight in either precision.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ import openvino as ov
 from openvino import opset13 as opset
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.packing import Packed, is_router, merged, pack, regrouped
+from mindspore_serving.llm.checkpoint.packing import Packed, is_router, merged, pack, rounded_8
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_bf16
 from mindspore_serving.llm.runtimes.openvino.constants import TYPES, Constants, Form
 from mindspore_serving.llm.runtimes.openvino.nodes import features, i64, named, sliced, widened
@@ -23,6 +24,9 @@ Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
 
 LEAST_GROUP = 32  # of int8: smaller ones would be those of all inputs, and steps longer
+# Of a product by integers with minimums.  Of fewer, the four operations that add the minimums take
+# longer than it takes to read eight bits of a weight instead of four.
+LEAST_WITH_MINIMUMS = 2**20
 
 
 class Weights:
@@ -35,6 +39,8 @@ class Weights:
         is_exact: no inputs are rounded to integers, so integers are multiplied as floats.
         gathers: rows of embeddings are read from the file step by step, where it can be done.
         joins: whether matrices of a form may be one matrix if they have the same input; None: none.
+        least_with_minimums: of how many weights a product by 4-bit integers with minimums is; of
+            fewer they are rounded to int8.  Nothing is with `is_exact`.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class Weights:
         is_exact: bool = False,
         gathers: bool = False,
         joins: Callable[[Form], bool] | None = None,
+        least_with_minimums: int = LEAST_WITH_MINIMUMS,
     ) -> None:
         self.constants = Constants()
         self.widened: list[str] = []  # quantised matrices that became floats
@@ -53,6 +60,7 @@ class Weights:
         self._checkpoint = checkpoint
         self._gathers = gathers
         self._joins = joins
+        self._least_with_minimums = least_with_minimums
         self.precision = precision
         self._bits = bits
         self._is_exact = is_exact
@@ -139,7 +147,8 @@ class Weights:
                 raise StartError(
                     f"tensor {name!r} is {list(self.shape(name))}, but {names[0]!r} {list(first)}"
                 )
-        packed = [self._packed(name) for name in names]
+        beside = (len(names) - 1) * prod(first)
+        packed = [self._packed(name, beside=beside) for name in names]
         some = [p for p in packed if p is not None and p.order is None]
         if len(some) < len(names) or len({_form(p) for p in some}) > 1:
             self.widened += [name for name in names if self._checkpoint.is_quantized(name)]
@@ -160,14 +169,23 @@ class Weights:
     def _vector(self, name: str, plus: float) -> Node:
         return opset.constant(self._checkpoint.f32(name).reshape(1, -1) + np.float32(plus))
 
-    def _packed(self, name: str, *, is_table: bool = False) -> Packed | None:
+    def _packed(self, name: str, *, beside: int = 0, is_table: bool = False) -> Packed | None:
+        """None of floats; `beside` are the weights of the same product that are not of `name`."""
         packed = self._checkpoint.packed(name)
         if packed is None and self._bits is not None and not is_router(name):
             return pack(self._checkpoint.f32(name), self._bits)
-        if packed is None or is_table or self._is_exact:
+        if packed is None or is_table or self._is_exact or not packed.is_plain:
             return packed
-        is_fine = packed.bits == 8 and packed.group < LEAST_GROUP
-        return regrouped(packed, LEAST_GROUP) if is_fine else packed
+        return rounded_8(packed, LEAST_GROUP) if self._is_rounded(packed, beside) else packed
+
+    def _is_rounded(self, packed: Packed, beside: int) -> bool:
+        if packed.shape[1] % LEAST_GROUP or packed.zeros is not None:
+            return False
+        if packed.bits == 8:
+            return packed.group < LEAST_GROUP or packed.minimums is not None
+        return (
+            packed.minimums is not None and prod(packed.shape) + beside < self._least_with_minimums
+        )
 
     def _matrix(self, name: str, *, is_table: bool = False) -> Node:
         packed = self._packed(name, is_table=is_table)
@@ -199,7 +217,9 @@ class Weights:
         apart: list[tuple[str, ...]] = [(name,) for name in names]
         if self._joins is None or len(names) == 1:
             return apart
-        packed = [self._packed(name) for name in names]
+        sizes = {name: prod(self.shape(name)) for name in names}
+        total = sum(sizes.values())
+        packed = [self._packed(name, beside=total - size) for name, size in sizes.items()]
         integers = [one for one in packed if one is not None and one.is_plain]
         dtype = self._checkpoint.stored(names[0]).dtype
         form = Form.of(integers[0]) if integers else Form(dtype)
