@@ -38,7 +38,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "add_feed_forward_length": ("intermediate_size", "n_inner", "ffn_hidden_size"),
     "add_head_count": ("num_attention_heads", "n_head"),
     "add_head_count_kv": ("num_kv_heads", "num_key_value_heads", "n_head"),
-    "add_layer_norm_rms_eps": ("rms_norm_eps",),
+    "add_layer_norm_rms_eps": ("rms_norm_eps", "norm_eps"),
     "add_layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     "add_expert_count": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
     "add_expert_used_count": ("num_experts_per_tok", "moe_k"),
@@ -102,6 +102,10 @@ def _write_keys(writer: GGUFWriter, architecture: str, config: Config) -> None:
         writer.add_block_count(config["num_hidden_layers"] + guesses)
     if config.get("norm_topk_prob"):
         writer.add_expert_weights_norm(True)
+    if architecture == "lfm2":
+        heads, kinds = config["num_key_value_heads"], config["layer_types"]
+        writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in kinds])
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
     if architecture == "deepseek2":
         writer.add_key_length_mla(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
         writer.add_value_length_mla(config["v_head_dim"])
@@ -263,6 +267,10 @@ def _internlm2(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[
         yield f"blk.{layer}.attn_{part}.weight", _in_pairs(own, count) if count else own
 
 
+def _convolved(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    yield name, values[:, 0] if name.endswith("conv.conv.weight") else values
+
+
 def _corrected(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     yield name.replace("e_score_correction_bias", "e_score_correction.bias"), values
 
@@ -276,6 +284,7 @@ CHANGES: dict[str, Change] = {
     "gpt2": _turned,
     "deepseek2": _latent_parts,
     "internlm2": _internlm2,
+    "lfm2": _convolved,
     "glm4moe": _corrected,
     "dots1": _corrected,
     "ernie4_5-moe": _corrected,

@@ -79,6 +79,11 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         "Dots1", {**EXPERTS, "norm_topk_prob": True, "num_key_value_heads": 4,
                   "scoring_func": "sigmoid"}
     ),
+    "gguf-lfm2": (
+        "Lfm2",
+        {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2,
+         "block_auto_adjust_ff_dim": False, "tie_word_embeddings": True},
+    ),
     "gguf-olmo2": ("Olmo2", {}),
     "gguf-olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32,
                              "rms_norm_eps": 1e-5, "num_key_value_heads": 4}),

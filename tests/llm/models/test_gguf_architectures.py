@@ -47,6 +47,7 @@ CASES = {
     "gguf-gpt-oss": "gpt-oss",
     "gguf-gptneox": "gptneox",
     "gguf-hunyuan": "hunyuan-dense",
+    "gguf-lfm2": "lfm2",
     "gguf-minicpm3": "minicpm3",
     "gguf-olmo2": "olmo2",
     "gguf-olmoe": "olmoe",

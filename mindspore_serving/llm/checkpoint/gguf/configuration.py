@@ -19,12 +19,13 @@ from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 ARCHITECTURE = "general.architecture"
 # Models whose attention is scaled by the mean size of a head: their number of layers.
 SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
+KEY_HEADS = "attention.head_count_kv"  # 0 of a layer with a state in place of keys and values
 # config.json's name -> the key behind "{architecture}.", of what is copied.
 SIZES = {
     "hidden_size": "embedding_length",
     "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
+    "num_key_value_heads": KEY_HEADS,
     "head_dim": "attention.key_length",
     "intermediate_size": "feed_forward_length",
     "max_position_embeddings": "context_length",
@@ -84,6 +85,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config["vocab_size"] = _vocab_size(file)
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
     config |= _layers(file, name, config)
+    config |= _states(file, family, f"{name}.{KEY_HEADS}")
     config |= _own(file, name, config)
     config |= positions_of(file, name, config)
     config |= _flags(file, family)
@@ -110,6 +112,17 @@ def _layers(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]
         mixtures = (i for i in range(count) if f"blk.{i}.ffn_gate_inp.weight" in file.tensors)
         found["moe_layers"] = list(mixtures)
     return found
+
+
+def _states(file: GgufFile, family: Family, key: str) -> dict[str, Any]:
+    """Which layers have a state.  Raises StartError: layers without keys in a model that has no
+    states."""
+    if not isinstance(file.metadata.get(key), Array) or all(file.array(key)):
+        return {}
+    state = DESCRIPTIONS[family.name].state
+    if not state:
+        raise StartError(f"{file.path} has layers of different {key}, which is not supported")
+    return {"layer_types": [FULL if heads else state for heads in file.array(key)]}
 
 
 def _flags(file: GgufFile, family: Family) -> dict[str, Any]:
@@ -143,7 +156,8 @@ def _number(file: GgufFile, key: str) -> Any:
     value = file.metadata.get(key)
     if not isinstance(value, Array):
         return value
-    found = set(file.array(key))
+    each = file.array(key)
+    found = set(each) - {0} if key.endswith(KEY_HEADS) else set(each)
     if len(found) != 1:
         raise StartError(f"{file.path} has layers of different {key}, which is not supported")
     return found.pop()

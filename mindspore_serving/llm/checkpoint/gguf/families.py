@@ -101,6 +101,12 @@ FAMILIES: dict[str, Family] = {
     "dots1": Family(name="Dots1ForCausalLM"),
     "deepseek2": Family(name="DeepseekV2ForCausalLM", own=UNGROUPED, sizes=LATENT),
     "minicpm3": Family(name="MiniCPM3ForCausalLM", sizes=LATENT),
+    "lfm2": Family(
+        name="Lfm2ForCausalLM",
+        own={"block_auto_adjust_ff_dim": False},
+        sizes={"conv_L_cache": "shortconv.l_cache"},
+        tensors={f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
+    ),
     "stablelm": Family(name="StableLmForCausalLM"),
     "starcoder2": Family(name="Starcoder2ForCausalLM"),
     "nemotron": Family(name="NemotronForCausalLM"),

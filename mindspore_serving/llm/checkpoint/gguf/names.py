@@ -35,7 +35,7 @@ def roles_of(form: Architecture) -> Roles:
     names = form.names
     top = {
         "token_embd": names.embedding,
-        "token_embd_norm": names.embedding_norm,
+        "token_embd_norm": names.embedding_norm or names.norm,  # LFM2's last one
         "position_embd": names.positions,
         "output_norm": names.norm,
         "output": names.head,

@@ -37,6 +37,7 @@ from mindspore_serving.llm.descriptions.architecture import (
 )
 
 NOT_READ = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+CONVOLUTION = "shortconv.conv"
 _NAME = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
 Named = Iterator[tuple[str, StoredTensor]]
 
@@ -91,6 +92,8 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
     elif role in roles.layer:
         pairs = model.family.pairs and role in ("attn_q", "attn_k")
         heads = _heads(name, blocks, model.config, role) if pairs else 0
+        if role == CONVOLUTION and leaf == "weight":  # of each feature by itself
+            blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
         kind = names.matrix if leaf == "weight" and len(blocks.shape) == 2 else leaf
         yield f"{layer}.{roles.layer[role]}.{kind}", _stored(blocks, heads)
     else:
