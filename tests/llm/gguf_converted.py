@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from gguf import (
-    MODEL_ARCH,
     MODEL_ARCH_NAMES,
     GGMLQuantizationType,
     GGUFWriter,
@@ -47,7 +46,11 @@ KEYS: dict[str, tuple[str, ...]] = {
     "add_expert_feed_forward_length": ("moe_intermediate_size",),
     "add_expert_shared_count": ("n_shared_experts", "moe_num_shared_experts"),
     "add_expert_weights_scale": ("routed_scaling_factor",),
-    "add_leading_dense_block_count": ("first_k_dense_replace", "moe_layer_start_index"),
+    "add_leading_dense_block_count": (
+        "first_k_dense_replace",
+        "moe_layer_start_index",
+        "num_dense_layers",
+    ),
     "add_interleave_moe_layer_step": ("moe_layer_interval",),
     "add_key_length": ("head_dim",),
     "add_value_length": ("value_dim", "head_dim"),
@@ -62,6 +65,8 @@ KEYS: dict[str, tuple[str, ...]] = {
 PAIRED = {"llama", "granite", "granitemoe", "smollm3", "arcee", "olmo", "internlm2"}
 PLUS_ONE = {"gemma", "nemotron"}
 WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2"}
+PARTS = {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight"}
+PARTS["w3.weight"] = "up_proj.weight"
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 
 
@@ -102,7 +107,7 @@ def _write_keys(writer: GGUFWriter, architecture: str, config: Config) -> None:
         writer.add_block_count(config["num_hidden_layers"] + guesses)
     if config.get("norm_topk_prob"):
         writer.add_expert_weights_norm(True)
-    if architecture == "lfm2":
+    if architecture in ("lfm2", "lfm2moe"):
         heads, kinds = config["num_key_value_heads"], config["layer_types"]
         writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in kinds])
         writer.add_shortconv_l_cache(config["conv_L_cache"])
@@ -166,7 +171,8 @@ def _changed(
             continue
         expert = _EXPERT.fullmatch(name)
         if expert:
-            stacks.setdefault(f"{expert[1]}.{expert[3]}", []).append(values)
+            leaf = PARTS.get(expert[3], expert[3]) if architecture == "lfm2moe" else expert[3]
+            stacks.setdefault(f"{expert[1]}.{leaf}", []).append(values)
             continue
         for own, part in CHANGES.get(architecture, _same)(config, name, values):
             if architecture in PAIRED and own.endswith(("q_proj.weight", "k_proj.weight")):
@@ -212,7 +218,7 @@ def _gpt_oss(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[st
     if ".experts." not in name:
         yield name, values
         return
-    stem, _, kind = name.removesuffix("_bias"), None, "bias" if name.endswith("_bias") else "weight"
+    stem, kind = name.removesuffix("_bias"), "bias" if name.endswith("_bias") else "weight"
     values = values if kind == "bias" else values.swapaxes(1, 2)
     if "down_proj" in stem:
         yield f"{stem}.{kind}", values
@@ -268,6 +274,7 @@ def _internlm2(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[
 
 
 def _convolved(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    name = name.replace("expert_bias", "expert_bias.bias")
     yield name, values[:, 0] if name.endswith("conv.conv.weight") else values
 
 
@@ -285,8 +292,8 @@ CHANGES: dict[str, Change] = {
     "deepseek2": _latent_parts,
     "internlm2": _internlm2,
     "lfm2": _convolved,
+    "lfm2moe": _convolved,
     "glm4moe": _corrected,
     "dots1": _corrected,
     "ernie4_5-moe": _corrected,
 }
-assert set(CHANGES) <= {MODEL_ARCH_NAMES[number] for number in MODEL_ARCH}

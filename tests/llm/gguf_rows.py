@@ -84,6 +84,12 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2,
          "block_auto_adjust_ff_dim": False, "tie_word_embeddings": True},
     ),
+    "gguf-lfm2-moe": (
+        "Lfm2Moe",
+        {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
+         "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+         "num_dense_layers": 1, "tie_word_embeddings": True},
+    ),
     "gguf-olmo2": ("Olmo2", {}),
     "gguf-olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32,
                              "rms_norm_eps": 1e-5, "num_key_value_heads": 4}),

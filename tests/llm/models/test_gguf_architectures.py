@@ -48,6 +48,7 @@ CASES = {
     "gguf-gptneox": "gptneox",
     "gguf-hunyuan": "hunyuan-dense",
     "gguf-lfm2": "lfm2",
+    "gguf-lfm2-moe": "lfm2moe",
     "gguf-minicpm3": "minicpm3",
     "gguf-olmo2": "olmo2",
     "gguf-olmoe": "olmoe",

@@ -184,6 +184,13 @@ def test_sizes_of_heads_that_are_no_numbers_are_refused(
         Checkpoint.open(path)
 
 
+def test_layers_without_keys_are_refused_where_there_are_no_states(tmp_path: Path) -> None:
+    extra = {"llama.attention.head_count_kv": [2, 0, 2]}
+    path = write_model(tmp_path / "model.gguf", extra=extra)
+    with pytest.raises(StartError, match=r"different llama\.attention\.head_count_kv"):
+        Checkpoint.open(path)
+
+
 def test_a_tensor_that_the_architecture_does_not_have_is_refused(tmp_path: Path) -> None:
     tensors = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32)}
     path = write_model(tmp_path / "model.gguf", tensors=tensors)

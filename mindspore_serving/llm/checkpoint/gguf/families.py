@@ -5,7 +5,7 @@ what the converter of llama.cpp does beside that, as it was found in its files. 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Settings = Mapping[str, Any]
@@ -47,6 +47,11 @@ LATENT = {
 COHERE = {"logit_scale": "logit_scale"}
 GELU: Settings = {"hidden_activation": "gelu_pytorch_tanh"}
 
+LFM2 = Family(
+    name="Lfm2ForCausalLM", own={"block_auto_adjust_ff_dim": False},
+    sizes={"conv_L_cache": "shortconv.l_cache"},
+    tensors={f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
+)  # fmt: skip
 # architecture -> the end of a tensor's name, and what a file that has such a tensor is.
 VARIANTS: dict[str, tuple[str, Family]] = {
     "llama": (".ffn_gate_inp.weight", Family(name="MixtralForCausalLM", pairs=True)),
@@ -101,12 +106,8 @@ FAMILIES: dict[str, Family] = {
     "dots1": Family(name="Dots1ForCausalLM"),
     "deepseek2": Family(name="DeepseekV2ForCausalLM", own=UNGROUPED, sizes=LATENT),
     "minicpm3": Family(name="MiniCPM3ForCausalLM", sizes=LATENT),
-    "lfm2": Family(
-        name="Lfm2ForCausalLM",
-        own={"block_auto_adjust_ff_dim": False},
-        sizes={"conv_L_cache": "shortconv.l_cache"},
-        tensors={f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
-    ),
+    "lfm2": LFM2,
+    "lfm2moe": replace(LFM2, name="Lfm2MoeForCausalLM"),
     "stablelm": Family(name="StableLmForCausalLM"),
     "starcoder2": Family(name="Starcoder2ForCausalLM"),
     "nemotron": Family(name="NemotronForCausalLM"),
