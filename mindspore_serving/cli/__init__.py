@@ -8,15 +8,17 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 
-from mindspore_serving import __version__, extras
+from mindspore_serving import __version__, extras, log
 from mindspore_serving.cli import node_settings as node
 from mindspore_serving.cli import tool_settings as tool
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.errors import ServingError, did_you_mean
+from mindspore_serving.isolation import telemetry
 
 _OVERVIEW = """\
 Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST, and checkpoints of
@@ -122,6 +124,7 @@ _MODELS = ("load", "unload", "models", "load-lora", "unload-lora")  # are one mo
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's arguments); returns the exit status."""
+    telemetry.turn_off()  # for `doctor` and `convert`
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
     parser = _parser()
     words = sys.argv[1:] if argv is None else argv
@@ -145,14 +148,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ServingError as error:
-        print(f"mindspore-serving: {error}", file=sys.stderr)
-        return 1
+        return _fail(arguments.command, str(error))
     except ModuleNotFoundError as error:
-        text = extras.missing(error, arguments.command)
-        print(f"mindspore-serving: {text}", file=sys.stderr)
-        return 1
+        return _fail(arguments.command, extras.missing(error, arguments.command))
     except KeyboardInterrupt:
         return 130
+
+
+def _fail(command: str, text: str) -> int:
+    """Of commands that log, this is a line of the log, too."""
+    tell = log.tell if command in ("serve", "worker") else partial(print, file=sys.stderr)
+    tell(f"mindspore-serving: {text}")
+    return 1
 
 
 def _settings(arguments: argparse.Namespace) -> object:

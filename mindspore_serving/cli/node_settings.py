@@ -13,7 +13,9 @@ class WorkerSettings:
 
     join: str = option("", "the master's --worker-address", metavar="HOST:PORT")
     name: str = option(
-        "", "name of this machine, of which each must have its own (default: the host's name)"
+        "",
+        "name of this machine, of which each must have its own (default: the host's name)",
+        metavar="NAME",
     )
     slots: int = option(
         0, "most workers at once (default: one for each of --device-ids, else for each core)"

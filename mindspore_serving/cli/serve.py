@@ -5,7 +5,6 @@ With --wait they are only tried then, and taken when everything is loaded.
 """
 
 import os
-import sys
 import threading
 from pathlib import Path
 
@@ -37,7 +36,7 @@ def run(settings: ServeSettings) -> int:
     _set_log(settings)
     configs, refused = servables.find(settings)
     for text in refused:
-        _complain(f"Not served: {text}")
+        log.tell(f"Not served: {text}")
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
         source = servables.url_of(config.llm_options) or config.servable_directory
@@ -58,7 +57,7 @@ def run(settings: ServeSettings) -> int:
         server.stop()
         raise
     for name, error in failed:
-        _complain(f"Not served: {name}: {error}")
+        log.tell(f"Not served: {name}: {error}")
     _say(report.ready(settings, startup.describe(), seconds))
     _warn(settings)
     return _wait()
@@ -72,7 +71,10 @@ def _set_log(settings: ServeSettings) -> None:
         ACCESS: "1" if settings.access_log else None,
         REQUESTS: "1" if settings.log_requests else None,
     }
-    log.configure({name: value for name, value in given.items() if value is not None})
+    try:
+        log.configure({name: value for name, value in given.items() if value is not None})
+    except ValueError as error:
+        raise InvalidInputs(str(error)) from None
 
 
 def _poll_seconds(settings: ServeSettings) -> float:
@@ -118,6 +120,7 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
     _warn(settings)
     limits(settings)  # wrong ones are errors now, and not when all is loaded
     to_origins(settings.allow_origin)
+    _poll_seconds(settings)
     if settings.wait:
         check_ports(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
@@ -193,7 +196,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
 
 def _warn(settings: ServeSettings) -> None:
     for text in report.warnings(settings):
-        _complain(text)
+        log.tell(text, is_warning=True)
 
 
 def _wait() -> int:
@@ -205,12 +208,8 @@ def _wait() -> int:
     except (KeyboardInterrupt, SystemExit):
         _say("Stopped.")
         return 0
-    _complain("mindspore-serving: every worker has ended, see serving_logs/")
+    log.tell("mindspore-serving: every worker has ended, see serving_logs/")
     return 1
-
-
-def _complain(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:

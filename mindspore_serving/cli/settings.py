@@ -96,10 +96,12 @@ class ServeSettings:
         choices=("always", "limited", "never"),
     )
     heartbeat_timeout: float = own(
-        10.0, "without a heartbeat for so long a worker gets no work; 3 times, and it is replaced"
+        10.0,
+        "without a heartbeat for so long a worker gets no work; 3 times, and it is replaced; 0 for "
+        "never",
     )
     stage_timeout: float = own(0.0, "seconds that a stage may run; 0 for any")
-    step_timeout: float = own(300.0, "seconds that a step of a language model may run")
+    step_timeout: float = own(300.0, "seconds that a step of a language model may run; 0 for any")
     limit: tuple[str, ...] = option(
         (),
         "any field of ServerLimits or LanguageLimits, as head_timeout=10; see docs/limits.md; "
@@ -231,7 +233,9 @@ class ServeSettings:
         metavar="URL",
     )
     engine: str = own(
-        "", "language models: what serves them (default: ours); others: docs/engines.md"
+        "",
+        "language models: what serves them (default: ours); others: docs/engines.md",
+        metavar="NAME",
     )
     engine_option: tuple[str, ...] = own(
         (),

@@ -13,10 +13,12 @@ from mindspore_serving.distributed import agent
 from mindspore_serving.distributed.setup import AgentFailed, AgentReady, AgentSetup
 from mindspore_serving.errors import ServingError
 from mindspore_serving.ipc.channel import BlockingChannel, connect
+from mindspore_serving.isolation import telemetry
 from mindspore_serving.isolation.lifeline import end_with
 
 
 def main() -> int:
+    telemetry.turn_off()
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.distributed")
     parser.add_argument("--channel", required=True, help="fd:N, to the script")
     parser.add_argument("--lifeline", required=True, type=int, help="closes with the script")

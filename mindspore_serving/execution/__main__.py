@@ -22,10 +22,12 @@ from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import connect, encode
 from mindspore_serving.ipc.messages import Failed
 from mindspore_serving.ipc.protocol import protocol
+from mindspore_serving.isolation import telemetry
 from mindspore_serving.isolation.lifeline import end_group, end_with
 
 
 def main() -> int:
+    telemetry.turn_off()
     arguments = _parse()
     if arguments.lifeline is not None:
         end_with(arguments.lifeline)

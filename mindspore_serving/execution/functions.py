@@ -110,7 +110,7 @@ class FunctionCaller:
     def _failure(self, error: BaseException) -> ServingError:
         if isinstance(error, ServingError):
             return error
-        log.debug("function %s raised %r", self._id, error)
+        log.debug("function %s raised %r", self._id, error, exc_info=True)
         return StageFailed(failure_text(error))
 
 

@@ -27,9 +27,9 @@ else:
 __all__ = ["escape", "of_request", "request_id"]
 
 
-def debug(msg: str, *args: object) -> None:
-    """Log `msg % args` at level 0."""
-    _log(logging.DEBUG, msg, args)
+def debug(msg: str, *args: object, exc_info: bool = False) -> None:
+    """Log `msg % args` at level 0; with `exc_info`, the current exception's traceback below it."""
+    _log(logging.DEBUG, msg, args, exc_info)
 
 
 def info(msg: str, *args: object) -> None:
@@ -45,6 +45,18 @@ def warning(msg: str, *args: object) -> None:
 def error(msg: str, *args: object, exc_info: bool = False) -> None:
     """Log `msg % args` at level 3; with `exc_info`, the current exception's traceback below it."""
     _log(logging.ERROR, msg, args, exc_info)
+
+
+def tell(text: str, *, is_warning: bool = False) -> None:
+    """A line on stderr for who has started us: as it is, or an object where lines are objects."""
+    try:
+        is_json = _settings().is_json
+    except ValueError:  # of which `text` tells
+        is_json = False
+    if is_json:
+        _log(logging.WARNING if is_warning else logging.ERROR, "%s", (text,))
+    else:
+        print(text, file=sys.stderr, flush=True)
 
 
 def event(name: str, fields: Mapping[str, object]) -> None:

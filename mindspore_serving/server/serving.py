@@ -257,8 +257,9 @@ class Serving:
             for server in {self._grpc, self._http, self._pool}
             if server is not None
         ]
-        if drain:
-            await self._master.drain(drain)
+        if drain:  # what is received now is not in flight yet, and needs workers
+            draining = asyncio.ensure_future(self._master.drain(drain))
+            await asyncio.wait([draining, *closing], timeout=drain)
         await self._master.stop(grace)
         await self.machines.stop()
         if closing:

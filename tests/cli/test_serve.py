@@ -103,6 +103,24 @@ def test_a_bare_model_is_served_beside_a_servable_with_a_configuration(tmp_path:
             assert client.infer({"left": "a", "right": "b"}) == [{"text": "a b"}]
 
 
+@pytest.mark.onnx
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_libraries_of_models_keep_no_identity_in_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """They make one there, to send what they saw to their makers under it."""
+    pytest.importorskip(backend)
+    write_onnx(tmp_path / "models" / "subtract" / "1" / "model.onnx")
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("CI", "TF_BUILD", "JENKINS_URL", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    options = ["--backend", backend, "--http-port", str(free_port()), "--no-grpc"]
+    with serve(tmp_path, "models", *options) as command:
+        command.says(READY)
+        assert list((tmp_path / "home").iterdir()) == []
+
+
 def write_good_and_bad(directory: Path) -> None:
     """The servable "words", a pickle, an ONNX file that is none, and one with a typing error."""
     write_words(directory)
@@ -128,6 +146,31 @@ def test_a_model_that_cannot_be_served_is_named_and_keeps_no_other_down(tmp_path
         words = [*SERVING, "predict", f"http://127.0.0.1:{port}", "words", "double"]
         done = run([*words, '{"x": 2}'], tmp_path)
         assert json.loads(done.stdout) == {"instances": [{"y": 4}]}
+
+
+def test_with_json_all_that_it_complains_of_is_json(tmp_path: Path) -> None:
+    write_good_and_bad(tmp_path / "models")
+    options = ["--log-format", "json", "--host", "0.0.0.0", "--http-port", "70000"]
+    done = run([*SERVING, "serve", "models", *options], tmp_path)
+    assert done.returncode == 1
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    told = [(line["level"], line["message"]) for line in lines]
+    for level, words in (
+        ("ERROR", "Not served: scaler: "),
+        ("WARNING", "WARNING: listening on 0.0.0.0 without TLS"),
+        ("ERROR", "mindspore-serving: Serving Error: The port"),
+    ):
+        assert any(found == level and text.startswith(words) for found, text in told), told
+
+
+def test_a_variable_of_the_log_that_cannot_be_used_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_words(tmp_path)
+    monkeypatch.setenv("MINDSPORE_SERVING_LOG_LEVEL", "loud")
+    done = run([*SERVING, "serve", "words"], tmp_path)
+    expected = "MINDSPORE_SERVING_LOG_LEVEL should be one of debug, info, warning, error, but it is"
+    assert (done.returncode, done.stderr) == (1, f"mindspore-serving: {expected} 'loud'\n")
 
 
 def test_with_strict_everything_is_served_or_nothing(tmp_path: Path) -> None:
@@ -355,6 +398,9 @@ def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path
         (["--allow-origin", "foo bar"], "'allow_origins' has 'foo bar', expected '*' or SCHEME://"),
         (["--limit", "speed=1"], "--limit speed does not exist; there are max_connections, "),
         (["--limit", "head_timeout=0"], "head_timeout is 0, expected a number over 0"),
+        (["--max-loaded", "-1"], "'max_loaded' should be >= 0"),
+        (["--shutdown-timeout", "0"], "'shutdown_timeout' should be >= 1"),
+        (["--poll", "-1"], "'--poll' should be >= 0"),
         (["--num-parallel-workers", "65"], r"'num_parallel_workers' should be in range [0,64]"),
     ],
 )
@@ -364,3 +410,4 @@ def test_a_setting_that_cannot_be_used_is_told(tmp_path, options, words) -> None
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+    assert "listening" not in done.stdout

@@ -279,15 +279,3 @@ def test_a_script_whose_start_fails_ends_with_one_readable_error(start):
     script, _ = start(source="raise ValueError('no such luck')")
     assert script.status() == 1
     assert script.text.rstrip().splitlines()[-1].count("no such luck") == 1
-
-
-def test_a_half_sent_request_does_not_hold_up_the_end(start):
-    import socket
-
-    script, calls = start()
-    script.says("RESTful server start success")
-    with socket.create_connection(("127.0.0.1", calls.http)) as stream:
-        stream.sendall(b"POST /model/toy:double HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
-        assert calls.http_call("GET", "/health")[0] == 200
-        script.send(signal.SIGTERM)
-        assert script.status() == 0

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, StageFailed
 from mindspore_serving.execution.functions import FunctionCaller
 
@@ -101,6 +102,21 @@ def test_an_error_of_ours_keeps_its_code():
 def test_any_other_exception_is_a_failed_stage():
     (outcome,) = caller(lambda x: x.missing).call_each(rows(0))
     assert type(outcome) is StageFailed
+
+
+def test_the_traceback_of_a_function_is_logged_at_debug_alone(capsys):
+    def divide(x):
+        return 1 // int(x)
+
+    try:
+        for level, count in (("1", 0), ("0", 1)):
+            log.set_level(level)
+            caller(divide).call_each(rows(0))
+            logged = capsys.readouterr().err
+            assert logged.count("Traceback (most recent call last)") == count
+            assert logged.count("in divide") == count
+    finally:
+        log.set_level(None)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
+from mindspore_serving.isolation import telemetry
 from mindspore_serving.isolation.frames import receive, send
 from mindspore_serving.isolation.lifeline import end_with
 from mindspore_serving.llm.config import EngineConfig
@@ -28,6 +29,7 @@ from mindspore_serving.llm.step import EmbeddingRunner, RunnerLost
 
 
 def main() -> int:
+    telemetry.turn_off()
     parser = argparse.ArgumentParser()
     for name in ("--rank", "--control", "--memory", "--lifeline"):
         parser.add_argument(name, type=int, required=True)

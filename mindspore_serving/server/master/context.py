@@ -20,7 +20,7 @@ def set_max_loaded(number: int) -> None:
 
     Raises RuntimeError if it is not an int of at least 0.
     """
-    check.check_int("number", number, 0, None)
+    check.check_int("max_loaded", number, 0, None)
     startup.set_capacity(max_loaded=number)
 
 
@@ -30,5 +30,5 @@ def set_shutdown_timeout(seconds: float) -> None:
 
     Raises RuntimeError if it is not a number of at least 1.
     """
-    check.check_number("seconds", seconds, 1)
+    check.check_number("shutdown_timeout", seconds, 1)
     startup.set_shutdown_timeout(seconds)
