@@ -17,8 +17,9 @@ from benchmarks import llm_figures as figures
 from benchmarks import llm_workloads as workloads
 from benchmarks.llm_contenders import FORMS, Contender, chosen
 from benchmarks.llm_model import key_value_bytes, model
-from benchmarks.llm_process import Process, end_on_sigterm, running
+from benchmarks.llm_process import Process, running
 from benchmarks.llm_tables import Found, table
+from benchmarks.processes import end_on_sigterm
 from benchmarks.report import print_json, print_table
 
 RATES = (0.5, 1.5)  # requests per second

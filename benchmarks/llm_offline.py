@@ -23,8 +23,9 @@ from benchmarks import llm_workloads as workloads
 from benchmarks.llm_contenders import FORMS, Contender, chosen
 from benchmarks.llm_machine import measured
 from benchmarks.llm_model import num_multiplied
-from benchmarks.llm_process import Process, end_on_sigterm, running
+from benchmarks.llm_process import Process, running
 from benchmarks.llm_tables import Found, table, verdicts
+from benchmarks.processes import end_on_sigterm
 from benchmarks.report import print_json, print_table
 
 

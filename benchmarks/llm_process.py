@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -93,11 +92,6 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-
-
-def end_on_sigterm() -> None:
-    """Leave as at Ctrl-C, so that no process is left behind, stopped."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
 @contextmanager

@@ -49,16 +49,22 @@ def python_with(environment: str, requirements: Sequence[str], unwanted: Sequenc
     return str(python)
 
 
+def end_on_sigterm() -> None:
+    """Leave as at Ctrl-C, so that no process is left behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+
 @contextmanager
 def running(
     name: str, command: Sequence[str], ready: Callable[[], bool], limit: float = START_LIMIT
 ) -> Iterator[float]:
     """Run `command` until the block ends; gives the seconds from start until `ready()` was true.
 
-    `ready` is asked again and again; an OSError from it means "not yet".  What the process prints
-    goes to benchmarks/.cache/logs/NAME.log.  Raises RuntimeError if it exits or is not ready in
-    `limit` seconds.
+    `ready` is asked again and again; an OSError from it means "not yet".  SIGTERM ends the
+    block and the process, whose output goes to benchmarks/.cache/logs/NAME.log.  Raises
+    RuntimeError if it exits or is not ready in `limit` seconds.
     """
+    end_on_sigterm()
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name}.log"
     started = time.perf_counter()

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.llm_contenders import Contender
-from benchmarks.llm_process import Process, Reply, end_on_sigterm
+from benchmarks.llm_process import Process, Reply
+from benchmarks.processes import end_on_sigterm
 
 FORM = "gguf"
 GUESSES, NGRAM = 5, 3  # what its documentation shows

@@ -30,7 +30,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 # The same between the packages and modules of `llm`.
 LLM = f"{PACKAGE}.llm"
 LLM_LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"config", "step", "progress"}),
+    frozenset({"config", "step", "progress", "descriptions"}),
     frozenset({"checkpoint"}),
     frozenset({"tokenization", "sampling", "storage"}),
     frozenset({"grammar", "models"}),

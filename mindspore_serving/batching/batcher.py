@@ -1,7 +1,7 @@
 """When a batch leaves: full or overdue.  No clock and no loop: `now` is an argument."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -46,6 +46,10 @@ class Batcher(Generic[T]):
         if preferred:
             limit = min(limit, preferred)
         return [self._waiting.popleft()[1] for _ in range(min(limit, len(self._waiting)))]
+
+    def keep(self, is_wanted: Callable[[T], bool]) -> None:
+        """Take everything else out."""
+        self._waiting = deque(pair for pair in self._waiting if is_wanted(pair[1]))
 
     def clear(self) -> list[T]:
         """Everything that waits, taken out."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.scanner import ScannerError
 
 from mindspore_serving.cli.config_fields import (
     FIELDS,
@@ -20,10 +19,10 @@ from mindspore_serving.cli.config_fields import (
     Field,
     is_path,
 )
+from mindspore_serving.core.yaml_text import Loader, faults
 from mindspore_serving.errors import InvalidInputs, StartError
 
 MAX_SIZE = 1 << 20  # bytes
-_MAX_BRACKETS = 16  # open at once; four are enough for every option
 _KINDS = {"boolean": "true or false", "integer": "an integer", "number": "a number"}
 _KINDS |= {"string": "text (in quotes, if it looks like a number)", "array": "a list"}
 _KINDS |= {"object": "names with values", "scalar": "a number, true, false or text"}
@@ -31,14 +30,8 @@ _TAGS = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"
 _TAGS |= {"seq": "array", "map": "object"}
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(Loader):
     """Gives numbers, truth values and text; a date is text."""
-
-    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
-        """Looks at every open bracket again with each token, so there may be few of them."""
-        if self.flow_level == _MAX_BRACKETS:
-            raise ScannerError(None, None, "it is nested too deeply", self.get_mark())
-        super().fetch_flow_collection_start(TokenClass)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -72,15 +65,8 @@ class _Reader:
         self._directory = os.path.dirname(os.path.abspath(path))
 
     def read(self, text: str) -> dict[str, Any]:
-        try:
+        with faults(self._path):
             root = yaml.compose(text, _Loader)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            line = "" if mark is None else f", line {mark.line + 1}"
-            problem = getattr(error, "problem", None) or "it is no YAML"
-            raise InvalidInputs(f"{self._path}{line}: {problem}") from None
-        except RecursionError:
-            raise InvalidInputs(f"{self._path}: it is nested too deeply") from None
         if root is None or _kind(root) == "null":
             return {}
         found: dict[str, Any] = {}
@@ -160,7 +146,8 @@ class _Reader:
         if not is_accepted:
             shown = repr(node.value[:100]) if isinstance(node.value, str) else _KINDS[given]
             self._fail(node, f"{name!r} is {shown}, expected {_KINDS[kind]}")
-        value = yaml.SafeLoader("").construct_object(node)
+        with faults(f"{self._path}, line {node.start_mark.line + 1}: {name!r}"):
+            value = yaml.SafeLoader("").construct_object(node)
         return float(value) if kind == "number" else value
 
     def _absolute(self, path: str) -> str:

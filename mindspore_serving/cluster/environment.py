@@ -68,12 +68,13 @@ class Environments:
             shutil.rmtree(plan.target, ignore_errors=True)  # of one that was not finished
             with Bar(f"environment {plan.source.parent.name}") as bar:
                 for command in plan.commands():
-                    self._run(command, plan, bar)
+                    self._run(command, plan, lock.fileno(), bar)
             (plan.target / _MADE).touch()
 
-    def _run(self, command: Sequence[str], plan: "_Plan", bar: "Bar") -> None:
+    def _run(self, command: Sequence[str], plan: "_Plan", lock: int, bar: "Bar") -> None:
+        """The child has the `lock` too: if we are killed, others wait until it has ended."""
         lines: deque[str] = deque(maxlen=200)
-        with self._start(command, plan) as child:
+        with self._start(command, plan, lock) as child:
             for line in child.stdout or ():
                 lines.append(line)
                 bar.show(line.strip())
@@ -83,7 +84,7 @@ class Environments:
             why = failing_line(lines) or f"{command[0]} ended with {child.returncode}"
             raise StartError(f"the environment of {str(plan.source)!r} cannot be made: {why}")
 
-    def _start(self, command: Sequence[str], plan: "_Plan") -> "subprocess.Popen[str]":
+    def _start(self, command: Sequence[str], plan: "_Plan", lock: int) -> "subprocess.Popen[str]":
         ours = {name: value for name, value in os.environ.items() if name[:6] != "PYTHON"}
         with self._lock:
             if self._is_closed:
@@ -96,6 +97,7 @@ class Environments:
                 text=True,
                 errors="replace",
                 env=ours,
+                pass_fds=(lock,),
                 cwd=plan.source.parent,  # what lists name may be relative to them
             )
             self._running.add(child)

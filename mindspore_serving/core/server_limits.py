@@ -47,8 +47,8 @@ class ServerLimits:
     max_unsent_memory: int = param(
         2 << 30,
         "answers that clients have not taken, together; where there are more, HTTP cuts those off "
-        "that wait for longest, and the last one never; gRPC, streams aside: a connection may have "
-        "as much as it leaves to others; else RESOURCE_EXHAUSTED",
+        "that wait for longest, and the last one never; gRPC, messages of streams as well: a "
+        "connection may have as much as it leaves to others; else RESOURCE_EXHAUSTED",
         at_least=1 << 20,
     )
     head_timeout: float = param(

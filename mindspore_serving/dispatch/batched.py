@@ -30,6 +30,7 @@ from mindspore_serving.ipc.messages import MethodReport
 # One message that the worker runs and one that waits there; what comes meanwhile waits here.  A
 # worker that has its models run by others, or by agents, may have more: its instances only wait.
 MOST_MESSAGES, MOST_MESSAGES_WITHOUT_MODELS = 2, 8
+MOST_DROPPED = 1024  # parts that nobody waits for, before they are taken out of the queue
 
 
 class BatchScheduler:
@@ -138,8 +139,8 @@ class BatchedMethod(ServedMethod):
     def _refuse_late(self, part: RequestPart, now: float) -> None:
         """Its answer would not be wanted any more."""
         text = f"{self.label}: it waited for {now - part.request.started:.1f} s, and would be late"
-        retry_after = self.admission.queue.wait(self.num_ahead, now)
-        part.request.fail(Overloaded(text, retry_after=retry_after))
+        wait = self.admission.queue.wait(self.num_ahead, now)
+        part.request.fail(Overloaded(text, retry_after=wait))
 
     def withhold(self, link: Link) -> None:
         super().withhold(link)
@@ -187,6 +188,9 @@ class BatchedMethod(ServedMethod):
         """Give workers all that may leave now; whether anything did."""
         if self.suspects:
             self._hand_out_suspect(now)
+        if self._num_dropped > MOST_DROPPED and 2 * self._num_dropped > len(self.queue):
+            self.queue.keep(lambda part: not part.request.is_done)
+            self._num_dropped = 0
         has_moved = False
         while self._hand_out_once(now):
             has_moved = True
@@ -258,9 +262,10 @@ class BatchedMethod(ServedMethod):
         if not admission.queue.since:
             return parts
         admission.queue.drain(len(parts), now, is_empty=not self.num_ahead)
+        for part in parts:
+            part.sent = 0.0  # a refusal ends the other parts of its request: they left as well
         wanted = []
         for part in parts:
-            part.sent = 0.0
             if admission.is_late(part.request.started, part.request.deadline, now):
                 self._refuse_late(part, now)
             else:
@@ -270,8 +275,7 @@ class BatchedMethod(ServedMethod):
     def _freest(self, batch_size: int) -> tuple[Link | None, int, int]:
         """The worker that has filled the least of its window, its room, and how many have any.
 
-        Not the one with the most room: a fast worker has more of it than an idle slow one, and
-        would be given every part of a request.
+        Not the one with the most room: a fast worker has more of it than an idle slow one.
         """
         freest, its_room, least, num_free = None, 0, 1.0, 0
         reserved = self._scheduler.reserved

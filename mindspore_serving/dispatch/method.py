@@ -14,6 +14,8 @@ from mindspore_serving.metrics.series import Series
 from mindspore_serving.tracing.span import METHOD, SERVABLE, VERSION, Attributes
 from mindspore_serving.wire import cutting
 
+MOST_PARTS = 4096  # of a request: a hundred thousand would take most of a second to make
+
 
 class ServedMethod:
     """One method, and the workers that can run it; among equals the first one is next."""
@@ -93,7 +95,7 @@ class ServedMethod:
             raise InvalidInputs(f"Instances count of request cannot be 0, {self.label}")
         num_workers, batch_size = len(self.workers), self.report.batch_size
         if self.is_cut_singly:
-            num_workers, batch_size = len(chunks), 1
+            num_workers, batch_size = min(len(chunks), MOST_PARTS), 1
         return cut(request, codec, chunks, num_workers=num_workers, batch_size=batch_size)
 
     def _make_last(self, link: Link) -> None:

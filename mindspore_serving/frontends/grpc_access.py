@@ -2,9 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -14,8 +14,21 @@ from mindspore_serving.frontends.access import Entry, Responses
 from mindspore_serving.frontends.message_reader import Context
 
 Behavior = Callable[[Any, Context], Any]
-Hold = Callable[[Context, int], Awaitable[None]]
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+class Unsent(Protocol):
+    """Counts answers until they are sent; ends calls for whose answers there is no room."""
+
+    async def hold(self, context: Context, num_bytes: int) -> None:
+        """Until the call ends."""
+        ...
+
+    async def begin(self, context: Context, num_bytes: int) -> str:
+        """Until `end`.  Gives whose it is."""
+        ...
+
+    def end(self, peer: str, num_bytes: int) -> None: ...
 
 
 class Counted:
@@ -25,13 +38,12 @@ class Counted:
         self,
         inner: "grpc.GenericRpcHandler[Any, Any]",
         responses: Responses,
-        hold: Hold | None = None,
+        unsent: Unsent | None = None,
     ) -> None:
-        """`hold` is called with the size of each answer to be sent, in bytes, and may end the call;
-        not with those of streams."""
+        """`unsent` counts the answers, and the messages of streams, until they are sent."""
         self._inner = inner
         self._responses = responses
-        self._hold = hold
+        self._unsent = unsent
         self._known: dict[str, Any] = {}  # methods that exist
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
@@ -44,7 +56,7 @@ class Counted:
         return known
 
     def _counted(self, found: Any, path: str) -> Any:
-        calls = _Calls(path, self._responses, self._hold)
+        calls = _Calls(path, self._responses, self._unsent)
         serializers = found.request_deserializer, found.response_serializer
         if found.response_streaming:
             behavior = calls.stream(found.stream_stream)
@@ -55,19 +67,19 @@ class Counted:
 class _Calls:
     """Of one method."""
 
-    def __init__(self, path: str, responses: Responses, hold: Hold | None) -> None:
+    def __init__(self, path: str, responses: Responses, unsent: Unsent | None) -> None:
         self._path = path
         self._protocol = access.protocol_of_service(path.strip("/").partition("/")[0])
         self._responses = responses
-        self._hold = hold
+        self._unsent = unsent
 
     def unary(self, behavior: Behavior) -> Behavior:
         async def answer(requests: Any, context: Context) -> Any:
             entry, num_sent = self._begin(context), 0
             try:
                 response = await behavior(requests, context)
-                if self._hold is not None:
-                    await self._hold(context, len(response))
+                if self._unsent is not None:
+                    await self._unsent.hold(context, len(response))
                 num_sent = len(response)
                 return response
             finally:
@@ -81,8 +93,16 @@ class _Calls:
             try:
                 async with aclosing(behavior(requests, context)) as responses:
                     async for response in responses:
-                        num_sent += _size(response)
-                        yield response
+                        size = _size(response)
+                        num_sent += size
+                        if self._unsent is None:
+                            yield response
+                        else:
+                            peer = await self._unsent.begin(context, size)
+                            try:
+                                yield response  # comes back when it is sent
+                            finally:
+                                self._unsent.end(peer, size)
             finally:
                 self._end(context, entry, num_sent)
 

@@ -28,6 +28,7 @@ from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.grpc_access import Behavior, Counted
 from mindspore_serving.frontends.grpc_native_call import NativeCall
 from mindspore_serving.frontends.grpc_server import GrpcServer, cannot_listen
+from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.tls import Tls
 
 _MOST_EVENTS = 64  # at a time
@@ -56,6 +57,7 @@ class NativeGrpcServer:
         responses: Responses,
         *,
         fast: Sequence[str],
+        unsent: UnsentReplies | None = None,
     ) -> None:
         self.address = address
         self._limits = limits
@@ -64,7 +66,7 @@ class NativeGrpcServer:
         self._directory = TemporaryDirectory(prefix="serving-grpc-")
         inner = Address(f"unix:{self._directory.name}/rest", path=f"{self._directory.name}/rest")
         connections = replace(limits, max_connections=1 << 16)  # all are the library's
-        self._rest = GrpcServer(inner, handlers, connections, closing, responses)
+        self._rest = GrpcServer(inner, handlers, connections, closing, responses, unsent=unsent)
         self._front: Any = None
         self._largest = 0
         self._calls: dict[int, NativeCall] = {}

@@ -32,15 +32,17 @@ class GrpcServer:
         closing: Sequence[Callable[[], None]] = (),
         responses: Responses | None = None,
         *,
+        unsent: UnsentReplies | None = None,
         shares_port: bool = False,
     ) -> None:
-        """`closing` are called first when the server stops.  One that `shares_port` gets some of
-        the connections to a port that others of this user listen on."""
+        """`closing` are called first when the server stops; `unsent` has what handlers count there
+        themselves.  One that `shares_port` gets some of the connections to a port that others of
+        this user listen on."""
         self.address = address
         self._limits = limits or ServerLimits()
-        self.unsent = UnsentReplies(self._limits.max_unsent_memory)
-        counts, hold = responses or Responses(), self.unsent.hold
-        self._handlers: list[Any] = [Counted(one, counts, hold) for one in handlers]
+        self.unsent = unsent or UnsentReplies(self._limits.max_unsent_memory)
+        counts = responses or Responses()
+        self._handlers: list[Any] = [Counted(one, counts, self.unsent) for one in handlers]
         self._closing = closing
         self._shares_port = shares_port
         self._server: grpc.aio.Server | None = None

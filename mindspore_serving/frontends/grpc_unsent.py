@@ -1,6 +1,8 @@
 """Answers of gRPC calls that clients do not take: what they take of memory together has a limit.
 
 grpcio tells when an answer is sent, and cannot take one back: so the ones after it are refused.
+A message of a call that a front-end process passes on counts in both: there until the client takes
+it, and those behind it in the master until the front end does.
 """
 
 from collections import Counter
@@ -26,20 +28,42 @@ class UnsentReplies:
     async def hold(self, context: Context, num_bytes: int) -> None:
         """An answer of so many bytes, until it is sent or its client has left.  Ends the call if
         there is no room."""
+        peer = await self.begin(context, num_bytes)
+        end: Any = partial(self._end, peer, num_bytes)
+        if peer:
+            context.add_done_callback(end)
+
+    async def begin(self, context: Context, num_bytes: int) -> str:
+        """As `hold`, until `end`: a message of a stream.  Gives whose it is."""
+        if num_bytes <= SMALL:
+            return ""
+        peer = context.peer()
+        try:
+            self.take(peer, num_bytes)
+        except Overloaded as error:
+            await abort(context, error)
+        return peer
+
+    def take(self, peer: str, num_bytes: int) -> None:
+        """For a message to `peer`, until `end`.  Raises Overloaded if there is no room."""
         if num_bytes <= SMALL:
             return
-        peer = context.peer()
         after = self._of[peer] + num_bytes
         if self.held and after > self._most - self.held:
             text = f"no memory for an answer of {num_bytes} bytes, as others are not taken"
-            await abort(context, Overloaded(f"{text} (max_unsent_memory)"))
+            raise Overloaded(f"{text} (max_unsent_memory)")
         self._of[peer] = after
         self.held += num_bytes
-        remove: Any = partial(self._remove, peer, num_bytes)
-        context.add_done_callback(remove)
 
-    def _remove(self, peer: str, num_bytes: int, _: object) -> None:
+    def end(self, peer: str, num_bytes: int) -> None:
+        """A message to `peer` is sent, or nobody wants it.  Not the context is given: asking one
+        whose call has ended for its peer ends this process (grpcio 1.85)."""
+        if num_bytes <= SMALL:
+            return
         self.held -= num_bytes
         self._of[peer] -= num_bytes
         if not self._of[peer]:
             del self._of[peer]
+
+    def _end(self, peer: str, num_bytes: int, _: object) -> None:
+        self.end(peer, num_bytes)

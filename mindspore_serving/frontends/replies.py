@@ -4,7 +4,7 @@ protocol."""
 import asyncio
 from collections import deque
 
-from mindspore_serving.core.service import Inference, Reply, Request
+from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import DeadlineExceeded, Overloaded
 from mindspore_serving.frontends import access
 
@@ -52,7 +52,8 @@ class Replies:
         self._is_silent = True  # since the timer was started
         self._timer: asyncio.TimerHandle | None = None
         access.note(request.servable, request.method)
-        self._call = inference.submit(request, self._take)
+        # It refers to this object: ended, it is dropped, so that no circle keeps what is unread.
+        self._call: Call | None = inference.submit(request, self._take)
 
     async def next(self) -> Reply | None:
         """The next reply; None after the last."""
@@ -71,10 +72,10 @@ class Replies:
 
     def cancel(self) -> None:
         """Nobody waits any more.  Harmless at the end."""
-        if not self._is_over:
-            self._is_over = True
-            self._stop_timer()
-            self._call.cancel()
+        self._is_over = True
+        self._stop_timer()
+        self._end_call()
+        self._drop()
 
     def __enter__(self) -> "Replies":
         return self
@@ -86,9 +87,8 @@ class Replies:
         if self._is_over:
             return
         if self._num_unread > MOST_UNREAD and self._waiter is None and self._has_begun:
-            self._call.cancel()
-            self._replies.clear()
-            self._num_unread = 0
+            self._end_call()
+            self._drop()
             reply = Reply(failure=Overloaded(_UNREAD))
         self._replies.append(reply)
         self._num_unread += _size(reply)
@@ -96,10 +96,21 @@ class Replies:
         self._is_silent = False
         if self._is_over:
             self._stop_timer()
+            self._call = None
         elif self._timer is None and self._idle_timeout is not None:
             self._start_timer(self._idle_timeout)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _end_call(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+    def _drop(self) -> None:
+        """Forget what nobody reads."""
+        self._replies.clear()
+        self._num_unread = 0
 
     def _start_timer(self, seconds: float) -> None:
         self._is_silent = True
@@ -114,7 +125,7 @@ class Replies:
         if not self._is_silent:
             self._start_timer(seconds)
             return
-        self._call.cancel()
+        self._end_call()
         text = f"the stream was ended: no more of it came within {seconds:g} seconds"
         self._take(Reply(failure=DeadlineExceeded(text)))
 

@@ -3,11 +3,9 @@
 Python is read, never run: of its assignments those count whose values are spelled out.
 """
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mindspore_serving import extras
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable.literals import read_assignments
 
@@ -27,15 +25,9 @@ def read_blocks(path: Path) -> Blocks:
 
 
 def _read_yaml(text: str) -> Blocks:
-    try:
-        yaml: Any = import_module("yaml")
-    except ImportError as error:
-        text = f"a yaml file needs PyYAML ({error}); {extras.advice('yaml')}"
-        raise StartError(text) from error
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidInputs(f"this is no yaml: {error}") from None
+    from mindspore_serving.core.yaml_text import load
+
+    found = load(text, "this is no yaml")
     if not isinstance(found, dict):
         raise InvalidInputs(f"the file holds {type(found).__name__}, expected blocks of keys")
     return found

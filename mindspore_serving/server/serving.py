@@ -27,6 +27,7 @@ from mindspore_serving.frontends.grpc_health import HealthService
 from mindspore_serving.frontends.grpc_native import NativeGrpcServer
 from mindspore_serving.frontends.grpc_reflection import ReflectionService
 from mindspore_serving.frontends.grpc_server import GrpcServer
+from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
@@ -155,23 +156,24 @@ class Serving:
         health = HealthService(self._master.control, max_message)
         gate = CallGate(keys, options.limits, max_message, self._tracer)
         v2 = self._v2(self._site(options), options)
+        unsent = UnsentReplies(options.limits.max_unsent_memory)
         services = {
             ms_grpc.SERVICE: ms_grpc.handler(self._inference, gate),
-            v2_service.SERVICE: v2_service.handler(v2, gate),
+            v2_service.SERVICE: v2_service.handler(v2, gate, unsent),
             grpc_health.SERVICE: health.handler(),
         }
         handlers = [*services.values(), *ReflectionService(services, gate).handlers()]
         closing = [health.close, gate.close]
         if options.front_ends > 1 and not where.path:
-            await self._start_grpc_processes(options, handlers, closing)
+            await self._start_grpc_processes(options, handlers, closing, unsent)
             return
         arguments = where, handlers, options.limits, closing, self._responses
         server: GrpcServer | NativeGrpcServer
         if options.grpc_library == GRPC_LIBRARIES[0]:
-            server = GrpcServer(*arguments)
+            server = GrpcServer(*arguments, unsent=unsent)
         else:
             fast = f"/{ms_grpc.SERVICE}/Predict", f"/{v2_service.SERVICE}/ModelInfer"
-            server = NativeGrpcServer(*arguments, fast=fast)
+            server = NativeGrpcServer(*arguments, fast=fast, unsent=unsent)
         await server.start(max_message, options.tls)
         self._grpc = server
 
@@ -180,12 +182,13 @@ class Serving:
         options: FrontEndOptions,
         handlers: Sequence[Any],
         closing: Sequence[Callable[[], None]],
+        unsent: UnsentReplies,
     ) -> None:
         """Front ends on the port; what they pass on is answered here."""
         pool = await self._front_ends(options.front_ends)
         path = f"{self._directory.enter_context(TemporaryDirectory())}/grpc"
         where = addresses.parse(f"unix:{path}", "Serving gRPC", allow_unix=True)
-        server = GrpcServer(where, handlers, options.limits, closing)
+        server = GrpcServer(where, handlers, options.limits, closing, unsent=unsent)
         await server.start(options.max_message, None)
         self._grpc = server
         traces, count = self._master.traces, pool.num_processes

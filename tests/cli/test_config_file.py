@@ -122,6 +122,9 @@ def test_an_empty_file_gives_nothing(read, text):
         ("a:\n" + "- " * 5000, "nested too deeply"),
         ("host: !!python/object:os.system a", "line 1: 'host' is 'a', expected text"),
         ("host: \t- a", "line 1: "),
+        ("http_port: !!int x", "line 1: 'http_port': a value cannot be read (ValueError: "),
+        ("no_grpc: !!bool perhaps", "line 1: 'no_grpc': a value cannot be read (KeyError: "),
+        ("http_port: " + "9" * 5000, "line 1: 'http_port': a value cannot be read"),
     ],
 )
 def test_what_is_wrong_is_reported_with_its_line(read, text, error):

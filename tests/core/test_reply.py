@@ -1,6 +1,5 @@
 """What became of a request: a failure that is raised keeps nothing alive."""
 
-import gc
 import weakref
 
 import pytest
@@ -22,14 +21,7 @@ def ask():
         return held
 
 
-@pytest.fixture
-def without_collector():
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("without_collector")
+@pytest.mark.usefixtures("uncollected")
 def test_what_a_failed_request_held_is_freed_without_the_garbage_collector():
     assert ask()() is None
 

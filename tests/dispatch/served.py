@@ -40,7 +40,7 @@ class Worker:
         self.held += parts
         for part in parts:
             self.num_sent += 1
-            part.id, part.link, part.way = self.num_sent, self, way
+            part.id, part.link, part.way, part.sent = self.num_sent, self, way, now
 
     def cancel(self, part):
         self.cancelled.append(part)

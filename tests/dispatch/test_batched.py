@@ -8,6 +8,7 @@ import uvloop
 
 from mindspore_serving.core.deployment import BatchPolicy
 from mindspore_serving.dispatch import batched, dispatcher
+from mindspore_serving.dispatch.method import MOST_PARTS
 from mindspore_serving.dispatch.request import RequestPart
 from mindspore_serving.errors import Overloaded, ServableUnavailable, WorkerUnavailable
 from tests.dispatch.served import Served, Worker, turn
@@ -206,6 +207,14 @@ async def test_the_preferred_size_counts_instances_not_requests():
     await turn()
     assert worker.sizes == [3]
     assert len(served.method.queue) == 1
+
+
+async def test_a_request_is_cut_into_a_limited_number_of_parts_however_many_instances_it_has():
+    served = Served(Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=3))
+    served.submit(MOST_PARTS * 2 + 1)
+    assert len(served.method.queue) <= MOST_PARTS
+    chunks = [len(part.chunks) for part in served.method.queue]
+    assert (sum(chunks), max(chunks)) == (MOST_PARTS * 2 + 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -425,3 +434,35 @@ async def test_the_oldest_are_refused_when_more_wait_than_clients_have_patience_
     refused = [isinstance(reply and reply.failure, Overloaded) for reply in served.replies]
     assert refused.count(True) > 200
     assert not refused[-2]
+
+
+async def test_a_late_request_of_several_parts_leaves_nothing_counted(clock):
+    served = Served(worker := Worker(), Worker(room=0))
+    await overload(served, worker, clock)
+    served.submit(2, timeout=30)  # a part for each worker
+    late, num_waiting = len(served.replies) - 1, len(served.method.queue)
+    for _ in range(5):
+        served.submit()
+    clock.now += 100
+    worker.size = len(worker.held) + num_waiting
+    await turn()
+    assert isinstance(served.replies[late].failure, Overloaded)
+    assert served.method.num_ahead == len(served.method.queue) > 0
+
+
+async def test_what_nobody_waits_for_does_not_gather_behind_a_worker_that_is_busy():
+    served = Served(worker := Worker(room=0))
+    first = served.submit()
+    for number in range(3 * batched.MOST_DROPPED):
+        served.submit(1 + number % 2).cancel()
+        if number % 100 == 0:
+            await turn()
+    last = served.submit()
+    await turn()
+    assert len(served.method.queue) <= batched.MOST_DROPPED + 200
+    assert served.method.num_ahead == 2
+    worker.size = 10
+    served.method._scheduler.schedule(served.method)
+    await turn()
+    assert [part.request for part in worker.held] == [first, last]
+    assert served.method.num_ahead == 0

@@ -12,13 +12,14 @@ MAX_FRAME = 16384
 
 
 class RawGrpc:
-    """`closed` has the streams that the server has ended; `initial_window` is how many bytes of a
-    call the server takes before it reads them."""
+    """`closed` has the streams that the server has ended, `answers` what came of them;
+    `initial_window` is how many bytes of a call the server takes before it reads them."""
 
     def __init__(self, port: int) -> None:
         self.stream = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed: set[int] = set()
+        self.answers: dict[int, bytearray] = {}
         self._next = 1
         self._windows: dict[int, int] = {0: 65535}
         self.initial_window = 65535
@@ -35,6 +36,15 @@ class RawGrpc:
         for window in (0, number):
             self._send(WINDOW_UPDATE, 0, window, (1 << 28).to_bytes(4, "big"))
         self.wait_until_closed(number)
+
+    def messages(self, number: int) -> list[bytes]:
+        """Those of an answer, of which all has come."""
+        found, rest = [], bytes(self.answers.pop(number, b""))
+        while rest:
+            end = 5 + int.from_bytes(rest[1:5], "big")
+            found.append(rest[5:end])
+            rest = rest[end:]
+        return found
 
     def call(self, path: str, **metadata: str) -> int:
         """The new stream of a call."""
@@ -81,7 +91,9 @@ class RawGrpc:
             self._send(PING, ACK, 0, body)
         elif kind == WINDOW_UPDATE:
             self._windows[number] = self._windows.get(number, 0) + int.from_bytes(body, "big")
-        elif kind == RST_STREAM or (kind in (HEADERS, DATA) and flags & END_STREAM):
+        if kind == DATA:
+            self.answers.setdefault(number, bytearray()).extend(body)
+        if kind == RST_STREAM or (kind in (HEADERS, DATA) and flags & END_STREAM):
             self.closed.add(number)
         elif kind == DATA and size:
             for window in (0, number):

@@ -22,6 +22,7 @@ from tests.waiting import PATIENCE, eventually
 
 KEY = "a-key-that-is-long-enough"
 PREDICT = "/mindspore.serving.proto.MSService/Predict"
+PREDICT_STREAM = f"{PREDICT}Stream"
 MEGABYTE = 1 << 20
 LARGEST = 4 * MEGABYTE
 
@@ -166,9 +167,9 @@ def test_messages_that_are_not_answered_count_as_held(background):
         assert status_of(served.call(message())) == "OK"
 
 
-def ask(client: Client, size: int) -> int:
+def ask(client: Client, size: int, path: str = PREDICT) -> int:
     """A call that is answered with as much as it asks with."""
-    number, body = client.call(PREDICT), message(size)
+    number, body = client.call(path), message(size)
     client.begin(number, len(body))
     client.send(number, body, is_last=True)
     return number
@@ -202,6 +203,22 @@ def test_answers_of_clients_that_have_left_need_no_memory(background):
         assert status_of(served.call(message())) == "OK"  # small
         client.stream.close()
         eventually(lambda: status_of(served.call(message(MEGABYTE))) == "OK")
+
+
+def test_messages_of_streams_that_are_not_taken_count_until_they_are(background):
+    with serving(background, max_unsent_memory=4 * MEGABYTE) as served:
+        client, unsent = served.raw(), served.server.unsent
+        served.inference.holds = True
+        client.take_nothing()
+        first, second = (ask(client, 0, PREDICT_STREAM) for _ in range(2))
+        asked, other = served.inference.wait_for(2), served.inference.asked[0]
+        served.inference.answer(other, Reply([message(2 * MEGABYTE)], is_last=False))
+        eventually(lambda: unsent.held > 2 * MEGABYTE)
+        served.inference.answer(asked, Reply([message(MEGABYTE)], is_last=False))
+        client.wait_until_closed(max(first, second))  # for whose message there is no room
+        served.inference.answer(other, Reply([]))
+        client.take(min(first, second))
+        eventually(lambda: unsent.held == 0)
 
 
 def test_a_message_that_comes_slowly_gives_way_when_there_is_no_memory(background, monkeypatch):

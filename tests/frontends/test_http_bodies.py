@@ -1,6 +1,5 @@
 """Large bodies: they are received where they stay, past the parser, and nothing else changes."""
 
-import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,14 +110,6 @@ def test_a_client_that_leaves_in_the_middle_of_a_large_body_gives_its_memory_bac
         client.stream.close()
         eventually(lambda: web.held == 0)
         assert not web.inference.asked
-
-
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    """What is in a circle stays."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def test_the_memory_of_a_body_is_used_again_once_it_is_answered(

@@ -5,9 +5,10 @@
 
 from pathlib import Path
 
-from mindspore_serving.llm.checkpoint.gguf.configuration import ARCHITECTURES
-from mindspore_serving.llm.models.families import FAMILIES
+from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES as LLAMA_CPP
+from mindspore_serving.llm.descriptions.families import FAMILIES
 from tests.llm import architectures, checkpoints, seeing
+from tests.llm.models.test_gguf_architectures import CASES as CONVERTED
 from tests.llm.models.test_gguf_models import CASES as FILES
 from tests.llm.models.test_models_openvino import NAMES as OPENVINO
 from tests.llm.parallel.test_tokens import CUT
@@ -41,7 +42,7 @@ COMPARED = {
     "torch": {*checkpoints.ALL, *architectures.ALL, *seeing.KINDS},
     "mindspore": {*checkpoints.ALL, *MINDSPORE},
     "tensor_parallel": set(CUT),
-    GGUF: {ARCHITECTURES[family] for family, _, _ in FILES.values()},
+    GGUF: {*CONVERTED, *(LLAMA_CPP[family].name for family, _, _ in FILES.values())},
 }
 
 

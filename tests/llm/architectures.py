@@ -7,6 +7,8 @@ within a hundred tokens.
 
 from typing import Any
 
+from tests.llm import gguf_rows
+
 WINDOWED = {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]}
 NEOX_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 HALF_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
@@ -247,3 +249,4 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
 # Classes of models with pictures too.
 TEXT_PARTS = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
 ALL = tuple(TRANSFORMERS)
+TRANSFORMERS |= gguf_rows.ROWS  # to be written as GGUF files

@@ -25,10 +25,11 @@ HALVES = {
     "Q6_K": (208,),
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
+    "MXFP4": (),
 }
 SIZES = {"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34)}
 SIZES |= {"Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176)}
-SIZES |= {"Q6_K": (256, 210), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136)}
+SIZES |= {"Q6_K": (256, 210), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136), "MXFP4": (32, 17)}
 KINDS = tuple(HALVES)
 
 
@@ -37,6 +38,8 @@ def random_blocks(kind: str, outputs: int, inputs: int, seed: int = 0) -> np.nda
     rng = np.random.default_rng(seed)
     block, num_bytes = SIZES[kind]
     rows = rng.integers(0, 256, (outputs, inputs // block, num_bytes)).astype(np.uint8)
+    if kind == "MXFP4":  # a power of two
+        rows[:, :, 0] = rng.integers(117, 122, rows.shape[:2])
     for at in HALVES[kind]:
         scales = rng.uniform(0.001, 0.01, (outputs, inputs // block, 1)).astype(np.float16)
         rows[:, :, at : at + 2] = scales.view(np.uint8)

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 import msgspec
+import pytest
 
 from mindspore_serving.ipc import arena
 from mindspore_serving.server.processes.asked import AskedCall
@@ -84,6 +85,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_given_back() -> None:
     await both.close()
 
 
+@pytest.mark.usefixtures("uncollected")
 async def test_a_body_that_nobody_waits_for_any_more_is_given_back() -> None:
     both = Both()
 
@@ -103,5 +105,5 @@ async def test_a_body_that_nobody_waits_for_any_more_is_given_back() -> None:
     await asyncio.wait([task], timeout=PATIENCE)
     assert task.cancelled()
     del call, task  # whose traceback has the message, too
-    gc.collect()
+    gc.collect(0)
     await both.close()

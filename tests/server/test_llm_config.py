@@ -4,9 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("yaml")
-
 import yaml
 
 from mindspore_serving.errors import StartError
@@ -228,6 +225,9 @@ def test_what_cannot_be_used_is_named_with_the_file(place, changes, words):
     ("name", "text", "words"),
     [
         ("config.yaml", "a: [", "this is no yaml"),
+        ("config.yaml", "a: " + "[" * 500_000, "this is no yaml, line 1: it is nested too deeply"),
+        ("config.yaml", "a:\n" + "- " * 5000, "this is no yaml: it is nested too deeply"),
+        ("config.yaml", "a: 2026-99-99", "a value cannot be read .* month must be in 1..12"),
         ("config.yaml", "text", "the file holds str, expected blocks of keys"),
         ("config.py", "a = (", "this is no Python"),
         ("config.py", "Baseconfig = 3", "Baseconfig and AgentConfig are no EasyDict"),

@@ -45,13 +45,14 @@ async def freed(pipe: Pipe[Given]) -> None:
     await asyncio.wait_for(look(), PATIENCE)
 
 
+@pytest.mark.usefixtures("uncollected")
 async def test_a_view_lies_in_shared_memory_until_nothing_refers_to_it():
     first, second, message = await sent(LARGE)
     whole = second.view(message.body)
     part = memoryview(whole)[1000:2000]
     assert whole == LARGE
     del whole
-    gc.collect()
+    gc.collect(0)
     for _ in range(10):
         await asyncio.sleep(0)
     assert len(first._arena._size_at) == 1

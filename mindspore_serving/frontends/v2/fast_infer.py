@@ -1,6 +1,7 @@
 """POST /v2/models/NAME[/versions/N]/infer on the fast path, for what needs no ASGI: bodies that are
 not compressed, to methods.  All else is left to the routes."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from urllib.parse import unquote_to_bytes
@@ -17,9 +18,10 @@ from mindspore_serving.frontends.ms_rest import Answer, to_timeout
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2.errors import to_body, to_serving_error
 from mindspore_serving.frontends.v2.http_inference import HEADER_LENGTH, parse, to_answer
-from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.inference import V2, Selected
 from mindspore_serving.frontends.v2.models import Model
 from mindspore_serving.wire import status
+from mindspore_serving.wire.v2.outputs import MANY
 from mindspore_serving.wire.v2.request import InferRequest
 
 _TARGET = re.compile(rb"/v2/models/([^/?#]+)(?:/versions/([0-9]{1,10}))?/infer")
@@ -62,7 +64,7 @@ class Infer(Predict):
 
     protocol = "v2"
     declared_path = "/v2/models/{name}/infer"
-    __slots__ = ("_length", "_model", "_parsed", "_v2")
+    __slots__ = ("_length", "_model", "_parsed", "_task", "_v2")
 
     def begin(self, v2: V2, model: Model, head: Head) -> None:
         """Read the head; what is wrong is answered when its turn has come."""
@@ -103,13 +105,32 @@ class Infer(Predict):
         self._parsed = parse(self._model, body, self._length, self._v2.memory.read)
         return self._v2.wrap(self._model, self._parsed, Terms(self.timeout))
 
+    def _on_reply(self, reply: Reply) -> None:
+        if reply.failure is None and len(reply.instances) > MANY and self._parsed is not None:
+            self._call = None
+            self._task = asyncio.ensure_future(self._answer_soon(self._parsed, reply))
+        else:
+            super()._on_reply(reply)
+
+    async def _answer_soon(self, parsed: InferRequest, reply: Reply) -> None:
+        """To many instances; the client may leave meanwhile."""
+        try:
+            found = await self._v2.finish_soon(parsed, reply)
+            answer = self._to_answer(parsed, found)
+        except Exception as error:
+            self._refuse(error)
+        else:
+            self._write(*answer)
+
     def answer(self, reply: Reply) -> Answer:
         assert self._parsed is not None
         try:
-            found = self._v2.finish(self._parsed, reply)
-            length, body = to_answer(self._model, self._parsed, found)
+            return self._to_answer(self._parsed, self._v2.finish(self._parsed, reply))
         except Exception as error:
             return self.refuse(error)
+
+    def _to_answer(self, parsed: InferRequest, found: Selected) -> Answer:
+        length, body = to_answer(self._model, parsed, found)
         if length is not None:
             self.kind = (
                 (b"content-type", b"application/octet-stream"),

@@ -4,6 +4,7 @@ out."""
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+from mindspore_serving.aio import on_thread
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
@@ -15,7 +16,7 @@ from mindspore_serving.frontends.v2.models import Model, Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.tracing.options import TraceOptions
 from mindspore_serving.wire.v2 import outputs
-from mindspore_serving.wire.v2.outputs import OutputTensor
+from mindspore_serving.wire.v2.outputs import MANY, OutputTensor
 from mindspore_serving.wire.v2.request import InferRequest, WantedOutput, check_fits
 
 Selected = Sequence[tuple[OutputTensor, WantedOutput]]
@@ -40,7 +41,7 @@ class V2:
             tensors = await language.generate(generate)
             return self._select(request, tensors)
         reply = await infer(self.site.inference, self.wrap(model, request, terms))
-        return self.finish(request, reply)
+        return await self.finish_soon(request, reply)
 
     async def stream(
         self, model: Model, request: InferRequest, terms: Terms
@@ -65,13 +66,15 @@ class V2:
     def finish(self, request: InferRequest, reply: Reply) -> Selected:
         """What the answer shows; outputs that are wanted in shared memory are written there.
         Raises ServingError."""
-        if reply.failure is not None:
-            reply.raise_failure()
-        for index, fault in enumerate(reply.faults or ()):
-            if fault is not None:
-                raise _of_instance(fault, index, len(reply.instances))
-        tensors = outputs.join(reply.instances, is_batched=request.body.is_batched)
-        return self._select(request, tensors)
+        _check(reply)
+        return self._select(request, _join(request, reply))
+
+    async def finish_soon(self, request: InferRequest, reply: Reply) -> Selected:
+        """As `finish`; many instances are put together on a thread, while others are answered."""
+        _check(reply)
+        if len(reply.instances) <= MANY:
+            return self.finish(request, reply)
+        return self._select(request, await on_thread("answers", _join, request, reply))
 
     def _select(self, request: InferRequest, tensors: Sequence[OutputTensor]) -> Selected:
         selected = list(request.select(tensors))
@@ -97,6 +100,19 @@ class V2:
         for one in request.outputs:
             if one.region is not None:
                 self.memory.expect(one.region)
+
+
+def _check(reply: Reply) -> None:
+    """Raises the first error in it."""
+    if reply.failure is not None:
+        reply.raise_failure()
+    for index, fault in enumerate(reply.faults or ()):
+        if fault is not None:
+            raise _of_instance(fault, index, len(reply.instances))
+
+
+def _join(request: InferRequest, reply: Reply) -> list[OutputTensor]:
+    return outputs.join(reply.instances, is_batched=request.body.is_batched)
 
 
 def timeout_of(request: InferRequest, terms: Terms, limits: ServerLimits) -> float:

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError, Message
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, abort
+from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2 import repository, settings
@@ -31,15 +32,16 @@ SERVICE = "inference.GRPCInferenceService"
 Method: TypeAlias = Callable[[Any], "Awaitable[dict[str, Any]]"]
 
 
-def handler(v2: V2, gate: CallGate) -> Any:
-    """The service, to be added to a server."""
+def handler(v2: V2, gate: CallGate, unsent: UnsentReplies | None = None) -> Any:
+    """The service, to be added to a server, which counts in `unsent` as well."""
     service = Service(v2, gate)
     methods = {
         name: grpc.stream_unary_rpc_method_handler(service.answer_with(name, method))
         for name, method in service.methods.items()
     }
     methods["ModelInfer"] = grpc.stream_unary_rpc_method_handler(service.infer)
-    stream = Stream(v2, gate, f"{SERVICE}/ModelStreamInfer")
+    unsent = unsent or UnsentReplies(gate.limits.max_unsent_memory)
+    stream = Stream(v2, gate, unsent, f"{SERVICE}/ModelStreamInfer")
     methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(stream.answer)
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 

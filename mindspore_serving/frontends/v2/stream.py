@@ -4,9 +4,11 @@ ids.  The error of one request is a response and ends no other."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import TypeAlias
 
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.grpc_calls import CallGate, abort
+from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2.errors import to_serving_error
@@ -19,14 +21,17 @@ from mindspore_serving.wire.v2.request import ENABLE_FINAL, FINAL, InferRequest
 MAX_CALLS = 256  # of a server at once: each may hold a message that still comes
 MAX_REQUESTS = 128  # of one call that are not answered; further ones are not read
 _MAX_UNSENT = 64  # responses
+_Response: TypeAlias = tuple[bytes, int]  # and how many bytes of it count as unsent
 
 
 class Stream:
     """The calls of one server, of the method called `name`."""
 
-    def __init__(self, v2: V2, gate: CallGate, name: str) -> None:
+    def __init__(self, v2: V2, gate: CallGate, unsent: UnsentReplies, name: str) -> None:
+        """`unsent` counts responses that wait for the client to take others."""
         self._v2 = v2
         self._gate = gate
+        self._unsent = unsent
         self._name = name
         self._num_calls = 0
 
@@ -38,7 +43,7 @@ class Stream:
         except ServingError as error:
             await abort(context, error)
         self._num_calls += 1
-        call = _Call(self._v2, self._gate, context)
+        call = _Call(self._v2, self._gate, self._unsent, context)
         try:
             if self._num_calls > MAX_CALLS:
                 await abort(context, Overloaded(f"{MAX_CALLS} streams are open already"))
@@ -54,20 +59,26 @@ class Stream:
 class _Call:
     """One call: a task reads, a task for each request answers."""
 
-    def __init__(self, v2: V2, gate: CallGate, context: Context) -> None:
+    def __init__(
+        self, v2: V2, gate: CallGate, unsent: UnsentReplies, context: Context
+    ) -> None:  # fmt: skip
         self._v2 = v2
         self._gate = gate
+        self._unsent = unsent
         self._context = context
-        self._responses: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_UNSENT)
+        self._peer = context.peer()
+        self._responses: asyncio.Queue[_Response | None] = asyncio.Queue(_MAX_UNSENT)
         self._room = asyncio.Semaphore(MAX_REQUESTS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader = asyncio.create_task(self._read())
 
     async def responses(self) -> AsyncIterator[bytes]:
-        while (response := await self._next()) is not None:
+        while (found := await self._next()) is not None:
+            response, size = found
+            self._unsent.end(self._peer, size)
             yield response
 
-    async def _next(self) -> bytes | None:
+    async def _next(self) -> _Response | None:
         """None behind the last.  Raises what reading has raised."""
         getting = asyncio.ensure_future(self._responses.get())
         try:
@@ -82,6 +93,10 @@ class _Call:
         """Nobody waits for responses any more."""
         for task in (self._reader, *self._tasks):
             task.cancel()
+        while not self._responses.empty():
+            response = self._responses.get_nowait()
+            if response is not None:
+                self._unsent.end(self._peer, response[1])
 
     async def _read(self) -> None:
         """Until the client has sent all, and everything is answered."""
@@ -103,7 +118,7 @@ class _Call:
 
     async def _answer(self, body: bytes) -> None:
         """Never raises for anything about the request."""
-        request_id = ""
+        request_id, failure = "", None
         try:
             with self._gate.holding(len(body)):
                 message, raw = messages.read(body)
@@ -112,8 +127,9 @@ class _Call:
                 model = self._v2.models.find(target.model, target.version)
                 await self._stream(model, messages.parse(message, raw, self._v2.memory.read))
         except Exception as error:
-            text = str(to_serving_error(error))
-            await self._responses.put(messages.failure(text, request_id))
+            failure = str(to_serving_error(error))
+        if failure is not None:  # outside: the error refers to what there was no room for
+            await self._responses.put((messages.failure(failure, request_id), 0))
 
     async def _stream(self, model: Model, request: InferRequest) -> None:
         target = Target(model.name, model.version)
@@ -122,8 +138,17 @@ class _Call:
         async with aclosing(self._v2.stream(model, request, terms)) as answers:
             async for found in answers:
                 flags = {FINAL: not is_decoupled} if wants_final else None
-                response = messages.answer(target, request.id, found, flags)
-                await self._responses.put(messages.piece(response))
+                await self._put(messages.piece(messages.answer(target, request.id, found, flags)))
         if is_decoupled and wants_final:
             response = messages.answer(target, request.id, (), {FINAL: True})
-            await self._responses.put(messages.piece(response))
+            await self._put(messages.piece(response))
+
+    async def _put(self, response: bytes) -> None:
+        """Until it is the next to be sent it counts as unsent.  Raises Overloaded."""
+        size = len(response)
+        self._unsent.take(self._peer, size)
+        try:
+            await self._responses.put((response, size))
+        except BaseException:
+            self._unsent.end(self._peer, size)
+            raise

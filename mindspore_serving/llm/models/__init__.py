@@ -5,10 +5,10 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.core.tasks import HEADS, split_architecture
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import Architecture
+from mindspore_serving.llm.descriptions.architecture import Architecture
+from mindspore_serving.llm.descriptions.families import FAMILIES
+from mindspore_serving.llm.descriptions.families.encoders import ENCODERS as ENCODER_FAMILIES
 from mindspore_serving.llm.models.decoder import decoder
-from mindspore_serving.llm.models.families import FAMILIES
-from mindspore_serving.llm.models.families.encoders import ENCODERS as ENCODER_FAMILIES
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
 from mindspore_serving.llm.models.unsupported import explained

@@ -6,7 +6,7 @@ which holds as many features of each head as with any other attention.
 
 from dataclasses import dataclass, field
 
-from mindspore_serving.llm.models.architecture import (
+from mindspore_serving.llm.descriptions.architecture import (
     OF_ALL,
     OF_EACH_HEAD,
     PAIRS,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import (
+from mindspore_serving.llm.descriptions.architecture import (
     LAYER_PLAIN,
     LAYER_PLUS_ONE,
     RMS,

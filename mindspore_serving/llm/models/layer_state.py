@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import (
+from mindspore_serving.llm.descriptions.architecture import (
     CONVOLUTION,
     MAMBA,
     SILU,
     Architecture,
     Config,
 )
-from mindspore_serving.llm.models.config_types import size
+from mindspore_serving.llm.descriptions.config_types import size
 from mindspore_serving.llm.models.state_rules import Heads
 
 

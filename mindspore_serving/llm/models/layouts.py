@@ -21,17 +21,18 @@ from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
+from mindspore_serving.llm.descriptions.architecture import Architecture, Experts
+from mindspore_serving.llm.descriptions.config_types import size
+from mindspore_serving.llm.descriptions.families import FAMILIES
+from mindspore_serving.llm.descriptions.families.chatglm import CHATGLM
+from mindspore_serving.llm.descriptions.families.encoders import PREFIXES, rows_before_first
 from mindspore_serving.llm.models import encoder_form, has_encoder
-from mindspore_serving.llm.models.architecture import Architecture, Experts
 from mindspore_serving.llm.models.bodies import generator_of, whole_name, with_generator
-from mindspore_serving.llm.models.config_types import size
-from mindspore_serving.llm.models.families import FAMILIES
-from mindspore_serving.llm.models.families.chatglm import CHATGLM
-from mindspore_serving.llm.models.families.encoders import PREFIXES, rows_before_first
 from mindspore_serving.llm.models.spec import heads_of
 
 Tensors: TypeAlias = dict[str, StoredTensor]
 BARE = "embed_tokens.weight"  # of a body that was saved alone
+TURNED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # GPT-2's, [in, out]
 OLD_VOCAB = 64000  # of the first Baichuan, which does not normalise
 
 
@@ -53,8 +54,9 @@ def arranged(checkpoint: Checkpoint) -> Checkpoint:
     if not steps:
         return checkpoint
     tensors = {name: checkpoint.stored(name) for name in checkpoint.names()}
-    quantised = next((name for name in tensors if checkpoint.is_quantized(name)), None)
-    if quantised is not None and (_turned in steps or _cut_heads in steps):
+    moved = (name for name in tensors if _is_rearranged(form, name))
+    quantised = next((name for name in moved if checkpoint.is_quantized(name)), None)
+    if quantised is not None:
         raise StartError(
             f"tensor {quantised!r} is {tensors[quantised].dtype}, but {architecture} has its "
             "matrices rearranged, which is done with floats alone; take the float checkpoint"
@@ -62,6 +64,12 @@ def arranged(checkpoint: Checkpoint) -> Checkpoint:
     for step in steps:
         tensors = step(checkpoint, tensors)
     return Checkpoint(checkpoint.directory, checkpoint.config, tensors)
+
+
+def _is_rearranged(form: Architecture, name: str) -> bool:
+    """Whether the rows of a tensor of that name are not rows of ours."""
+    is_cut = bool(form.names.fused) and f".{form.names.fused}." in name
+    return is_cut or (form.names.matrix != "weight" and name.endswith(TURNED))
 
 
 def _completed(checkpoint: Checkpoint) -> Checkpoint:
@@ -114,8 +122,8 @@ def _turned(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """GPT-2's [in, out] matrices become `<name>.linear.weight`."""
     result = {}
     for name, stored in tensors.items():
-        stem, _, leaf = name.rpartition(".")
-        if leaf == "weight" and stem.endswith((".c_attn", ".c_proj", ".c_fc")):
+        if name.endswith(TURNED):
+            stem = name.removesuffix(".weight")
             if is_packed(stored.dtype):  # in rows that are no rows of ours
                 own = Checkpoint(checkpoint.directory, checkpoint.config, tensors)
                 stored = _stored(own.f32(name), "BF16")

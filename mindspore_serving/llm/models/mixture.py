@@ -1,7 +1,7 @@
 """A feed-forward block of experts, of which a router chooses some for each token."""
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import SILU, Beside, Experts
+from mindspore_serving.llm.descriptions.architecture import SILU, Beside, Experts
 from mindspore_serving.llm.models.expert_block import Expert, ExpertBlock
 from mindspore_serving.llm.models.layer import Layer
 from mindspore_serving.llm.models.ops import Tensor

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mindspore_serving.llm.models.architecture import Config
-from mindspore_serving.llm.models.config_types import number, size
+from mindspore_serving.llm.descriptions.architecture import Config
+from mindspore_serving.llm.descriptions.config_types import number, size
 from mindspore_serving.llm.models.rope import Rope, rope_from
 
 DISTANCES, FARTHEST = 32, 128  # rows of MPNet's table, and places that the last one begins at

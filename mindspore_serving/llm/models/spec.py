@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models import layer_kinds
-from mindspore_serving.llm.models.architecture import RMS, RMS_PLUS_ONE, Architecture, Config
-from mindspore_serving.llm.models.config_types import MOST_FEATURES, check_types, number, size
-from mindspore_serving.llm.models.families import FAMILIES
+from mindspore_serving.llm.descriptions import layer_kinds
+from mindspore_serving.llm.descriptions.architecture import RMS, RMS_PLUS_ONE, Architecture, Config
+from mindspore_serving.llm.descriptions.config_types import MOST_FEATURES, check_types, number, size
+from mindspore_serving.llm.descriptions.families import FAMILIES
 from mindspore_serving.llm.models.layer_state import LayerState, state_of
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.models.positions import Temperature, ropes, scaling_of, temperature

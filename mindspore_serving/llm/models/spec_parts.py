@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models import layer_kinds
-from mindspore_serving.llm.models.architecture import Config, Experts
-from mindspore_serving.llm.models.config_types import number, size
+from mindspore_serving.llm.descriptions import layer_kinds
+from mindspore_serving.llm.descriptions.architecture import Config, Experts
+from mindspore_serving.llm.descriptions.config_types import number, size
 from mindspore_serving.llm.models.expert_block import Clamp, Routing
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import FLOATS, Checkpoint
-from mindspore_serving.llm.models.architecture import Experts
-from mindspore_serving.llm.models.families import FAMILIES
+from mindspore_serving.llm.descriptions.architecture import Experts
+from mindspore_serving.llm.descriptions.families import FAMILIES
 from mindspore_serving.llm.models.spec import ModelSpec
 
 CUT = tuple(name for name, form in FAMILIES.items() if form.cut)

@@ -64,12 +64,15 @@ def pin_prompts(opened: Opened, processor: Processor) -> None:
 
 
 def _read(path: str) -> Any:
-    import yaml  # not every worker's environment has it
+    from mindspore_serving.core.yaml_text import load  # not every worker's environment has PyYAML
 
+    where = f"pinned_prompts is {path!r}, which cannot be read"
     try:
-        return yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise StartError(f"pinned_prompts is {path!r}, which cannot be read: {error}") from None
+        return load(Path(path).read_text("utf-8"), where)
+    except InvalidInputs as error:
+        raise StartError(str(error)) from None
+    except (OSError, ValueError) as error:
+        raise StartError(f"{where}: {error}") from None
 
 
 def _beginning(where: str, entry: Any, opened: Opened, processor: Processor) -> Beginning:

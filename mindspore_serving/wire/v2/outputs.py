@@ -6,7 +6,7 @@ output.  JSON text has the elements in C order, without a bracket around them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -89,9 +89,14 @@ def _to_json(name: str, value: Value) -> bytes:
 # --------------------------------------------------------------------- master
 
 
+MANY = 1024  # instances: to put more of them together takes milliseconds
+_SMALL = 4096  # bytes; above, a piece of a tensor is not worth copying
+
+
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
-    """An output of all instances; `raw` and `json` have a piece for each, in order."""
+    """An output of all instances; `raw` and `json` have a piece for each, in order, or one for many
+    small ones."""
 
     name: str
     datatype: str
@@ -109,31 +114,59 @@ class OutputTensor:
         return b"[%b]" % b",".join(piece for piece in self.json if piece)
 
 
+_Places: TypeAlias = list[tuple[list[memoryview], int, int]]  # where pieces go, start, end
+
+
 def join(instances: Sequence[bytes | memoryview], *, is_batched: bool) -> list[OutputTensor]:
     """The tensors of encoded instances.  Raises StageFailed if they do not have the same outputs,
     types and shapes."""
-    first, start = _read_header(instances[0])
+    first = _decode_header(_header_of(instances[0])[LENGTH.size :])
     count = (len(instances),) if is_batched else ()
     tensors = [OutputTensor(one.name, one.datatype, count + one.shape) for one in first]
-    kinds = [one[:3] for one in map(_fields, first)]
-    head = instances[0][:start]
+    known: dict[bytes, _Places] = {}  # by header, of which many instances have the same
     for instance in instances:
-        outputs, place = (first, start) if instance[:start] == head else _read_header(instance)
-        if outputs is not first and [one[:3] for one in map(_fields, outputs)] != kinds:
-            raise _unlike(first, outputs)
+        header = _header_of(instance)
+        places = known.get(header)
+        if places is None:
+            outputs = _decode_header(header[LENGTH.size :])
+            _check_alike(first, outputs)
+            places = known[header] = _places(tensors, outputs, len(header))
         view = memoryview(instance)
-        for tensor, output in zip(tensors, outputs, strict=True):
-            for pieces, size in ((tensor.raw, output.raw_size), (tensor.json, output.json_size)):
-                if size != ABSENT:
-                    pieces.append(view[place : place + size])
-                    place += size
+        for pieces, start, end in places:
+            pieces.append(view[start:end])
+    if len(instances) > MANY:
+        for tensor in tensors:
+            _merge(tensor)
     return tensors
 
 
-def _read_header(instance: bytes | memoryview) -> tuple[list[Output], int]:
-    (size,) = LENGTH.unpack_from(instance)
-    start = LENGTH.size + size
-    return _decode_header(memoryview(instance)[LENGTH.size : start]), start
+def _header_of(instance: bytes | memoryview) -> bytes:
+    """Its size and the header itself."""
+    return bytes(instance[: LENGTH.size + LENGTH.unpack_from(instance)[0]])
+
+
+def _places(tensors: list[OutputTensor], outputs: list[Output], start: int) -> _Places:
+    """Where the pieces of `outputs` are, behind a header that ends at `start`."""
+    found: _Places = []
+    for tensor, output in zip(tensors, outputs, strict=True):
+        for pieces, size in ((tensor.raw, output.raw_size), (tensor.json, output.json_size)):
+            if size != ABSENT:
+                found.append((pieces, start, start + size))
+                start += size
+    return found
+
+
+def _merge(tensor: OutputTensor) -> None:
+    """Many small pieces are one: whoever writes them need not go through them again."""
+    if tensor.num_bytes < _SMALL * len(tensor.raw):
+        tensor.raw[:] = [memoryview(b"".join(tensor.raw))]
+    if sum(map(len, tensor.json)) < _SMALL * len(tensor.json):
+        tensor.json[:] = [memoryview(tensor.json_data)[1:-1]]
+
+
+def _check_alike(first: list[Output], other: list[Output]) -> None:
+    if [one[:3] for one in map(_fields, first)] != [one[:3] for one in map(_fields, other)]:
+        raise _unlike(first, other)
 
 
 def _fields(output: Output) -> tuple[Any, ...]:

@@ -99,7 +99,7 @@ def test_floats_are_read_as_they_are(kind: str, tmp_path: Path) -> None:
     ("number", "name", "near"),
     [
         (16, "IQ2_XXS", "Q2_K"),
-        (39, "MXFP4", "Q4_K"),
+        (40, "NVFP4", "Q4_K"),
         (9, "Q8_1", "Q8_0"),
         (250, "number 250", "Q8_0"),
     ],

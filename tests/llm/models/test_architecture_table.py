@@ -6,11 +6,13 @@ pytest.importorskip("mindspore")
 pytest.importorskip("openvino")
 pytest.importorskip("transformers")
 
-from mindspore_serving.llm.checkpoint.gguf.configuration import ARCHITECTURES
-from mindspore_serving.llm.models.families import FAMILIES
+from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES as LLAMA_CPP
+from mindspore_serving.llm.checkpoint.gguf.families import VARIANTS
+from mindspore_serving.llm.descriptions.families import FAMILIES
 from tests.llm import architecture_table
 from tests.llm.architecture_table import COMPARED, TEXT_PARTS, class_of
 
+FILES = {family.name for family in (*LLAMA_CPP.values(), *(one for _, one in VARIANTS.values()))}
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 
 
@@ -25,7 +27,7 @@ def test_the_document_has_what_is_compared() -> None:
         ("openvino", set(FAMILIES) - {"Gemma2ForCausalLM"}),
         ("torch", set(FAMILIES)),
         ("tensor_parallel", {name for name, form in FAMILIES.items() if form.cut}),
-        ("gguf", set(ARCHITECTURES.values())),
+        ("gguf", FILES | {"Olmo2ForCausalLM"}),  # which llama.cpp calls as Olmo 3
     ],
 )
 def test_all_that_is_served_is_compared(column: str, served: set[str]) -> None:

@@ -77,21 +77,22 @@ def reference(path: Path, **changes: Any) -> np.ndarray:
         return model.float()(torch.tensor([TOKENS])).logits[0].numpy()
 
 
-def logits(runner: Runner) -> np.ndarray:
-    blocks = list(range(-(-len(TOKENS) // runner.block_size)))
+def logits(runner: Runner, tokens: list[int]) -> np.ndarray:
+    blocks = list(range(-(-len(tokens) // runner.block_size)))
     try:
-        return np.array(runner.run(Step((Row(TOKENS, 0, blocks, len(TOKENS)),))))
+        return np.array(runner.run(Step((Row(tokens, 0, blocks, len(tokens)),))))
     finally:
         runner.close()
 
 
-def torch_logits(path: Path) -> np.ndarray:
-    return logits(open_runner(path, "torch", EngineConfig(kv_cache_memory=2**24)))
+def torch_logits(path: Path, tokens: list[int] = TOKENS) -> np.ndarray:
+    return logits(open_runner(path, "torch", EngineConfig(kv_cache_memory=2**24)), tokens)
 
 
-def openvino_logits(path: Path) -> np.ndarray:
-    config = EngineConfig(kv_cache_memory=2**24, dtype="f32")
-    return logits(open_openvino(path, config, properties={"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}))
+def openvino_logits(path: Path, tokens: list[int] = TOKENS) -> np.ndarray:
+    config, exact = EngineConfig(kv_cache_memory=2**24, dtype="f32"), {}
+    exact["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
+    return logits(open_openvino(path, config, properties=exact), tokens)
 
 
 def assert_equal(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> None:
@@ -122,7 +123,7 @@ def test_a_quantised_model_is_as_in_transformers_which_dequantises_it(
 @pytest.mark.mindspore
 def test_mindspore_widens_a_quantised_model(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", kind="Q4_1")
-    found = logits(open_runner(path, "mindspore", EngineConfig(kv_cache_memory=2**24)))
+    found = logits(open_runner(path, "mindspore", EngineConfig(kv_cache_memory=2**24)), TOKENS)
     assert_equal(found, reference(path), 1e-3)
 
 
@@ -180,6 +181,13 @@ def test_sizes_of_heads_that_are_no_numbers_are_refused(
 ) -> None:
     path = write_model(tmp_path / "model.gguf", extra={f"llama.{key}": value})
     with pytest.raises(StartError, match=r"llama\.(rope.dimension_count|attention.key_length)"):
+        Checkpoint.open(path)
+
+
+def test_layers_without_keys_are_refused_where_there_are_no_states(tmp_path: Path) -> None:
+    extra = {"llama.attention.head_count_kv": [2, 0, 2]}
+    path = write_model(tmp_path / "model.gguf", extra=extra)
+    with pytest.raises(StartError, match=r"different llama\.attention\.head_count_kv"):
         Checkpoint.open(path)
 
 

@@ -184,13 +184,21 @@ def test_ranks_cut_the_floats_that_a_quantised_matrix_stands_for(root: Path, cas
         np.testing.assert_array_equal(quantised_part.f32(name), part.f32(name))
 
 
-@pytest.mark.parametrize("model", ["gpt2", "internlm2"])
-def test_matrices_that_a_layout_rearranges_have_to_be_floats(root: Path, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("gpt2", "h.0.attn.c_attn.weight"),
+        ("internlm2", "model.layers.0.attention.wqkv.weight"),
+    ],
+)
+def test_matrices_that_a_layout_rearranges_have_to_be_floats(
+    root: Path, model: str, name: str
+) -> None:
     checkpoints.build(model, root)
     config = json.loads((root / model / "config.json").read_text())
     quantised_matrix = QuantizedTensor("GPTQ", (2, 2), np.zeros(1), lambda: np.zeros((2, 2)))
-    with pytest.raises(StartError, match="'h.0.weight' is GPTQ, but .* has its matrices rearr"):
-        arranged(Checkpoint(root / model, config, {"h.0.weight": quantised_matrix}))
+    with pytest.raises(StartError, match=f"'{name}' is GPTQ, but .* has its matrices rearranged"):
+        arranged(Checkpoint(root / model, config, {name: quantised_matrix}))
 
 
 def test_quantising_a_quantised_checkpoint_again_is_refused(root: Path) -> None:

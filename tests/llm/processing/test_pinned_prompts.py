@@ -132,6 +132,22 @@ def test_what_is_no_prompt_is_refused_where_it_stands(opened, given, words):
         opened(given)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 500_000, "line 1: it is nested too deeply"),
+        ("- " * 5000, "it is nested too deeply"),
+        ("- !!bool perhaps", "a value cannot be read"),
+        ("- \0", "it is no YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_by_name(opened, tmp_path, text, words):
+    path = tmp_path / "pinned.yaml"
+    path.write_text(text)
+    with pytest.raises(StartError, match=f"pinned_prompts is '{path}', which .*{words}"):
+        opened(str(path))
+
+
 @pytest.fixture(scope="module")
 def opened(directory):
     """Pins prompts of a model that is open already."""

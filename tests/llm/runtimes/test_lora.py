@@ -216,6 +216,7 @@ def test_adapters_are_loaded_and_unloaded_between_steps(
     np.testing.assert_allclose(own, expected[1], atol=1e-3)
 
 
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_the_memory_of_an_adapter_is_given_back(
     runtime: str, llama: Path, adapted: tuple[dict[str, Path], Any]
@@ -229,7 +230,7 @@ def test_the_memory_of_an_adapter_is_given_back(
     kept = [weakref.ref(one) for one in _found_in(runner)]
     assert kept
     runner.unload_adapter(1)
-    gc.collect()
+    gc.collect(0)
     assert [one for one in kept if one() is not None] == []
 
 

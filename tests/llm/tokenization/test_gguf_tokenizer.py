@@ -10,7 +10,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.chat.template import ChatTemplate
-from mindspore_serving.llm.checkpoint.gguf.files import find_gguf
+from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, read_file
 from mindspore_serving.llm.checkpoint.gguf.pre_tokenizers import PATTERNS
 from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_recommended
 from mindspore_serving.llm.tokenization import tokenizer as serving
@@ -275,3 +275,11 @@ def test_a_directory_with_one_gguf_file_means_that_file(tmp_path: Path) -> None:
         find_gguf(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     assert find_gguf(tmp_path) is None, "its other files say which weights are meant"
+
+
+def test_an_answer_of_gpt_oss_does_not_end_with_its_first_message(tmp_path: Path) -> None:
+    """What it thinks is a message as well."""
+    tokens = ["<|end|>", "<|return|>", "<|call|>", "<|start|>"]
+    ends = {"eos_token_id": 1, "eot_token_id": 0}
+    path = write_tokenizer(tmp_path / "t.gguf", tokens, types=[CONTROL] * 4, **ends)
+    assert read_file(path / "generation_config.json")["eos_token_id"] == [1, 2]

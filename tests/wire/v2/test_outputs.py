@@ -9,6 +9,7 @@ from hypothesis import given
 from mindspore_serving.core import pieces
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.wire import worker_codec
+from mindspore_serving.wire.v2 import outputs
 from mindspore_serving.wire.v2.outputs import join, of_texts
 from tests.wire.v2.making import arrays, text_bytes
 
@@ -32,6 +33,29 @@ def test_instances_are_joined_to_the_tensor_that_they_are(array):
         for number in array.ravel().tolist()
     ]
     assert json.loads(tensor.json_data) == expected
+
+
+@pytest.mark.parametrize("form", ["v2_raw", "v2_json", "v2_both"])
+def test_headers_that_are_alike_are_decoded_once_and_many_pieces_become_one(monkeypatch, form):
+    decoded = []
+    decode = outputs._decode_header
+    monkeypatch.setattr(
+        outputs, "_decode_header", lambda data: decoded.append(data) or decode(data)
+    )
+    numbers = np.arange(outputs.MANY + 100, dtype=np.int16)
+    tensor = only(form, *map(np.asarray, numbers))
+    assert len(decoded) <= 1 + 4  # the first one's, and texts of one to four digits
+    assert tensor.shape == numbers.shape
+    assert [len(tensor.raw), len(tensor.json)] == [int(form != "v2_json"), int(form != "v2_raw")]
+    if tensor.raw:
+        assert b"".join(tensor.raw) == numbers.tobytes()
+    if tensor.json:
+        assert json.loads(tensor.json_data) == numbers.tolist()
+
+
+def test_many_empty_outputs_are_empty():
+    tensor = only("v2_both", *[np.zeros(0, np.int8)] * (outputs.MANY + 1))
+    assert (tensor.num_bytes, tensor.json_data) == (0, b"[]")
 
 
 def test_texts_are_joined():

@@ -9,71 +9,134 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS
+from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES, VARIANTS, Family
+from mindspore_serving.llm.checkpoint.gguf.positions import positions_of
 from mindspore_serving.llm.checkpoint.gguf.reader import Array, GgufFile
+from mindspore_serving.llm.descriptions.architecture import Architecture
+from mindspore_serving.llm.descriptions.families import FAMILIES as DESCRIPTIONS
+from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 
 ARCHITECTURE = "general.architecture"
-# llama.cpp's architecture -> the first of config.json's `architectures`.
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3moe": "Qwen3MoeForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3": "Gemma3ForCausalLM",
-    "chatglm": "GlmForCausalLM",
-}
-MIXTRAL = "MixtralForCausalLM"  # llama.cpp calls it llama, with experts
 # Models whose attention is scaled by the mean size of a head: their number of layers.
 SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
+KEY_HEADS = "attention.head_count_kv"  # 0 of a layer with a state in place of keys and values
 # config.json's name -> the key behind "{architecture}.", of what is copied.
 SIZES = {
     "hidden_size": "embedding_length",
     "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
+    "num_key_value_heads": KEY_HEADS,
     "head_dim": "attention.key_length",
     "intermediate_size": "feed_forward_length",
     "max_position_embeddings": "context_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon",
     "rope_theta": "rope.freq_base",
-    "num_experts": "expert_count",
+    "sliding_window": "attention.sliding_window",
+    "use_parallel_residual": "use_parallel_residual",
+    "num_local_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
+    "norm_topk_prob": "expert_weights_norm",
+    "routed_scaling_factor": "expert_weights_scale",
+    "n_shared_experts": "expert_shared_count",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
+# Whether there are biases: where the first layer that has it has them.
+BIASES = {
+    "qkv_bias": ("attn_q", "attn_qkv"),
+    "output_bias": ("attn_output",),
+    "mlp_bias": ("ffn_down",),
+}
 
 
-def architecture_of(file: GgufFile) -> str:
-    """Its name in config.json.  Raises StartError for one that has no definition."""
+def family_of(file: GgufFile) -> Family:
+    """Its row.  Raises StartError for an architecture that has no definition."""
     found = file.metadata.get(ARCHITECTURE)
-    if found not in ARCHITECTURES:
-        near = get_close_matches(str(found), ARCHITECTURES, 2, 0.5)
+    if found not in FAMILIES:
+        near = get_close_matches(str(found), FAMILIES, 2, 0.5)
         hint = f"; near it: {' and '.join(near)}" if near else ""
         raise StartError(
             f"{file.path} has architecture {found!r}, which is not supported as GGUF{hint} "
-            f"(supported: {', '.join(ARCHITECTURES)}); its safetensors may be: see docs/llm.md"
+            f"(supported: {', '.join(FAMILIES)}); its safetensors may be: see docs/llm.md"
         )
-    is_mixtral = found == "llama" and file.metadata.get("llama.expert_count")
-    return MIXTRAL if is_mixtral else ARCHITECTURES[found]
+    end, variant = VARIANTS.get(found, ("", FAMILIES[found]))
+    is_variant = any(name.endswith(end) for name in file.tensors)
+    return variant if is_variant else FAMILIES[found]
+
+
+def form_of(family: Family, config: dict[str, Any]) -> Architecture:
+    """The description of the architecture, of a model with this config.json."""
+    form = DESCRIPTIONS[family.name]
+    return form.variant(form, {**form.defaults, **config}) if form.variant else form
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
     """config.json.  Raises StartError for what the definitions do not have."""
-    name, family = architecture_of(file), str(file.metadata[ARCHITECTURE])
-    config: dict[str, Any] = {"architectures": [name]}
-    for field, key in SIZES.items():
-        value = _number(file, f"{family}.{key}")
+    family, name = family_of(file), str(file.metadata[ARCHITECTURE])
+    config: dict[str, Any] = {"architectures": [family.name], "rope_theta": 10000.0}
+    config |= {"sliding_window": None, **family.own}
+    for field, key in {**SIZES, **family.sizes}.items():
+        value = _number(file, f"{name}.{key}")
         if value is not None:
             config[field] = value
     config["vocab_size"] = _vocab_size(file)
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
-    config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors and name == "LlamaForCausalLM"
-    config |= _rope(file, family, config) | _own(file, family, config)
+    config |= _layers(file, name, config)
+    config |= _states(file, family, f"{name}.{KEY_HEADS}")
+    config |= _own(file, name, config)
+    config |= positions_of(file, name, config)
+    config |= _flags(file, family)
     quantised = [kind for kind in _by_size(file) if kind in FORMS]
     if quantised:
         config["quantization_config"] = {"quant_method": "gguf", "mode": quantised[0]}
     return config
+
+
+def _layers(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """How many layers there are, without those that guess several tokens; which have a window, and
+    which are mixtures."""
+    count = config.get("num_hidden_layers")
+    guesses = file.metadata.get(f"{name}.nextn_predict_layers")
+    if type(count) is not int:
+        return {}  # the reader of config.json says what is wrong
+    count -= guesses if type(guesses) is int else 0
+    found: dict[str, Any] = {"num_hidden_layers": count}
+    key = f"{name}.attention.sliding_window_pattern"
+    if isinstance(file.metadata.get(key), Array):
+        windows = file.array(key)[:count]
+        found["layer_types"] = [SLIDING if one else FULL for one in windows]
+    if config.get("num_local_experts"):
+        mixtures = (i for i in range(count) if f"blk.{i}.ffn_gate_inp.weight" in file.tensors)
+        found["moe_layers"] = list(mixtures)
+    return found
+
+
+def _states(file: GgufFile, family: Family, key: str) -> dict[str, Any]:
+    """Which layers have a state.  Raises StartError: layers without keys in a model that has no
+    states."""
+    if not isinstance(file.metadata.get(key), Array) or all(file.array(key)):
+        return {}
+    state = DESCRIPTIONS[family.name].state
+    if not state:
+        raise StartError(f"{file.path} has layers of different {key}, which is not supported")
+    return {"layer_types": [FULL if heads else state for heads in file.array(key)]}
+
+
+def _flags(file: GgufFile, family: Family) -> dict[str, Any]:
+    """What config.json calls the biases and norms that are in the file."""
+    form = DESCRIPTIONS[family.name]
+    found: dict[str, Any] = {}
+    for part, roles in BIASES.items():
+        key = getattr(form, part)
+        if isinstance(key, str):
+            is_there = any(f"blk.0.{role}.bias" in file.tensors for role in roles)
+            found[key] = found.get(key, False) or is_there
+    if form.qk_norm_key:
+        found[form.qk_norm_key] = "blk.0.attn_q_norm.weight" in file.tensors
+    return found
 
 
 def types_of(file: GgufFile) -> str:
@@ -93,7 +156,8 @@ def _number(file: GgufFile, key: str) -> Any:
     value = file.metadata.get(key)
     if not isinstance(value, Array):
         return value
-    found = set(file.array(key))
+    each = file.array(key)
+    found = set(each) - {0} if key.endswith(KEY_HEADS) else set(each)
     if len(found) != 1:
         raise StartError(f"{file.path} has layers of different {key}, which is not supported")
     return found.pop()
@@ -106,72 +170,41 @@ def _vocab_size(file: GgufFile) -> int:
     return table.shape[0]
 
 
-def _rope(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, Any]:
-    """rope_scaling, and which share of a head is rotated."""
+def _own(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """What follows from several keys."""
+    head_dim = config.get("head_dim") or _mean_size(config)
+    own: dict[str, Any] = {"head_dim": head_dim} if head_dim else {}
+    if name in SCALED_BY_WIDTH:
+        is_largest = config.get("num_hidden_layers") == SCALED_BY_WIDTH[name]
+        own["query_pre_attn_scalar"] = _mean_size(config) if is_largest else head_dim
+    return own | _latent(file, name, config) if "kv_lora_rank" in config else own
 
-    def read(key: str) -> Any:
-        return file.metadata.get(f"{family}.rope.{key}")
 
-    found: dict[str, Any] = {}
-    head_dim = config.get("head_dim") or _head_dim(config)
-    rotated = read("dimension_count") or head_dim
-    if not type(rotated) is type(head_dim) is int:
+def _latent(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The sizes of latent attention.  Files have one key head, where queries are multiplied with
+    what keys are widened from."""
+    rotated, heads = config.get("qk_rope_head_dim"), config.get("num_attention_heads")
+    whole, values = (
+        file.metadata.get(f"{name}.attention.{kind}_length_mla")
+        or file.metadata.get(f"{name}.attention.{kind}_length")
+        for kind in ("key", "value")
+    )
+    if not type(whole) is type(rotated) is int or whole < rotated:
         raise StartError(
-            f"{file.path} has heads of {head_dim!r} numbers, of which {rotated!r} are rotated "
-            f"({family}.rope.dimension_count), expected numbers"
+            f"{file.path} has keys of {whole!r} features, of which {rotated!r} are rotated, "
+            "expected numbers"
         )
-    if head_dim and rotated != head_dim:
-        found["partial_rotary_factor"] = rotated / head_dim
-    kind = read("scaling.type") or ("linear" if read("scale_linear") else "none")
-    factor = read("scaling.factor") or read("scale_linear") or 1.0
-    original = read("scaling.original_context_length") or config.get("max_position_embeddings")
-    scaling = {"rope_type": kind, "factor": factor, "original_max_position_embeddings": original}
-    divisors = _divisors(file)
-    if divisors:
-        sharpness = read("scaling.attn_factor") if len(divisors) > 1 else 1.0
-        scaling |= {"rope_type": "longrope", "short_factor": divisors[0]}
-        scaling |= {"long_factor": divisors[-1], "attention_factor": sharpness or None}
-    elif kind == "none":
-        return found
-    elif kind not in ("linear", "yarn"):
-        raise StartError(f"{file.path} has rope scaling {kind!r}, expected linear, yarn or none")
-    return {**found, "rope_scaling": scaling}
+    return {
+        "qk_nope_head_dim": whole - rotated,
+        "v_head_dim": values or _mean_size(config),
+        "head_dim": rotated,
+        "num_key_value_heads": heads,
+    }
 
 
-def _head_dim(config: dict[str, Any]) -> int:
+def _mean_size(config: dict[str, Any]) -> int:
+    """Of a head."""
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if type(width) is not int or type(heads) is not int or heads < 1:
         return 0  # the reader of config.json says what is wrong
     return width // heads
-
-
-def _divisors(file: GgufFile) -> list[list[float]]:
-    """Tensors that divide the frequencies: for all texts, or for short and for long ones."""
-    names = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
-    found = [file.tensors[name] for name in names if name in file.tensors]
-    if any(tensor.kind != "F32" for tensor in found):
-        raise StartError(f"{file.path} has rope factors that are not F32")
-    return [tensor.rows.view("<f4").ravel().tolist() for tensor in found]
-
-
-def _own(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, Any]:
-    """What one family alone has."""
-    if family == "qwen3moe":
-        return {"norm_topk_prob": True}
-    if family == "phi3":
-        return {"sliding_window": file.metadata.get("phi3.attention.sliding_window")}
-    if family == "chatglm":
-        biases = ("blk.0.attn_qkv.bias", "blk.0.attn_q.bias")
-        return {
-            "attention_bias": any(name in file.tensors for name in biases),
-            "head_dim": config.get("head_dim") or _head_dim(config),
-        }
-    if not family.startswith("gemma"):
-        return {}
-    own: dict[str, Any] = {"hidden_activation": "gelu_pytorch_tanh"}
-    window = file.metadata.get(f"{family}.attention.sliding_window")
-    if window:
-        own["sliding_window"] = window
-    is_largest = config.get("num_hidden_layers") == SCALED_BY_WIDTH[family]
-    own["query_pre_attn_scalar"] = _head_dim(config) if is_largest else config.get("head_dim")
-    return own

@@ -32,13 +32,15 @@ class Decoded(NamedTuple):
 
 class Form(NamedTuple):
     """How a type is kept: `bits` of an integer, inputs that share a scale, the scale's dtype, the
-    centre that makes integers signed where there are minimums (else 0), and what decodes blocks."""
+    centre that makes integers signed where there are minimums (else 0), what decodes blocks, and
+    the codebook that integers are numbers of."""
 
     bits: int
     group: int
     scale: type[Any]
     centre: int
     decode: Callable[[Bytes], Decoded]
+    codebook: str = ""
 
 
 def decode(kind: str, rows: Bytes, inputs: int) -> Packed:
@@ -58,7 +60,10 @@ def decode(kind: str, rows: Bytes, inputs: int) -> Packed:
         scales[some] = found.scales.reshape(-1, groups)
         if minimums is not None and found.minimums is not None:
             minimums[some] = found.minimums.reshape(-1, groups)
-    return Packed(values, scales, form.bits, (outputs, inputs), form.group, minimums, form.centre)
+    return Packed(
+        values, scales, form.bits, (outputs, inputs), form.group, minimums, form.centre,
+        codebook=form.codebook,
+    )  # fmt: skip
 
 
 def _half(blocks: Bytes, at: int) -> Floats:
@@ -161,6 +166,11 @@ def _iq4_xs(blocks: Bytes) -> Decoded:
     return Decoded(integers, _wide(blocks, 0) * _signed(low | high << 4, 32))
 
 
+def _mxfp4(blocks: Bytes) -> Decoded:
+    powers = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 127)
+    return Decoded(_nibbles(blocks[:, 1:]), powers)
+
+
 _F16, _F32 = np.float16, np.float32
 FORMS: dict[str, Form] = {
     "Q4_0": Form(4, 32, _F16, 0, _q4_0),
@@ -175,4 +185,5 @@ FORMS: dict[str, Form] = {
     "Q6_K": Form(8, 16, _F32, 0, _q6_k),
     "IQ4_NL": Form(8, 32, _F16, 0, _iq4_nl),
     "IQ4_XS": Form(8, 32, _F32, 0, _iq4_xs),
+    "MXFP4": Form(4, 32, _F32, 0, _mxfp4, "f4e2m1"),
 }

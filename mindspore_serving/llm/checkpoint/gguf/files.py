@@ -27,6 +27,8 @@ SPECIAL = {
 # Further ends of an answer: their keys, and how they are called where the file does not say.
 ENDS = ("eos", "eot", "eom")
 END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
+# The ends of gpt-oss's answers, whose messages, several of an answer, end with <|end|>.
+HARMONY = ("<|return|>", "<|call|>")
 # Sampling that the file recommends.
 SAMPLING = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 
@@ -82,8 +84,11 @@ def _generation_config(file: GgufFile) -> dict[str, Any]:
     """The tokens that end an answer, and recommended sampling."""
     tokens = file.texts("tokenizer.ggml.tokens")
     ends = [_token_id(file, key, len(tokens)) for key in ENDS]
-    named = set(END_TEXTS)
+    is_harmony = set(HARMONY) <= set(tokens)
+    named = set(HARMONY if is_harmony else END_TEXTS)
     ends += [index for index, token in enumerate(tokens) if token in named]
+    if is_harmony:
+        ends = [index for index in ends if index is not None and tokens[index] != "<|end|>"]
     config: dict[str, Any] = {"eos_token_id": list(dict.fromkeys(i for i in ends if i is not None))}
     for name, key in SAMPLING.items():
         value = file.metadata.get(f"general.sampling.{key}")

@@ -23,6 +23,7 @@ _QWEN35 = [
     rf"{_TAILS}|{_BEFORE}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 ]
+_SEED = [rf"{_TAILS}|{_BEFORE}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"]
 _TEKKEN = [
     rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}{_SLASHED}",
 ]
@@ -39,12 +40,17 @@ _DEEPSEEK3 = [
 _DEEPSEEK_CODER = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"]
 
 _NAMES: list[tuple[list[str], str]] = [
-    (_GPT2, "gpt-2 default phi-2 olmo mpt jais gigachat mellum a.x-4.0 trillion granite-docling"),
+    (
+        _GPT2,
+        "gpt-2 default phi-2 olmo mpt jais gigachat mellum a.x-4.0 trillion granite-docling"
+        " exaone4",
+    ),
     (_DIGITS, "smollm starcoder refact command-r codeshell exaone minerva-7b"),
     (_LLAMA3, "llama-bpe llama3 llama-v3 falcon3 pixtral midm-2.0 lfm2 dbrx smaug-bpe glm4"),
     (_LLAMA3, "chatglm-bpe"),
     (_QWEN2, "qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan kormo solar-open grok-2"),
     (_QWEN35, "qwen35"),
+    (_SEED, "seed-coder"),
     (_TEKKEN, "tekken"),
     (_GPT4O, "gpt-4o llama4 kanana2"),
     (_DEEPSEEK3, "deepseek-v3 hunyuan-dense joyai-llm"),

@@ -1,12 +1,14 @@
 """The tensors of a GGUF file as checkpoints in Hugging Face's format have them.
 
 Names are translated; the rows of Llama's queries and keys are put back in the order of halves,
-from that of pairs; Gemma's norms have a 1 taken off; stacked experts, and ChatGLM's queries, keys
-and values, become one tensor each.  No number of a quantised tensor is decoded.
+from that of pairs; norms to which the definition adds 1 have a 1 taken off; stacked experts, and
+queries, keys and values where they are one, become one tensor each.  No number of a quantised
+tensor is decoded.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,86 +16,99 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf import latent
 from mindspore_serving.llm.checkpoint.gguf.configuration import (
     ARCHITECTURE,
-    MIXTRAL,
     config_of,
+    family_of,
+    form_of,
 )
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
+from mindspore_serving.llm.checkpoint.gguf.families import Family
+from mindspore_serving.llm.checkpoint.gguf.names import Roles, roles_of
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks, GgufFile
 from mindspore_serving.llm.checkpoint.packing import Packed, unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
+from mindspore_serving.llm.descriptions.architecture import (
+    LAYER_PLUS_ONE,
+    RMS_PLUS_ONE,
+    Architecture,
+)
 
-TOP = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
-LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_qkv": "self_attn.qkv_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "ffn_gate_inp": "mlp.gate",
-}
-OWN = {
-    "phi3": {"ffn_up": "mlp.gate_up_proj"},
-    "chatglm": {"ffn_up": "mlp.gate_up_proj"},
-    "gemma2": {
-        "post_attention_norm": "post_attention_layernorm",
-        "ffn_norm": "pre_feedforward_layernorm",
-        "post_ffw_norm": "post_feedforward_layernorm",
-    },
-}
-OWN["gemma3"] = OWN["gemma2"]
-EXPERTS = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
-MIXTRAL_EXPERTS = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 NOT_READ = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+CONVOLUTION = "shortconv.conv"
 _NAME = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
+Named = Iterator[tuple[str, StoredTensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What the names of a file mean."""
+
+    file: GgufFile
+    config: dict[str, Any]
+    family: Family
+    form: Architecture
+    roles: Roles
 
 
 def read_tensors(file: GgufFile) -> dict[str, StoredTensor]:
     """The tensors by Hugging Face's names.  Raises StartError naming one that is not known."""
     config = config_of(file)
-    family = str(file.metadata[ARCHITECTURE])
+    family = family_of(file)
+    form = form_of(family, config)
+    roles = roles_of(form)
+    roles = replace(roles, layer={**roles.layer, **family.tensors})
+    model = _Model(file, config, family, form, roles)
     tensors: dict[str, StoredTensor] = {}
     for name, blocks in file.tensors.items():
         if name not in NOT_READ:
-            tensors |= _renamed(file, name, blocks, config)
-    if family.startswith("gemma"):
+            tensors |= _renamed(model, name, blocks)
+    if form.norm in (RMS_PLUS_ONE, LAYER_PLUS_ONE):
         tensors = {name: _less_one(name, stored) for name, stored in tensors.items()}
     return tensors
 
 
-def _renamed(
-    file: GgufFile, name: str, blocks: Blocks, config: dict[str, Any]
-) -> dict[str, StoredTensor]:
-    family, is_mixtral = file.metadata[ARCHITECTURE], config["architectures"] == [MIXTRAL]
+def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
+    roles, names = model.roles, model.form.names
     stem, _, leaf = name.rpartition(".")
-    if stem in TOP:
-        return {f"{TOP[stem]}.{leaf}": _stored(blocks)}
+    if stem in roles.top:
+        yield f"{roles.top[stem]}.{leaf}", _stored(blocks)
+        return
     match = _NAME.fullmatch(name)
     role = match[2] if match else ""
-    if match and role in EXPERTS and len(blocks.shape) == 3:
-        return dict(_experts(f"model.layers.{match[1]}", EXPERTS[role], blocks, is_mixtral))
-    if match and role == "attn_qkv" and family == "chatglm":
-        return dict(_packed(f"model.layers.{match[1]}", leaf, blocks, config))
-    own = {**LAYER, **OWN.get(family, {})}
-    if match is None or role not in own:
+    if match and int(match[1]) >= model.config["num_hidden_layers"]:
+        return  # of layers that guess several tokens
+    layer = f"{names.layers}.{match[1]}" if match else ""
+    if role in roles.bare:
+        yield f"{layer}.{roles.bare[role]}", _stored(blocks)
+    elif role in roles.experts and len(blocks.shape) == (3 if leaf == "weight" else 2):
+        yield from _experts(model, layer, role, leaf, blocks)
+    elif role == "attn_qkv" and len(names.qkv) == 3:
+        yield from _packed(model, layer, leaf, blocks)
+    elif role in (latent.KEYS, latent.VALUES) and "kv_lora_rank" in model.config:
+        yield from _widening(model, layer, name, blocks)
+    elif role in roles.layer:
+        pairs = model.family.pairs and role in ("attn_q", "attn_k")
+        heads = _heads(name, blocks, model.config, role) if pairs else 0
+        if role == CONVOLUTION and leaf == "weight":  # of each feature by itself
+            blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
+        kind = names.matrix if leaf == "weight" and len(blocks.shape) == 2 else leaf
+        yield f"{layer}.{roles.layer[role]}.{kind}", _stored(blocks, heads)
+    else:
+        family = model.file.metadata[ARCHITECTURE]
         raise StartError(
-            f"{file.path} has a tensor {name!r}, which models of architecture {family!r} do not "
-            "have here: it is made for a newer or another kind of model"
+            f"{model.file.path} has a tensor {name!r}, which models of architecture {family!r} do "
+            "not have here: it is made for a newer or another kind of model"
         )
-    target = "block_sparse_moe.gate" if is_mixtral and role == "ffn_gate_inp" else own[role]
-    heads = 0
-    if family == "llama" and role in ("attn_q", "attn_k"):
-        heads = _heads(name, blocks, config, role)
-    return {f"model.layers.{match[1]}.{target}.{leaf}": _stored(blocks, heads)}
+
+
+def _widening(model: _Model, layer: str, name: str, blocks: Blocks) -> Named:
+    """Of the keys' part, which the values' is beside."""
+    if latent.KEYS in name:
+        values = model.file.tensors.get(name.replace(latent.KEYS, latent.VALUES))
+        yield f"{layer}.self_attn.kv_b_proj.weight", latent.widening(layer, blocks, values)
 
 
 def _stored(blocks: Blocks, heads: int = 0) -> StoredTensor:
@@ -132,23 +147,22 @@ def _rows(blocks: Blocks, heads: int) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(rows).reshape(count, -1)
 
 
-def _experts(
-    layer: str, role: str, blocks: Blocks, is_mixtral: bool
-) -> Iterator[tuple[str, StoredTensor]]:
-    count, outputs, inputs = blocks.shape
-    block = "block_sparse_moe" if is_mixtral else "mlp"
-    leaf = MIXTRAL_EXPERTS[role] if is_mixtral else role
+def _experts(model: _Model, layer: str, role: str, leaf: str, blocks: Blocks) -> Named:
+    """The matrices of a tensor [experts, out, in], or the biases of one [experts, out]."""
+    experts = model.form.experts
+    assert experts is not None
+    count, shape = blocks.shape[0], blocks.shape[1:]
+    each = blocks.rows.reshape(count, -1, blocks.rows.shape[-1])
     for index in range(count):
-        rows = blocks.rows[index * outputs : (index + 1) * outputs]
-        one = Blocks(blocks.kind, (outputs, inputs), rows)
-        yield f"{layer}.{block}.experts.{index}.{leaf}.weight", _stored(one)
+        one = Blocks(blocks.kind, shape, each[index])
+        name = f"{layer}.{experts.prefix}.{index}.{model.roles.experts[role]}"
+        yield f"{name}.{leaf}", _stored(one)
 
 
-def _packed(
-    layer: str, leaf: str, blocks: Blocks, config: dict[str, Any]
-) -> Iterator[tuple[str, StoredTensor]]:
+def _packed(model: _Model, layer: str, leaf: str, blocks: Blocks) -> Named:
     """Queries, keys and values, whose rows are below one another.  Raises StartError unless there
     are as many as heads need."""
+    config = model.config
     heads, features = config.get("num_attention_heads"), config.get("head_dim")
     keys = config.get("num_key_value_heads") or heads
     rows = blocks.rows.reshape(blocks.shape[0], -1)
@@ -160,11 +174,11 @@ def _packed(
             f"query heads, {keys} key heads and as many value heads of {features} rows each"
         )
     begin = 0
-    for name, count in (("q", heads), ("k", keys), ("v", keys)):
+    for name, count in zip(model.form.names.qkv, (heads, keys, keys), strict=True):
         part = rows[begin : begin + count * features]
         begin += len(part)
         one = Blocks(blocks.kind, (len(part), *blocks.shape[1:]), part)
-        yield f"{layer}.self_attn.{name}_proj.{leaf}", _stored(one)
+        yield f"{layer}.{name}.{leaf}", _stored(one)
 
 
 def _less_one(name: str, stored: StoredTensor) -> StoredTensor:

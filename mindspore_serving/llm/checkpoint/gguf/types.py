@@ -51,7 +51,7 @@ TENSOR_TYPES: dict[int, TensorType] = {
     30: TensorType("BF16", 1, 2),
     34: TensorType("TQ1_0"),
     35: TensorType("TQ2_0"),
-    39: TensorType("MXFP4"),
+    39: TensorType("MXFP4", 32, 17),
     40: TensorType("NVFP4"),
 }
 BY_NAME = {found.name: found for found in TENSOR_TYPES.values()}

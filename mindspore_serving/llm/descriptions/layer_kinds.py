@@ -7,8 +7,8 @@ Plain decisions; knows no tensor.
 from typing import TypeAlias
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import Architecture, Config
-from mindspore_serving.llm.models.config_types import size
+from mindspore_serving.llm.descriptions.architecture import Architecture, Config
+from mindspore_serving.llm.descriptions.config_types import size
 
 Heads: TypeAlias = tuple[tuple[int, int], ...]
 FULL, SLIDING = "full_attention", "sliding_attention"

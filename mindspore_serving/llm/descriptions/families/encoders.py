@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import LAYER, Architecture, Config, Names
-from mindspore_serving.llm.models.config_types import number, size
-from mindspore_serving.llm.models.families.gemma import GEMMA3
-from mindspore_serving.llm.models.layer_kinds import FULL, SLIDING
+from mindspore_serving.llm.descriptions.architecture import LAYER, Architecture, Config, Names
+from mindspore_serving.llm.descriptions.config_types import number, size
+from mindspore_serving.llm.descriptions.families.gemma import GEMMA3
+from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 
 PREFIXES = ("bert.", "roberta.", "mpnet.", "distilbert.", "model.")  # where there is a head as well
 

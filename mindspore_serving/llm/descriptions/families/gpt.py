@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import (
+from mindspore_serving.llm.descriptions.architecture import (
     LAYER,
     LAYER_PLAIN,
     LAYER_PLUS_ONE,
@@ -17,8 +17,8 @@ from mindspore_serving.llm.models.architecture import (
     Config,
     Names,
 )
-from mindspore_serving.llm.models.config_types import number, size
-from mindspore_serving.llm.models.families.llama import PLAIN
+from mindspore_serving.llm.descriptions.config_types import number, size
+from mindspore_serving.llm.descriptions.families.llama import PLAIN
 
 QKV = ("self_attention.query", "self_attention.key", "self_attention.value")  # cut by `layouts`
 BIASED: dict[str, Any] = {

@@ -6,7 +6,7 @@ A row says only what differs from Llama.
 from dataclasses import replace
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import (
+from mindspore_serving.llm.descriptions.architecture import (
     OF_ALL,
     OF_HEAD,
     PAIRS,
@@ -16,8 +16,8 @@ from mindspore_serving.llm.models.architecture import (
     Experts,
     Names,
 )
-from mindspore_serving.llm.models.config_types import size
-from mindspore_serving.llm.models.families.llama import ATTENTION_BIASED, PLAIN, QWEN3
+from mindspore_serving.llm.descriptions.config_types import size
+from mindspore_serving.llm.descriptions.families.llama import ATTENTION_BIASED, PLAIN, QWEN3
 
 SHARED = "mlp.shared_experts"
 CORRECTION = "mlp.gate.e_score_correction_bias"

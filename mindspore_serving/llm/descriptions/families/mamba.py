@@ -6,7 +6,7 @@ A row says only what differs from Llama.
 from dataclasses import replace
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import (
+from mindspore_serving.llm.descriptions.architecture import (
     HALVES,
     MAMBA,
     Architecture,
@@ -14,10 +14,10 @@ from mindspore_serving.llm.models.architecture import (
     Experts,
     Names,
 )
-from mindspore_serving.llm.models.config_types import size
-from mindspore_serving.llm.models.families.llama import ATTENTION_BIASED, PLAIN
-from mindspore_serving.llm.models.families.mixtures import GRANITE_EXPERTS
-from mindspore_serving.llm.models.layer_kinds import FULL
+from mindspore_serving.llm.descriptions.config_types import size
+from mindspore_serving.llm.descriptions.families.llama import ATTENTION_BIASED, PLAIN
+from mindspore_serving.llm.descriptions.families.mixtures import GRANITE_EXPERTS
+from mindspore_serving.llm.descriptions.layer_kinds import FULL
 
 KINDS = {"linear_attention": MAMBA, "attention": FULL}  # what else layers are called
 LETTERS = {"M": MAMBA, "*": FULL, "-": "mlp", "E": "moe"}

@@ -6,7 +6,7 @@ A row says only what differs.  Knows no runtime.
 from dataclasses import replace
 from typing import Any
 
-from mindspore_serving.llm.models.architecture import (
+from mindspore_serving.llm.descriptions.architecture import (
     OF_ALL,
     OF_HEAD,
     PAIRS,
@@ -14,7 +14,7 @@ from mindspore_serving.llm.models.architecture import (
     Config,
     Names,
 )
-from mindspore_serving.llm.models.config_types import size
+from mindspore_serving.llm.descriptions.config_types import size
 
 # config.json's name -> what is accepted, of what no row computes otherwise.
 PLAIN = {"pretraining_tp": (1,), "use_bidirectional_attention": (False,), "clip_qkv": ()}

@@ -6,8 +6,8 @@
 from dataclasses import replace
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import Architecture, Config
-from mindspore_serving.llm.models.families.llama import LLAMA, MISTRAL, PLAIN, QWEN2
+from mindspore_serving.llm.descriptions.architecture import Architecture, Config
+from mindspore_serving.llm.descriptions.families.llama import LLAMA, MISTRAL, PLAIN, QWEN2
 
 _LLAMA_7B = {  # what transformers takes where text_config does not say it
     "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,

@@ -8,8 +8,8 @@ gates that are mostly 0.  Knows no runtime.
 from dataclasses import replace
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models import layer_kinds
-from mindspore_serving.llm.models.architecture import (
+from mindspore_serving.llm.descriptions import layer_kinds
+from mindspore_serving.llm.descriptions.architecture import (
     OF_HEAD,
     RMS,
     RMS_PLUS_ONE,
@@ -18,8 +18,8 @@ from mindspore_serving.llm.models.architecture import (
     Config,
     Experts,
 )
-from mindspore_serving.llm.models.config_types import size
-from mindspore_serving.llm.models.families.llama import ATTENTION_BIASED, PLAIN, SANDWICH
+from mindspore_serving.llm.descriptions.config_types import size
+from mindspore_serving.llm.descriptions.families.llama import ATTENTION_BIASED, PLAIN, SANDWICH
 
 
 def _gemma(config: Config) -> Config:

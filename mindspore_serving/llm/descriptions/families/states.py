@@ -5,7 +5,7 @@ A row says only what differs from Llama.
 
 from dataclasses import replace
 
-from mindspore_serving.llm.models.architecture import (
+from mindspore_serving.llm.descriptions.architecture import (
     CONVOLUTION,
     DELTA_RULE,
     OF_HEAD,
@@ -15,9 +15,9 @@ from mindspore_serving.llm.models.architecture import (
     Experts,
     Names,
 )
-from mindspore_serving.llm.models.config_types import size
-from mindspore_serving.llm.models.families.llama import ATTENTION_BIASED, PLAIN
-from mindspore_serving.llm.models.layer_kinds import FULL
+from mindspore_serving.llm.descriptions.config_types import size
+from mindspore_serving.llm.descriptions.families.llama import ATTENTION_BIASED, PLAIN
+from mindspore_serving.llm.descriptions.layer_kinds import FULL
 
 
 def _lfm2(config: Config) -> Config:

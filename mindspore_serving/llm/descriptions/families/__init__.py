@@ -2,8 +2,8 @@
 -> its `Architecture`.  Another one that differs by names, norms or scales is one more row.
 """
 
-from mindspore_serving.llm.models.architecture import Architecture
-from mindspore_serving.llm.models.families import (
+from mindspore_serving.llm.descriptions.architecture import Architecture
+from mindspore_serving.llm.descriptions.families import (
     chatglm,
     gemma,
     gpt,

@@ -3,8 +3,8 @@ that config.json has other words for.  Knows no runtime.
 """
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import PAIRS, Architecture, Config, Names
-from mindspore_serving.llm.models.config_types import number, size
+from mindspore_serving.llm.descriptions.architecture import PAIRS, Architecture, Config, Names
+from mindspore_serving.llm.descriptions.config_types import number, size
 
 THETA = 10000.0
 WORDS = ("padded_vocab_size", "vocab_size")

@@ -1,0 +1,50 @@
+"""YAML of an operator's file: how deep it may be, and what its faults become.
+
+It imports PyYAML, which not every worker's environment has: import it where it is used.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import yaml
+from yaml.scanner import ScannerError
+
+from mindspore_serving.errors import InvalidInputs
+
+_MAX_BRACKETS = 16  # open at once; four are enough for every option
+_TOO_DEEP = "it is nested too deeply"
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's, which refuses more than 16 open brackets."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        """Looks at every open bracket again with each token, so there may be few of them."""
+        if self.flow_level == _MAX_BRACKETS:
+            raise ScannerError(None, None, _TOO_DEEP, self.get_mark())
+        super().fetch_flow_collection_start(TokenClass)
+
+
+def load(text: str, where: str) -> Any:
+    """The value of the document in `text`, None if it is empty.  Raises InvalidInputs, which
+    begins with `where`."""
+    with faults(where):
+        return yaml.load(text, Loader)
+
+
+@contextmanager
+def faults(where: str) -> Iterator[None]:
+    """What PyYAML raises is InvalidInputs: `where`, the line if it is known, and the problem."""
+    try:
+        yield
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        problem = getattr(error, "problem", None) or "it is no YAML"
+        raise InvalidInputs(f"{where}{line}: {problem}") from None
+    except RecursionError:
+        raise InvalidInputs(f"{where}: {_TOO_DEEP}") from None
+    except (ValueError, LookupError, AttributeError) as error:  # `!!bool perhaps`, 2026-99-99
+        problem = f"a value cannot be read ({type(error).__name__}: {error})"
+        raise InvalidInputs(f"{where}: {problem:.300}") from None

@@ -1,0 +1,119 @@
+"""llama.cpp's architectures as rows: which of config.json's they are, and what differs.
+
+Names of tensors follow from the description of the architecture (`descriptions`); a row says
+what the converter of llama.cpp does beside that, as it was found in its files.  Knows no tensor.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One architecture of llama.cpp.
+
+    Args:
+        name: the first of config.json's `architectures`.
+        own: what config.json has that the file does not say.
+        sizes: config.json's name -> the key behind "{architecture}.", beyond those of all.
+        tensors: role -> name, where the description's is another's.
+        pairs: rows of queries and keys are in the order of pairs.
+    """
+
+    name: str
+    own: Settings = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    pairs: bool = False
+
+
+SUMMED: Settings = {"norm_topk_prob": True}
+APART: Settings = {"norm_topk_prob": False}
+UNGROUPED: Settings = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0}
+GRANITE = {
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention.scale",
+    "logits_scaling": "logit_scale",
+}
+LATENT = {
+    "q_lora_rank": "attention.q_lora_rank",
+    "kv_lora_rank": "attention.kv_lora_rank",
+    "qk_rope_head_dim": "rope.dimension_count",
+}
+COHERE = {"logit_scale": "logit_scale"}
+GELU: Settings = {"hidden_activation": "gelu_pytorch_tanh"}
+
+LFM2 = Family(
+    name="Lfm2ForCausalLM", own={"block_auto_adjust_ff_dim": False},
+    sizes={"conv_L_cache": "shortconv.l_cache"},
+    tensors={f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
+)  # fmt: skip
+# architecture -> the end of a tensor's name, and what a file that has such a tensor is.
+VARIANTS: dict[str, tuple[str, Family]] = {
+    "llama": (".ffn_gate_inp.weight", Family(name="MixtralForCausalLM", pairs=True)),
+    "deepseek2": (
+        ".exp_probs_b.bias",
+        Family(name="DeepseekV3ForCausalLM", own={**UNGROUPED, **APART}, sizes=LATENT),
+    ),
+    "falcon": (
+        ".attn_norm_2.weight",
+        Family(
+            name="FalconForCausalLM", own={"new_decoder_architecture": True},
+            sizes={"num_kv_heads": "attention.head_count_kv"},
+            tensors={"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"},
+        ),
+    ),
+}  # fmt: skip
+FAMILIES: dict[str, Family] = {
+    "llama": Family(name="LlamaForCausalLM", pairs=True),
+    "qwen2": Family(name="Qwen2ForCausalLM"),
+    "qwen3": Family(name="Qwen3ForCausalLM"),
+    "qwen3moe": Family(name="Qwen3MoeForCausalLM", own=SUMMED),
+    "qwen2moe": Family(name="Qwen2MoeForCausalLM"),
+    "phi3": Family(name="Phi3ForCausalLM"),
+    "gemma": Family(name="GemmaForCausalLM", own=GELU),
+    "gemma2": Family(name="Gemma2ForCausalLM", own=GELU),
+    "gemma3": Family(name="Gemma3ForCausalLM", own=GELU),
+    "gpt-oss": Family(name="GptOssForCausalLM"),
+    "chatglm": Family(name="GlmForCausalLM"),
+    "glm4": Family(name="Glm4ForCausalLM"),
+    "glm4moe": Family(name="Glm4MoeForCausalLM"),
+    "granite": Family(name="GraniteForCausalLM", sizes=GRANITE, pairs=True),
+    "granitemoe": Family(name="GraniteMoeForCausalLM", sizes=GRANITE, pairs=True),
+    "smollm3": Family(name="SmolLM3ForCausalLM", pairs=True),
+    "seed_oss": Family(name="SeedOssForCausalLM"),
+    "ernie4_5": Family(name="Ernie4_5ForCausalLM"),
+    "ernie4_5-moe": Family(
+        name="Ernie4_5_MoeForCausalLM",
+        sizes={
+            "moe_layer_start_index": "leading_dense_block_count",
+            "moe_layer_interval": "interleave_moe_layer_step",
+        },
+    ),
+    "hunyuan-dense": Family(name="HunYuanDenseV1ForCausalLM"),
+    "exaone4": Family(name="Exaone4ForCausalLM"),
+    "olmo": Family(name="OlmoForCausalLM", pairs=True),
+    "olmo2": Family(name="Olmo3ForCausalLM"),
+    "olmoe": Family(name="OlmoeForCausalLM"),
+    "command-r": Family(name="CohereForCausalLM", sizes=COHERE),
+    "cohere2": Family(name="Cohere2ForCausalLM", sizes=COHERE),
+    "arcee": Family(name="ArceeForCausalLM", pairs=True),
+    "internlm2": Family(name="InternLM2ForCausalLM", pairs=True),
+    "dots1": Family(name="Dots1ForCausalLM"),
+    "deepseek2": Family(name="DeepseekV2ForCausalLM", own=UNGROUPED, sizes=LATENT),
+    "minicpm3": Family(name="MiniCPM3ForCausalLM", sizes=LATENT),
+    "lfm2": LFM2,
+    "lfm2moe": replace(LFM2, name="Lfm2MoeForCausalLM"),
+    "stablelm": Family(name="StableLmForCausalLM"),
+    "starcoder2": Family(name="Starcoder2ForCausalLM"),
+    "nemotron": Family(name="NemotronForCausalLM"),
+    "phi2": Family(name="PhiForCausalLM"),
+    "gpt2": Family(name="GPT2LMHeadModel"),
+    "gptneox": Family(name="GPTNeoXForCausalLM"),
+    "falcon": Family(name="FalconForCausalLM"),
+    "bloom": Family(name="BloomForCausalLM"),
+}

@@ -1,0 +1,89 @@
+"""What checkpoints in Hugging Face's format call the tensors of a GGUF file.
+
+llama.cpp has one name for each role, whatever the architecture; the description of an architecture
+(`descriptions.architecture`) has the checkpoint's.  Knows no numbers.
+"""
+
+from dataclasses import dataclass
+
+from mindspore_serving.llm.descriptions.architecture import Architecture, Experts, Names
+
+EXPERTS = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
+LATENT = {
+    "attn_q_a": "q_a_proj",
+    "attn_q_a_norm": "q_a_layernorm",
+    "attn_q_b": "q_b_proj",
+    "attn_kv_a_mqa": "kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "kv_a_layernorm",
+    "attn_kv_b": "kv_b_proj",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Names by role: `top` of the model, `layer` of each layer, below its number, `bare` as well
+    but without "weight" behind them, and `experts` of each expert, below its number."""
+
+    top: dict[str, str]
+    layer: dict[str, str]
+    bare: dict[str, str]
+    experts: dict[str, str]
+
+
+def roles_of(form: Architecture) -> Roles:
+    """The roles that an architecture has."""
+    names = form.names
+    top = {
+        "token_embd": names.embedding,
+        "token_embd_norm": names.embedding_norm or names.norm,  # LFM2's last one
+        "position_embd": names.positions,
+        "output_norm": names.norm,
+        "output": names.head,
+    }
+    layer = {**_attention(names), **_feed_forward(names)}
+    bare, experts = {"attn_sinks": names.sinks}, dict[str, str]()
+    if form.experts:
+        bare["exp_probs_b"] = form.experts.correction
+        layer |= _mixture(form.experts)
+        experts = {role: getattr(form.experts, part) for role, part in EXPERTS.items()}
+    return Roles(_named(top), _named(layer), _named(bare), _named(experts))
+
+
+def _attention(names: Names) -> dict[str, str]:
+    whole = len(names.qkv) == 1
+    parts = ("attn_qkv",) if whole else ("attn_q", "attn_k", "attn_v")
+    latent = {} if whole else {role: f"self_attn.{name}" for role, name in LATENT.items()}
+    return {
+        **latent,
+        **dict(zip(parts, names.qkv, strict=True)),
+        "attn_norm": names.attention_norm,
+        "attn_q_norm": names.q_norm,
+        "attn_k_norm": names.k_norm,
+        "attn_output": names.output,
+        # A name for two norms: behind attention, or before the feed-forward block.
+        "post_attention_norm": names.after_attention or names.mlp_norm,
+    }
+
+
+def _feed_forward(names: Names) -> dict[str, str]:
+    parts = ("ffn_gate", "ffn_up") if len(names.gate_up) == 2 else ("ffn_up",)
+    return {
+        **dict(zip(parts, names.gate_up, strict=True)),
+        "ffn_norm": names.mlp_norm,
+        "ffn_down": names.down,
+        "post_ffw_norm": names.after_mlp,
+    }
+
+
+def _mixture(experts: Experts) -> dict[str, str]:
+    shared = experts.shared
+    parts = ("gate", "up", "down") if shared else ()
+    return {
+        **{f"ffn_{part}_shexp": f"{shared}.{part}_proj" for part in parts},
+        "ffn_gate_inp": experts.router,
+        "ffn_gate_inp_shexp": experts.shared_gate,
+    }
+
+
+def _named(roles: dict[str, str]) -> dict[str, str]:
+    return {role: name for role, name in roles.items() if name}

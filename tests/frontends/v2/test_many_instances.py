@@ -1,0 +1,88 @@
+"""Answers of protocol v2 with many instances: others are answered while they are put together."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import Reply
+from mindspore_serving.frontends.v2.fast_infer import FastInfer
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere
+from mindspore_serving.wire.v2 import outputs
+from tests.frontends.http_serving import GET, Web, post
+from tests.frontends.v2.test_own_infer import PATH, Models
+from tests.waiting import PATIENCE
+
+COUNT = outputs.MANY + 1
+BODY = json.dumps(
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [COUNT], "data": [1] * COUNT}]}
+).encode()
+REPLY = Reply([bytes(outputs.encode_json({"y": np.array(i)})) for i in range(COUNT)])
+
+
+@pytest.fixture
+def web(background: Any) -> Iterator[Web]:
+    models: Any = Models()
+    v2 = V2(None, models, MemoryElsewhere(), ServerLimits())  # type: ignore[arg-type]
+    made = Web(background, max_body=1 << 20, others=FastInfer(v2))
+    made.inference.holds = True
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def joining(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Set when an answer is being put together, and to be set when that may go on."""
+    begun, may_end = threading.Event(), threading.Event()
+    join = outputs.join
+
+    def slow_join(*arguments: Any, **options: Any) -> Any:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+        return join(*arguments, **options)
+
+    monkeypatch.setattr(outputs, "join", slow_join)
+    yield begun, may_end
+    may_end.set()
+
+
+def ask(web: Web) -> Any:
+    """A client whose request has been answered by the worker."""
+    client = web.connect().send(post(BODY, PATH))
+    asked = web.inference.wait_for(1)
+    web.inference.answer(asked, REPLY)
+    return client
+
+
+def test_another_client_is_answered_meanwhile(web: Web, joining: Any) -> None:
+    begun, may_end = joining
+    client = ask(web)
+    assert begun.wait(PATIENCE)
+    assert web.connect().send(GET).read()[0] == 200
+    may_end.set()
+    assert client.read_json()["outputs"][0]["data"] == list(range(COUNT))
+
+
+def test_a_client_that_leaves_meanwhile_leaves_nothing_behind(web: Web, joining: Any) -> None:
+    begun, may_end = joining
+    client = ask(web)
+    assert begun.wait(PATIENCE)
+    client.stream.close()
+    web.turn()
+    may_end.set()
+    assert web.connect().send(GET).read()[0] == 200
+    assert web.held == 0
+
+
+def test_what_cannot_be_put_together_is_said(web: Web) -> None:
+    client = web.connect().send(post(BODY, PATH))
+    asked = web.inference.wait_for(1)
+    wrong = bytes(outputs.encode_json({"z": np.array(1)}))
+    web.inference.answer(asked, Reply([*REPLY.instances, wrong]))
+    status, _, body = client.read()
+    assert (status, b"not alike" in body) == (500, True)

@@ -1,0 +1,106 @@
+"""Responses of ModelStreamInfer that a client does not take: they have a limit of memory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import Reply
+from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.grpc_calls import CallGate
+from mindspore_serving.frontends.grpc_server import GrpcServer
+from mindspore_serving.frontends.grpc_unsent import UnsentReplies
+from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.v2 import service
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere
+from mindspore_serving.proto import inference_pb2 as pb
+from mindspore_serving.wire.v2 import outputs
+from tests.frontends.http_serving import Inference
+from tests.frontends.raw_grpc import RawGrpc
+from tests.frontends.v2.test_own_infer import Models
+from tests.ports import free_port
+from tests.waiting import eventually
+
+STREAM = f"/{service.SERVICE}/ModelStreamInfer"
+MEGABYTE = 1 << 20
+MOST = 6 * MEGABYTE
+
+
+class Site:
+    def __init__(self, inference: Inference) -> None:
+        self.inference = inference
+
+
+class Served:
+    def __init__(self, background: Any) -> None:
+        self._background = background
+        self.inference = Inference()
+        self.inference.holds = True
+        limits, models = ServerLimits(max_unsent_memory=MOST), Models()
+        v2 = V2(Site(self.inference), models, MemoryElsewhere(), limits)  # type: ignore[arg-type]
+        self.unsent = UnsentReplies(MOST)
+        gate = CallGate(Keys(()), limits, MOST)
+        handler = service.handler(v2, gate, self.unsent)
+        port = free_port()
+        address = Address(f"127.0.0.1:{port}", "127.0.0.1", port)
+        self.server = GrpcServer(address, [handler], limits, [gate.close], unsent=self.unsent)
+        background.run(self.server.start(MOST, None))
+        self.client = RawGrpc(port)
+
+    def answer(self, number: int, size: int) -> None:
+        instance = outputs.encode_raw({"y": np.zeros(size, np.int8)})
+        data = instance if isinstance(instance, bytes) else instance.join()
+        self.inference.answer(self.inference.wait_for(number), Reply([data]))
+
+    def close(self) -> None:
+        self.client.stream.close()
+        self._background.run(self.server.stop(0.0))
+
+
+@pytest.fixture
+def served(background: Any) -> Iterator[Served]:
+    found = Served(background)
+    yield found
+    found.close()
+
+
+def ask(client: RawGrpc, number: int, name: str, *, is_last: bool = False) -> None:
+    request = pb.ModelInferRequest(model_name="toy", id=name, raw_input_contents=[b"\0" * 4])
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 1])
+    body = request.SerializeToString()
+    client.begin(number, len(body))
+    client.send(number, body, is_last=is_last)
+
+
+def test_one_for_which_there_is_no_room_is_an_error_in_its_place(served: Served) -> None:
+    client = served.client
+    client.take_nothing()
+    number = client.call(STREAM)
+    for name in "abc":
+        ask(client, number, name, is_last=name == "c")
+    served.answer(1, MEGABYTE)
+    eventually(lambda: served.unsent.held > MEGABYTE)
+    served.answer(2, MEGABYTE)
+    eventually(lambda: served.unsent.held > 2 * MEGABYTE)
+    served.answer(3, 3 * MEGABYTE)
+    client.take(number)
+    found = [pb.ModelStreamInferResponse.FromString(one) for one in client.messages(number)]
+    assert [one.infer_response.id for one in found] == ["a", "b", "c"]
+    assert ["max_unsent_memory" in one.error_message for one in found] == [False, False, True]
+    assert [len(one.infer_response.raw_output_contents) for one in found] == [1, 1, 0]
+    eventually(lambda: served.unsent.held == 0)
+
+
+def test_those_of_a_client_that_has_left_are_let_go(served: Served) -> None:
+    client = served.client
+    client.take_nothing()
+    number = client.call(STREAM)
+    for index, name in enumerate("ab"):
+        ask(client, number, name)
+        served.answer(index + 1, MEGABYTE)
+        eventually(lambda index=index: served.unsent.held > (index + 1) * MEGABYTE)
+    client.stream.close()
+    eventually(lambda: served.unsent.held == 0)

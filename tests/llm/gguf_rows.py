@@ -1,0 +1,96 @@
+"""Tiny checkpoints whose settings GGUF files can say: what llama.cpp takes for granted, or its
+converter does not write, is as in the published models.  See `architectures`.
+"""
+
+from typing import Any
+
+HALF_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+MLA = {
+    "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 12, "num_key_value_heads": 4, "head_dim": 8,
+}  # fmt: skip
+EXPERTS = {
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 1, "topk_group": 1,
+    "moe_intermediate_size": 32, "n_shared_experts": 2, "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.8,
+}  # fmt: skip
+MLA_YARN = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "mscale": 0.8,
+    "mscale_all_dim": 0.8, "original_max_position_embeddings": 32,
+}  # fmt: skip
+WINDOWS = {"sliding_window": 24, "num_hidden_layers": 4}
+# name -> (class of transformers, what its config has beyond SIZES)
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gguf-smollm3": ("SmolLM3", {"num_hidden_layers": 4}),
+    "gguf-phi2": ("Phi", {"rope_parameters": HALF_ROPE, "num_key_value_heads": 4,
+                          "intermediate_size": 256}),
+    "gguf-starcoder2": ("Starcoder2", {"sliding_window": None}),
+    "gguf-gpt-oss": (
+        "GptOss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24}
+    ),
+    "gguf-hunyuan": (
+        "HunYuanDenseV1",
+        {"max_position_embeddings": 32768,
+         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 20.0,
+                             "factor": 1.0}},
+    ),
+    "gguf-command-r": (
+        "Cohere", {"logit_scale": 0.5, "tie_word_embeddings": True}
+    ),
+    "gguf-command-r-plus": (
+        "Cohere", {"logit_scale": 0.5, "tie_word_embeddings": True, "use_qk_norm": True}
+    ),
+    "gguf-cohere2": (
+        "Cohere2", {**WINDOWS, "rotary_pct": 1.0, "tie_word_embeddings": True}
+    ),
+    "gguf-exaone4": ("Exaone4", WINDOWS),
+    "gguf-bloom": ("Bloom", {"seq_length": 512}),
+    "gguf-gptneox": (
+        "GPTNeoX",
+        {"rotary_pct": 0.25, "rope_parameters": {**HALF_ROPE, "partial_rotary_factor": 0.25}},
+    ),
+    "gguf-falcon": ("Falcon", {"multi_query": True, "num_kv_heads": 1}),
+    "gguf-falcon-new": ("Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "gguf-deepseek2-lite": (
+        "DeepseekV2",
+        {**MLA, **EXPERTS, "q_lora_rank": None, "topk_method": "greedy",
+         "rope_parameters": MLA_YARN},
+    ),
+    "gguf-deepseek3": (
+        "DeepseekV3", {**MLA, **EXPERTS, "n_group": 4, "topk_group": 2, "norm_topk_prob": True,
+                       "scoring_func": "sigmoid"}
+    ),
+    "gguf-minicpm3": (
+        "MiniCPM3",
+        {**MLA, "v_head_dim": 16, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+    ),
+    "gguf-glm4moe": (
+        "Glm4Moe", {**EXPERTS, "use_qk_norm": True, "attention_bias": True,
+                    "norm_topk_prob": True}
+    ),
+    "gguf-ernie4_5": ("Ernie4_5", {}),
+    "gguf-ernie4_5-moe": (
+        "Ernie4_5_Moe",
+        {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24,
+         "moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_end_index": -1,
+         "num_hidden_layers": 3},
+    ),
+    "gguf-dots1": (
+        "Dots1", {**EXPERTS, "norm_topk_prob": True, "num_key_value_heads": 4,
+                  "scoring_func": "sigmoid"}
+    ),
+    "gguf-lfm2": (
+        "Lfm2",
+        {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2,
+         "block_auto_adjust_ff_dim": False, "tie_word_embeddings": True},
+    ),
+    "gguf-lfm2-moe": (
+        "Lfm2Moe",
+        {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
+         "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+         "num_dense_layers": 1, "tie_word_embeddings": True},
+    ),
+    "gguf-olmo2": ("Olmo2", {}),
+    "gguf-olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32,
+                             "rms_norm_eps": 1e-5, "num_key_value_heads": 4}),
+}  # fmt: skip

@@ -1,0 +1,101 @@
+"""GGUF files of many architectures compute what transformers computes of the checkpoints that they
+were made of."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from tests.llm import checkpoints
+from tests.llm.gguf_converted import write_converted
+from tests.llm.models.test_gguf_models import assert_equal, openvino_logits, torch_logits
+
+pytestmark = pytest.mark.torch
+TOKENS = [int(token) for token in np.random.default_rng(3).integers(3, checkpoints.VOCAB, 80)]
+# A tiny checkpoint -> llama.cpp's architecture.
+CASES = {
+    "arcee": "arcee",
+    "gemma": "gemma",
+    "glm4": "glm4",
+    "gpt2": "gpt2",
+    "granite": "granite",
+    "granite-moe": "granitemoe",
+    "internlm2": "internlm2",
+    "mixtral": "llama",
+    "nemotron": "nemotron",
+    "olmo": "olmo",
+    "olmo3": "olmo2",
+    "qwen2-moe": "qwen2moe",
+    "seed-oss": "seed_oss",
+    "stablelm": "stablelm",
+    "stablelm-parallel": "stablelm",
+    "gguf-bloom": "bloom",
+    "gguf-cohere2": "cohere2",
+    "gguf-command-r": "command-r",
+    "gguf-command-r-plus": "command-r",
+    "gguf-deepseek2-lite": "deepseek2",
+    "gguf-deepseek3": "deepseek2",
+    "gguf-dots1": "dots1",
+    "gguf-ernie4_5": "ernie4_5",
+    "gguf-ernie4_5-moe": "ernie4_5-moe",
+    "gguf-exaone4": "exaone4",
+    "gguf-falcon": "falcon",
+    "gguf-falcon-new": "falcon",
+    "gguf-glm4moe": "glm4moe",
+    "gguf-gpt-oss": "gpt-oss",
+    "gguf-gptneox": "gptneox",
+    "gguf-hunyuan": "hunyuan-dense",
+    "gguf-lfm2": "lfm2",
+    "gguf-lfm2-moe": "lfm2moe",
+    "gguf-minicpm3": "minicpm3",
+    "gguf-olmo2": "olmo2",
+    "gguf-olmoe": "olmoe",
+    "gguf-phi2": "phi2",
+    "gguf-smollm3": "smollm3",
+    "gguf-starcoder2": "starcoder2",
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("converted")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_converted_checkpoint_is_as_in_transformers(name: str, root: Path) -> None:
+    directory = checkpoints.build(name, root)
+    path = write_converted(directory, CASES[name], root / f"{name}.gguf")
+    expected = checkpoints.logits(directory, TOKENS)
+    for found in (torch_logits(path, TOKENS), openvino_logits(path, TOKENS)):
+        assert_equal(found, expected)
+        np.testing.assert_array_equal(found.argmax(-1), expected.argmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gguf-gpt-oss", "MXFP4"),
+        ("gguf-deepseek2-lite", "Q8_0"),
+        ("gguf-falcon", "Q4_1"),
+        ("granite-moe", "Q8_0"),
+        ("gpt2", "Q8_0"),
+    ],
+)
+def test_a_quantised_file_computes_with_the_numbers_in_it(name: str, kind: str, root: Path) -> None:
+    directory, architecture = checkpoints.build(name, root), CASES[name]
+    path = write_converted(directory, architecture, root / f"{name}-{kind}.gguf", kind=kind)
+    floats = root / f"{name}-{kind}-floats.gguf"
+    write_converted(directory, architecture, floats, kind=kind, is_rounded=True)
+    expected = torch_logits(floats, TOKENS)
+    assert_equal(torch_logits(path, TOKENS), expected)
+    assert_equal(openvino_logits(path, TOKENS), expected)
+
+
+def test_a_file_without_what_widens_values_is_refused(root: Path) -> None:
+    directory = checkpoints.build("gguf-deepseek3", root)
+    path = write_converted(directory, "deepseek2", root / "whole.gguf")
+    path.write_bytes(path.read_bytes().replace(b"attn_v_b", b"attn_v_a"))
+    with pytest.raises(StartError, match=r"attn_k_b \[4, 32, 16\] and attn_v_b None"):
+        Checkpoint.open(path)
