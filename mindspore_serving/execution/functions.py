@@ -6,6 +6,7 @@ batch still get their answers; a generator that raises after k results has faile
 and goes on behind it.
 """
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import GeneratorType
@@ -17,6 +18,8 @@ from mindspore_serving.errors import ServingError, StageFailed
 from mindspore_serving.execution.job import Outcome
 
 Arguments = tuple[Any, ...]
+MOST_PLACES = 16  # of one function's code, whose exceptions are logged
+MOST_FRAMES = 8  # of each, the last ones
 _SEVERAL = (tuple, list)
 
 
@@ -27,6 +30,7 @@ class FunctionCaller:
         self._function = function
         self._id = function_id
         self._num_outputs = num_outputs
+        self._places: set[tuple[str, int | None]] = set()  # where exceptions came from
 
     def call_each(self, instances: Sequence[tuple[Value, ...]]) -> list[Outcome]:
         """The function takes one instance's inputs as separate arguments."""
@@ -110,8 +114,21 @@ class FunctionCaller:
     def _failure(self, error: BaseException) -> ServingError:
         if isinstance(error, ServingError):
             return error
-        log.debug("function %s raised %r", self._id, error, exc_info=True)
+        self._log(error)
         return StageFailed(failure_text(error))
+
+    def _log(self, error: BaseException) -> None:
+        """Where it was raised, the first time there: clients can cause it as often as they like.
+        Its text may hold their values, so that is logged at debug alone."""
+        log.debug("function %s raised %r", self._id, error, exc_info=True)
+        frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is ours
+        place = (frames[-1].filename, frames[-1].lineno) if frames else None
+        if place is None or place in self._places or len(self._places) >= MOST_PLACES:
+            return
+        self._places.add(place)
+        kind, lines = type(error).__name__, "".join(traceback.format_list(frames[-MOST_FRAMES:]))
+        text = "function %s raised %s here (shown once; the level debug shows all of it):"
+        log.warning(f"{text}\n%s", self._id, kind, lines.rstrip())
 
 
 def failure_text(error: BaseException) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, StageFailed
-from mindspore_serving.execution.functions import FunctionCaller
+from mindspore_serving.execution.functions import MOST_PLACES, FunctionCaller
 
 
 def caller(function, num_outputs=1):
@@ -114,9 +114,29 @@ def test_the_traceback_of_a_function_is_logged_at_debug_alone(capsys):
             caller(divide).call_each(rows(0))
             logged = capsys.readouterr().err
             assert logged.count("Traceback (most recent call last)") == count
-            assert logged.count("in divide") == count
+            assert logged.count("ZeroDivisionError: integer") == count
     finally:
         log.set_level(None)
+
+
+def test_where_a_function_raised_is_logged_once_without_what_it_says(capsys):
+    def check(x):
+        raise ValueError(f"secret {int(x)}")
+
+    called = caller(check)
+    assert [str(one) for one in called.call_each(rows(1, 2))] == ["secret 1", "secret 2"]
+    logged = capsys.readouterr().err
+    assert logged.count("raised ValueError here") == logged.count("in check") == 1
+    assert "secret 1" not in logged
+    assert logged.count("  File ") == 1
+
+
+def test_not_every_place_that_raises_is_logged(capsys):
+    source = "\n".join(f"    if x == {i}: raise ValueError" for i in range(MOST_PLACES + 5))
+    names = {}
+    exec(f"def many(x):\n{source}", names)
+    caller(names["many"]).call_each(rows(*range(MOST_PLACES + 5)))
+    assert capsys.readouterr().err.count("raised ValueError here") == MOST_PLACES
 
 
 @pytest.mark.parametrize(
