@@ -44,17 +44,17 @@ class Generation:
     """The events of one `Generate`: await `begin`, then iterate.
 
     Leaving it before its end needs `cancel`, which frees what the request has; `with` does that.
-    `idle_timeout` is that of Replies.
+    `limits` are those of Replies.
     """
 
     def __init__(
         self,
         inference: Inference,
         request: Request,
-        idle_timeout: float | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self._events: deque[Event] = deque()
-        self._replies = Replies(inference, request, idle_timeout)
+        self._replies = Replies(inference, request, limits)
 
     async def begin(self) -> Started:
         """The first event.  Raises RequestRefused, or another ServingError."""
@@ -168,8 +168,8 @@ class ServedModel:
         self.rules.check(request)
         if terms.priority:
             request = msgspec.structs.replace(request, priority=request.priority + terms.priority)
-        idle_timeout = self.rules.limits.stream_idle_timeout if request.is_stream else None
-        return Generation(self.inference, self._wrap(request, terms), idle_timeout)
+        limits = self.rules.limits if request.is_stream else None
+        return Generation(self.inference, self._wrap(request, terms), limits)
 
     async def call(self, request: LLMRequest, expected: type[Answer], terms: Terms) -> Answer:
         """The one answer to any other request.  Raises RequestRefused, or another ServingError."""

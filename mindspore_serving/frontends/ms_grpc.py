@@ -45,7 +45,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
             raw = spec.raw
             request = _to_request(spec, call)
             request.is_stream = True
-            with Replies(inference, request, gate.limits.stream_idle_timeout) as replies:
+            with Replies(inference, request, gate.limits) as replies:
                 while (reply := await replies.next()) is not None:
                     if reply.failure is not None:
                         reply.raise_failure()

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.core.pieces import Pieces
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Forbidden, InvalidInputs, ServingError, Unauthorized
 from mindspore_serving.wire import ms_json, status
@@ -26,11 +27,12 @@ class MsRest:
     """The protocol with the options of one server.
 
     `max_body` is in bytes.  Without `use_status_codes` the status is 200, as in the original,
-    unless the client must not ask at all.
+    unless the client must not ask at all.  `limits` are those of streams.
     """
 
     max_body: int
     use_status_codes: bool = False
+    limits: ServerLimits = ServerLimits()
 
     def to_timeout(self, headers: Mapping[bytes, bytes]) -> float | None:
         """The seconds that a request with these headers may take; None for no limit.  Raises

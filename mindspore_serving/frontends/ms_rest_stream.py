@@ -36,7 +36,7 @@ async def respond(
     if the client of `http`, whose body was read, leaves before."""
     request.is_stream = True
     with ExitStack() as stack:
-        replies = stack.enter_context(Replies(inference, request))
+        replies = stack.enter_context(Replies(inference, request, rest.limits))
         first = await while_there(http, replies.next())
         if first is not None and first.failure is not None:
             return to_response(rest.answer(first))

@@ -3,14 +3,19 @@ protocol."""
 
 import asyncio
 from collections import deque
+from typing import ClassVar
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import DeadlineExceeded, Overloaded
 from mindspore_serving.frontends import access
 
 MOST_UNREAD = 8 << 20  # bytes of one stream: more than an answer of 30,000 tokens
 REPLY_SIZE = 256  # bytes of one without instances
-_UNREAD = f"the stream was ended: its client left over {MOST_UNREAD >> 20} MiB unread"
+SMALL = 64 << 10  # bytes: the connection itself takes more
+_ENDED = "the stream was ended: its client left"
+_UNREAD = f"{_ENDED} over {MOST_UNREAD >> 20} MiB unread"
+_NO_ROOM = f"{_ENDED} %d bytes unread, and there is no memory for more (max_unsent_memory)"
 
 
 async def infer(inference: Inference, request: Request) -> Reply:
@@ -33,22 +38,27 @@ async def infer(inference: Inference, request: Request) -> Reply:
 class Replies:
     """The replies to a request that streams.  One coroutine awaits `next` at a time.
 
-    With `idle_timeout`, a failure ends them when so many seconds have passed since the last one.
+    With `limits`, a failure ends them when `stream_idle_timeout` has passed since the last one.
     A reader that leaves more than MOST_UNREAD bytes unread while it does something else, such as
-    sending to a client that does not read, gets a failure in their place, and the request ends.
+    sending to a client that does not read, gets a failure in their place, and the request ends;
+    with `limits` also one that leaves over SMALL while all streams of this process together have
+    more unread than `max_unsent_memory`.
     What comes before the first `next` may be more: the reader is only about to begin.
     Leaving before the last needs `cancel`; `with` does that.
     """
 
+    num_unread: ClassVar[int] = 0  # bytes, of all streams
+
     def __init__(
-        self, inference: Inference, request: Request, idle_timeout: float | None = None
+        self, inference: Inference, request: Request, limits: ServerLimits | None = None
     ) -> None:
         self._replies: deque[Reply] = deque()
         self._num_unread = 0  # bytes of them
         self._has_begun = False  # to be read
         self._is_over = False
         self._waiter: asyncio.Future[None] | None = None
-        self._idle_timeout = idle_timeout
+        self._idle_timeout = None if limits is None else limits.stream_idle_timeout
+        self._most_of_all = None if limits is None else limits.max_unsent_memory
         self._is_silent = True  # since the timer was started
         self._timer: asyncio.TimerHandle | None = None
         access.note(request.servable, request.method)
@@ -67,7 +77,7 @@ class Replies:
             finally:
                 self._waiter = None
         reply = self._replies.popleft()
-        self._num_unread -= _size(reply)
+        self._count(-_size(reply))
         return reply
 
     def cancel(self) -> None:
@@ -86,12 +96,13 @@ class Replies:
     def _take(self, reply: Reply) -> None:
         if self._is_over:
             return
-        if self._num_unread > MOST_UNREAD and self._waiter is None and self._has_begun:
+        text = self._why_ended() if self._waiter is None and self._has_begun else ""
+        if text:
             self._end_call()
             self._drop()
-            reply = Reply(failure=Overloaded(_UNREAD))
+            reply = Reply(failure=Overloaded(text))
         self._replies.append(reply)
-        self._num_unread += _size(reply)
+        self._count(_size(reply))
         self._is_over = reply.is_last
         self._is_silent = False
         if self._is_over:
@@ -107,10 +118,23 @@ class Replies:
         if call is not None:
             call.cancel()
 
+    def _why_ended(self) -> str:
+        """What to say to a reader that leaves too much unread; empty if it may go on."""
+        if self._num_unread > MOST_UNREAD:
+            return _UNREAD
+        most = self._most_of_all
+        if most is not None and Replies.num_unread > most and self._num_unread > SMALL:
+            return _NO_ROOM % self._num_unread
+        return ""
+
     def _drop(self) -> None:
         """Forget what nobody reads."""
         self._replies.clear()
-        self._num_unread = 0
+        self._count(-self._num_unread)
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_unread += num_bytes
+        Replies.num_unread += num_bytes
 
     def _start_timer(self, seconds: float) -> None:
         self._is_silent = True

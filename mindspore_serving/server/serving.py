@@ -198,7 +198,7 @@ class Serving:
         if self._http is not None:
             raise AlreadyRunning("Serving Error: RESTful server is already running")
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
-        rest = MsRest(options.max_message, http.use_status_codes)
+        rest = MsRest(options.max_message, http.use_status_codes, options.limits)
         inference, keys = self._inference, Keys(options.api_keys, self._holders)
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
         models = LanguageModels(inference, self._master.control, http.language)

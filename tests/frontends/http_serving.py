@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.http.app import make_app
@@ -96,7 +97,8 @@ class Web:
         others=lambda *_: None,
     ):
         self.background = background
-        rest, keys = MsRest(max_body, use_status_codes), Keys(api_keys)
+        rest = MsRest(max_body, use_status_codes, limits or ServerLimits())
+        keys = Keys(api_keys)
         self.inference, self.control = Inference(), Control()
         app = make_app(
             self.inference,

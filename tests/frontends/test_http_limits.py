@@ -200,6 +200,21 @@ def test_a_stream_that_takes_too_long_is_cut_off(background):
     assert not answer.endswith(b"0\r\n\r\n")  # the client sees that it is not complete
 
 
+def test_a_stream_of_which_no_more_comes_ends_with_an_error(background):
+    with serving(background, stream_idle_timeout=0.05) as web:
+        web.control.streams = lambda servable, version, method: method == "count" or None
+        web.inference.holds = True
+        client = web.connect().send(post(path=b"/model/add:count_stream"))
+        web.inference.wait_for(1).reply(Reply([b'{"y":1}'], is_last=False))
+        answer = b""
+        while not answer.endswith(b"0\r\n\r\n"):
+            answer += client.stream.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b'{"y":1}' in answer
+        assert b"no more of it came within 0.05 seconds" in answer
+        eventually(lambda: web.inference.num_cancelled == 1)
+
+
 def test_the_time_of_a_request_is_its_own_and_not_that_of_its_connection(background):
     for seconds in (0.5, 5):  # a busy machine may not answer each in half a second
         with serving(background, request_timeout=seconds) as web:

@@ -13,6 +13,7 @@ from mindspore_serving.core.llm_messages import (
     Started,
     encode_events,
 )
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError, WorkerUnavailable
 from mindspore_serving.frontends import access, language
@@ -148,6 +149,39 @@ async def test_one_that_reads_along_is_never_cut_off():
         inference.say(Reply([bytes(1 << 20)], is_last=False))
         assert (await replies.next()).failure is None
     assert inference.num_cancelled == 0
+
+
+async def test_readers_that_leave_much_unread_share_what_memory_there_is(monkeypatch):
+    monkeypatch.setattr(Replies, "num_unread", 0)  # whatever other tests have left
+    limits = ServerLimits(max_unsent_memory=3 << 20)
+    inferences = [Inference() for _ in range(3)]
+    slow, other, quick = [Replies(one, REQUEST, limits) for one in inferences]
+    for one, replies in zip(inferences, (slow, other, quick), strict=True):
+        one.say(Reply([], is_last=False))
+        await replies.next()
+    for _ in range(2):
+        inferences[0].say(Reply([bytes(1 << 20)], is_last=False))
+    inferences[1].say(Reply([bytes(1 << 20)], is_last=False))
+    inferences[0].say(Reply([b"x"], is_last=False))  # finds that there is too much
+    failure = (await slow.next()).failure
+    assert isinstance(failure, Overloaded)
+    assert "max_unsent_memory" in str(failure)
+    assert await slow.next() is None
+    for _ in range(2):
+        inferences[2].say(Reply([bytes(1 << 20)], is_last=False))
+        assert (await quick.next()).failure is None
+    assert [one.num_cancelled for one in inferences] == [1, 0, 0]
+    other.cancel()
+    quick.cancel()
+
+
+async def test_what_is_unread_of_streams_that_are_left_counts_no_more():
+    before = Replies.num_unread
+    replies = await replies_of_a_reader(inference := Inference())
+    inference.say(Reply([bytes(1 << 20)], is_last=False))
+    assert Replies.num_unread == before + (1 << 20) + REPLY_SIZE
+    replies.cancel()
+    assert Replies.num_unread == before
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.frontends.replies import Replies, infer
 from tests.frontends.inference import FakeInference
@@ -47,7 +48,7 @@ async def test_a_reply_after_the_cancellation_is_ignored(waiting):
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("is_last", [False, True])
 async def test_a_stream_that_is_over_keeps_nothing_in_a_circle(is_last):
-    replies = Replies(inference := FakeInference(), REQUEST, idle_timeout=60)
+    replies = Replies(inference := FakeInference(), REQUEST, ServerLimits(stream_idle_timeout=60))
     call = inference.calls.pop()  # which nobody has but `replies`, as it is when it is done
     call.on_reply(Reply([b"unread"], is_last=is_last))
     found = weakref.ref(replies)

@@ -58,7 +58,7 @@ class V2:
             return
         wrapped = self.wrap(model, request, terms)
         wrapped.is_stream = True
-        with Replies(self.site.inference, wrapped, self.limits.stream_idle_timeout) as replies:
+        with Replies(self.site.inference, wrapped, self.limits) as replies:
             while (reply := await replies.next()) is not None:
                 if reply.failure is not None or reply.instances:
                     yield self.finish(request, reply)
