@@ -107,10 +107,11 @@ def to_request(source: ModelSource, path: str, model: Any, properties: dict[str,
 def to_spec(name: str, port: Any) -> TensorSpec:
     """An input or output of a model; dtype None if numpy has no such type."""
     shape, kind = port.get_partial_shape(), port.get_element_type()
-    dims = None
+    dims, most = None, 0
     if not shape.rank.is_dynamic:
         dims = tuple(-1 if dim.is_dynamic else dim.get_length() for dim in shape)
+        most = max(shape[0].get_max_length(), 0) if dims and dims[0] < 0 else 0
     name_of_kind = kind.get_type_name()
     is_plain = name_of_kind == "boolean" or name_of_kind[:1] in "fiu" and kind.bitwidth >= 8
     dtype = np.dtype(kind.to_dtype()) if is_plain else None
-    return TensorSpec(name, dtype, dims)
+    return TensorSpec(name, dtype, dims, most)

@@ -9,7 +9,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,7 @@ def _exported_signature(source: ModelSource, path: str, program: Any) -> Signatu
         if spec is None or spec.dtype is None:
             kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
             raise element_error(source, path, index, name=str(name), kind=kind)
-        inputs.append(spec)
+        inputs.append(replace(spec, most_rows=_most_rows(program, value)))
     outputs = program.graph_signature.user_outputs
     names, spec = [f"output{i}" for i in range(len(outputs))], program.call_spec.out_spec
     if spec.type is dict and len(spec.context) == len(outputs):  # a flat dict of tensors
@@ -146,6 +146,14 @@ def _exported_signature(source: ModelSource, path: str, program: Any) -> Signatu
             for name, node in zip(names, outputs, strict=True)
         ),
     )
+
+
+def _most_rows(program: Any, value: Any) -> int:
+    """The `max` of the first dimension's `Dim`; 0 without one."""
+    first = value.shape[0] if value.ndim else 0
+    symbol = first.node.expr if not isinstance(first, int) else None
+    limits = program.range_constraints.get(symbol)
+    return int(limits.upper) if limits is not None and limits.upper.is_Integer else 0
 
 
 def _spec(name: str, value: Any) -> TensorSpec | None:

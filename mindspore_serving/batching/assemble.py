@@ -42,6 +42,12 @@ def graph_batch_size(spec: ModelSpec, signature: Signature) -> int:
     return max((_first_dim(tensor) for tensor in batched), default=0)
 
 
+def most_rows(spec: ModelSpec, signature: Signature) -> int:
+    """The most instances of a run of a graph that takes more than one number; 0: any."""
+    limits = [one.most_rows for i, one in enumerate(signature.inputs) if is_batched(spec, i)]
+    return min(filter(None, limits), default=0)
+
+
 def group(spec: ModelSpec, rows: Sequence[Row]) -> list[list[int]]:
     """Indices of `rows` that may share a run, in order of first appearance.
 

@@ -255,6 +255,8 @@ def _save_torch(torch, directory):
     save = torch.export.save
     save(export(SumAndDifference(), pair, dynamic_shapes=shapes), directory / "open.pt2")
     save(export(SumAndDifference(), pair), directory / "fixed4.pt2")
+    few = {name: {0: torch.export.Dim("few", max=8)} for name in ("x", "y")}
+    save(export(SumAndDifference(), pair, dynamic_shapes=few), directory / "most8.pt2")
     keywords = {"offset": torch.zeros(1)}
     save(export(Named(), (torch.zeros(2, 3),), keywords), directory / "named.pt2")
     save(export(AddInPlace(), (torch.zeros(2, 2),)), directory / "in_place.pt2")

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mindspore_serving.backends.run import run_model
+from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.errors import StageFailed, StartError
 
 openvino = pytest.importorskip("openvino", reason="it writes and runs these models")
@@ -38,7 +40,7 @@ def ir(tmp_path_factory):
         )
 
     def parameter(*shape, kind=np.float32):
-        return named(ops.parameter(list(shape), kind), "x")
+        return named(ops.parameter(openvino.PartialShape(list(shape)), kind), "x")
 
     x = parameter(-1, 3)
     save(
@@ -63,7 +65,16 @@ def ir(tmp_path_factory):
     save("bfloat16", [named(ops.relu(x), "y")], [x])
     x = named(ops.parameter([-1], openvino.Type.i4), "x")
     save("int4", [named(ops.convert(x, np.float32), "y")], [x])
+    x = parameter(openvino.Dimension(1, 2), 3)
+    save("most2", [named(ops.negative(x), "y")], [x])
     return directory
+
+
+def test_more_instances_than_the_dimension_of_a_file_takes_are_several_runs(ir, opened):
+    backend = opened("openvino", ir / "most2.xml")
+    rows = [(row,) for row in X]
+    outcomes = run_model(backend, ModelSpec("m", "openvino", ("most2.xml",)), 0, rows)
+    np.testing.assert_array_equal([result for (result,) in outcomes], -X)
 
 
 def test_a_model_of_openvino_runs_with_any_batch(ir, opened):

@@ -7,6 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
+from mindspore_serving.backends.run import run_model
+from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.errors import StageFailed, StartError
 
 pytestmark = pytest.mark.torch
@@ -42,6 +44,16 @@ def test_the_signature_of_an_exported_program_has_names_types_and_open_dimension
 def test_a_fixed_batch_is_in_the_signature(torch_files, opened):
     (signature,) = opened("pytorch", torch_files / "fixed4.pt2").signature
     assert [spec.shape for spec in signature.inputs] == [(4, 2), (4, 2)]
+
+
+def test_more_instances_than_the_dimension_of_a_file_takes_are_several_runs(torch_files, opened):
+    backend = opened("pytorch", torch_files / "most8.pt2")
+    assert [one.most_rows for one in backend.signature[0].inputs] == [8, 8]
+    rows = [(f32(i, i), f32(1, 2)) for i in range(21)]
+    outcomes = run_model(backend, ModelSpec("m", "pytorch", ("most8.pt2",)), 0, rows)
+    for i, (total, difference) in enumerate(outcomes):
+        np.testing.assert_array_equal(total, [i + 1, i + 2])
+        np.testing.assert_array_equal(difference, [i - 1, i - 2])
 
 
 def test_keyword_inputs_work_and_bfloat16_outputs_are_float32(torch_files, opened):
