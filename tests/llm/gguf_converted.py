@@ -175,7 +175,7 @@ def _changed(
             stacks.setdefault(f"{expert[1]}.{leaf}", []).append(values)
             continue
         for own, part in CHANGES.get(architecture, _same)(config, name, values):
-            if architecture in PAIRED and own.endswith(("q_proj.weight", "k_proj.weight")):
+            if architecture in PAIRED and re.search(r"[qk]_proj\.(weight|bias)$", own):
                 part = _in_pairs(part, _heads(config, own))
             yield (
                 own,
@@ -195,7 +195,7 @@ def _heads(config: Config, name: str) -> int:
 
 def _in_pairs(values: np.ndarray, heads: int) -> np.ndarray:
     """Rows that are half a head apart side by side."""
-    return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+    return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
 def _cut_rows(stem: str, parts: tuple[str, ...]) -> Change:

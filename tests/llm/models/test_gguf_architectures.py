@@ -23,6 +23,7 @@ CASES = {
     "granite": "granite",
     "granite-moe": "granitemoe",
     "internlm2": "internlm2",
+    "llama-biased": "llama",
     "mixtral": "llama",
     "nemotron": "nemotron",
     "olmo": "olmo",
