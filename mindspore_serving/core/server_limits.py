@@ -48,7 +48,9 @@ class ServerLimits:
         2 << 30,
         "answers that clients have not taken, together; where there are more, HTTP cuts those off "
         "that wait for longest, and the last one never; gRPC, messages of streams as well: a "
-        "connection may have as much as it leaves to others; else RESOURCE_EXHAUSTED",
+        "connection may have as much as it leaves to others; else RESOURCE_EXHAUSTED. Pieces of "
+        "streams that wait behind a client count for themselves: where all of them have more, "
+        "those with over 64 KiB end",
         at_least=1 << 20,
     )
     head_timeout: float = param(
