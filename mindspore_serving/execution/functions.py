@@ -30,7 +30,7 @@ class FunctionCaller:
         self._function = function
         self._id = function_id
         self._num_outputs = num_outputs
-        self._places: set[tuple[str, int | None]] = set()  # where exceptions came from
+        self._places: set[tuple[str, int]] = set()  # where exceptions came from
 
     def call_each(self, instances: Sequence[tuple[Value, ...]]) -> list[Outcome]:
         """The function takes one instance's inputs as separate arguments."""
@@ -121,14 +121,20 @@ class FunctionCaller:
         """Where it was raised, the first time there: clients can cause it as often as they like.
         Its text may hold their values, so that is logged at debug alone."""
         log.debug("function %s raised %r", self._id, error, exc_info=True)
-        frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is ours
-        place = (frames[-1].filename, frames[-1].lineno) if frames else None
-        if place is None or place in self._places or len(self._places) >= MOST_PLACES:
+        if len(self._places) >= MOST_PLACES:
+            return
+        first = last = error.__traceback__ and error.__traceback__.tb_next  # behind our own
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        if last is None:
+            return
+        place = last.tb_frame.f_code.co_filename, last.tb_lineno
+        if place in self._places:
             return
         self._places.add(place)
-        kind, lines = type(error).__name__, "".join(traceback.format_list(frames[-MOST_FRAMES:]))
+        lines = "".join(traceback.format_tb(first, -MOST_FRAMES))
         text = "function %s raised %s here (shown once; the level debug shows all of it):"
-        log.warning(f"{text}\n%s", self._id, kind, lines.rstrip())
+        log.warning(f"{text}\n%s", self._id, type(error).__name__, lines.rstrip())
 
 
 def failure_text(error: BaseException) -> str:
