@@ -20,6 +20,8 @@ _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 class Unsent(Protocol):
     """Counts answers until they are sent; ends calls for whose answers there is no room."""
 
+    counted_by_method: set[str]  # paths of methods that count for themselves
+
     async def hold(self, context: Context, num_bytes: int) -> None:
         """Until the call ends."""
         ...
@@ -56,7 +58,10 @@ class Counted:
         return known
 
     def _counted(self, found: Any, path: str) -> Any:
-        calls = _Calls(path, self._responses, self._unsent)
+        unsent = self._unsent
+        if unsent is not None and path in unsent.counted_by_method:
+            unsent = None
+        calls = _Calls(path, self._responses, unsent)
         serializers = found.request_deserializer, found.response_serializer
         if found.response_streaming:
             behavior = calls.stream(found.stream_stream)

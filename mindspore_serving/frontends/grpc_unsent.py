@@ -24,6 +24,7 @@ class UnsentReplies:
         self._most = most
         self._of: Counter[str] = Counter()  # bytes by connection
         self.held = 0
+        self.counted_by_method: set[str] = set()  # paths of methods that `take` for themselves
 
     async def hold(self, context: Context, num_bytes: int) -> None:
         """An answer of so many bytes, until it is sent or its client has left.  Ends the call if

@@ -28,7 +28,8 @@ class Stream:
     """The calls of one server, of the method called `name`."""
 
     def __init__(self, v2: V2, gate: CallGate, unsent: UnsentReplies, name: str) -> None:
-        """`unsent` counts responses that wait for the client to take others."""
+        """`unsent` counts responses from when there is room for them until they are sent."""
+        unsent.counted_by_method.add(f"/{name}")
         self._v2 = v2
         self._gate = gate
         self._unsent = unsent
@@ -75,8 +76,10 @@ class _Call:
     async def responses(self) -> AsyncIterator[bytes]:
         while (found := await self._next()) is not None:
             response, size = found
-            self._unsent.end(self._peer, size)
-            yield response
+            try:
+                yield response  # comes back when it is sent
+            finally:
+                self._unsent.end(self._peer, size)
 
     async def _next(self) -> _Response | None:
         """None behind the last.  Raises what reading has raised."""
@@ -144,7 +147,7 @@ class _Call:
             await self._put(messages.piece(response))
 
     async def _put(self, response: bytes) -> None:
-        """Until it is the next to be sent it counts as unsent.  Raises Overloaded."""
+        """Until it is sent it counts as unsent.  Raises Overloaded."""
         size = len(response)
         self._unsent.take(self._peer, size)
         try:

@@ -8,6 +8,7 @@ import pytest
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
+from mindspore_serving.errors import Overloaded
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.grpc_calls import CallGate
 from mindspore_serving.frontends.grpc_server import GrpcServer
@@ -34,6 +35,17 @@ class Site:
         self.inference = inference
 
 
+class Unsent(UnsentReplies):
+    num_refused = 0
+
+    def take(self, peer: str, num_bytes: int) -> None:
+        try:
+            super().take(peer, num_bytes)
+        except Overloaded:
+            self.num_refused += 1
+            raise
+
+
 class Served:
     def __init__(self, background: Any) -> None:
         self._background = background
@@ -41,7 +53,7 @@ class Served:
         self.inference.holds = True
         limits, models = ServerLimits(max_unsent_memory=MOST), Models()
         v2 = V2(Site(self.inference), models, MemoryElsewhere(), limits)  # type: ignore[arg-type]
-        self.unsent = UnsentReplies(MOST)
+        self.unsent = Unsent(MOST)
         gate = CallGate(Keys(()), limits, MOST)
         handler = service.handler(v2, gate, self.unsent)
         port = free_port()
@@ -86,12 +98,29 @@ def test_one_for_which_there_is_no_room_is_an_error_in_its_place(served: Served)
     served.answer(2, MEGABYTE)
     eventually(lambda: served.unsent.held > 2 * MEGABYTE)
     served.answer(3, 3 * MEGABYTE)
+    eventually(lambda: served.unsent.num_refused == 1)
     client.take(number)
     found = [pb.ModelStreamInferResponse.FromString(one) for one in client.messages(number)]
     assert [one.infer_response.id for one in found] == ["a", "b", "c"]
     assert ["max_unsent_memory" in one.error_message for one in found] == [False, False, True]
     assert [len(one.infer_response.raw_output_contents) for one in found] == [1, 1, 0]
     eventually(lambda: served.unsent.held == 0)
+
+
+def test_one_that_waits_is_sent_whatever_came_behind_it(served: Served) -> None:
+    client = served.client
+    client.take_nothing()
+    number = client.call(STREAM)
+    for name in "abc":
+        ask(client, number, name, is_last=name == "c")
+    for index, size in enumerate((MEGABYTE, MEGABYTE // 2, MEGABYTE * 29 // 10)):
+        before = served.unsent.held
+        served.answer(index + 1, size)
+        eventually(lambda before=before, size=size: served.unsent.held >= before + size)
+    client.take(number)
+    found = [pb.ModelStreamInferResponse.FromString(one) for one in client.messages(number)]
+    assert [one.infer_response.id for one in found] == ["a", "b", "c"]
+    assert [one.error_message for one in found] == ["", "", ""]
 
 
 def test_those_of_a_client_that_has_left_are_let_go(served: Served) -> None:
