@@ -1,7 +1,11 @@
 """Certificate files to an ssl context or gRPC credentials.  TLS 1.2 and newer only."""
 
+import os
 import re
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -37,33 +41,122 @@ class Tls(Protocol):
     def verify_client(self) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """What the files of a `Tls` hold; `roots` is None if clients need no certificate."""
+
+    certificate: bytes
+    private_key: bytes = field(repr=False)
+    roots: bytes | None = None
+
+
+class Certificates:
+    """What a listener shows to clients and wants of them, in connections from then on."""
+
+    __slots__ = ("_tls", "context", "pem")
+
+    def __init__(self, tls: Tls, pem: Pem) -> None:
+        self._tls = tls
+        self.replace(pem)
+
+    def replace(self, pem: Pem) -> None:
+        """Raises StartError naming the file that cannot be used; then all stays as it was."""
+        self.context = _to_context(self._tls, pem)
+        self.pem = pem
+
+    def to_credentials(self) -> "grpc.ServerCredentials":
+        """For gRPC, which asks here for each connection."""
+        import grpc
+
+        shown = [self.pem]
+
+        def fetch() -> "grpc.ServerCertificateConfiguration | None":  # in threads of gRPC
+            if self.pem == shown[0]:
+                return None  # the last one goes on
+            shown[0] = self.pem
+            return _to_configuration(shown[0])
+
+        first = _to_configuration(shown[0])
+        return grpc.dynamic_ssl_server_credentials(
+            first,
+            fetch,  # type: ignore[arg-type]  # which may give None
+            self._tls.verify_client,
+        )
+
+
+def _to_configuration(pem: Pem) -> "grpc.ServerCertificateConfiguration":
+    import grpc
+
+    pair = pem.private_key, pem.certificate
+    return grpc.ssl_server_certificate_configuration([pair], pem.roots)
+
+
+def paths_of(tls: Tls) -> tuple[str, ...]:
+    """The files that are read."""
+    roots = (tls.custom_ca,) if tls.verify_client and tls.custom_ca else ()
+    return (tls.certificate, tls.private_key, *roots)
+
+
+def read(tls: Tls) -> Pem:
+    """A certificate, and a private key that belongs to it.  A warning is logged if it expires
+    within SOON.  Raises StartError naming the file that cannot be used."""
+    names = ("certificate_chain", "private_key", "root certificate")
+    found = []
+    for name, path in zip(names, paths_of(tls), strict=False):
+        try:
+            found.append(Path(path).read_bytes())
+        except OSError as error:
+            raise _unusable(name, path, error) from error
+    pem = Pem(*found)
+    _to_context(tls, pem)
+    _warn_of_end(tls.certificate, pem.certificate)
+    return pem
+
+
 def to_context(tls: Tls) -> ssl.SSLContext:
     """Of a server; a warning is logged if the certificate expires within SOON.
 
     Raises StartError naming the file that cannot be used.
     """
+    return _to_context(tls, read(tls))
+
+
+def _to_context(tls: Tls, pem: Pem) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     try:
-        # a server cannot be asked for the password of a key: an empty one is an error, no prompt
-        context.load_cert_chain(tls.certificate, tls.private_key, password="")
+        with _as_file(pem.certificate) as certificate, _as_file(pem.private_key) as key:
+            # a server cannot be asked for the password of a key: an empty one is an error, no
+            # prompt
+            context.load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
         which, path = "private_key", tls.private_key
-        if not _is_certificate(tls.certificate):
+        if not _is_certificate(pem.certificate):
             which, path = "certificate_chain", tls.certificate
-        raise StartError(f"Serving Error: load {which} from {path} failed: {error}") from error
-    _warn_of_end(tls.certificate)
-    if tls.verify_client:
+        raise _unusable(which, path, error) from error
+    if pem.roots is not None:
         assert tls.custom_ca is not None
         try:
-            context.load_verify_locations(tls.custom_ca)
+            with _as_file(pem.roots) as roots:
+                context.load_verify_locations(roots)
         except (OSError, ssl.SSLError) as error:
-            raise StartError(
-                f"Serving Error: load root certificate from {tls.custom_ca} failed: {error}"
-            ) from error
+            raise _unusable("root certificate", tls.custom_ca, error) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """The path of a file in memory: `ssl` takes keys from files only, and ours may be others by
+    now."""
+    with os.fdopen(os.memfd_create("pem"), "wb", buffering=0) as file:
+        file.write(content)
+        yield f"/proc/self/fd/{file.fileno()}"
+
+
+def _unusable(which: str, path: str, error: Exception) -> StartError:
+    return StartError(f"Serving Error: load {which} from {path} failed: {error}")
 
 
 def to_client_context(ca: str | None, certificate: str | None, key: str | None) -> ssl.SSLContext:
@@ -79,31 +172,18 @@ def to_client_context(ca: str | None, certificate: str | None, key: str | None) 
     return context
 
 
-def to_credentials(tls: Tls) -> "grpc.ServerCredentials":
-    """For gRPC.  Raises FileNotFoundError for a missing file, as the original did, else StartError
-    naming the file that cannot be used."""
-    import grpc
-
-    pair = (Path(tls.private_key).read_bytes(), Path(tls.certificate).read_bytes())
-    roots = None
-    if tls.verify_client:
-        assert tls.custom_ca is not None
-        roots = Path(tls.custom_ca).read_bytes()
-    to_context(tls)  # gRPC itself would only log what is wrong with them
-    return grpc.ssl_server_credentials([pair], roots, tls.verify_client)
-
-
-def _is_certificate(path: str) -> bool:
+def _is_certificate(content: bytes) -> bool:
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        with _as_file(content) as path:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except (OSError, ssl.SSLError):
         return False
     return True
 
 
-def end_of(certificate: str) -> datetime | None:
+def end_of(certificate: bytes) -> datetime | None:
     """When the first certificate in PEM text expires; None if it does not say."""
-    pem = _PEM.search(certificate)
+    pem = _PEM.search(certificate.decode("ascii", errors="replace"))
     found = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(pem[0])) if pem else None
     if found is None:
         return None
@@ -112,8 +192,8 @@ def end_of(certificate: str) -> datetime | None:
     return datetime.strptime(digits, form).replace(tzinfo=timezone.utc)
 
 
-def _warn_of_end(path: str) -> None:
-    end = end_of(Path(path).read_text(encoding="ascii", errors="replace"))
+def _warn_of_end(path: str, certificate: bytes) -> None:
+    end = end_of(certificate)
     now = datetime.now(timezone.utc)
     if end is not None and end < now + SOON:
         verb = "has expired" if end < now else "expires"

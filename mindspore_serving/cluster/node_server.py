@@ -8,7 +8,7 @@ import asyncio
 import hmac
 import socket
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,9 +39,10 @@ _LOG_SECONDS = 1.0  # between two lines about those that could not
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """`context` is None without TLS, `token` is "" where certificates of clients are enough."""
+    """`context` is that of a new connection, None without TLS; `token` is "" where certificates of
+    clients are enough."""
 
-    context: ssl.SSLContext | None
+    context: Callable[[], ssl.SSLContext | None]
     token: str
 
 
@@ -111,7 +112,7 @@ class NodeServer:
     async def _prove(self, stream: socket.socket) -> tuple[Connection, FirstMessage]:
         """Raises one of FAILURES, when the connection has ended."""
         try:
-            connection = await accept(stream, self._security.context, HANDSHAKE_SECONDS)
+            connection = await accept(stream, self._security.context(), HANDSHAKE_SECONDS)
         except OSError as error:
             stream.close()
             raise OSError(f"the handshake of TLS has failed: {error}") from error

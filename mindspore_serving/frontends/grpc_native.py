@@ -29,7 +29,7 @@ from mindspore_serving.frontends.grpc_access import Behavior, Counted
 from mindspore_serving.frontends.grpc_native_call import NativeCall
 from mindspore_serving.frontends.grpc_server import GrpcServer, cannot_listen
 from mindspore_serving.frontends.grpc_unsent import UnsentReplies
-from mindspore_serving.tls import Tls
+from mindspore_serving.tls import Certificates
 
 _MOST_EVENTS = 64  # at a time
 _IO_THREADS = 1
@@ -72,7 +72,7 @@ class NativeGrpcServer:
         self._calls: dict[int, NativeCall] = {}
         self._is_stopping = False
 
-    async def start(self, max_message: int, tls: Tls | None) -> None:
+    async def start(self, max_message: int, tls: Certificates | None) -> None:
         """`max_message` is in bytes; `tls` has to be None.
 
         Raises StartError if the address cannot be bound, or the library is not installed.

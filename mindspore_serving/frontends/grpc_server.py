@@ -16,7 +16,7 @@ from mindspore_serving.frontends.access import Responses
 from mindspore_serving.frontends.address import Address, most_descriptors
 from mindspore_serving.frontends.grpc_access import Counted
 from mindspore_serving.frontends.grpc_unsent import UnsentReplies
-from mindspore_serving.tls import Tls, to_credentials
+from mindspore_serving.tls import Certificates
 
 _WATCH_SECONDS = 0.5  # between two looks whether the server still runs
 
@@ -50,10 +50,10 @@ class GrpcServer:
         self._ending: set[asyncio.Task[None]] = set()  # of servers that broke
         self._watcher: asyncio.Task[None] | None = None
 
-    async def start(self, max_message: int, tls: Tls | None) -> None:
+    async def start(self, max_message: int, tls: Certificates | None) -> None:
         """`max_message` is in bytes.
 
-        Raises StartError if the address cannot be bound or the certificates do not fit.
+        Raises StartError if the address cannot be bound.
         """
         self._server = await self._listen(max_message, tls)
         self._watcher = asyncio.create_task(self._keep_running(self._server, max_message, tls))
@@ -73,7 +73,7 @@ class GrpcServer:
         self._remove_dead_socket()
 
     async def _keep_running(
-        self, server: grpc.aio.Server, max_message: int, tls: Tls | None
+        self, server: grpc.aio.Server, max_message: int, tls: Certificates | None
     ) -> None:
         """Listen anew when a server breaks; its calls end by themselves.
 
@@ -98,7 +98,7 @@ class GrpcServer:
                     log.warning("%s", error)
                     await asyncio.sleep(_WATCH_SECONDS)
 
-    async def _listen(self, max_message: int, tls: Tls | None) -> grpc.aio.Server:
+    async def _listen(self, max_message: int, tls: Certificates | None) -> grpc.aio.Server:
         """Raises StartError."""
         options = [*_options(self._limits, max_message), ("grpc.so_reuseport", self._shares_port)]
         server = grpc.aio.server(options=options)
@@ -108,7 +108,7 @@ class GrpcServer:
             if tls is None:
                 server.add_insecure_port(self.address.text)
             else:
-                server.add_secure_port(self.address.text, to_credentials(tls))
+                server.add_secure_port(self.address.text, tls.to_credentials())
             await server.start()
         except (RuntimeError, ValueError) as error:
             await server.stop(None)

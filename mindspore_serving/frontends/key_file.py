@@ -58,7 +58,8 @@ def _limit_of(word: str, where: str) -> tuple[str, int]:
         number = None
     if name not in _LEAST or number is None or not _LEAST[name] <= number < 2**31:
         accepted = ", ".join(f"{one}=N" for one in _LEAST)
-        raise InvalidInputs(f"{where}: {word!r} is not one of {accepted}")
+        shown = repr(word) if name in _LEAST else "a word"  # it may be a key
+        raise InvalidInputs(f"{where}: {shown} is not one of {accepted}")
     return name, number
 
 

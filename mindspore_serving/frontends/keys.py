@@ -4,7 +4,7 @@ import base64
 import binascii
 import hashlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 
 from mindspore_serving.errors import Overloaded, Unauthorized
@@ -31,7 +31,7 @@ class ApiKey:
 class KeyHolder:
     """The requests that come with one key.  `admit` each, and `release` it at its end."""
 
-    __slots__ = ("_num_running", "_room", "_seen", "key")
+    __slots__ = ("__weakref__", "_num_running", "_room", "_seen", "key")
 
     def __init__(self, key: ApiKey) -> None:
         self.key = key
@@ -71,14 +71,22 @@ class Keys:
     def __init__(
         self,
         keys: Iterable[ApiKey | str] = (),
-        holders: dict[ApiKey, KeyHolder] | None = None,
+        holders: MutableMapping[ApiKey, KeyHolder] | None = None,
     ) -> None:
         """`holders` are shared by servers whose keys have their limits in common."""
-        holders = {} if holders is None else holders
+        self._shared = {} if holders is None else holders
         self.holders: dict[bytes, KeyHolder] = {}
-        for one in keys:
-            key = ApiKey(one) if isinstance(one, str) else one
-            self.holders[_digest(key.secret.encode())] = holders.setdefault(key, KeyHolder(key))
+        self.replace(ApiKey(one) if isinstance(one, str) else one for one in keys)
+
+    def replace(self, keys: Iterable[ApiKey]) -> None:
+        """Accept these from now on.  Requests under way count for a key that stays, by its new
+        limits."""
+        before, self.holders = self.holders, {}
+        for key in keys:
+            digest = _digest(key.secret.encode())
+            holder = before.get(digest) or self._shared.setdefault(key, KeyHolder(key))
+            holder.key = key
+            self.holders[digest] = holder
 
     def __bool__(self) -> bool:
         return bool(self.holders)

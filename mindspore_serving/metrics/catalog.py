@@ -50,6 +50,18 @@ SERVER = (
         "protocol",
         "code",
     ),
+    _gauge(
+        "certificate_expiry_timestamp_seconds",
+        "When the certificate in use expires, in seconds since 1970.",
+        "file",
+    ),
+    _counter(
+        "file_reloads",
+        "Changes of the files of a certificate or of API keys: ok, they are in use; failed, those "
+        "of before are.",
+        "file",
+        "result",
+    ),
     _gauge("ready", "1 if the servable version takes requests, else 0.", *SERVABLE),
 )
 

@@ -10,7 +10,7 @@ from mindspore_serving.core.generation import MAX_SEQUENCES
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import InvalidField, InvalidInputs
-from mindspore_serving.frontends.key_file import EXPECTED, is_key, read_keys
+from mindspore_serving.frontends.key_file import EXPECTED, is_key
 from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.frontends.language import LanguageRules
 from mindspore_serving.frontends.llm_serving.frames import Form
@@ -30,7 +30,8 @@ ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 class FrontEndOptions:
     """What is asked of an HTTP or gRPC server.  `max_message` is in bytes; with
     `client_shared_memory` clients of protocol v2 may name shared memory of this machine.  With
-    several `front_ends` each is a process of its own.  `grpc_library` is one of GRPC_LIBRARIES."""
+    several `front_ends` each is a process of its own.  `grpc_library` is one of GRPC_LIBRARIES.
+    Keys are in `key_file`, if that is not None."""
 
     address: str
     max_message: int
@@ -41,6 +42,7 @@ class FrontEndOptions:
     client_shared_memory: bool
     front_ends: int = 1
     grpc_library: str = GRPC_LIBRARIES[0]
+    key_file: str | None = None
 
     def __post_init__(self) -> None:
         check.check_int("front_ends", self.front_ends, 1, MOST_FRONT_ENDS)
@@ -74,8 +76,7 @@ class FrontEndOptions:
     ) -> "FrontEndOptions":
         """Clients `may` load servables, and name shared memory.
 
-        Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
-        file of keys."""
+        Raises InvalidInputs naming the argument that is wrong."""
         check.check_str("address", address)
         check.check_int("max_msg_mb_size", max_msg_mb_size, 1, 512)
         for name, value, kind in (
@@ -95,11 +96,12 @@ class FrontEndOptions:
             address,
             max_message,
             ssl_config,
-            to_keys(api_keys),
+            () if isinstance(api_keys, os.PathLike) else to_keys(api_keys),
             limits,
             *may,
             front_ends,
             grpc_library,
+            os.fspath(api_keys) if isinstance(api_keys, os.PathLike) else None,
         )
 
 
@@ -138,10 +140,8 @@ def to_names(name: str, values: Sequence[str]) -> tuple[str, ...]:
     return check.as_str_tuple(name, values) if values else ()
 
 
-def to_keys(api_keys: ApiKeys) -> tuple[ApiKey, ...]:
-    """The keys that are given, or those of a file."""
-    if isinstance(api_keys, os.PathLike):
-        return read_keys(api_keys)
+def to_keys(api_keys: Sequence[str]) -> tuple[ApiKey, ...]:
+    """The keys that are given."""
     keys = to_names("api_keys", api_keys)
     if not all(map(is_key, keys)):
         raise InvalidInputs(

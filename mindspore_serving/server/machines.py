@@ -1,6 +1,6 @@
 """Other machines that run workers: where they join, and which come of a Ray cluster."""
 
-from pathlib import Path
+import ssl
 
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.node_server import NodeServer, Security
@@ -8,7 +8,7 @@ from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, Ray
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.tls import Tls, to_context
+from mindspore_serving.tls import Certificates
 
 
 class Machines:
@@ -22,17 +22,25 @@ class Machines:
         self._ray_thread: FunctionThread | None = None  # on which Ray touches no signal
 
     async def start_nodes(
-        self, where: addresses.Address, tls: Tls | None, token: str, local_slots: int | None
+        self,
+        where: addresses.Address,
+        tls: Certificates | None,
+        token: str,
+        local_slots: int | None,
     ) -> None:
-        """Raises StartError if the address cannot be bound or the certificates do not fit."""
+        """Raises StartError if the address cannot be bound."""
         if self._nodes is not None:
             raise AlreadyRunning("Serving Error: the node server is already running")
-        context = None if tls is None else to_context(tls)
+        first = None if tls is None else tls.context
+
+        def context() -> ssl.SSLContext | None:  # machines of Ray know the first certificate
+            return first if tls is None or self._ray is not None else tls.context
+
         listener = addresses.listen(where, "node server")
         self._launcher.here.slots = local_slots
         self._nodes = NodeServer(listener, Security(context, token), self._launcher)
         self._nodes.start()
-        certificate = Path(tls.certificate).read_text("ascii") if tls is not None else ""
+        certificate = tls.pem.certificate.decode("ascii") if tls is not None else ""
         self._place = MasterPlace(where.host, where.port, token, certificate)
 
     async def start_ray(self, plan: RayPlan) -> None:

@@ -49,7 +49,9 @@ def start_node_server(
         if local_slots is not None:
             check_int("local_slots", local_slots, 0, None)
         startup.run_on_server(
-            lambda serving: serving.machines.start_nodes(where, ssl_config, token, local_slots)
+            lambda serving: serving.machines.start_nodes(
+                where, serving.renewal.certificates(ssl_config), token, local_slots
+            )
         )
     say(f"machines may join at {address}")
 

@@ -11,7 +11,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mindspore_serving import __version__, log
+from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.spreading import SpreadingLauncher
@@ -31,7 +31,6 @@ from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
-from mindspore_serving.frontends.keys import ApiKey, KeyHolder, Keys
 from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.openapi import Visible
@@ -43,7 +42,7 @@ from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
-from mindspore_serving.metrics.exposition import Page
+from mindspore_serving.server import numbers
 from mindspore_serving.server.adapter_control import AdapterControl
 from mindspore_serving.server.front_ends import GRPC_LIBRARIES, FrontEndOptions, HttpOptions
 from mindspore_serving.server.machines import Machines
@@ -51,6 +50,7 @@ from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp
 from mindspore_serving.server.processes.pool import FrontEnds
 from mindspore_serving.server.processes.session import Desk
+from mindspore_serving.server.renewal import Renewal
 from mindspore_serving.server.repository import ModelRepository, Wanted
 from mindspore_serving.tracing.options import TraceOptions
 
@@ -83,7 +83,7 @@ class Serving:
         self._http: HttpServer | FrontEnds | None = None
         self._pool: FrontEnds | None = None
         self._directory = ExitStack()  # of a socket that front ends connect to
-        self._holders: dict[ApiKey, KeyHolder] = {}  # of both servers: their limits are common
+        self.renewal = Renewal(self._tell_front_ends)
         self._memory = SharedMemory(is_enabled=True)  # that clients have registered
         self._tracer: OtlpTracer | None = None
         self._inference: Inference = self._master.dispatcher
@@ -152,7 +152,8 @@ class Serving:
         if self._grpc is not None:
             raise AlreadyRunning("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
-        keys, max_message = Keys(options.api_keys, self._holders), options.max_message
+        tls = self.renewal.certificates(options.tls, as_the_original=True)
+        keys, max_message = self.renewal.keys(options), options.max_message
         health = HealthService(self._master.control, max_message)
         gate = CallGate(keys, options.limits, max_message, self._tracer)
         v2 = self._v2(self._site(options), options)
@@ -174,7 +175,7 @@ class Serving:
         else:
             fast = f"/{ms_grpc.SERVICE}/Predict", f"/{v2_service.SERVICE}/ModelInfer"
             server = NativeGrpcServer(*arguments, fast=fast, unsent=unsent)
-        await server.start(max_message, options.tls)
+        await server.start(max_message, tls)
         self._grpc = server
 
     async def _start_grpc_processes(
@@ -186,20 +187,21 @@ class Serving:
     ) -> None:
         """Front ends on the port; what they pass on is answered here."""
         pool = await self._front_ends(options.front_ends)
-        path = f"{self._directory.enter_context(TemporaryDirectory())}/grpc"
-        where = addresses.parse(f"unix:{path}", "Serving gRPC", allow_unix=True)
+        directory = self._directory.enter_context(TemporaryDirectory())
+        where = addresses.parse(f"unix:{directory}/grpc", "Serving gRPC", allow_unix=True)
         server = GrpcServer(where, handlers, options.limits, closing, unsent=unsent)
         await server.start(options.max_message, None)
         self._grpc = server
-        traces, count = self._master.traces, pool.num_processes
-        await pool.start_grpc(ServeGrpc(options, traces, count, where.text))
+        own = self.renewal.admission(options), self._master.traces, pool.num_processes
+        await pool.start_grpc(ServeGrpc(options, *own, where.text))
 
     async def start_http(self, options: FrontEndOptions, http: HttpOptions) -> None:
         if self._http is not None:
             raise AlreadyRunning("Serving Error: RESTful server is already running")
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
         rest = MsRest(options.max_message, http.use_status_codes, options.limits)
-        inference, keys = self._inference, Keys(options.api_keys, self._holders)
+        tls = self.renewal.certificates(options.tls)
+        inference, keys = self._inference, self.renewal.keys(options)
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
         models = LanguageModels(inference, self._master.control, http.language)
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
@@ -208,7 +210,8 @@ class Serving:
         v2 = self._v2(site, options)
         visible = Visible(bool(keys), http.use_status_codes)
         mounted = protocols.mount(site, http.llm_serving_form, v2, visible)
-        metrics = partial(self._metrics, mounted, has_vllm=http.vllm_metrics)
+        counting = self._master, self._responses, self.renewal
+        metrics = partial(numbers.gather, *counting, mounted, has_vllm=http.vllm_metrics)
         app = make_app(
             inference,
             self._master.control,
@@ -222,20 +225,25 @@ class Serving:
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)
             traces, count = self._master.traces, pool.num_processes
-            await pool.start_http(ServeHttp(options, http, traces, count), app)
+            message = ServeHttp(options, self.renewal.admission(options), http, traces, count)
+            await pool.start_http(message, app)
             self._http = pool
         else:
             path = FastPath(inference, rest, keys, sites, FastInfer(v2))
             own = options.limits, self._responses
             server = HttpServer(where, app, path, *own, tracer=self._tracer)
-            await server.start(options.tls)
+            await server.start(tls)
             self._http = server
         self._tasks.append(asyncio.create_task(self._master.control.past.follow()))
+
+    async def _tell_front_ends(self) -> None:
+        if self._pool is not None:
+            await self._pool.renew()
 
     async def _front_ends(self, num_processes: int) -> FrontEnds:
         """The processes that both servers share.  Raises InvalidInputs, StartError."""
         if self._pool is None:
-            self._pool = FrontEnds(num_processes, self._master.control)
+            self._pool = FrontEnds(num_processes, self._master.control, self.renewal.admission)
             desk = Desk(self._master.dispatcher, self._responses, self._pool.sync)
             desk.recorder = self._tracer
             await self._pool.start(desk)
@@ -251,6 +259,7 @@ class Serving:
         0 lets nothing finish.  What is not answered by then is refused."""
         self._launcher.close()
         self._local.close()
+        self.renewal.cancel()
         for task in self._tasks:
             task.cancel()
         grace = min(EXIT_GRACE, seconds / 2) if seconds else EXIT_GRACE
@@ -289,12 +298,3 @@ class Serving:
         memory = self._memory if options.client_shared_memory else SharedMemory()
         models, traces = Models(site.control, site.models), self._master.traces
         return V2(site, models, memory, options.limits, traces)
-
-    def _metrics(self, mounted: protocols.Mounted, *, has_vllm: bool) -> Page:
-        page = Page()
-        page.add("serving_build_info", 1, __version__)
-        for (protocol, code), count in self._responses.counts.items():
-            page.add("serving_responses_total", count, protocol, str(code))
-        self._master.add_metrics(page, has_vllm=has_vllm)
-        mounted.add_metrics(page)
-        return page

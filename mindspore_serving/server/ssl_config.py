@@ -12,6 +12,7 @@ class SSLConfig:
     `certificate` and `private_key` are the server's.  With `verify_client`, clients must show a
     certificate signed by `custom_ca`, which is ignored otherwise.  Raises RuntimeError for a wrong
     argument; a file that does not exist is found when the server starts (FileNotFoundError).
+    Files that are replaced while the server runs are read anew, for connections from then on.
     """
 
     certificate: str

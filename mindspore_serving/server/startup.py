@@ -128,7 +128,7 @@ def start_grpc_server(
         max_msg_mb_size: largest message in megabytes, sent or received, 1 to 512.
         ssl_config: certificates for TLS; None for plain text.
         api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
-            pathlib.Path is a file with a key in each line.
+            pathlib.Path is a file with a key in each line, which is read anew when it changes.
         limits: of what clients send, and of time; see docs/limits.md.
         allow_loading: clients may load and unload servables by their names.
         client_shared_memory: clients of protocol v2 may name shared memory of this machine, from

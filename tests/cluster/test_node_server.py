@@ -51,7 +51,7 @@ async def serving(token: str = TOKEN, context: "ssl.SSLContext | None" = None):
     listener.setblocking(False)
     launcher = SpreadingLauncher(NoWorkers())
     launcher.here.slots = 0
-    server = NodeServer(listener, Security(context, token), launcher)
+    server = NodeServer(listener, Security(lambda: context, token), launcher)
     server.start()
     try:
         yield launcher, listener.getsockname()[1]

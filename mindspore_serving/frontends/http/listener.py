@@ -4,7 +4,6 @@ answer to one connection too many.
 
 import asyncio
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.address import most_descriptors
+from mindspore_serving.tls import Certificates
 
 _AT_ONCE = 64  # connections that are accepted before anything else is done
 _PAUSE = 0.2  # seconds after an error, such as no more descriptors
@@ -31,7 +31,7 @@ class Connecting:
     is called at the connection's end.  `head_timeout` is in seconds."""
 
     connect: Connect
-    tls: ssl.SSLContext | None
+    tls: Certificates | None
     head_timeout: float
 
     async def take_over(self, connection: socket.socket, on_closed: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ class Connecting:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self.connect(on_closed),
                 connection,
-                ssl=self.tls,
+                ssl=self.tls.context if self.tls else None,
                 ssl_handshake_timeout=self.head_timeout if self.tls else None,
             )
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError):

@@ -1,7 +1,6 @@
 """Listens for HTTP: one socket, its connections, start and graceful stop.  Knows no route."""
 
 import asyncio
-import ssl
 
 from starlette.types import ASGIApp
 
@@ -18,7 +17,7 @@ from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.unsent import UnsentAnswers
 from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.spans import begin_http
-from mindspore_serving.tls import Tls, to_context
+from mindspore_serving.tls import Certificates
 from mindspore_serving.tracing.request_span import Tracer
 
 # Seconds from the begin of the stop: until connections without a request are closed, for requests
@@ -61,18 +60,17 @@ class HttpServer:
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def start(self, tls: Tls | None) -> None:
-        """Raises StartError if the address cannot be bound or the certificates do not fit."""
-        context = to_context(tls) if tls is not None else None
+    async def start(self, tls: Certificates | None) -> None:
+        """Raises StartError if the address cannot be bound."""
         listener, limits = addresses.listen(self.address), self.shared.limits
-        take_over = self.start_connecting(context).take_over
-        self._listener = Listener(listener, limits, take_over, has_tls=context is not None)
+        take_over = self.start_connecting(tls).take_over
+        self._listener = Listener(listener, limits, take_over, has_tls=tls is not None)
 
-    def start_connecting(self, context: ssl.SSLContext | None) -> Connecting:
+    def start_connecting(self, tls: Certificates | None) -> Connecting:
         """Serve the connections that it is given, which others have accepted."""
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
         head_timeout = self.shared.limits.head_timeout
-        return Connecting(lambda done: Connection(self.shared, done), context, head_timeout)
+        return Connecting(lambda done: Connection(self.shared, done), tls, head_timeout)
 
     @property
     def port(self) -> int:

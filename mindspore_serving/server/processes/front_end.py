@@ -19,9 +19,8 @@ from mindspore_serving.server.processes.asking import MasterApp
 from mindspore_serving.server.processes.catalog import Catalog
 from mindspore_serving.server.processes.inference import RemoteInference
 from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp, ToFrontEnd
-from mindspore_serving.server.processes.parts import Parts
+from mindspore_serving.server.processes.parts import Door, Parts
 from mindspore_serving.server.processes.pipe import Ends, Pipe
-from mindspore_serving.tls import to_context
 from mindspore_serving.tracing.options import TraceOptions
 
 
@@ -45,6 +44,8 @@ class FrontEnd:
             self._pipe.take_memory,
         )
         self._servers: list[HttpServer | GrpcServer] = []
+        self._admissions: list[messages.Admission] = []  # of each, also before it is started
+        self._doors: dict[int, Door] = {}
         self._connecting: Connecting | None = None
         self._connections = connections
         self._connections.setblocking(False)
@@ -62,7 +63,10 @@ class FrontEnd:
         elif isinstance(message, messages.Stop):
             self._run(self._stop(message.grace))
         elif isinstance(message, ServeHttp | ServeGrpc):
-            self._run(self._serve(message))
+            self._admissions.append(message.admission)
+            self._run(self._serve(message, len(self._admissions) - 1))
+        elif isinstance(message, messages.Admit):
+            self._admit(message)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -84,14 +88,25 @@ class FrontEnd:
         self._pipe.send(messages.Refresh(number))
         await self._refreshing[number]
 
-    async def _serve(self, message: ServeHttp | ServeGrpc) -> None:
+    def _admit(self, message: messages.Admit) -> None:
+        if message.server < len(self._admissions):  # else it comes with the admission
+            self._admissions[message.server] = message.admission
+        door = self._doors.get(message.server)
+        if door is not None:
+            try:
+                door.replace(message.admission)
+            except ServingError as error:
+                log.error("%s", error)
+
+    async def _serve(self, message: ServeHttp | ServeGrpc, number: int) -> None:
         error = ""
         try:
             self._trace(message.traces)
+            door = self._doors[number] = Door.of(message.options, self._admissions[number])
             if isinstance(message, ServeHttp):
-                self._start_http(message)
+                self._start_http(message, door)
             else:
-                await self._start_grpc(message)
+                await self._start_grpc(message, door)
         except (ServingError, OSError) as problem:
             error = str(problem)
         self._pipe.send(messages.Listening(error))
@@ -102,19 +117,19 @@ class FrontEnd:
 
             self._parts.tracer = OtlpTracer(options)
 
-    def _start_http(self, message: ServeHttp) -> None:
+    def _start_http(self, message: ServeHttp, door: Door) -> None:
         from mindspore_serving.server.processes.serving_http import make_http_server
 
-        server, tls = make_http_server(self._parts, message), message.options.tls
-        self._connecting = server.start_connecting(None if tls is None else to_context(tls))
+        server = make_http_server(self._parts, message, door.keys)
+        self._connecting = server.start_connecting(door.certificates)
         self._servers.append(server)
         self._loop.add_reader(self._connections, self._accept)
 
-    async def _start_grpc(self, message: ServeGrpc) -> None:
+    async def _start_grpc(self, message: ServeGrpc, door: Door) -> None:
         from mindspore_serving.server.processes.serving_grpc import make_grpc_server
 
-        server = make_grpc_server(self._parts, message)
-        await server.start(message.options.max_message, message.options.tls)
+        server = make_grpc_server(self._parts, message, door.keys)
+        await server.start(message.options.max_message, door.certificates)
         self._servers.append(server)
 
     def _accept(self) -> None:

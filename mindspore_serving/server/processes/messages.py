@@ -12,8 +12,10 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.frontends.access import Entry
+from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.ipc.messages import Fault, Message, Payload
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
+from mindspore_serving.tls import Pem
 from mindspore_serving.tracing.options import TraceOptions
 
 
@@ -118,11 +120,19 @@ class Refresh(Message, frozen=True, tag=18):
 # --- master to front end ----------------------------------------------------------------------
 
 
+class Admission(msgspec.Struct, frozen=True):
+    """What connections and requests are let in by: the API keys, and the certificate."""
+
+    keys: list[ApiKey]
+    pem: Pem | None
+
+
 class ServeHttp(Message, frozen=True, tag=20):
     """Serve the connections that come.  Limits of memory and connections are shared by
     `num_processes`."""
 
     options: FrontEndOptions
+    admission: Admission
     http: HttpOptions
     traces: TraceOptions | None
     num_processes: int
@@ -132,9 +142,17 @@ class ServeGrpc(Message, frozen=True, tag=21):
     """Listen at the address, which others have too; `upstream` is the master's own server."""
 
     options: FrontEndOptions
+    admission: Admission
     traces: TraceOptions | None
     num_processes: int
     upstream: str
+
+
+class Admit(Message, frozen=True, tag=29):
+    """The admission to a server from now on: the first that was asked for is 0."""
+
+    server: int
+    admission: Admission
 
 
 class Answer(Message, frozen=True, tag=22):
@@ -201,5 +219,5 @@ ToMaster: TypeAlias = (
     Freed | Listening | Submit | Abandon | Ask | Given | Taken | Closed | Synced | Refresh
 )
 ToFrontEnd: TypeAlias = (
-    Freed | ServeHttp | ServeGrpc | Answer | Wanted | Sent | Over | State | Refreshed | Stop
+    Freed | ServeHttp | ServeGrpc | Admit | Answer | Wanted | Sent | Over | State | Refreshed | Stop
 )

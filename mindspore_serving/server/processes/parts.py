@@ -1,6 +1,6 @@
 """What the servers of a front-end process are made from."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from starlette.types import ASGIApp
@@ -17,6 +17,8 @@ from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere, SharedMemory
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes.catalog import Catalog
+from mindspore_serving.server.processes.messages import Admission
+from mindspore_serving.tls import Certificates
 from mindspore_serving.tracing.request_span import Tracer
 
 
@@ -50,11 +52,16 @@ class OwnKeys:
     is_open: bool
 
     @classmethod
-    def of(cls, api_keys: tuple[ApiKey, ...]) -> "OwnKeys":
-        own = [
+    def of(cls, api_keys: Sequence[ApiKey]) -> "OwnKeys":
+        own = cls(Keys(), is_open=not api_keys)
+        own.replace(api_keys)
+        return own
+
+    def replace(self, api_keys: Sequence[ApiKey]) -> None:
+        """Accept these from now on; there are always some, or never."""
+        self.keys.replace(
             key for key in api_keys if key.max_requests is None and key.requests_per_minute is None
-        ]
-        return cls(Keys(own), is_open=not api_keys)
+        )
 
     def accepts(self, fields: Mapping[bytes, bytes]) -> bool:
         """Of a request with these headers."""
@@ -65,6 +72,27 @@ class OwnKeys:
         except Unauthorized:
             return False
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What a server of a front end lets in by."""
+
+    keys: OwnKeys
+    certificates: Certificates | None
+
+    @classmethod
+    def of(cls, options: FrontEndOptions, admission: Admission) -> "Door":
+        """Raises StartError."""
+        tls, pem = options.tls, admission.pem
+        certificates = None if tls is None or pem is None else Certificates(tls, pem)
+        return cls(OwnKeys.of(admission.keys), certificates)
+
+    def replace(self, admission: Admission) -> None:
+        """Raises StartError; then the certificate of before stays."""
+        self.keys.replace(admission.keys)
+        if self.certificates is not None and admission.pem is not None:
+            self.certificates.replace(admission.pem)
 
 
 def share_of(options: FrontEndOptions, num_processes: int) -> ServerLimits:

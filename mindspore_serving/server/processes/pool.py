@@ -16,12 +16,19 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.http.listener import Listener
 from mindspore_serving.isolation.spawning import exit_text
+from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes import child as children
 from mindspore_serving.server.processes.catalog import state_of
 from mindspore_serving.server.processes.child import Child
-from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp, State, Stop
+from mindspore_serving.server.processes.messages import (
+    Admission,
+    Admit,
+    ServeGrpc,
+    ServeHttp,
+    State,
+    Stop,
+)
 from mindspore_serving.server.processes.session import Desk, Session
-from mindspore_serving.tls import to_context
 
 LOOK_SECONDS = 0.1  # between two looks whether what is served has changed
 LOOKS_PER_SYNC = 10
@@ -34,8 +41,15 @@ class FrontEnds:
 
     desk: Desk
 
-    def __init__(self, num_processes: int, control: Control) -> None:
+    def __init__(
+        self,
+        num_processes: int,
+        control: Control,
+        admission: Callable[[FrontEndOptions], Admission],
+    ) -> None:
+        """`admission` says what a server of these options lets in now."""
         self.num_processes = num_processes
+        self._admission = admission
         self._control = control
         self._serials = count(1)
         self._state = State(0, False, True, [], [], [], [])
@@ -60,7 +74,6 @@ class FrontEnds:
         """Accept connections, for front ends to serve; what they cannot answer `app` does.  Raises
         StartError."""
         options = message.options
-        has_tls = options.tls is not None and to_context(options.tls) is not None
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
         listener = addresses.listen(where)
         self.desk.app = app
@@ -69,6 +82,7 @@ class FrontEnds:
         except BaseException:
             listener.close()
             raise
+        has_tls = options.tls is not None
         self._listener = Listener(listener, options.limits, self._hand, has_tls=has_tls)
 
     async def start_grpc(self, message: ServeGrpc) -> None:
@@ -86,6 +100,12 @@ class FrontEnds:
         syncing = [asyncio.ensure_future(session.sync(state)) for session in self._live]
         if syncing:
             await asyncio.wait(syncing, timeout=SYNC_SECONDS)
+
+    async def renew(self) -> None:
+        """Returns when all front ends let in what is to be let in now; or soon, if one hangs."""
+        for session in self._live:
+            self._admit(session)
+        await self.sync()
 
     async def stop(self, grace: float) -> None:
         """Free the ports, let running requests finish within `grace` seconds, end the processes."""
@@ -119,7 +139,8 @@ class FrontEnds:
         try:
             await session.sync(self._state)
             for message in self._services:
-                await session.serve(message)
+                await self._ask(session, message)
+            self._admit(session)  # what was renewed meanwhile
         except BaseException:
             child.kill()
             session.pipe.close()
@@ -156,7 +177,16 @@ class FrontEnds:
     async def _serve(self, message: ServeHttp | ServeGrpc) -> None:
         """Raises StartError."""
         self._services.append(message)
-        await asyncio.gather(*(session.serve(message) for session in self._live))
+        await asyncio.gather(*(self._ask(session, message) for session in self._live))
+
+    async def _ask(self, session: Session, message: ServeHttp | ServeGrpc) -> None:
+        """Raises StartError."""
+        admission = self._admission(message.options)
+        await session.serve(msgspec.structs.replace(message, admission=admission))
+
+    def _admit(self, session: Session) -> None:
+        for number, message in enumerate(self._services):
+            session.pipe.send(Admit(number, self._admission(message.options)))
 
     async def _follow(self) -> None:
         """Have front ends know what is served, soon after it has changed; and at times in any case,

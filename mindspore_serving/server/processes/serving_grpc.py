@@ -24,10 +24,10 @@ _SERVICES = (
 )
 
 
-def make_grpc_server(parts: Parts, message: ServeGrpc) -> GrpcServer:
+def make_grpc_server(parts: Parts, message: ServeGrpc, keys: OwnKeys) -> GrpcServer:
     """Not started yet."""
     options = message.options
-    keys, limits = OwnKeys.of(options.api_keys), share_of(options, message.num_processes)
+    limits = share_of(options, message.num_processes)
     limits = replace(limits, max_connections=-(-limits.max_connections // message.num_processes))
     gate = CallGate(keys.keys, limits, options.max_message, parts.tracer)
     forwarding = Forwarding(message.upstream, _SERVICES, parts.refresh)

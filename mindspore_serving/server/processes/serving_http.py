@@ -33,11 +33,11 @@ from mindspore_serving.server.processes.parts import OwnKeys, Parts, share_of
 OWN_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"})
 
 
-def make_http_server(parts: Parts, message: ServeHttp) -> HttpServer:
+def make_http_server(parts: Parts, message: ServeHttp, keys: OwnKeys) -> HttpServer:
     """Not started yet."""
     options, http = message.options, message.http
     where = addresses.parse(options.address, "RESTful server", allow_unix=False)
-    rest, keys = MsRest(options.max_message, http.use_status_codes), OwnKeys.of(options.api_keys)
+    rest = MsRest(options.max_message, http.use_status_codes)
     sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
     v2 = parts.v2(options, http.language)
     routes = [
