@@ -63,6 +63,11 @@ SERVER = (
         "result",
     ),
     _gauge("ready", "1 if the servable version takes requests, else 0.", *SERVABLE),
+    _gauge(
+        "load_failed",
+        "1 if the servable version that there is now could not be loaded, else 0.",
+        *SERVABLE,
+    ),
 )
 
 METHODS = (

@@ -15,6 +15,7 @@ from mindspore_serving.aio import on_thread
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Changes, ModelState, ServableReadiness
 from mindspore_serving.errors import NotFound, ServingError
+from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
 
 MOST_SHOWN = 128  # characters of a name that a client gave
@@ -85,7 +86,9 @@ class ModelRepository:
             await self.load(name)
         except BaseException:
             self._added.pop(name)
-            if before is not None:
+            if before is None:
+                self._forget_failure(name)
+            else:
                 self._added[name] = before
             raise
 
@@ -129,6 +132,16 @@ class ModelRepository:
                 reason = self._failures.get(name, "it is not loaded")
                 states.append(ModelState(name, version, False, False, reason))
         return states
+
+    def add_metrics(self, page: Page) -> None:
+        """Put on `page` which versions could not be loaded."""
+        shown = {(one.name, one.version): 0 for one in self._readiness()}
+        for name in self._failed.keys() - self._unloaded:
+            current = {one.version: one for one in self._deployed_as(name)}
+            new = (one for one in self._failed[name] if self._is_new(one, current))
+            shown |= {_key(one.deployment): 1 for one in new}
+        for (name, version), failed in sorted(shown.items()):
+            page.add("serving_load_failed", failed, name, str(version))
 
     async def follow(self, seconds: float) -> None:
         """For ever: look at the files so often, and serve what is there."""
@@ -186,6 +199,8 @@ class ModelRepository:
 
     async def _follow(self, found: dict[str, list[Found]]) -> None:
         last, self._last = self._last, found
+        for name in self._failed.keys() - found.keys():
+            self._forget_failure(name)
         names = {*found, *(one.name for one in self._deployed())} - self._unloaded
         settled = [name for name in names if found.get(name) == last.get(name)]
         await asyncio.gather(*(self._adapt(name, found.get(name, [])) for name in settled))
@@ -221,10 +236,13 @@ class ModelRepository:
         except ServingError as error:
             self._failed[name], self._failures[name] = list(found), str(error)
             raise
-        self._failed.pop(name, None)
-        self._failures.pop(name, None)
+        self._forget_failure(name)
         for one in new:
             self._files[_key(one.deployment)] = one.files
+
+    def _forget_failure(self, name: str) -> None:
+        self._failed.pop(name, None)
+        self._failures.pop(name, None)
 
     def _is_new(self, found: Found, current: dict[int, Deployment]) -> bool:
         deployment = found.deployment

@@ -210,7 +210,7 @@ class Serving:
         v2 = self._v2(site, options)
         visible = Visible(bool(keys), http.use_status_codes)
         mounted = protocols.mount(site, http.llm_serving_form, v2, visible)
-        counting = self._master, self._responses, self.renewal
+        counting = self._master, self._responses, (self.renewal, self.repository)
         metrics = partial(numbers.gather, *counting, mounted, has_vllm=http.vllm_metrics)
         app = make_app(
             inference,

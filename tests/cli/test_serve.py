@@ -143,6 +143,14 @@ def test_a_model_that_cannot_be_served_is_named_and_keeps_no_other_down(tmp_path
         assert "words, version 1, 1 worker\n" in command.text
         with urlopen(f"http://127.0.0.1:{port}/health") as answer:
             assert answer.status == 200
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            page = answer.read().decode()
+        for row in (
+            '"cut",version="0"} 1.0',
+            '"typo",version="0"} 1.0',
+            '"words",version="1"} 0.0',
+        ):
+            assert f"serving_load_failed{{servable={row}\n" in page, page
         words = [*SERVING, "predict", f"http://127.0.0.1:{port}", "words", "double"]
         done = run([*words, '{"x": 2}'], tmp_path)
         assert json.loads(done.stdout) == {"instances": [{"y": 4}]}

@@ -279,6 +279,7 @@ def test_the_alerts_that_an_operator_needs_are_there() -> None:
     names = {rule["alert"] for rule in ALERTS}
     assert names >= {
         *("ServingDown", "ServingNotReady", "ServingErrors", "ServingSlow"),
+        *("ServingLoadFailed", "ServingCertificateEnds", "ServingFileRefused"),
         *("ServingWorkersRestart", "ServingQueueGrows", "ServingCacheFull"),
     }
     assert os.path.exists(queries.PROMETHEUS / "prometheus.yml")

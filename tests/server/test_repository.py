@@ -3,10 +3,12 @@
 import asyncio
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import ModelState, ServableReadiness
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError
+from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.repository import ModelRepository
 from tests.waiting import until
 
@@ -53,6 +55,16 @@ class Server:
         if isinstance(self.wanted, Exception):
             raise self.wanted
         return list(self.wanted)
+
+    def failures(self):
+        """What the metric says of each version."""
+        page = Page()
+        self.repository.add_metrics(page)
+        return {
+            tuple(one.labels.values()): one.value
+            for family in text_string_to_metric_families(page.render().decode())
+            for one in family.samples
+        }
 
     async def begin(self):
         self.deployed = self.give()
@@ -289,5 +301,35 @@ async def test_what_could_not_be_loaded_at_the_start_has_its_reason_and_waits_fo
     server.repository.on_failed("broken", StartError("it is cut off"))
     (state,) = await server.repository.index()
     assert state == ModelState("broken", 1, False, False, "it is cut off")
+    assert server.failures() == {("broken", "1"): 1}
     await server.repository.load("broken")
     assert server.rolls == [([("broken", 1)], [])]
+    assert server.failures() == {("broken", "1"): 0}
+
+
+async def test_the_metric_tells_of_a_version_that_cannot_be_loaded_until_it_can(server, follow):
+    server.want(("net", 1), ("net", 2))
+    await follow()
+    assert server.failures() == {("net", "1"): 0, ("net", "2"): 0}
+    server.error = StartError("the weights are broken")
+    server.write("net", 2, content="broken")  # the one of before goes on
+    await until(lambda: server.failures() == {("net", "1"): 0, ("net", "2"): 1})
+    server.write("net", 3)
+    server.want(("net", 1), ("net", 2), ("net", 3))
+    await until(lambda: server.failures() == {("net", "1"): 0, ("net", "2"): 1, ("net", "3"): 1})
+    server.error = None
+    server.write("net", 2, content="repaired")
+    await until(lambda: set(server.failures().values()) == {0})
+
+
+async def test_the_metric_forgets_what_is_wanted_no_more(server, follow):
+    server.write("broken", 1)
+    await follow()
+    server.error = StartError("it is cut off")
+    server.want(("net", 2), ("broken", 1))
+    await until(lambda: server.failures() == {("net", "2"): 0, ("broken", "1"): 1})
+    server.want(("net", 2))
+    await until(lambda: server.failures() == {("net", "2"): 0})
+    with pytest.raises(StartError):
+        await server.repository.add("more", lambda: [Deployment(str(server.root), "more", 1)])
+    assert server.failures() == {("net", "2"): 0}
