@@ -1,7 +1,7 @@
 """The command `mindspore-serving`: serve a directory of models, call a method, look at the machine.
 
 Reads arguments and picks what to do; what a subcommand needs is imported when it runs, so that
-`--help` and `--version` are quick.  Exit status: 0 done, 1 it failed, 2 wrong arguments.
+`--help` and `--version` are quick.  docs/cli.md has the exit statuses.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from mindspore_serving.cli import tool_settings as tool
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import ServeSettings
-from mindspore_serving.errors import ServingError, did_you_mean
+from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError, did_you_mean
 from mindspore_serving.isolation import telemetry
 
 _OVERVIEW = """\
@@ -120,6 +120,8 @@ SIGUSR1 to the server's process does it too, one level more each time, and SIGUS
 """
 
 
+# What is wrong in arguments or a configuration file; subclasses are of what servers answer.
+_WRONG = (InvalidInputs, InvalidField)
 _MODELS = ("load", "unload", "models", "load-lora", "unload-lora")  # are one module
 
 
@@ -149,18 +151,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ServingError as error:
-        return _fail(arguments.command, str(error))
+        status = 2 if type(error) in _WRONG else 1
+        return _fail(arguments.command, str(error), status)
     except ModuleNotFoundError as error:
         return _fail(arguments.command, extras.missing(error, arguments.command))
     except KeyboardInterrupt:
         return 130
 
 
-def _fail(command: str, text: str) -> int:
+def _fail(command: str, text: str, status: int = 1) -> int:
     """Of commands that log, this is a line of the log, too."""
     tell = log.tell if command in ("serve", "worker") else partial(print, file=sys.stderr)
     tell(f"mindspore-serving: {text}")
-    return 1
+    return status
 
 
 def _settings(arguments: argparse.Namespace) -> object:

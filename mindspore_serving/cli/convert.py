@@ -8,7 +8,7 @@ from mindspore_serving.backends.mindir_signature import read_graph_file
 from mindspore_serving.backends.source import check_files
 from mindspore_serving.cli.tool_settings import ConvertSettings
 from mindspore_serving.core.declaration import ModelSpec
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import InvalidInputs, StartError
 
 _FORMAT = "mindir_openvino"
 
@@ -32,9 +32,9 @@ def run(settings: ConvertSettings) -> int:
 
 
 def check_target(target: Path) -> None:
-    """Raise StartError for a file that cannot be made."""
+    """Raise StartError for a file that cannot be made, InvalidInputs for one of another form."""
     if target.suffix != ".xml":
-        raise StartError(
+        raise InvalidInputs(
             f"'{target}' is given; what is written is OpenVINO IR, so the name must end in .xml "
             "(its weights go to .bin beside it).  ONNX is not written: OpenVINO cannot write it"
         )

@@ -7,7 +7,7 @@ from mindspore_serving import backends, extras
 from mindspore_serving.backends import formats
 from mindspore_serving.cluster.interpreter import OWN, find_base, find_interpreter
 from mindspore_serving.core.declaration import UPSTREAM
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.loader import CONFIG_FILE
@@ -50,9 +50,9 @@ def _engine(name: str) -> str:
     from mindspore_serving.llm.engines import ENGINES, NAMES, OURS  # slow to import
 
     if name and name not in NAMES:
-        raise StartError(f"engine is {name!r}, expected one of {', '.join(NAMES)}")
+        raise InvalidInputs(f"engine is {name!r}, expected one of {', '.join(NAMES)}")
     if name == UPSTREAM:
-        raise StartError(f"engine {name!r} has no files: give --upstream URL in place of a PATH")
+        raise InvalidInputs(f"engine {name!r} has no files: give --upstream URL in place of a PATH")
     return ENGINES[name].library if name and name != OURS else ""
 
 

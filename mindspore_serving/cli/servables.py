@@ -22,6 +22,10 @@ from mindspore_serving.server.config import merge_config, to_deployment
 _NEVER = 1e9  # seconds
 DEFAULT_LORAS = 8  # adapters at once, where clients may load them
 ADAPTED = (None, "openvino", "torch")  # runtimes that have room for them
+_OF_LANGUAGE_MODELS = (
+    *("llm_option", "engine", "engine_option", "quantization", "max_model_len", "deterministic"),
+    *("prefix_cache_dir", "pinned_prompts", "draft", "adapter", "max_loras"),
+)
 _SUPERVISION = (
     "max_workers",
     "min_workers",
@@ -44,7 +48,25 @@ def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], lis
     configs, refused = _configs(settings)
     if refused and settings.strict:
         raise StartError(f"Not served, and --strict is given: {'; '.join(refused)}")
+    may_come = refused or settings.poll or settings.reload or settings.allow_loading
+    if not may_come and not any(_is_language(config) for config in configs):
+        _check_no_options(settings)
     return configs, refused
+
+
+def _is_language(config: server.ServableStartConfig) -> bool:
+    path = os.path.join(config.servable_directory, config.servable_name)
+    return bool(config.llm_options) or is_language_model(path)
+
+
+def _check_no_options(settings: ServeSettings) -> None:
+    """Raises InvalidInputs for what says something of language models, where there is none."""
+    for name in _OF_LANGUAGE_MODELS:
+        if any(getattr(part, name) for part in settings.parts()):
+            raise InvalidInputs(
+                f"--{name.replace('_', '-')} is for language models, and there is none in what is "
+                "to be served: leave it out, or add one"
+            )
 
 
 def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
@@ -93,7 +115,10 @@ def _upstream_options(settings: ServeSettings) -> dict[str, Any]:
     if settings.engine not in ("", UPSTREAM):
         raise InvalidInputs(f"--engine is {settings.engine!r}, expected none with --upstream")
     own = {"url": settings.upstream, **to_values("--engine-option", settings.engine_option)}
-    check_options(own)
+    try:
+        check_options(own)
+    except StartError as error:
+        raise InvalidInputs(str(error)) from None
     most = {"max_model_len": settings.max_model_len} if settings.max_model_len else {}
     return {"engine": UPSTREAM, "engine_options": own, **most}
 

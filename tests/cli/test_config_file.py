@@ -212,7 +212,7 @@ def test_what_is_shown_is_a_file_with_the_same_meaning_but_for_keys(read, tmp_pa
 def test_a_wrong_file_ends_the_command_with_one_line(read, tmp_path, capsys):
     with pytest.raises(InvalidInputs):
         read("hots: a")
-    assert main(["serve", "--config", str(tmp_path / "server.yaml")]) == 1
+    assert main(["serve", "--config", str(tmp_path / "server.yaml")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert error.startswith("mindspore-serving: ")

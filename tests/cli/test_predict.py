@@ -54,7 +54,7 @@ def test_the_inputs_can_come_from_the_standard_input(served, tmp_path: Path) -> 
 @pytest.mark.parametrize(("inputs", "words"), [("{x: 1}", "no JSON"), ("[1]", "array of such")])
 def test_inputs_that_are_no_instances_are_told(served, tmp_path, inputs, words) -> None:
     done = run([*SERVING, "predict", served.url, "words", "double", inputs], tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert words in done.stderr
 
 
@@ -86,7 +86,7 @@ def test_the_body_of_a_rest_request_is_not_inputs(where, tmp_path: Path) -> None
     done = run(
         [*SERVING, "predict", where, "words", "double", '{"instances": [{"x": 1}]}'], tmp_path
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert 'leave out {"instances": ...}' in done.stderr
 
 
