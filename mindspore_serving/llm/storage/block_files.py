@@ -125,7 +125,7 @@ class BlockFiles:
                 continue
             with suppress(FileNotFoundError):  # another process has just removed it
                 if entry.name.endswith(UNFINISHED):
-                    _remove_if_left(Path(entry.path))
+                    remove_if_left(Path(entry.path))
                 else:
                     status = entry.stat(follow_symlinks=False)
                     found.append((status.st_mtime_ns, entry.path, status.st_size))
@@ -161,7 +161,7 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _remove_if_left(path: Path) -> None:
+def remove_if_left(path: Path) -> None:
     """Remove a file that no process writes any more."""
     with open(path, "rb") as file:
         try:

@@ -6,16 +6,21 @@ and times.
 
 import json
 import os
+import re
 from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import mkstemp
 from typing import Any
 
 from mindspore_serving import log
+from mindspore_serving.llm.storage.block_files import UNFINISHED, remove_if_left
 
 # Of the files that a model is made from; of others some may change with nothing else.
 SUFFIXES = (".safetensors", ".ckpt", ".bin", ".gguf", ".mindir", ".json")
 REMEMBERED = "checkpoints.json"
+_UNFINISHED = re.compile(rf"checkpoints\.(\w{{8}}{re.escape(UNFINISHED)}|[0-9]+)")
 _CHUNK = 8 << 20
 _DIGEST_SIZE = 16
 
@@ -71,12 +76,24 @@ def _known(path: Path) -> dict[str, Any]:
 def _remember(path: Path, entries: dict[str, Any]) -> None:
     """Of checkpoints that are still there.  Not being able to costs the next start a while."""
     kept = {name: entry for name, entry in entries.items() if os.path.exists(name)}
-    unfinished = path.with_suffix(f".{os.getpid()}")
+    unfinished = ""
     try:
-        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        _remove_leftovers(path.parent)
+        number, unfinished = mkstemp(UNFINISHED, f"{path.stem}.", path.parent)
+        with open(number, "w") as file:
+            flock(number, LOCK_EX | LOCK_NB)  # until it is closed, or this process has ended
             json.dump(kept, file)
-        unfinished.replace(path)
+            file.flush()
+            os.replace(unfinished, path)
     except OSError as error:
         log.warning("%s cannot be written: %s", path, error)
         with suppress(OSError):
-            unfinished.unlink()
+            os.unlink(unfinished)
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Of processes that were killed, also of older versions, which named them by their numbers."""
+    for path in directory.iterdir():
+        if _UNFINISHED.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            with suppress(FileNotFoundError):  # another process has just removed it
+                remove_if_left(path)

@@ -1,0 +1,46 @@
+"""The list of checkpoints: who writes it at once, and what a process that was killed leaves."""
+
+import fcntl
+import json
+
+from mindspore_serving.llm.storage import fingerprint as fingerprints
+from mindspore_serving.llm.storage.fingerprint import fingerprint
+
+
+def test_two_that_write_the_list_of_checkpoints_at_once_do_not_share_a_file(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(fingerprints.log, "warning", lambda *words: told.append(words))
+    one, two = (tmp_path / name for name in ("one.gguf", "two.gguf"))
+    for checkpoint in (one, two):
+        checkpoint.write_bytes(b"weights")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    write = json.dump
+
+    def write_slowly(entries, file):
+        monkeypatch.setattr(fingerprints.json, "dump", write)
+        fingerprint(two, cache)  # of a process or thread that is as far
+        assert (cache / fingerprints.REMEMBERED).is_file()
+        write(entries, file)
+
+    monkeypatch.setattr(fingerprints.json, "dump", write_slowly)
+    fingerprint(one, cache)
+    assert told == []
+    assert list(json.loads((cache / fingerprints.REMEMBERED).read_text())) == [str(one)]
+    assert [path.name for path in cache.iterdir()] == [fingerprints.REMEMBERED]
+
+
+def test_what_a_killed_process_was_writing_of_the_list_is_removed(tmp_path):
+    checkpoint = tmp_path / "model.gguf"
+    checkpoint.write_bytes(b"weights")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for name in ("checkpoints.4711", "checkpoints.abcdefgh.unfinished"):
+        (cache / name).touch()
+    (cache / "checkpoints.other").touch()
+    held = (cache / "checkpoints.ijklmnop.unfinished").open("w")  # somebody writes it now
+    with held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        fingerprint(checkpoint, cache)
+    kept = {"checkpoints.ijklmnop.unfinished", "checkpoints.other", fingerprints.REMEMBERED}
+    assert {path.name for path in cache.iterdir()} == kept
