@@ -123,6 +123,19 @@ async def on_thread(name: str, function: Callable[..., T], *arguments: Any) -> T
     return await _thread(name).run(function, *arguments)
 
 
+async def on_thread_to_the_end(name: str, function: Callable[..., T], *arguments: Any) -> T:
+    """The same; but who is cancelled meanwhile goes on when the function has ended, with what it
+    reads."""
+    running = asyncio.ensure_future(on_thread(name, function, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        if not running.cancelled():
+            running.exception()  # nobody wants it
+        raise
+
+
 def _in_loop(
     loop: asyncio.AbstractEventLoop,
     future: "asyncio.Future[Any]",

@@ -38,6 +38,7 @@ class Application(Exchange):
     _room: memoryview | None = None  # all of the body, if it is large
     _error: ServingError | None = None  # why it is refused
     _is_started = False
+    _is_running = False
     _is_chunked = False
     _is_over = False  # all of the answer is written, or nobody wants it
 
@@ -57,6 +58,7 @@ class Application(Exchange):
         if self._error is not None:
             self.expire(self._error)
             return
+        self._is_running = True
         task = asyncio.ensure_future(self._run())
         _running.add(task)
         task.add_done_callback(_running.discard)
@@ -107,7 +109,8 @@ class Application(Exchange):
     def disconnect(self) -> None:
         self._is_over = True
         self._room = None
-        self._let_go()
+        if not self._is_running:  # else what it reads is held until it ends
+            self._let_go()
         self._changed.set()
 
     def expire(self, error: ServingError) -> None:
@@ -136,6 +139,7 @@ class Application(Exchange):
         except Exception:
             log.error("answering a request", exc_info=True)
         finally:
+            self._is_running = False
             self._let_go()
         if self._is_over:
             return

@@ -64,7 +64,11 @@ class Infer(Predict):
 
     protocol = "v2"
     declared_path = "/v2/models/{name}/infer"
-    __slots__ = ("_length", "_model", "_parsed", "_task", "_v2")
+    __slots__ = ("_is_read", "_length", "_model", "_parsed", "_task", "_v2")
+
+    def __init__(self, path: FastPath, head: Head, output: Output) -> None:
+        super().__init__(path, head, output)
+        self._is_read = False  # by a thread
 
     def begin(self, v2: V2, model: Model, head: Head) -> None:
         """Read the head; what is wrong is answered when its turn has come."""
@@ -114,13 +118,18 @@ class Infer(Predict):
 
     async def _answer_soon(self, parsed: InferRequest, reply: Reply) -> None:
         """To many instances; the client may leave meanwhile."""
+        self._is_read = True
         try:
             found = await self._v2.finish_soon(parsed, reply)
             answer = self._to_answer(parsed, found)
         except Exception as error:
+            self._is_read = False
             self._refuse(error)
         else:
+            self._is_read = False
             self._write(*answer)
+        if self._is_over:  # the client may have left
+            self._let_go()
 
     def answer(self, reply: Reply) -> Answer:
         assert self._parsed is not None
@@ -144,8 +153,9 @@ class Infer(Predict):
         return status.of(found.code).http, text, status.retry_after(found)
 
     def _let_go(self) -> None:
-        self._parsed = None  # its tensors are views of the body
-        super()._let_go()
+        if not self._is_read:
+            self._parsed = None  # its tensors are views of the body
+            super()._let_go()
 
     def target(self) -> tuple[str, str]:
         return self._model.servable, self._model.method

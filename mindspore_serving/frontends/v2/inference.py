@@ -4,7 +4,7 @@ out."""
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from mindspore_serving.aio import on_thread
+from mindspore_serving.aio import on_thread_to_the_end
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
@@ -74,7 +74,8 @@ class V2:
         _check(reply)
         if len(reply.instances) <= MANY:
             return self.finish(request, reply)
-        return self._select(request, await on_thread("answers", _join, request, reply))
+        joined = await on_thread_to_the_end("answers", _join, request, reply)
+        return self._select(request, joined)
 
     def _select(self, request: InferRequest, tensors: Sequence[OutputTensor]) -> Selected:
         selected = list(request.select(tensors))

@@ -7,16 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
+from mindspore_serving.aio import on_thread_to_the_end
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
+from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere
 from mindspore_serving.wire.v2 import outputs
 from tests.frontends.http_serving import GET, Web, post
 from tests.frontends.v2.test_own_infer import PATH, Models
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 COUNT = outputs.MANY + 1
 BODY = json.dumps(
@@ -77,6 +82,51 @@ def test_a_client_that_leaves_meanwhile_leaves_nothing_behind(web: Web, joining:
     may_end.set()
     assert web.connect().send(GET).read()[0] == 200
     assert web.held == 0
+
+
+def test_the_body_of_a_client_that_has_left_counts_until_nothing_reads_it(
+    web: Web, joining: Any
+) -> None:
+    begun, may_end = joining
+    large = BODY + b" " * (1 << 19)
+    client = web.connect().send(post(large, PATH))
+    web.inference.answer(web.inference.wait_for(1), REPLY)
+    assert begun.wait(PATIENCE)
+    assert web.held == len(large)
+    client.stream.close()
+    eventually(lambda: not web.server.shared.connections)
+    assert web.held == len(large)
+    may_end.set()
+    eventually(lambda: web.held == 0)
+
+
+def test_so_does_one_that_an_application_reads_on_a_thread(background: Any) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def read(_: bytes) -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+
+    async def answer(http: Request) -> Response:
+        body = await http.body()
+        await while_there(http, on_thread_to_the_end("answers", read, body))
+        return Response()
+
+    routes = [Route("/read", answer, methods=["POST"])]
+    web = Web(background, routes=routes, max_body=1 << 20)
+    try:
+        client = web.connect().send(post(b"x" * (1 << 19), b"/read"))
+        assert begun.wait(PATIENCE)
+        held = web.held
+        assert held > 0
+        client.stream.close()
+        eventually(lambda: not web.server.shared.connections)
+        assert web.held == held
+        may_end.set()
+        eventually(lambda: web.held == 0)
+    finally:
+        may_end.set()
+        web.close()
 
 
 def test_what_cannot_be_put_together_is_said(web: Web) -> None:
