@@ -26,16 +26,13 @@ from tests.e2e.harness import (
     is_alive,
     write_servable,
 )
+from tests.e2e.toys import DOUBLE
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 
-SOURCE = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
-def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
-
+SOURCE = (
+    DOUBLE
+    + """
 def wait_for_file(x):
     open("waiting", "w").close()
     while not os.path.exists("go"):
@@ -45,6 +42,7 @@ def wait_for_file(x):
 def wait(x):
     return register.add_stage(wait_for_file, x, outputs_count=1)
 """
+)
 SCRIPT = """
 from mindspore_serving import server
 server.start_servables(server.ServableStartConfig({directory!r}, "toy", num_parallel_workers=1))

@@ -24,15 +24,12 @@ from tests.e2e.harness import (
     serving,
     write_servable,
 )
+from tests.e2e.toys import DOUBLE
 from tests.waiting import PATIENCE
 
-SOURCE = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
-def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
-
+SOURCE = (
+    DOUBLE
+    + """
 def spoil(x, path):
     x *= 3
     if not os.path.exists(str(path)):
@@ -52,6 +49,7 @@ def wait_for(x, path):
 def wait(x, path):
     return register.add_stage(wait_for, x, path, outputs_count=1)
 """
+)
 Array = np.ndarray[Any, Any]
 
 

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 
 from mindspore_serving.proto import ms_service_pb2 as pb
 from tests.e2e.harness import config, eventually, serving, workers, write_servable
+from tests.e2e.toys import DOUBLE
 from tests.waiting import PATIENCE
 
-SOURCE = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
-def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
-"""
 BODY = b'{"instances":[{"x":[[1,2],[3,4]]},{"x":{"b64":"AAAA","type":"int8","shape":[3]}}]}'
 HTTP = b"POST /model/toy:double HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (
     len(BODY),
@@ -60,7 +54,7 @@ def mutated(whole: bytes) -> st.SearchStrategy[bytes]:
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
     directory = tmp_path_factory.mktemp("fuzz")
-    write_servable(directory, "toy", SOURCE)
+    write_servable(directory, "toy", DOUBLE)
     with serving(directory, config(directory, "toy"), limit=1) as served:
         yield served
 

@@ -13,16 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mindspore_serving import server
 from tests.e2e.harness import Calls, eventually, workers
+from tests.e2e.toys import DOUBLE
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 
-SOURCE = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
-def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
-
+SOURCE = (
+    DOUBLE
+    + """
 def count_and_wait(x):
     with open("calls.txt", "a") as file:
         file.write(f"{int(x)}\\n")
@@ -34,6 +31,7 @@ def count_and_wait(x):
 def wait(x):
     return register.add_stage(count_and_wait, x, outputs_count=1)
 """
+)
 
 
 def go() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the HTTP port serve, and a request that is right."""
+"""What the tests serve: at the HTTP port, with a request that is right, and a method alone."""
 
 SOURCE = """
 @register.register_method(output_names=["y"])
@@ -19,3 +19,10 @@ def mark(x):
 """
 GOOD = b'{"instances":{"x":1}}'
 ANSWER = b'{"instances":[{"y":1}]}'
+DOUBLE = """
+def twice(x):
+    return x * 2
+@register.register_method(output_names=["y"])
+def double(x):
+    return register.add_stage(twice, x, outputs_count=1)
+"""
