@@ -18,6 +18,12 @@ MLA_YARN = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "mscale": 0.8,
     "mscale_all_dim": 0.8, "original_max_position_embeddings": 32,
 }  # fmt: skip
+DELTA_RULE = {
+    "num_hidden_layers": 4, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+    "linear_key_head_dim": 32, "linear_value_head_dim": 32, "layer_types": None,
+}  # fmt: skip
+SHARED = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+          "shared_expert_intermediate_size": 48}  # fmt: skip
 WINDOWS = {"sliding_window": 24, "num_hidden_layers": 4}
 # name -> (class of transformers, what its config has beyond SIZES)
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -90,6 +96,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
          "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
          "num_dense_layers": 1, "tie_word_embeddings": True},
     ),
+    "gguf-qwen35": ("Qwen3_5", DELTA_RULE),
+    "gguf-qwen35-moe": ("Qwen3_5Moe", {**DELTA_RULE, **SHARED}),
     "gguf-olmo2": ("Olmo2", {}),
     "gguf-olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32,
                              "rms_norm_eps": 1e-5, "num_key_value_heads": 4}),

@@ -54,6 +54,8 @@ CASES = {
     "gguf-olmo2": "olmo2",
     "gguf-olmoe": "olmoe",
     "gguf-phi2": "phi2",
+    "gguf-qwen35": "qwen35",
+    "gguf-qwen35-moe": "qwen35moe",
     "gguf-smollm3": "smollm3",
     "gguf-starcoder2": "starcoder2",
 }
@@ -82,6 +84,7 @@ def test_a_converted_checkpoint_is_as_in_transformers(name: str, root: Path) -> 
         ("gguf-falcon", "Q4_1"),
         ("granite-moe", "Q8_0"),
         ("gpt2", "Q8_0"),
+        ("gguf-qwen35", "Q8_0"),
     ],
 )
 def test_a_quantised_file_computes_with_the_numbers_in_it(name: str, kind: str, root: Path) -> None:

@@ -12,6 +12,7 @@ from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS
 from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES, VARIANTS, Family
 from mindspore_serving.llm.checkpoint.gguf.positions import positions_of
 from mindspore_serving.llm.checkpoint.gguf.reader import Array, GgufFile
+from mindspore_serving.llm.checkpoint.gguf.states import KEY_HEADS, states_of
 from mindspore_serving.llm.descriptions.architecture import Architecture
 from mindspore_serving.llm.descriptions.families import FAMILIES as DESCRIPTIONS
 from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
@@ -19,7 +20,6 @@ from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 ARCHITECTURE = "general.architecture"
 # Models whose attention is scaled by the mean size of a head: their number of layers.
 SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
-KEY_HEADS = "attention.head_count_kv"  # 0 of a layer with a state in place of keys and values
 # config.json's name -> the key behind "{architecture}.", of what is copied.
 SIZES = {
     "hidden_size": "embedding_length",
@@ -85,7 +85,8 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config["vocab_size"] = _vocab_size(file)
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
     config |= _layers(file, name, config)
-    config |= _states(file, family, f"{name}.{KEY_HEADS}")
+    if type(config.get("num_hidden_layers")) is int:  # else its reader says what is wrong
+        config |= states_of(file, name, family, DESCRIPTIONS[family.name], config)
     config |= _own(file, name, config)
     config |= positions_of(file, name, config)
     config |= _flags(file, family)
@@ -112,17 +113,6 @@ def _layers(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]
         mixtures = (i for i in range(count) if f"blk.{i}.ffn_gate_inp.weight" in file.tensors)
         found["moe_layers"] = list(mixtures)
     return found
-
-
-def _states(file: GgufFile, family: Family, key: str) -> dict[str, Any]:
-    """Which layers have a state.  Raises StartError: layers without keys in a model that has no
-    states."""
-    if not isinstance(file.metadata.get(key), Array) or all(file.array(key)):
-        return {}
-    state = DESCRIPTIONS[family.name].state
-    if not state:
-        raise StartError(f"{file.path} has layers of different {key}, which is not supported")
-    return {"layer_types": [FULL if heads else state for heads in file.array(key)]}
 
 
 def _flags(file: GgufFile, family: Family) -> dict[str, Any]:

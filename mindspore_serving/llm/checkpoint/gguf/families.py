@@ -21,6 +21,8 @@ class Family:
         sizes: config.json's name -> the key behind "{architecture}.", beyond those of all.
         tensors: role -> name, where the description's is another's.
         pairs: rows of queries and keys are in the order of pairs.
+        state_head: what config.json calls the size of a head of values, of layers with a state.
+        in_turns: heads of values that read different heads of keys take turns.
     """
 
     name: str
@@ -28,6 +30,8 @@ class Family:
     sizes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
     pairs: bool = False
+    state_head: str = ""
+    in_turns: bool = False
 
 
 SUMMED: Settings = {"norm_topk_prob": True}
@@ -44,6 +48,12 @@ LATENT = {
     "kv_lora_rank": "attention.kv_lora_rank",
     "qk_rope_head_dim": "rope.dimension_count",
 }
+DELTA_RULE = {
+    "linear_conv_kernel_dim": "ssm.conv_kernel",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+}
 COHERE = {"logit_scale": "logit_scale"}
 GELU: Settings = {"hidden_activation": "gelu_pytorch_tanh"}
 
@@ -52,6 +62,10 @@ LFM2 = Family(
     sizes={"conv_L_cache": "shortconv.l_cache"},
     tensors={f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
 )  # fmt: skip
+QWEN3_NEXT = Family(
+    name="Qwen3NextForCausalLM", sizes=DELTA_RULE, state_head="linear_value_head_dim"
+)
+QWEN3_5 = replace(QWEN3_NEXT, name="Qwen3_5ForCausalLM", in_turns=True)
 # architecture -> the end of a tensor's name, and what a file that has such a tensor is.
 VARIANTS: dict[str, tuple[str, Family]] = {
     "llama": (".ffn_gate_inp.weight", Family(name="MixtralForCausalLM", pairs=True)),
@@ -108,6 +122,8 @@ FAMILIES: dict[str, Family] = {
     "minicpm3": Family(name="MiniCPM3ForCausalLM", sizes=LATENT),
     "lfm2": LFM2,
     "lfm2moe": replace(LFM2, name="Lfm2MoeForCausalLM"),
+    "qwen35": QWEN3_5,
+    "qwen35moe": replace(QWEN3_5, name="Qwen3_5MoeForCausalLM"),
     "stablelm": Family(name="StableLmForCausalLM"),
     "starcoder2": Family(name="Starcoder2ForCausalLM"),
     "nemotron": Family(name="NemotronForCausalLM"),

@@ -6,7 +6,12 @@ llama.cpp has one name for each role, whatever the architecture; the description
 
 from dataclasses import dataclass
 
-from mindspore_serving.llm.descriptions.architecture import Architecture, Experts, Names
+from mindspore_serving.llm.descriptions.architecture import (
+    DELTA_RULE,
+    Architecture,
+    Experts,
+    Names,
+)
 
 EXPERTS = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
 LATENT = {
@@ -17,17 +22,34 @@ LATENT = {
     "attn_kv_a_norm": "kv_a_layernorm",
     "attn_kv_b": "kv_b_proj",
 }
+RATE = "ssm_a"  # of all states but convolutions alone
+# The end of a tensor's name -> the ends of a checkpoint's, which has it in as many parts.
+DELTA = {
+    "attn_qkv.weight": ("in_proj_qkv.weight",),
+    "attn_gate.weight": ("in_proj_z.weight",),
+    "ssm_in.weight": ("in_proj_qkv.weight", "in_proj_z.weight"),  # of older files
+    "ssm_alpha.weight": ("in_proj_a.weight",),
+    "ssm_beta.weight": ("in_proj_b.weight",),
+    "ssm_ba.weight": ("in_proj_b.weight", "in_proj_a.weight"),
+    "ssm_conv1d.weight": ("conv1d.weight",),
+    RATE: ("A_log",),
+    "ssm_dt.bias": ("dt_bias",),
+    "ssm_norm.weight": ("norm.weight",),
+    "ssm_out.weight": ("out_proj.weight",),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
     """Names by role: `top` of the model, `layer` of each layer, below its number, `bare` as well
-    but without "weight" behind them, and `experts` of each expert, below its number."""
+    but without "weight" behind them, `experts` of each expert, below its number, and `states` of
+    layers with one, whose roles have what is behind them."""
 
     top: dict[str, str]
     layer: dict[str, str]
     bare: dict[str, str]
     experts: dict[str, str]
+    states: dict[str, tuple[str, ...]]
 
 
 def roles_of(form: Architecture) -> Roles:
@@ -46,7 +68,13 @@ def roles_of(form: Architecture) -> Roles:
         bare["exp_probs_b"] = form.experts.correction
         layer |= _mixture(form.experts)
         experts = {role: getattr(form.experts, part) for role, part in EXPERTS.items()}
-    return Roles(_named(top), _named(layer), _named(bare), _named(experts))
+    return Roles(_named(top), _named(layer), _named(bare), _named(experts), _states(form))
+
+
+def _states(form: Architecture) -> dict[str, tuple[str, ...]]:
+    stems = {DELTA_RULE: "linear_attn."}
+    found = {DELTA_RULE: DELTA}.get(form.state, {})
+    return {end: tuple(stems[form.state] + part for part in parts) for end, parts in found.items()}
 
 
 def _attention(names: Names) -> dict[str, str]:

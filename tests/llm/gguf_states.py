@@ -1,0 +1,95 @@
+"""What llama.cpp's converter does to layers with a state: see `gguf_converted`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gguf import GGUFWriter
+
+Config = dict[str, Any]
+Named = Iterator[tuple[str, np.ndarray]]
+IN_TURNS = ("qwen35", "qwen35moe")
+
+
+def write_state_keys(writer: GGUFWriter, architecture: str, config: Config) -> None:
+    """Of states, and which layers have keys beside them."""
+    if architecture in ("lfm2", "lfm2moe"):
+        heads, kinds = config["num_key_value_heads"], config["layer_types"]
+        writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in kinds])
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
+    if "linear_num_key_heads" in config:
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
+        values = config["linear_num_value_heads"]
+        writer.add_ssm_time_step_rank(values)
+        writer.add_ssm_inner_size(config["linear_value_head_dim"] * values)
+        writer.add_full_attention_interval(config.get("full_attention_interval", 4))
+        if architecture in IN_TURNS:
+            writer.add_rope_dimension_sections([11, 11, 10, 0])
+
+
+def _delta_rule(config: Config, name: str, values: np.ndarray) -> Named:
+    """Norms with 1 added, but for that of the result; rates; queries, keys and values apart from
+    gates; in Qwen3.5 heads of values in turns; of experts gates apart from the rest."""
+    if name.endswith("norm.weight") and "linear_attn" not in name:
+        values = values + 1
+    layer, _, leaf = name.partition(".linear_attn.")
+    if "in_proj_qkvz" in name:
+        yield from _apart(config, layer.split(".")[-1], values)
+    elif leaf:
+        if config["model_type"].startswith("qwen3_5"):
+            values = _in_turns(config, leaf, values)
+        yield from _renamed(name, values)
+    elif name.endswith("experts.gate_up_proj"):
+        for part, own in zip(("gate_proj", "up_proj"), np.split(values, 2, 1), strict=True):
+            yield f"{name.replace('gate_up_proj', part)}.weight", own
+    else:
+        yield f"{name}.weight" if name.endswith("experts.down_proj") else name, values
+
+
+def _renamed(name: str, values: np.ndarray) -> Named:
+    if name.endswith("A_log"):
+        yield name, -np.exp(values)
+    elif name.endswith("dt_bias"):
+        yield name.replace("dt_bias", "dt_proj.bias"), values
+    else:
+        yield name, values[:, 0] if "conv1d.weight" in name else values
+
+
+def _apart(config: Config, layer: str, values: np.ndarray) -> Named:
+    heads, width = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    each = values.reshape(heads, -1, values.shape[-1])
+    rest = (each.shape[1] - 2 * width) // 2
+    parts = np.split(each, [width, 2 * width, 2 * width + rest], 1)
+    flat = [part.reshape(-1, values.shape[-1]) for part in parts]
+    yield f"blk.{layer}.attn_qkv.weight", np.concatenate(flat[:3])
+    yield f"blk.{layer}.attn_gate.weight", flat[3]
+
+
+def _in_turns(config: Config, leaf: str, values: np.ndarray) -> np.ndarray:
+    """The first head of values of each head of keys, then the second ones .."""
+    heads = config["linear_num_key_heads"]
+    if leaf == "norm.weight":
+        return values
+    if leaf == "out_proj.weight":
+        return _turned(values.T, heads, config["linear_value_head_dim"]).T
+    keys = 2 * heads * config["linear_key_head_dim"]
+    first = keys if leaf in ("in_proj_qkv.weight", "conv1d.weight") else 0
+    width = config["linear_value_head_dim"] if first or "in_proj_z" in leaf else 1
+    return np.concatenate([values[:first], _turned(values[first:], heads, width)])
+
+
+def _turned(rows: np.ndarray, heads: int, width: int) -> np.ndarray:
+    return rows.reshape(heads, -1, width, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)
+
+
+def _convolved(config: Config, name: str, values: np.ndarray) -> Named:
+    name = name.replace("expert_bias", "expert_bias.bias")
+    yield name, values[:, 0] if name.endswith("conv.conv.weight") else values
+
+
+STATES = {
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _delta_rule),
+    **dict.fromkeys(("lfm2", "lfm2moe"), _convolved),
+}
