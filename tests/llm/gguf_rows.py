@@ -96,6 +96,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
          "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
          "num_dense_layers": 1, "tie_word_embeddings": True},
     ),
+    "gguf-qwen3-next": ("Qwen3Next", {**DELTA_RULE, **SHARED}),
     "gguf-qwen35": ("Qwen3_5", DELTA_RULE),
     "gguf-qwen35-moe": ("Qwen3_5Moe", {**DELTA_RULE, **SHARED}),
     "gguf-olmo2": ("Olmo2", {}),

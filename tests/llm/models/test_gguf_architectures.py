@@ -54,6 +54,7 @@ CASES = {
     "gguf-olmo2": "olmo2",
     "gguf-olmoe": "olmoe",
     "gguf-phi2": "phi2",
+    "gguf-qwen3-next": "qwen3next",
     "gguf-qwen35": "qwen35",
     "gguf-qwen35-moe": "qwen35moe",
     "gguf-smollm3": "smollm3",

@@ -11,10 +11,12 @@ from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks
 from mindspore_serving.llm.checkpoint.gguf.stored import stored
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from tests.llm import checkpoints
+from tests.llm import checkpoints, gguf_states
 from tests.llm.gguf_converted import write_converted
 from tests.llm.gguf_files import dequantized, random_blocks, write_model
+from tests.llm.gguf_states import Named
 from tests.llm.models.test_gguf_architectures import CASES
+from tests.llm.models.test_gguf_models import assert_equal, torch_logits
 
 pytestmark = pytest.mark.torch
 PROMPT = [int(token) for token in np.random.default_rng(5).integers(3, checkpoints.VOCAB, 40)]
@@ -32,6 +34,18 @@ def test_greedy_tokens_of_a_file_are_those_of_transformers(name: str, tmp_path: 
     found = tuple(answer.outputs[0].token_ids)
     assert len(found) == COUNT
     assert found == checkpoints.likeliest(directory, PROMPT, found)
+
+
+def test_older_files_have_gates_beside_queries_keys_and_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def whole(config: object, layer: str, values: np.ndarray) -> Named:
+        yield f"blk.{layer}.ssm_in.weight", values
+
+    monkeypatch.setattr(gguf_states, "_apart", whole)
+    directory = checkpoints.build("gguf-qwen3-next", tmp_path)
+    path = write_converted(directory, "qwen3next", tmp_path / "model.gguf")
+    assert_equal(torch_logits(path, PROMPT), checkpoints.logits(directory, PROMPT))
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ FAMILIES: dict[str, Family] = {
     "minicpm3": Family(name="MiniCPM3ForCausalLM", sizes=LATENT),
     "lfm2": LFM2,
     "lfm2moe": replace(LFM2, name="Lfm2MoeForCausalLM"),
+    "qwen3next": QWEN3_NEXT,
     "qwen35": QWEN3_5,
     "qwen35moe": replace(QWEN3_5, name="Qwen3_5MoeForCausalLM"),
     "stablelm": Family(name="StableLmForCausalLM"),
