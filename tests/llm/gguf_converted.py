@@ -24,7 +24,7 @@ from gguf.quants import quantize
 from safetensors.numpy import load_file
 
 from tests.llm.gguf_files import add_tensor, add_vocabulary, dequantized, finish
-from tests.llm.gguf_states import STATES, write_state_keys
+from tests.llm.gguf_states import STATES, settings_of, write_state_keys
 
 Config = dict[str, Any]
 Arrays = dict[str, np.ndarray]
@@ -102,7 +102,8 @@ def write_converted(
 
 
 def _write_keys(writer: GGUFWriter, architecture: str, config: Config) -> None:
-    known = {**config, **_latent(config)} if config.get("kv_lora_rank") else config
+    known = settings_of(architecture, config)
+    known = {**known, **_latent(config)} if config.get("kv_lora_rank") else known
     for method, names in KEYS.items():
         value = next((known[name] for name in names if known.get(name) is not None), None)
         if value is not None:

@@ -24,6 +24,7 @@ DELTA_RULE = {
 }  # fmt: skip
 SHARED = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
           "shared_expert_intermediate_size": 48}  # fmt: skip
+MAMBA = {"num_heads": 8, "head_dim": 16, "state_size": 32, "n_groups": 2}
 WINDOWS = {"sliding_window": 24, "num_hidden_layers": 4}
 # name -> (class of transformers, what its config has beyond SIZES)
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -99,6 +100,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "gguf-qwen3-next": ("Qwen3Next", {**DELTA_RULE, **SHARED}),
     "gguf-qwen35": ("Qwen3_5", DELTA_RULE),
     "gguf-qwen35-moe": ("Qwen3_5Moe", {**DELTA_RULE, **SHARED}),
+    "gguf-mamba2": ("Mamba2", MAMBA),
     "gguf-olmo2": ("Olmo2", {}),
     "gguf-olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32,
                              "rms_norm_eps": 1e-5, "num_key_value_heads": 4}),

@@ -8,11 +8,26 @@ from gguf import GGUFWriter
 
 Config = dict[str, Any]
 Named = Iterator[tuple[str, np.ndarray]]
+MAMBA = ("mamba2",)
 IN_TURNS = ("qwen35", "qwen35moe")
+
+
+def settings_of(architecture: str, config: Config) -> Config:
+    """What keys are written of, where config.json has it otherwise."""
+    if architecture not in MAMBA:
+        return config
+    found = {**config, "rms_norm_eps": config.get("layer_norm_epsilon", config.get("rms_norm_eps"))}
+    found.pop("layer_norm_epsilon", None)
+    if architecture == "mamba2":  # heads of attention are none, and those of states another key's
+        del found["head_dim"]
+        found |= {"num_attention_heads": 0, "intermediate_size": 0}
+    return found
 
 
 def write_state_keys(writer: GGUFWriter, architecture: str, config: Config) -> None:
     """Of states, and which layers have keys beside them."""
+    if architecture in MAMBA:
+        _write_mamba(writer, config)
     if architecture in ("lfm2", "lfm2moe"):
         heads, kinds = config["num_key_value_heads"], config["layer_types"]
         writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in kinds])
@@ -27,6 +42,29 @@ def write_state_keys(writer: GGUFWriter, architecture: str, config: Config) -> N
         writer.add_full_attention_interval(config.get("full_attention_interval", 4))
         if architecture in IN_TURNS:
             writer.add_rope_dimension_sections([11, 11, 10, 0])
+
+
+def _write_mamba(writer: GGUFWriter, config: Config) -> None:
+    def setting(*names: str) -> int:
+        return next(int(config[name]) for name in names if config.get(name))
+
+    heads = setting("mamba_n_heads", "mamba_num_heads", "num_heads")
+    writer.add_ssm_conv_kernel(setting("mamba_d_conv", "conv_kernel"))
+    writer.add_ssm_state_size(setting("mamba_d_state", "ssm_state_size", "state_size"))
+    writer.add_ssm_group_count(setting("mamba_n_groups", "n_groups"))
+    writer.add_ssm_time_step_rank(heads)
+    width = setting("mamba_d_head", "mamba_head_dim", "head_dim")
+    writer.add_ssm_inner_size(heads * width)
+
+
+def _mamba(config: Config, name: str, values: np.ndarray) -> Named:
+    """Rates and skips of a column each, and norms of a row for each group."""
+    groups = config.get("mamba_n_groups") or config.get("n_groups")
+    if name.endswith(("A_log", ".D")):
+        values = values[:, None]
+    elif name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        values = values.reshape(groups, -1)
+    yield from _renamed(name, values)
 
 
 def _delta_rule(config: Config, name: str, values: np.ndarray) -> Named:
@@ -91,5 +129,6 @@ def _convolved(config: Config, name: str, values: np.ndarray) -> Named:
 
 STATES = {
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _delta_rule),
+    **dict.fromkeys(MAMBA, _mamba),
     **dict.fromkeys(("lfm2", "lfm2moe"), _convolved),
 }

@@ -50,6 +50,7 @@ CASES = {
     "gguf-hunyuan": "hunyuan-dense",
     "gguf-lfm2": "lfm2",
     "gguf-lfm2-moe": "lfm2moe",
+    "gguf-mamba2": "mamba2",
     "gguf-minicpm3": "minicpm3",
     "gguf-olmo2": "olmo2",
     "gguf-olmoe": "olmoe",

@@ -17,6 +17,8 @@ from mindspore_serving.llm.descriptions.architecture import Architecture
 from mindspore_serving.llm.descriptions.families import FAMILIES as DESCRIPTIONS
 from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 
+WIDTH = "feed_forward_length"  # 0 of a layer without such a block
+NOTHING = ("intermediate_size", "num_attention_heads")  # 0 where no layer has such a block
 ARCHITECTURE = "general.architecture"
 # Models whose attention is scaled by the mean size of a head: their number of layers.
 SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
@@ -27,7 +29,7 @@ SIZES = {
     "num_attention_heads": "attention.head_count",
     "num_key_value_heads": KEY_HEADS,
     "head_dim": "attention.key_length",
-    "intermediate_size": "feed_forward_length",
+    "intermediate_size": WIDTH,
     "max_position_embeddings": "context_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "layer_norm_epsilon": "attention.layer_norm_epsilon",
@@ -80,7 +82,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config |= {"sliding_window": None, **family.own}
     for field, key in {**SIZES, **family.sizes}.items():
         value = _number(file, f"{name}.{key}")
-        if value is not None:
+        if value is not None and (value != 0 or field not in NOTHING):
             config[field] = value
     config["vocab_size"] = _vocab_size(file)
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
@@ -147,7 +149,7 @@ def _number(file: GgufFile, key: str) -> Any:
     if not isinstance(value, Array):
         return value
     each = file.array(key)
-    found = set(each) - {0} if key.endswith(KEY_HEADS) else set(each)
+    found = set(each) - {0} if key.endswith((KEY_HEADS, WIDTH)) else set(each)
     if len(found) != 1:
         raise StartError(f"{file.path} has layers of different {key}, which is not supported")
     return found.pop()

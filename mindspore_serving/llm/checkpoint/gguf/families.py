@@ -54,6 +54,14 @@ DELTA_RULE = {
     "linear_num_key_heads": "ssm.group_count",
     "linear_num_value_heads": "ssm.time_step_rank",
 }
+MAMBA = {
+    "mamba_d_conv": "ssm.conv_kernel",
+    "mamba_d_ssm": "ssm.inner_size",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_n_heads": "ssm.time_step_rank",
+}
+EPSILON = {"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"}
 COHERE = {"logit_scale": "logit_scale"}
 GELU: Settings = {"hidden_activation": "gelu_pytorch_tanh"}
 
@@ -66,6 +74,13 @@ QWEN3_NEXT = Family(
     name="Qwen3NextForCausalLM", sizes=DELTA_RULE, state_head="linear_value_head_dim"
 )
 QWEN3_5 = replace(QWEN3_NEXT, name="Qwen3_5ForCausalLM", in_turns=True)
+MAMBA_2 = Family(
+    name="Mamba2ForCausalLM", state_head="head_dim",
+    sizes={
+        **MAMBA, **EPSILON, "conv_kernel": MAMBA["mamba_d_conv"], "n_groups": "ssm.group_count",
+        "state_size": "ssm.state_size", "num_heads": "ssm.time_step_rank",
+    },
+)  # fmt: skip
 # architecture -> the end of a tensor's name, and what a file that has such a tensor is.
 VARIANTS: dict[str, tuple[str, Family]] = {
     "llama": (".ffn_gate_inp.weight", Family(name="MixtralForCausalLM", pairs=True)),
@@ -125,6 +140,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3next": QWEN3_NEXT,
     "qwen35": QWEN3_5,
     "qwen35moe": replace(QWEN3_5, name="Qwen3_5MoeForCausalLM"),
+    "mamba2": MAMBA_2,
     "stablelm": Family(name="StableLmForCausalLM"),
     "starcoder2": Family(name="Starcoder2ForCausalLM"),
     "nemotron": Family(name="NemotronForCausalLM"),

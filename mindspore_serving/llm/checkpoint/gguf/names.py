@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mindspore_serving.llm.descriptions.architecture import (
     DELTA_RULE,
+    MAMBA,
     Architecture,
     Experts,
     Names,
@@ -36,6 +37,13 @@ DELTA = {
     "ssm_dt.bias": ("dt_bias",),
     "ssm_norm.weight": ("norm.weight",),
     "ssm_out.weight": ("out_proj.weight",),
+}
+MAMBA_2 = {
+    **{end: DELTA[end] for end in (RATE, "ssm_dt.bias", "ssm_norm.weight", "ssm_out.weight")},
+    "ssm_in.weight": ("in_proj.weight",),
+    "ssm_conv1d.weight": ("conv1d.weight",),
+    "ssm_conv1d.bias": ("conv1d.bias",),
+    "ssm_d": ("D",),
 }
 
 
@@ -72,9 +80,9 @@ def roles_of(form: Architecture) -> Roles:
 
 
 def _states(form: Architecture) -> dict[str, tuple[str, ...]]:
-    stems = {DELTA_RULE: "linear_attn."}
-    found = {DELTA_RULE: DELTA}.get(form.state, {})
-    return {end: tuple(stems[form.state] + part for part in parts) for end, parts in found.items()}
+    kinds = {DELTA_RULE: ("linear_attn", DELTA), MAMBA: (form.names.mamba, MAMBA_2)}
+    stem, found = kinds.get(form.state, ("", {}))
+    return {end: tuple(f"{stem}.{part}" for part in parts) for end, parts in found.items()}
 
 
 def _attention(names: Names) -> dict[str, str]:

@@ -7,6 +7,7 @@ head of keys are side by side in checkpoints; in files of some families they tak
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +19,18 @@ from mindspore_serving.llm.checkpoint.gguf.reader import Array, Blocks, GgufFile
 from mindspore_serving.llm.checkpoint.gguf.stored import Order, stored
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, floats
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
-from mindspore_serving.llm.descriptions.architecture import CONVOLUTION, Architecture
+from mindspore_serving.llm.descriptions.architecture import (
+    CONVOLUTION,
+    MAMBA,
+    Architecture,
+)
 from mindspore_serving.llm.descriptions.config_types import size
 from mindspore_serving.llm.descriptions.layer_kinds import FULL
 
 KEY_HEADS = "attention.head_count_kv"  # 0 of a layer with a state in place of keys and values
 CONVOLVED, GATE, RESULT = "ssm_conv1d.weight", "attn_gate.weight", "ssm_out.weight"
 NORM = "ssm_norm.weight"
+CONVOLUTION_BIAS = ("mamba_conv_bias", "use_conv_bias")
 
 
 def states_of(
@@ -39,8 +45,17 @@ def states_of(
         return {}
     mark = "shortconv.conv.weight" if form.state == CONVOLUTION else RATE
     has_state = (f"blk.{i}.{mark}" in file.tensors for i in range(config["num_hidden_layers"]))
-    found = {"layer_types": [form.state if one else FULL for one in has_state]}
+    found: dict[str, Any] = {"layer_types": [form.state if one else FULL for one in has_state]}
+    if form.state == MAMBA:
+        found |= _mamba(file)
     return found | _head_size(file, name, family.state_head) if family.state_head else found
+
+
+def _mamba(file: GgufFile) -> dict[str, Any]:
+    """Whether there are biases of convolutions, as settings of both names, and norms."""
+    has_bias = any(name.endswith(".ssm_conv1d.bias") for name in file.tensors)
+    has_norm = any(name.endswith(f".{NORM}") for name in file.tensors)
+    return {**dict.fromkeys(CONVOLUTION_BIAS, has_bias), "mamba_rms_norm": has_norm}
 
 
 def _head_size(file: GgufFile, name: str, setting: str) -> dict[str, Any]:
@@ -60,23 +75,32 @@ def _head_size(file: GgufFile, name: str, setting: str) -> dict[str, Any]:
 def parts_of(
     model: tuple[dict[str, Any], Family], name: str, parts: tuple[str, ...], blocks: Blocks
 ) -> Iterator[tuple[str, StoredTensor]]:
-    """What becomes of the tensor `name` of a gated delta rule.  Raises StartError if it has other
-    rows, or columns, than the sizes of heads say."""
+    """What becomes of the tensor `name` of a state.  Raises StartError if it has other rows, or
+    columns, than the sizes of a gated delta rule say."""
     config, family = model
-    end, heads = name.split(".", 2)[2], _heads(config)
-    found, expected = blocks.shape[-1 if end == RESULT else 0], _expected(heads)[end]
-    if found != expected:
-        what = "columns" if end == RESULT else "rows"
-        raise StartError(f"tensor {name!r} has {found} {what}, expected {expected}")
-    columns = _turns(heads) if family.in_turns and end == RESULT else None
+    end = name.split(".", 2)[2]
     rows: list[Order] | list[None] = [None]
-    if len(parts) > 1:
-        rows = _apart(heads, end)
-    elif family.in_turns and end not in (RESULT, NORM):
-        rows = [_rows(heads, end)]
+    columns = None
+    if "linear_num_key_heads" in config:
+        heads = _heads(config)
+        _check(heads, name, end, blocks)
+        if len(parts) > 1:
+            rows = _apart(heads, end)
+        elif family.in_turns and end == RESULT:
+            columns = _turns(heads)
+        elif family.in_turns and end != NORM:
+            rows = [_rows(heads, end)]
     for part, own in zip(parts, rows, strict=True):
         one = stored(blocks, own, columns)
         yield part, _logarithms(name, one) if end == RATE else _shaped(end, one)
+
+
+def _check(heads: "_Heads", name: str, end: str, blocks: Blocks) -> None:
+    is_result = end == RESULT
+    found, expected = blocks.shape[-1 if is_result else 0], _expected(heads)[end]
+    if found != expected:
+        what = "columns" if is_result else "rows"
+        raise StartError(f"tensor {name!r} has {found} {what}, expected {expected}")
 
 
 class _Heads(NamedTuple):
@@ -135,10 +159,10 @@ def _apart(heads: _Heads, end: str) -> list[Order]:
 
 
 def _shaped(end: str, found: StoredTensor) -> StoredTensor:
-    """A convolution of each feature by itself."""
-    if end != CONVOLVED:
-        return found
-    return replace(found, shape=(found.shape[0], 1, *found.shape[1:]))
+    """A convolution of each feature by itself; what is of each head, or feature, in one row."""
+    if end == CONVOLVED:
+        return replace(found, shape=(found.shape[0], 1, *found.shape[1:]))
+    return replace(found, shape=(prod(found.shape),)) if end in (NORM, "ssm_d") else found
 
 
 def _logarithms(name: str, rates: StoredTensor) -> StoredTensor:
