@@ -87,7 +87,7 @@ def write_converted(
     tokens = ["t", "2", *(f"t{index}" for index in range(2, config["vocab_size"]))]
     add_vocabulary(writer, tokens, merges=["t 2"], pre="gpt-2")
     found = get_tensor_name_map(
-        ARCHITECTURES[architecture], config.get("num_hidden_layers") or config["n_layer"]
+        ARCHITECTURES[architecture], config.get("num_hidden_layers") or config.get("n_layer") or 8
     )
     for name, values in _changed(config, architecture, load_file(directory / "model.safetensors")):
         own = name if name.startswith("blk.") else found.get_name(name, (".weight", ".bias"))
@@ -176,7 +176,8 @@ def _changed(
         expert = _EXPERT.fullmatch(name)
         if expert:
             leaf = PARTS.get(expert[3], expert[3]) if architecture == "lfm2moe" else expert[3]
-            stacks.setdefault(f"{expert[1]}.{leaf}", []).append(values)
+            stem = expert[1].replace("backbone", "model").replace("mixer", "mlp")
+            stacks.setdefault(f"{stem}.{leaf}", []).append(values)
             continue
         for own, part in CHANGES.get(architecture, _same)(config, name, values):
             if architecture in PAIRED and re.search(r"[qk]_proj\.(weight|bias)$", own):

@@ -8,7 +8,8 @@ from gguf import GGUFWriter
 
 Config = dict[str, Any]
 Named = Iterator[tuple[str, np.ndarray]]
-MAMBA = ("mamba2",)
+MAMBA = ("mamba2", "falcon-h1", "nemotron_h", "nemotron_h_moe")
+FULL = "full_attention"
 IN_TURNS = ("qwen35", "qwen35moe")
 
 
@@ -16,9 +17,13 @@ def settings_of(architecture: str, config: Config) -> Config:
     """What keys are written of, where config.json has it otherwise."""
     if architecture not in MAMBA:
         return config
-    found = {**config, "rms_norm_eps": config.get("layer_norm_epsilon", config.get("rms_norm_eps"))}
-    found.pop("layer_norm_epsilon", None)
+    found = dict(config)
+    if "layers_block_type" in config:
+        found["num_hidden_layers"] = len(config["layers_block_type"])
+    if architecture == "nemotron_h":  # transformers' settings have experts that there are not
+        found = {key: value for key, value in found.items() if "expert" not in key}
     if architecture == "mamba2":  # heads of attention are none, and those of states another key's
+        found["rms_norm_eps"] = found.pop("layer_norm_epsilon")
         del found["head_dim"]
         found |= {"num_attention_heads": 0, "intermediate_size": 0}
     return found
@@ -30,7 +35,7 @@ def write_state_keys(writer: GGUFWriter, architecture: str, config: Config) -> N
         _write_mamba(writer, config)
     if architecture in ("lfm2", "lfm2moe"):
         heads, kinds = config["num_key_value_heads"], config["layer_types"]
-        writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in kinds])
+        writer.add_head_count_kv([heads if kind == FULL else 0 for kind in kinds])
         writer.add_shortconv_l_cache(config["conv_L_cache"])
     if "linear_num_key_heads" in config:
         writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
@@ -55,6 +60,13 @@ def _write_mamba(writer: GGUFWriter, config: Config) -> None:
     writer.add_ssm_time_step_rank(heads)
     width = setting("mamba_d_head", "mamba_head_dim", "head_dim")
     writer.add_ssm_inner_size(heads * width)
+    if config.get("moe_latent_size"):
+        writer.add_moe_latent_size(config["moe_latent_size"])
+    if "layers_block_type" in config:  # of Nemotron, whose layers have one block each
+        kinds, keys = config["layers_block_type"], config["num_key_value_heads"]
+        writer.add_head_count_kv([keys if kind == FULL else 0 for kind in kinds])
+        inner = config["intermediate_size"]
+        writer.add_feed_forward_length([inner if kind in ("mlp", "moe") else 0 for kind in kinds])
 
 
 def _mamba(config: Config, name: str, values: np.ndarray) -> Named:
@@ -64,7 +76,27 @@ def _mamba(config: Config, name: str, values: np.ndarray) -> Named:
         values = values[:, None]
     elif name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
         values = values.reshape(groups, -1)
+    name = name.replace("e_score_correction_bias", "e_score_correction.bias")
     yield from _renamed(name, values)
+
+
+def _falcon_h1(config: Config, name: str, values: np.ndarray) -> Named:
+    """Multiplied by what the model multiplies inputs and results by."""
+    given, (gate, down) = config["attention_in_multiplier"], config["mlp_multipliers"]
+    factors = {
+        "gate_proj": gate, "down_proj": down, "q_proj": given, "v_proj": given,
+        "k_proj": given * config["key_multiplier"], "o_proj": config["attention_out_multiplier"],
+        "out_proj": config["ssm_out_multiplier"], "in_proj": config["ssm_in_multiplier"],
+        "lm_head": config["lm_head_multiplier"], "embed_tokens": config["embedding_multiplier"],
+    }  # fmt: skip
+    leaf = name.split(".")[-2]
+    values = values * np.float32(factors.get(leaf, 1.0))
+    if leaf == "in_proj":
+        inner, heads = config["mamba_d_ssm"], config["mamba_n_heads"]
+        keys = config["mamba_n_groups"] * config["mamba_d_state"]
+        sizes = [inner, inner, keys, keys, heads]
+        values = values * np.repeat(np.float32(config["ssm_multipliers"]), sizes)[:, None]
+    yield from _mamba(config, name, values)
 
 
 def _delta_rule(config: Config, name: str, values: np.ndarray) -> Named:
@@ -130,5 +162,6 @@ def _convolved(config: Config, name: str, values: np.ndarray) -> Named:
 STATES = {
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _delta_rule),
     **dict.fromkeys(MAMBA, _mamba),
+    "falcon-h1": _falcon_h1,
     **dict.fromkeys(("lfm2", "lfm2moe"), _convolved),
 }

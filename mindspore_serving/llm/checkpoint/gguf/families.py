@@ -61,7 +61,6 @@ MAMBA = {
     "mamba_n_groups": "ssm.group_count",
     "mamba_n_heads": "ssm.time_step_rank",
 }
-EPSILON = {"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"}
 COHERE = {"logit_scale": "logit_scale"}
 GELU: Settings = {"hidden_activation": "gelu_pytorch_tanh"}
 
@@ -77,8 +76,16 @@ QWEN3_5 = replace(QWEN3_NEXT, name="Qwen3_5ForCausalLM", in_turns=True)
 MAMBA_2 = Family(
     name="Mamba2ForCausalLM", state_head="head_dim",
     sizes={
-        **MAMBA, **EPSILON, "conv_kernel": MAMBA["mamba_d_conv"], "n_groups": "ssm.group_count",
+        **MAMBA, "conv_kernel": MAMBA["mamba_d_conv"], "n_groups": "ssm.group_count",
         "state_size": "ssm.state_size", "num_heads": "ssm.time_step_rank",
+    },
+)  # fmt: skip
+NEMOTRON_H = Family(
+    name="NemotronHForCausalLM", own={"topk_group": 1}, state_head="mamba_head_dim",
+    sizes={
+        "conv_kernel": MAMBA["mamba_d_conv"], "n_groups": "ssm.group_count",
+        "ssm_state_size": "ssm.state_size", "mamba_num_heads": "ssm.time_step_rank",
+        "moe_latent_size": "moe_latent_size",
     },
 )  # fmt: skip
 # architecture -> the end of a tensor's name, and what a file that has such a tensor is.
@@ -141,6 +148,14 @@ FAMILIES: dict[str, Family] = {
     "qwen35": QWEN3_5,
     "qwen35moe": replace(QWEN3_5, name="Qwen3_5MoeForCausalLM"),
     "mamba2": MAMBA_2,
+    "falcon-h1": Family(
+        name="FalconH1ForCausalLM",
+        own={"mamba_norm_before_gate": False},
+        sizes=MAMBA,
+        state_head="mamba_d_head",
+    ),
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
     "stablelm": Family(name="StableLmForCausalLM"),
     "starcoder2": Family(name="Starcoder2ForCausalLM"),
     "nemotron": Family(name="NemotronForCausalLM"),

@@ -114,7 +114,9 @@ def _feed_forward(names: Names) -> dict[str, str]:
 def _mixture(experts: Experts) -> dict[str, str]:
     shared = experts.shared
     parts = ("gate", "up", "down") if shared else ()
+    latent = dict(zip(("ffn_latent_down", "ffn_latent_up"), experts.latent or (), strict=False))
     return {
+        **latent,
         **{f"ffn_{part}_shexp": f"{shared}.{part}_proj" for part in parts},
         "ffn_gate_inp": experts.router,
         "ffn_gate_inp_shexp": experts.shared_gate,

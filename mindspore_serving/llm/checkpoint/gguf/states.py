@@ -30,7 +30,6 @@ from mindspore_serving.llm.descriptions.layer_kinds import FULL
 KEY_HEADS = "attention.head_count_kv"  # 0 of a layer with a state in place of keys and values
 CONVOLVED, GATE, RESULT = "ssm_conv1d.weight", "attn_gate.weight", "ssm_out.weight"
 NORM = "ssm_norm.weight"
-CONVOLUTION_BIAS = ("mamba_conv_bias", "use_conv_bias")
 
 
 def states_of(
@@ -43,19 +42,34 @@ def states_of(
         if isinstance(file.metadata.get(key), Array) and not all(file.array(key)):
             raise StartError(f"{file.path} has layers of different {key}, which is not supported")
         return {}
+    count = config["num_hidden_layers"]
     mark = "shortconv.conv.weight" if form.state == CONVOLUTION else RATE
-    has_state = (f"blk.{i}.{mark}" in file.tensors for i in range(config["num_hidden_layers"]))
+    has_state = (f"blk.{i}.{mark}" in file.tensors for i in range(count))
     found: dict[str, Any] = {"layer_types": [form.state if one else FULL for one in has_state]}
+    if form.single:
+        found["layers_block_type"] = [_block(file, f"blk.{i}.") for i in range(count)]
     if form.state == MAMBA:
-        found |= _mamba(file)
+        found |= _mamba(file, config)
     return found | _head_size(file, name, family.state_head) if family.state_head else found
 
 
-def _mamba(file: GgufFile) -> dict[str, Any]:
-    """Whether there are biases of convolutions, as settings of both names, and norms."""
+def _block(file: GgufFile, layer: str) -> str:
+    """The only one of a layer, as NemotronH calls it."""
+    kinds = {RATE: MAMBA, "attn_q.weight": FULL, "ffn_gate_inp.weight": "moe"}
+    return next((kind for end, kind in kinds.items() if layer + end in file.tensors), "mlp")
+
+
+def _mamba(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    """Whether there are biases of convolutions and norms, and what these add; settings have two
+    names, and files two keys."""
+    added = config.get("rms_norm_eps", config.get("layer_norm_epsilon"))
     has_bias = any(name.endswith(".ssm_conv1d.bias") for name in file.tensors)
     has_norm = any(name.endswith(f".{NORM}") for name in file.tensors)
-    return {**dict.fromkeys(CONVOLUTION_BIAS, has_bias), "mamba_rms_norm": has_norm}
+    return {
+        **dict.fromkeys(("mamba_conv_bias", "use_conv_bias"), has_bias),
+        **dict.fromkeys(("rms_norm_eps", "layer_norm_epsilon"), added),
+        "mamba_rms_norm": has_norm,
+    }
 
 
 def _head_size(file: GgufFile, name: str, setting: str) -> dict[str, Any]:

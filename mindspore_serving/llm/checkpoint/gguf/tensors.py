@@ -35,7 +35,7 @@ from mindspore_serving.llm.descriptions.architecture import (
 
 NOT_READ = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 CONVOLUTION = "shortconv.conv"
-_NAME = re.compile(r"blk\.(\d+)\.(.+?)(?:\.(?:weight|bias))?")
+_NAME = re.compile(r"blk\.(\d+)\.(.+?)(?:\.(weight|bias))?")
 Named = Iterator[tuple[str, StoredTensor]]
 
 
@@ -74,7 +74,7 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
         yield f"{roles.top[stem]}.{leaf}", stored(blocks)
         return
     match = _NAME.fullmatch(name)
-    role = match[2] if match else ""
+    role, leaf = (match[2], match[3] or "weight") if match else ("", leaf)
     if match and int(match[1]) >= model.config["num_hidden_layers"]:
         return  # of layers that guess several tokens
     layer = f"{names.layers}.{match[1]}" if match else ""
