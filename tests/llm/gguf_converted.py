@@ -45,10 +45,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "add_expert_group_count": ("n_group",),
     "add_expert_group_used_count": ("topk_group",),
     "add_expert_feed_forward_length": ("moe_intermediate_size",),
-    "add_expert_shared_feed_forward_length": (
-        "shared_expert_intermediate_size",
-        "moe_shared_expert_intermediate_size",
-    ),
     "add_expert_shared_count": ("n_shared_experts", "moe_num_shared_experts"),
     "add_expert_weights_scale": ("routed_scaling_factor",),
     "add_leading_dense_block_count": (
@@ -68,6 +64,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "add_kv_lora_rank": ("kv_lora_rank",),
 }
 PAIRED = {"llama", "granite", "granitemoe", "smollm3", "arcee", "olmo", "internlm2"}
+PAIRED.add("granitehybrid")
 PLUS_ONE = {"gemma", "nemotron"}
 WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2"}
 PARTS = {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight"}

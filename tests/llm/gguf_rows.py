@@ -36,6 +36,8 @@ MULTIPLIERS = {
     "ssm_multipliers": [0.6, 1.2, 0.8, 1.4, 0.5],
 }  # fmt: skip
 HYBRID = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 32, "mamba_n_groups": 2}
+GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.7, "logits_scaling": 2.5,
+           "attention_multiplier": 0.3}  # fmt: skip
 WINDOWS = {"sliding_window": 24, "num_hidden_layers": 4}
 # name -> (class of transformers, what its config has beyond SIZES)
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -117,6 +119,18 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         "FalconH1", {**HYBRID, "mamba_d_ssm": 128, "mamba_rms_norm": True,
                      "mamba_norm_before_gate": False}
     ),
+    "gguf-granite-hybrid": (
+        "GraniteMoeHybrid",
+        {**HYBRID, **GRANITE, "num_hidden_layers": 3, "num_local_experts": 0,
+         "layer_types": ["mamba", "attention", "mamba"], "shared_intermediate_size": 96},
+    ),
+    "gguf-granite-hybrid-moe": (
+        "GraniteMoeHybrid",
+        {**HYBRID, **GRANITE, "num_hidden_layers": 3, "num_local_experts": 8,
+         "layer_types": ["mamba", "attention", "mamba"], "shared_intermediate_size": 48,
+         "num_experts_per_tok": 3, "intermediate_size": 32},
+    ),
+    "gguf-bamba": ("Bamba", {**HYBRID, "attn_layer_indices": [1]}),
     "gguf-nemotron-h": ("NemotronH", {**NEMOTRON, "hybrid_override_pattern": "M-*M"}),
     "gguf-nemotron-h-moe": (
         "NemotronH",

@@ -8,7 +8,11 @@ from gguf import GGUFWriter
 
 Config = dict[str, Any]
 Named = Iterator[tuple[str, np.ndarray]]
-MAMBA = ("mamba2", "falcon-h1", "nemotron_h", "nemotron_h_moe")
+MAMBA = ("mamba2", "falcon-h1", "nemotron_h", "nemotron_h_moe", "granitehybrid")
+SHARED = (
+    *("shared_intermediate_size", "shared_expert_intermediate_size"),
+    "moe_shared_expert_intermediate_size",
+)
 FULL = "full_attention"
 IN_TURNS = ("qwen35", "qwen35moe")
 
@@ -60,6 +64,11 @@ def _write_mamba(writer: GGUFWriter, config: Config) -> None:
     writer.add_ssm_time_step_rank(heads)
     width = setting("mamba_d_head", "mamba_head_dim", "head_dim")
     writer.add_ssm_inner_size(heads * width)
+    shared = next((config[name] for name in SHARED if config.get(name)), None)
+    if shared:
+        writer.add_expert_shared_feed_forward_length(shared)
+    if config["model_type"] in ("granitemoehybrid", "bamba"):
+        _write_granite(writer, config)
     if config.get("moe_latent_size"):
         writer.add_moe_latent_size(config["moe_latent_size"])
     if "layers_block_type" in config:  # of Nemotron, whose layers have one block each
@@ -67,6 +76,28 @@ def _write_mamba(writer: GGUFWriter, config: Config) -> None:
         writer.add_head_count_kv([keys if kind == FULL else 0 for kind in kinds])
         inner = config["intermediate_size"]
         writer.add_feed_forward_length([inner if kind in ("mlp", "moe") else 0 for kind in kinds])
+
+
+def _write_granite(writer: GGUFWriter, config: Config) -> None:
+    keys, count = config["num_key_value_heads"], config["num_hidden_layers"]
+    full = config.get("attn_layer_indices") or [
+        index for index in range(count) if config["layer_types"][index] in ("attention", FULL)
+    ]
+    writer.add_head_count_kv([keys if index in full else 0 for index in range(count)])
+    writer.add_rope_scaling_finetuned(config["model_type"] == "bamba")
+
+
+def _granite(config: Config, name: str, values: np.ndarray) -> Named:
+    """Gates apart from the rest, of experts and of what computes every token."""
+    has_experts = config.get("num_local_experts")
+    if "input_linear" not in name:
+        own = name.replace("shared_mlp.output_linear", "mlp.down_proj")
+        yield from _mamba(config, name if has_experts else own, values)
+        return
+    is_shared, layer = "shared_mlp" in name, name.split(".")[2]
+    end = ("_shexp" if has_experts else "") if is_shared else "_exps"
+    for part, own in zip(("gate", "up"), np.split(values, 2, -2), strict=True):
+        yield f"blk.{layer}.ffn_{part}{end}.weight", own
 
 
 def _mamba(config: Config, name: str, values: np.ndarray) -> Named:
@@ -163,5 +194,6 @@ STATES = {
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _delta_rule),
     **dict.fromkeys(MAMBA, _mamba),
     "falcon-h1": _falcon_h1,
+    "granitehybrid": _granite,
     **dict.fromkeys(("lfm2", "lfm2moe"), _convolved),
 }

@@ -49,6 +49,9 @@ CASES = {
     "gguf-glm4moe": "glm4moe",
     "gguf-gpt-oss": "gpt-oss",
     "gguf-gptneox": "gptneox",
+    "gguf-granite-hybrid": "granitehybrid",
+    "gguf-granite-hybrid-moe": "granitehybrid",
+    "gguf-bamba": "granitehybrid",
     "gguf-hunyuan": "hunyuan-dense",
     "gguf-lfm2": "lfm2",
     "gguf-lfm2-moe": "lfm2moe",
@@ -90,6 +93,7 @@ def test_a_converted_checkpoint_is_as_in_transformers(name: str, root: Path) -> 
         ("gguf-falcon", "Q4_1"),
         ("granite-moe", "Q8_0"),
         ("gpt2", "Q8_0"),
+        ("gguf-granite-hybrid-moe", "Q8_0"),
         ("gguf-qwen35", "Q8_0"),
     ],
 )

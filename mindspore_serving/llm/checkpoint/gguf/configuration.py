@@ -169,7 +169,22 @@ def _own(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]:
     if name in SCALED_BY_WIDTH:
         is_largest = config.get("num_hidden_layers") == SCALED_BY_WIDTH[name]
         own["query_pre_attn_scalar"] = _mean_size(config) if is_largest else head_dim
+    if name == "granitehybrid":
+        own |= _bamba(file, {**own, **config})
     return own | _latent(file, name, config) if "kv_lora_rank" in config else own
+
+
+def _bamba(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    """What Bamba, which llama.cpp calls so as well, has otherwise: positions, the usual scale."""
+    features: Any = config.get("head_dim")
+    is_size = type(features) is int and features > 0  # else `positions` says what is wrong
+    has_rope = file.metadata.get("granitehybrid.rope.scaling.finetuned")
+    return {
+        "position_embedding_type": "rope" if has_rope else "nope",
+        "shared_intermediate_size": config.get("intermediate_size"),
+        "attention_multiplier": features**-0.5 if is_size else 1.0,
+        **config,
+    }
 
 
 def _latent(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]:

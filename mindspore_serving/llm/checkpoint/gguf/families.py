@@ -54,6 +54,7 @@ DELTA_RULE = {
     "linear_num_key_heads": "ssm.group_count",
     "linear_num_value_heads": "ssm.time_step_rank",
 }
+SHARED = {"shared_intermediate_size": "expert_shared_feed_forward_length"}
 MAMBA = {
     "mamba_d_conv": "ssm.conv_kernel",
     "mamba_d_ssm": "ssm.inner_size",
@@ -152,6 +153,13 @@ FAMILIES: dict[str, Family] = {
         name="FalconH1ForCausalLM",
         own={"mamba_norm_before_gate": False},
         sizes=MAMBA,
+        state_head="mamba_d_head",
+    ),
+    "granitehybrid": Family(
+        name="GraniteMoeHybridForCausalLM",
+        own={"num_local_experts": 0},
+        pairs=True,
+        sizes={**GRANITE, **MAMBA, **SHARED},
         state_head="mamba_d_head",
     ),
     "nemotron_h": NEMOTRON_H,

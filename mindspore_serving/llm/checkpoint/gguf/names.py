@@ -75,6 +75,8 @@ def roles_of(form: Architecture) -> Roles:
     if form.experts:
         bare["exp_probs_b"] = form.experts.correction
         layer |= _mixture(form.experts)
+        if form.experts.shares_dense:
+            layer |= {f"{role}_shexp": name for role, name in _feed_forward(names).items()}
         experts = {role: getattr(form.experts, part) for role, part in EXPERTS.items()}
     return Roles(_named(top), _named(layer), _named(bare), _named(experts), _states(form))
 

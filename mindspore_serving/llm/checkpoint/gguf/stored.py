@@ -12,7 +12,7 @@ import numpy.typing as npt
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks
 from mindspore_serving.llm.checkpoint.packing import Packed, merged, unpack
-from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, floats
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 
 Order: TypeAlias = npt.NDArray[np.intp]  # which of the file's is the first, the second ..
@@ -30,6 +30,36 @@ def stored(blocks: Blocks, rows: Order | None = None, columns: Order | None = No
     read = partial(_decoded, blocks, rows, columns, is_packed)
     gather = partial(_gathered, blocks) if rows is None and columns is None else None
     return QuantizedTensor(blocks.kind, shape, blocks.rows, read, is_packed, gather)
+
+
+def joined(blocks: tuple[Blocks, Blocks]) -> StoredTensor:
+    """Two matrices, the second below the first.  Where their types differ they become floats."""
+    first, second = blocks
+    shape = (first.shape[0] + second.shape[0], *first.shape[1:])
+    if first.kind == second.kind:
+        if first.kind not in FORMS:
+            return stored(Blocks(first.kind, shape, np.concatenate([first.rows, second.rows])))
+        return QuantizedTensor(first.kind, shape, first.rows, partial(_joined, blocks))
+    read = partial(_joined_floats, blocks)
+    return QuantizedTensor("joined", shape, first.rows, read, is_packed=False)
+
+
+def floats_of(blocks: Blocks) -> npt.NDArray[np.float32]:
+    """The numbers of a tensor, in its shape."""
+    if blocks.kind in FORMS:
+        return unpack(decode(blocks.kind, blocks.rows, blocks.shape[-1])).reshape(blocks.shape)
+    found = floats(blocks.kind, blocks.rows.view(BITS[blocks.kind]))
+    return np.asarray(found, np.float32).reshape(blocks.shape)
+
+
+def _joined(blocks: tuple[Blocks, Blocks]) -> Packed:
+    parts = [decode(one.kind, one.rows, one.shape[-1]) for one in blocks]
+    return merged(parts, np.concatenate)
+
+
+def _joined_floats(blocks: tuple[Blocks, Blocks]) -> npt.NDArray[np.float32]:
+    both: npt.NDArray[np.float32] = np.concatenate([floats_of(one) for one in blocks])
+    return both
 
 
 def _rows(blocks: Blocks, rows: Order | None) -> npt.NDArray[np.uint8]:

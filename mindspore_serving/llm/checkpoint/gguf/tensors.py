@@ -25,7 +25,7 @@ from mindspore_serving.llm.checkpoint.gguf.families import Family
 from mindspore_serving.llm.checkpoint.gguf.names import RATE, Roles, roles_of
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks, GgufFile
 from mindspore_serving.llm.checkpoint.gguf.states import parts_of
-from mindspore_serving.llm.checkpoint.gguf.stored import Order, stored
+from mindspore_serving.llm.checkpoint.gguf.stored import Order, joined, stored
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.descriptions.architecture import (
     LAYER_PLUS_ONE,
@@ -90,20 +90,50 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
         yield from _packed(model, layer, leaf, blocks)
     elif role in (latent.KEYS, latent.VALUES) and "kv_lora_rank" in model.config:
         yield from _widening(model, layer, name, blocks)
+    elif leaf == "weight" and _has_gate(model, name, role):
+        yield from _gated(model, layer, name, blocks)
     elif role in roles.layer:
-        pairs = model.family.pairs and role in ("attn_q", "attn_k")
-        heads = _heads(name, blocks, model.config, role) if pairs else 0
-        rows = _halves(blocks.shape[0], heads) if pairs else None
-        if role == CONVOLUTION and leaf == "weight":  # of each feature by itself
-            blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
-        kind = names.matrix if leaf == "weight" and len(blocks.shape) == 2 else leaf
-        yield f"{layer}.{roles.layer[role]}.{kind}", stored(blocks, rows)
+        yield _of_layer(model, layer, (name, role, leaf), blocks)
     else:
         family = model.file.metadata[ARCHITECTURE]
         raise StartError(
             f"{model.file.path} has a tensor {name!r}, which models of architecture {family!r} do "
             "not have here: it is made for a newer or another kind of model"
         )
+
+
+def _of_layer(
+    model: _Model, layer: str, names: tuple[str, str, str], blocks: Blocks
+) -> tuple[str, StoredTensor]:
+    """What has one place in a layer, by its name, its role and whether it is a bias."""
+    name, role, leaf = names
+    pairs = model.family.pairs and role in ("attn_q", "attn_k")
+    heads = _heads(name, blocks, model.config, role) if pairs else 0
+    rows = _halves(blocks.shape[0], heads) if pairs else None
+    if role == CONVOLUTION and leaf == "weight":  # of each feature by itself
+        blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
+    is_matrix = leaf == "weight" and len(blocks.shape) == 2
+    kind = model.form.names.matrix if is_matrix else leaf
+    return f"{layer}.{model.roles.layer[role]}.{kind}", stored(blocks, rows)
+
+
+def _has_gate(model: _Model, name: str, role: str) -> bool:
+    """Whether it is the gate or the other half of a block that checkpoints have as one matrix."""
+    half = role.replace("ffn_gate", "ffn_up")
+    is_half = half in ("ffn_up", "ffn_up_shexp") and half in model.roles.layer
+    is_one = model.form.gated and len(model.form.names.gate_up) == 1
+    return is_one and is_half and name.replace("ffn_up", "ffn_gate") in model.file.tensors
+
+
+def _gated(model: _Model, layer: str, name: str, blocks: Blocks) -> Named:
+    """Of the gate, which the other half is below.  Raises StartError unless that is as large."""
+    if "ffn_gate" not in name:
+        return
+    up = model.file.tensors.get(name.replace("ffn_gate", "ffn_up"))
+    if up is None or up.shape != blocks.shape:
+        found = list(up.shape) if up else None
+        raise StartError(f"tensor {name!r} is {list(blocks.shape)}, and its other half {found}")
+    yield f"{layer}.{model.form.names.gate_up[0]}.weight", joined((blocks, up))
 
 
 def _widening(model: _Model, layer: str, name: str, blocks: Blocks) -> Named:
