@@ -9,7 +9,7 @@ import pytest
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks
-from mindspore_serving.llm.checkpoint.gguf.stored import stored
+from mindspore_serving.llm.checkpoint.gguf.stored import joined, stored
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from tests.llm import checkpoints, gguf_states
 from tests.llm.gguf_converted import write_converted
@@ -81,4 +81,24 @@ def test_states_that_do_not_fit_are_refused(
     tensors = {"blk.0.ssm_a": np.full(rows, rate, np.float32)}
     path = write_model(tmp_path / "model.gguf", "qwen35", extra=extra, tensors=tensors)
     with pytest.raises(StartError, match=message):
+        Checkpoint.open(path)
+
+
+@pytest.mark.parametrize("kinds", [("Q4_K", "Q4_K"), ("Q4_K", "Q6_K")])
+def test_gates_and_the_rest_become_one_matrix_also_of_two_types(
+    kinds: tuple[str, str], tmp_path: Path
+) -> None:
+    rows = [random_blocks(kind, 5, 256, seed) for seed, kind in enumerate(kinds)]
+    blocks = [Blocks(kind, (5, 256), each) for kind, each in zip(kinds, rows, strict=True)]
+    found = Checkpoint(tmp_path, {}, {"w": joined((blocks[0], blocks[1]))})
+    expected = [dequantized(kind, each) for kind, each in zip(kinds, rows, strict=True)]
+    np.testing.assert_array_equal(found.f32("w"), np.concatenate(expected))
+    assert (found.packed("w") is not None) == (kinds[0] == kinds[1])
+
+
+def test_a_gate_without_the_rest_is_refused(tmp_path: Path) -> None:
+    directory = checkpoints.build("gguf-granite-hybrid", tmp_path)
+    path = write_converted(directory, "granitehybrid", tmp_path / "model.gguf")
+    path.write_bytes(path.read_bytes().replace(b"blk.1.ffn_up.", b"blk.9.ffn_up."))
+    with pytest.raises(StartError, match=r"'blk.1.ffn_gate.weight' is .*other half None"):
         Checkpoint.open(path)
