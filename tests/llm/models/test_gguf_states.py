@@ -11,6 +11,7 @@ from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks
 from mindspore_serving.llm.checkpoint.gguf.stored import joined, stored
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models import load_definition
 from tests.llm import checkpoints, gguf_states
 from tests.llm.gguf_converted import write_converted
 from tests.llm.gguf_files import dequantized, random_blocks, write_model
@@ -102,3 +103,10 @@ def test_a_gate_without_the_rest_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"blk.1.ffn_up.", b"blk.9.ffn_up."))
     with pytest.raises(StartError, match=r"'blk.1.ffn_gate.weight' is .*other half None"):
         Checkpoint.open(path)
+
+
+def test_billions_of_layers_are_refused_without_counting_them(tmp_path: Path) -> None:
+    extra = {"lfm2.block_count": 2**32 - 1, "lfm2.shortconv.l_cache": 3}
+    path = write_model(tmp_path / "model.gguf", "lfm2", extra=extra, tied=True)
+    with pytest.raises(StartError, match="num_hidden_layers 4294967295, expected at most 4096"):
+        load_definition(Checkpoint.open(path).config)
