@@ -34,7 +34,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "add_block_count": ("num_hidden_layers", "n_layer"),
     "add_context_length": ("max_position_embeddings", "n_positions", "seq_length"),
     "add_embedding_length": ("hidden_size", "n_embd"),
-    "add_feed_forward_length": ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    "add_feed_forward_length": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size"),
     "add_head_count": ("num_attention_heads", "n_head"),
     "add_head_count_kv": ("num_kv_heads", "num_key_value_heads", "n_head"),
     "add_layer_norm_rms_eps": ("rms_norm_eps", "norm_eps"),
@@ -51,7 +51,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "moe_layer_start_index",
         "num_dense_layers",
     ),
-    "add_interleave_moe_layer_step": ("moe_layer_interval",),
+    "add_interleave_moe_layer_step": ("moe_layer_interval", "interleave_moe_layer_step"),
     "add_key_length": ("head_dim",),
     "add_value_length": ("value_dim", "head_dim"),
     "add_parallel_residual": ("use_parallel_residual",),
@@ -62,7 +62,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "add_q_lora_rank": ("q_lora_rank",),
     "add_kv_lora_rank": ("kv_lora_rank",),
 }
-PAIRED = {"llama", "granite", "granitemoe", "smollm3", "arcee", "olmo", "internlm2"}
+PAIRED = {"llama", "mistral3", "granite", "granitemoe", "smollm3", "arcee", "olmo", "internlm2"}
 PLUS_ONE = {"gemma", "nemotron"}
 WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2"}
 PARTS = {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight"}
@@ -157,7 +157,10 @@ def _write_positions(writer: GGUFWriter, config: Config) -> None:
             writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
             writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
         if rope.get("mscale_all_dim"):
-            writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+            share = 1.0 if "llama_4_scaling_beta" in rope else 0.1
+            writer.add_rope_scaling_yarn_log_mul(share * rope["mscale_all_dim"])
+        if rope.get("llama_4_scaling_beta"):
+            writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
 
 
 def _changed(
@@ -282,9 +285,22 @@ def _corrected(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[
     yield name.replace("e_score_correction_bias", "e_score_correction.bias"), values
 
 
+def _llama4(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Experts turned; gates and ups, which are one, apart."""
+    if not name.endswith(("gate_up_proj", "down_proj")):
+        yield name, values
+        return
+    values = values.swapaxes(1, 2)
+    parts = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
+    stem = name.rpartition(".")[0]
+    for part, own in zip(parts, np.split(values, len(parts), 1), strict=True):
+        yield f"{stem}.{part}.weight", own
+
+
 CHANGES: dict[str, Change] = {
     "granitemoe": _cut_rows("input_linear", ("ffn_gate_exps", "ffn_up_exps")),
     "gpt-oss": _gpt_oss,
+    "llama4": _llama4,
     "gptneox": _heads_apart,
     "bloom": _bloom,
     "falcon": _heads_apart,

@@ -90,6 +90,11 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
          "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
          "num_dense_layers": 1, "tie_word_embeddings": True},
     ),
+    "gguf-llama4": (
+        "Llama4",
+        {"num_local_experts": 4, "intermediate_size": 32, "intermediate_size_mlp": 80,
+         "num_hidden_layers": 4, "interleave_moe_layer_step": 2, "num_experts_per_tok": 1},
+    ),
     "gguf-olmo2": ("Olmo2", {}),
     "gguf-olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32,
                              "rms_norm_eps": 1e-5, "num_key_value_heads": 4}),

@@ -12,13 +12,14 @@ from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS
 from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES, VARIANTS, Family
 from mindspore_serving.llm.checkpoint.gguf.positions import positions_of
 from mindspore_serving.llm.checkpoint.gguf.reader import Array, GgufFile
-from mindspore_serving.llm.descriptions.architecture import Architecture
+from mindspore_serving.llm.descriptions.architecture import UNWEIGHTED, Architecture
 from mindspore_serving.llm.descriptions.families import FAMILIES as DESCRIPTIONS
 from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 
 ARCHITECTURE = "general.architecture"
 # Models whose attention is scaled by the mean size of a head: their number of layers.
 SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
+UNNORMED = 128  # experts of the Llama 4 (Maverick) that does not normalise queries and keys
 KEY_HEADS = "attention.head_count_kv"  # 0 of a layer with a state in place of keys and values
 # config.json's name -> the key behind "{architecture}.", of what is copied.
 SIZES = {
@@ -88,7 +89,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config |= _states(file, family, f"{name}.{KEY_HEADS}")
     config |= _own(file, name, config)
     config |= positions_of(file, name, config)
-    config |= _flags(file, family)
+    config |= _flags(file, family, name)
     quantised = [kind for kind in _by_size(file) if kind in FORMS]
     if quantised:
         config["quantization_config"] = {"quant_method": "gguf", "mode": quantised[0]}
@@ -125,7 +126,7 @@ def _states(file: GgufFile, family: Family, key: str) -> dict[str, Any]:
     return {"layer_types": [FULL if heads else state for heads in file.array(key)]}
 
 
-def _flags(file: GgufFile, family: Family) -> dict[str, Any]:
+def _flags(file: GgufFile, family: Family, name: str) -> dict[str, Any]:
     """What config.json calls the biases and norms that are in the file."""
     form = DESCRIPTIONS[family.name]
     found: dict[str, Any] = {}
@@ -134,7 +135,9 @@ def _flags(file: GgufFile, family: Family) -> dict[str, Any]:
         if isinstance(key, str):
             is_there = any(f"blk.0.{role}.bias" in file.tensors for role in roles)
             found[key] = found.get(key, False) or is_there
-    if form.qk_norm_key:
+    if form.qk_norm == UNWEIGHTED:
+        found[form.qk_norm_key] = file.metadata.get(f"{name}.expert_count") != UNNORMED
+    elif form.qk_norm_key:
         found[form.qk_norm_key] = "blk.0.attn_q_norm.weight" in file.tensors
     return found
 

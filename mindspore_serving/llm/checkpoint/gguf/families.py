@@ -70,6 +70,10 @@ VARIANTS: dict[str, tuple[str, Family]] = {
 }  # fmt: skip
 FAMILIES: dict[str, Family] = {
     "llama": Family(name="LlamaForCausalLM", pairs=True),
+    "mistral3": Family(name="Ministral3ForCausalLM", pairs=True),
+    "llama4": Family(
+        name="Llama4ForCausalLM", sizes={"intermediate_size_mlp": "feed_forward_length"}
+    ),
     "qwen2": Family(name="Qwen2ForCausalLM"),
     "qwen3": Family(name="Qwen3ForCausalLM"),
     "qwen3moe": Family(name="Qwen3MoeForCausalLM", own=SUMMED),

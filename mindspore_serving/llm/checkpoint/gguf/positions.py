@@ -11,7 +11,7 @@ YARN = {
     "yarn_beta_slow": "beta_slow",
     "yarn_attn_factor": "attention_factor",
 }
-LOG_MULTIPLIER = 0.1  # of mscale_all_dim, in the file
+LOG_MULTIPLIER = 0.1  # of mscale_all_dim, in files of DeepSeek
 
 
 def positions_of(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +47,10 @@ def _scaling(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, A
         raise StartError(f"{file.path} has rope scaling {kind!r}, expected linear, yarn or none")
     scaling |= {name: read(f"scaling.{key}") for key, name in YARN.items()}
     sharpness = read("scaling.yarn_log_multiplier")
-    if sharpness:
+    if family == "mistral3":
+        growth = file.metadata.get(f"{family}.attention.temperature_scale")
+        scaling |= {"mscale": 1.0, "mscale_all_dim": sharpness, "llama_4_scaling_beta": growth}
+    elif sharpness:
         scaling |= dict.fromkeys(("mscale", "mscale_all_dim"), sharpness / LOG_MULTIPLIER)
     return scaling | {"truncate": family != "gpt-oss"}
 
