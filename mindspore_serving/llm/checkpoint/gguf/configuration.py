@@ -90,6 +90,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config |= _own(file, name, config)
     config |= positions_of(file, name, config)
     config |= _flags(file, family, name)
+    config |= family.read(file) if family.read else {}
     quantised = [kind for kind in _by_size(file) if kind in FORMS]
     if quantised:
         config["quantization_config"] = {"quant_method": "gguf", "mode": quantised[0]}

@@ -4,9 +4,12 @@ Names of tensors follow from the description of the architecture (`descriptions`
 what the converter of llama.cpp does beside that, as it was found in its files.  Knows no tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from mindspore_serving.llm.checkpoint.gguf import gemma
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile
 
 Settings = Mapping[str, Any]
 
@@ -21,6 +24,7 @@ class Family:
         sizes: config.json's name -> the key behind "{architecture}.", beyond those of all.
         tensors: role -> name, where the description's is another's.
         pairs: rows of queries and keys are in the order of pairs.
+        read: what config.json has that follows from more than one key.
     """
 
     name: str
@@ -28,6 +32,7 @@ class Family:
     sizes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
     pairs: bool = False
+    read: Callable[[GgufFile], Settings] | None = None
 
 
 SUMMED: Settings = {"norm_topk_prob": True}
@@ -46,6 +51,7 @@ LATENT = {
 }
 COHERE = {"logit_scale": "logit_scale"}
 GELU: Settings = {"hidden_activation": "gelu_pytorch_tanh"}
+UNCAPPED: Settings = {**GELU, "final_logit_softcapping": None}
 
 LFM2 = Family(
     name="Lfm2ForCausalLM", own={"block_auto_adjust_ff_dim": False},
@@ -82,6 +88,12 @@ FAMILIES: dict[str, Family] = {
     "gemma": Family(name="GemmaForCausalLM", own=GELU),
     "gemma2": Family(name="Gemma2ForCausalLM", own=GELU),
     "gemma3": Family(name="Gemma3ForCausalLM", own=GELU),
+    "gemma3n": Family(
+        name="Gemma3nForCausalLM", own=UNCAPPED, sizes=gemma.SIZES_3N, read=gemma.read_3n
+    ),
+    "gemma4": Family(
+        name="Gemma4ForCausalLM", own=UNCAPPED, sizes=gemma.SIZES_4, read=gemma.read_4
+    ),
     "gpt-oss": Family(name="GptOssForCausalLM"),
     "chatglm": Family(name="GlmForCausalLM"),
     "glm4": Family(name="Glm4ForCausalLM"),

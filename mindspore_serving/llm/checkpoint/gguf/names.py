@@ -6,9 +6,20 @@ llama.cpp has one name for each role, whatever the architecture; the description
 
 from dataclasses import dataclass
 
-from mindspore_serving.llm.descriptions.architecture import Architecture, Experts, Names
+from mindspore_serving.llm.descriptions.architecture import (
+    Architecture,
+    Beside,
+    Experts,
+    Names,
+)
 
-EXPERTS = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
+# The parts of each expert that a tensor has, below one another.
+EXPERTS = {
+    "ffn_gate_exps": ("gate",),
+    "ffn_up_exps": ("up",),
+    "ffn_gate_up_exps": ("gate", "up"),
+    "ffn_down_exps": ("down",),
+}
 LATENT = {
     "attn_q_a": "q_a_proj",
     "attn_q_a_norm": "q_a_layernorm",
@@ -17,17 +28,39 @@ LATENT = {
     "attn_kv_a_norm": "kv_a_layernorm",
     "attn_kv_b": "kv_b_proj",
 }
+# Of Gemma 3n and 4: inputs of layers, and several hidden states.
+LATER_TOP = {
+    "per_layer_token_embd": "embed_tokens_per_layer",
+    "per_layer_model_proj": "per_layer_model_projection",
+    "per_layer_proj_norm": "per_layer_projection_norm",
+    "altup_proj": "altup_projections",
+    "altup_unembd_proj": "altup_unembed_projections",
+}
+LATER = {
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "altup_correct_coef": "altup.correction_coefs",
+    "altup_predict_coef": "altup.prediction_coefs",
+    "altup_router": "altup.modality_router",
+    "altup_router_norm": "altup.router_norm",
+    "laurel_l": "laurel.linear_left",
+    "laurel_r": "laurel.linear_right",
+    "laurel_post_norm": "laurel.post_laurel_norm",
+}
+LATER_BARE = {"altup_correct_scale": "altup.correct_output_scale"}
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
     """Names by role: `top` of the model, `layer` of each layer, below its number, `bare` as well
-    but without "weight" behind them, and `experts` of each expert, below its number."""
+    but without "weight" behind them, and `experts` of the parts of each expert, below its number.
+    "scale" behind a role's name is what stands there in place of "weight"."""
 
     top: dict[str, str]
     layer: dict[str, str]
     bare: dict[str, str]
-    experts: dict[str, str]
+    experts: dict[str, tuple[str, ...]]
 
 
 def roles_of(form: Architecture) -> Roles:
@@ -41,11 +74,20 @@ def roles_of(form: Architecture) -> Roles:
         "output": names.head,
     }
     layer = {**_attention(names), **_feed_forward(names)}
-    bare, experts = {"attn_sinks": names.sinks}, dict[str, str]()
+    bare, experts = {"attn_sinks": names.sinks}, dict[str, tuple[str, ...]]()
+    bare["layer_output_scale"] = names.scalar
+    if names.scalar or names.low_rank:
+        stem = names.embedding.removesuffix("embed_tokens")
+        top |= {role: f"{stem}{name}" for role, name in LATER_TOP.items()}
+        layer, bare = {**layer, **LATER}, {**bare, **LATER_BARE}
     if form.experts:
         bare["exp_probs_b"] = form.experts.correction
         layer |= _mixture(form.experts)
-        experts = {role: getattr(form.experts, part) for role, part in EXPERTS.items()}
+        experts = {
+            role: tuple(getattr(form.experts, part) for part in parts)
+            for role, parts in EXPERTS.items()
+        }
+        bare |= _gains(form.experts.beside)
     return Roles(_named(top), _named(layer), _named(bare), _named(experts))
 
 
@@ -82,7 +124,24 @@ def _mixture(experts: Experts) -> dict[str, str]:
         **{f"ffn_{part}_shexp": f"{shared}.{part}_proj" for part in parts},
         "ffn_gate_inp": experts.router,
         "ffn_gate_inp_shexp": experts.shared_gate,
+        **_beside(experts.beside),
     }
+
+
+def _beside(beside: Beside | None) -> dict[str, str]:
+    if not beside:
+        return {}
+    return {
+        "post_ffw_norm_1": beside.dense_norm,
+        "pre_ffw_norm_2": beside.input_norm,
+        "post_ffw_norm_2": beside.output_norm,
+    }
+
+
+def _gains(beside: Beside | None) -> dict[str, str]:
+    if not beside:
+        return {}
+    return {"ffn_gate_inp.scale": beside.router_gain, "ffn_down_exps.scale": beside.gains}
 
 
 def _named(roles: dict[str, str]) -> dict[str, str]:

@@ -36,7 +36,7 @@ def _scaling(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, A
     factor = read("scaling.factor") or read("scale_linear") or 1.0
     original = read("scaling.original_context_length") or config.get("max_position_embeddings")
     scaling = {"rope_type": kind, "factor": factor, "original_max_position_embeddings": original}
-    divisors = _divisors(file)
+    divisors = divisors_of(file)
     if divisors:
         sharpness = read("scaling.attn_factor") if len(divisors) > 1 else 1.0
         scaling |= {"rope_type": "longrope", "short_factor": divisors[0]}
@@ -55,7 +55,7 @@ def _scaling(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, A
     return scaling | {"truncate": family != "gpt-oss"}
 
 
-def _divisors(file: GgufFile) -> list[list[float]]:
+def divisors_of(file: GgufFile) -> list[list[float]]:
     """Tensors that divide the frequencies: for all texts, or for short and for long ones."""
     names = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
     found = [file.tensors[name] for name in names if name in file.tensors]
