@@ -23,6 +23,7 @@ from gguf import (
 from gguf.quants import quantize
 from safetensors.numpy import load_file
 
+from tests.llm import gguf_changes
 from tests.llm.gguf_files import add_tensor, add_vocabulary, dequantized, finish
 
 Config = dict[str, Any]
@@ -34,13 +35,18 @@ KEYS: dict[str, tuple[str, ...]] = {
     "add_block_count": ("num_hidden_layers", "n_layer"),
     "add_context_length": ("max_position_embeddings", "n_positions", "seq_length"),
     "add_embedding_length": ("hidden_size", "n_embd"),
-    "add_feed_forward_length": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size"),
+    "add_feed_forward_length": (
+        "intermediate_size_mlp",
+        "intermediate_size",
+        "n_inner",
+        "ffn_hidden_size",
+    ),
     "add_head_count": ("num_attention_heads", "n_head"),
     "add_head_count_kv": ("num_kv_heads", "num_key_value_heads", "n_head"),
     "add_layer_norm_rms_eps": ("rms_norm_eps", "norm_eps"),
     "add_layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     "add_expert_count": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-    "add_expert_used_count": ("num_experts_per_tok", "moe_k"),
+    "add_expert_used_count": ("num_experts_per_tok", "moe_k", "top_k_experts"),
     "add_expert_group_count": ("n_group",),
     "add_expert_group_used_count": ("topk_group",),
     "add_expert_feed_forward_length": ("moe_intermediate_size",),
@@ -67,7 +73,7 @@ PLUS_ONE = {"gemma", "nemotron"}
 WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2"}
 PARTS = {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight"}
 PARTS["w3.weight"] = "up_proj.weight"
-_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
+_EXPERT = re.compile(r"(.*\.(?:experts|altup\w*projections))\.(\d+)\.(.*)")
 
 
 def write_converted(
@@ -84,7 +90,11 @@ def write_converted(
         ARCHITECTURES[architecture], config.get("num_hidden_layers") or config["n_layer"]
     )
     for name, values in _changed(config, architecture, load_file(directory / "model.safetensors")):
-        own = name if name.startswith("blk.") else found.get_name(name, (".weight", ".bias"))
+        own = (
+            name.replace("blk.rope", "rope")
+            if name.startswith("blk.")
+            else found.get_name(name, (".weight", ".bias"))
+        )
         assert own is not None, f"no name for {name}"
         values, is_matrix = np.ascontiguousarray(values), "weight" in own and "gate_inp" not in own
         own_kind = kind if is_matrix and values.ndim > 1 and values.shape[-1] % 32 == 0 else "F32"
@@ -120,6 +130,8 @@ def _write_keys(writer: GGUFWriter, architecture: str, config: Config) -> None:
             kinds = config["layer_types"]
             writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
     _write_positions(writer, config)
+    if architecture in gguf_changes.NAMES:
+        gguf_changes.write_keys(writer, architecture, config)
 
 
 def _latent(config: Config) -> Config:
@@ -215,21 +227,6 @@ def _cut_rows(stem: str, parts: tuple[str, ...]) -> Change:
     return change
 
 
-def _gpt_oss(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Experts turned; gates and ups, which take turns, apart."""
-    name = name.replace(".sinks", ".sinks.weight")
-    if ".experts." not in name:
-        yield name, values
-        return
-    stem, kind = name.removesuffix("_bias"), "bias" if name.endswith("_bias") else "weight"
-    values = values if kind == "bias" else values.swapaxes(1, 2)
-    if "down_proj" in stem:
-        yield f"{stem}.{kind}", values
-        return
-    for at, part in enumerate(("gate_proj", "up_proj")):
-        yield f"{stem.replace('gate_up_proj', part)}.{kind}", values[:, at::2]
-
-
 def _heads_apart(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Queries, then keys, then values, of a tensor that has them head by head."""
     if "query_key_value" in name:
@@ -243,11 +240,6 @@ def _heads_apart(config: Config, name: str, values: np.ndarray) -> Iterator[tupl
 
 def _bloom(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     yield from _heads_apart(config, name.removeprefix("transformer."), values)
-
-
-def _turned(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    is_matrix = name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))
-    yield name, values.T if is_matrix else values
 
 
 def _latent_parts(
@@ -285,26 +277,16 @@ def _corrected(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[
     yield name.replace("e_score_correction_bias", "e_score_correction.bias"), values
 
 
-def _llama4(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Experts turned; gates and ups, which are one, apart."""
-    if not name.endswith(("gate_up_proj", "down_proj")):
-        yield name, values
-        return
-    values = values.swapaxes(1, 2)
-    parts = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
-    stem = name.rpartition(".")[0]
-    for part, own in zip(parts, np.split(values, len(parts), 1), strict=True):
-        yield f"{stem}.{part}.weight", own
-
-
 CHANGES: dict[str, Change] = {
     "granitemoe": _cut_rows("input_linear", ("ffn_gate_exps", "ffn_up_exps")),
-    "gpt-oss": _gpt_oss,
-    "llama4": _llama4,
+    "gpt-oss": gguf_changes.gpt_oss,
+    "llama4": gguf_changes.llama4,
+    "gemma3n": gguf_changes.gemma3n,
+    "gemma4": gguf_changes.gemma4,
     "gptneox": _heads_apart,
     "bloom": _bloom,
     "falcon": _heads_apart,
-    "gpt2": _turned,
+    "gpt2": gguf_changes.turned,
     "deepseek2": _latent_parts,
     "internlm2": _internlm2,
     "lfm2": _convolved,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.chat.template import ChatTemplate
@@ -14,7 +14,7 @@ from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, read_file
 from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_recommended
 from mindspore_serving.llm.tokenization import tokenizer as serving
 from tests.llm.gguf_files import write_model, write_tokenizer
-from tests.llm.tokenizers_trained import TEXTS, llama
+from tests.llm.tokenizers_trained import BYTES, TEXTS, llama
 
 NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6
 OTHERS = [
@@ -66,6 +66,35 @@ def test_sentence_pieces_are_merged_by_their_scores(tmp_path: Path) -> None:
     assert_same(path, source, [*TEXTS, *OTHERS])
     found = opened(path)
     assert found.encode("a")[0] == tokens.index("<s>"), "SentencePiece's texts begin with <s>"
+
+
+def test_pieces_of_gemma_4_are_merged_as_the_file_says(tmp_path: Path) -> None:
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    source = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    source.normalizer = normalizers.Replace(" ", "▁")
+    trainer = trainers.BpeTrainer(special_tokens=[*special, *BYTES], show_progress=False)
+    source.pre_tokenizer = pre_tokenizers.Split("\n", "contiguous")  # no token has both
+    source.train_from_iterator([*TEXTS, *OTHERS], trainer)
+    source.pre_tokenizer = pre_tokenizers.Sequence([])
+    source.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    tokens = by_id(source)
+    types = [CONTROL] * 3 + [UNKNOWN] + [BYTE] * 256
+    path = write_tokenizer(
+        tmp_path / "t.gguf",
+        tokens,
+        model="gemma4",
+        types=[*types, *[NORMAL] * (len(tokens) - len(types))],
+        scores=[-1000.0] * len(tokens),
+        merges=merges_of(source),
+        unknown_token_id=3,
+        bos_token_id=2,
+        add_space_prefix=False,
+        add_bos_token=True,
+    )
+    assert_same(path, source, [*TEXTS, *OTHERS, "new words\n\n\n  of it"])
+    assert opened(path).encode("☃") == [2, *source.encode("☃").ids], "bytes, behind <bos>"
 
 
 def test_unigram_pieces_are_chosen_by_their_scores(tmp_path: Path) -> None:
@@ -173,7 +202,9 @@ def test_an_unknown_rule_is_refused_with_what_is_near(tmp_path: Path) -> None:
 
 def test_an_unknown_kind_of_tokenizer_is_refused(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path / "t.gguf", SIMPLE, model="rwkv")
-    with pytest.raises(StartError, match="kind 'rwkv', expected one of gpt2, llama, t5, bert"):
+    with pytest.raises(
+        StartError, match="kind 'rwkv', expected one of gpt2, llama, gemma4, t5, bert"
+    ):
         opened(path)
 
 

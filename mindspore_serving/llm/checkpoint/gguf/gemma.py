@@ -68,9 +68,8 @@ def read_4(file: GgufFile) -> dict[str, Any]:
 
 def _positions(file: GgufFile) -> dict[str, Any]:
     """Layers without a window turn a share of a head: what is not divided by infinity, nearly."""
-    sizes = (file.metadata.get(f"gemma4.{key}_swa") for key in ("rope.dimension_count",
-                                                               "attention.key_length"))  # fmt: skip
-    turned, features = sizes
+    turned = file.metadata.get("gemma4.rope.dimension_count_swa")
+    features = file.metadata.get("gemma4.attention.key_length_swa")
     near = turned / features if type(turned) is type(features) is int and features else 1.0
     divisors = next(iter(divisors_of(file)), [1.0])
     far = sum(divisor == 1.0 for divisor in divisors) / len(divisors)
@@ -93,5 +92,5 @@ def _each(file: GgufFile, key: str, count: int = 0) -> list[Any]:
     if any(type(number) not in (int, float, bool) for number in found) or (
         count > 1 and len(found) != count
     ):
-        raise StartError(f"{file.path} has {key} {str(found)[:80]}, expected a number of each layer")
+        raise StartError(f"{file.path} has {key} {str(found)[:80]}, expected one for each layer")
     return found

@@ -83,12 +83,16 @@ def roles_of(form: Architecture) -> Roles:
     if form.experts:
         bare["exp_probs_b"] = form.experts.correction
         layer |= _mixture(form.experts)
-        experts = {
+        stored = {
             role: tuple(getattr(form.experts, part) for part in parts)
             for role, parts in EXPERTS.items()
         }
-        bare |= _gains(form.experts.beside)
-    return Roles(_named(top), _named(layer), _named(bare), _named(experts))
+        experts = {role: parts for role, parts in stored.items() if all(parts)}
+        beside = form.experts.beside
+        layer |= _norms_of(beside) if beside else {}
+        bare["ffn_gate_inp.scale"] = beside.router_gain if beside else ""
+        bare["ffn_down_exps.scale"] = beside.gains if beside else ""
+    return Roles(_named(top), _named(layer), _named(bare), experts)
 
 
 def _attention(names: Names) -> dict[str, str]:
@@ -124,24 +128,15 @@ def _mixture(experts: Experts) -> dict[str, str]:
         **{f"ffn_{part}_shexp": f"{shared}.{part}_proj" for part in parts},
         "ffn_gate_inp": experts.router,
         "ffn_gate_inp_shexp": experts.shared_gate,
-        **_beside(experts.beside),
     }
 
 
-def _beside(beside: Beside | None) -> dict[str, str]:
-    if not beside:
-        return {}
+def _norms_of(beside: Beside) -> dict[str, str]:
     return {
         "post_ffw_norm_1": beside.dense_norm,
         "pre_ffw_norm_2": beside.input_norm,
         "post_ffw_norm_2": beside.output_norm,
     }
-
-
-def _gains(beside: Beside | None) -> dict[str, str]:
-    if not beside:
-        return {}
-    return {"ffn_gate_inp.scale": beside.router_gain, "ffn_down_exps.scale": beside.gains}
 
 
 def _named(roles: dict[str, str]) -> dict[str, str]:
