@@ -1,5 +1,5 @@
-"""What llama.cpp's converter does to checkpoints of Gemma 3n and 4, Llama 4, gpt-oss and GPT-2: see
-`gguf_converted`."""
+"""What llama.cpp's converter does to the tensors of some architectures, and which keys it writes
+for Gemma 3n and 4: see `gguf_converted`."""
 
 import re
 from collections.abc import Iterator
@@ -79,6 +79,15 @@ def gemma3n(config: Config, name: str, values: np.ndarray) -> Named:
     yield f"{name}.weight" if name.endswith("_scale") else name, values
 
 
+def baichuan(config: Config, name: str, values: np.ndarray) -> Named:
+    """Queries, keys and values apart."""
+    if "W_pack" not in name:
+        yield name, values
+        return
+    for part, own in zip("qkv", np.split(values, 3), strict=True):
+        yield name.replace("W_pack", f"{part}_proj"), own
+
+
 def llama4(config: Config, name: str, values: np.ndarray) -> Named:
     """Experts turned; gates and ups, which are one, apart."""
     if not name.endswith(("gate_up_proj", "down_proj")):
@@ -109,3 +118,18 @@ def gpt_oss(config: Config, name: str, values: np.ndarray) -> Named:
 def turned(config: Config, name: str, values: np.ndarray) -> Named:
     is_matrix = name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))
     yield name, values.T if is_matrix else values
+
+
+def heads_apart(config: Config, name: str, values: np.ndarray) -> Named:
+    """Queries, then keys, then values, of a tensor that has them head by head."""
+    if "query_key_value" in name:
+        heads = config.get("num_attention_heads") or config["n_head"]
+        keys = config.get("num_kv_heads") or heads
+        each = values.reshape(keys, heads // keys + 2, -1, *values.shape[1:])
+        parts = (each[:, :-2], each[:, -2], each[:, -1])
+        values = np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
+    yield name, values
+
+
+def bloom(config: Config, name: str, values: np.ndarray) -> Named:
+    yield from heads_apart(config, name.removeprefix("transformer."), values)

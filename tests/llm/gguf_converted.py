@@ -33,7 +33,12 @@ ARCHITECTURES = {name: number for number, name in MODEL_ARCH_NAMES.items()}
 # A method of the writer -> what config.json calls the value; the first that is there.
 KEYS: dict[str, tuple[str, ...]] = {
     "add_block_count": ("num_hidden_layers", "n_layer"),
-    "add_context_length": ("max_position_embeddings", "n_positions", "seq_length"),
+    "add_context_length": (
+        "max_position_embeddings",
+        "n_positions",
+        "seq_length",
+        "model_max_length",
+    ),
     "add_embedding_length": ("hidden_size", "n_embd"),
     "add_feed_forward_length": (
         "intermediate_size_mlp",
@@ -68,7 +73,17 @@ KEYS: dict[str, tuple[str, ...]] = {
     "add_q_lora_rank": ("q_lora_rank",),
     "add_kv_lora_rank": ("kv_lora_rank",),
 }
-PAIRED = {"llama", "mistral3", "granite", "granitemoe", "smollm3", "arcee", "olmo", "internlm2"}
+PAIRED = {
+    "baichuan",
+    "llama",
+    "mistral3",
+    "granite",
+    "granitemoe",
+    "smollm3",
+    "arcee",
+    "olmo",
+    "internlm2",
+}
 PLUS_ONE = {"gemma", "nemotron"}
 WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2"}
 PARTS = {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight"}
@@ -205,7 +220,7 @@ def _same(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, 
 
 def _heads(config: Config, name: str) -> int:
     key = "num_attention_heads" if "q_proj" in name else "num_key_value_heads"
-    return int(config[key])
+    return int(config.get(key) or config["num_attention_heads"])
 
 
 def _in_pairs(values: np.ndarray, heads: int) -> np.ndarray:
@@ -225,21 +240,6 @@ def _cut_rows(stem: str, parts: tuple[str, ...]) -> Change:
             yield f"blk.{layer}.{part}.weight", own
 
     return change
-
-
-def _heads_apart(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Queries, then keys, then values, of a tensor that has them head by head."""
-    if "query_key_value" in name:
-        heads = config.get("num_attention_heads") or config["n_head"]
-        keys = config.get("num_kv_heads") or heads
-        each = values.reshape(keys, heads // keys + 2, -1, *values.shape[1:])
-        parts = (each[:, :-2], each[:, -2], each[:, -1])
-        values = np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
-    yield name, values
-
-
-def _bloom(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    yield from _heads_apart(config, name.removeprefix("transformer."), values)
 
 
 def _latent_parts(
@@ -281,11 +281,12 @@ CHANGES: dict[str, Change] = {
     "granitemoe": _cut_rows("input_linear", ("ffn_gate_exps", "ffn_up_exps")),
     "gpt-oss": gguf_changes.gpt_oss,
     "llama4": gguf_changes.llama4,
+    "baichuan": gguf_changes.baichuan,
     "gemma3n": gguf_changes.gemma3n,
     "gemma4": gguf_changes.gemma4,
-    "gptneox": _heads_apart,
-    "bloom": _bloom,
-    "falcon": _heads_apart,
+    "gptneox": gguf_changes.heads_apart,
+    "bloom": gguf_changes.bloom,
+    "falcon": gguf_changes.heads_apart,
     "gpt2": gguf_changes.turned,
     "deepseek2": _latent_parts,
     "internlm2": _internlm2,

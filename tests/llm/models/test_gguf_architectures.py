@@ -1,10 +1,12 @@
 """GGUF files of many architectures compute what transformers computes of the checkpoints that they
 were made of."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
@@ -17,6 +19,7 @@ TOKENS = [int(token) for token in np.random.default_rng(3).integers(3, checkpoin
 # A tiny checkpoint -> llama.cpp's architecture.
 CASES = {
     "arcee": "arcee",
+    "baichuan2-7b": "baichuan",
     "gemma": "gemma",
     "gemma4": "gemma4",
     "gemma4-large": "gemma4",
@@ -99,6 +102,23 @@ def test_a_quantised_file_computes_with_the_numbers_in_it(name: str, kind: str, 
     expected = torch_logits(floats, TOKENS)
     assert_equal(torch_logits(path, TOKENS), expected)
     assert_equal(openvino_logits(path, TOKENS), expected)
+
+
+def test_a_baichuan_of_40_layers_has_slopes_in_place_of_turns(root: Path) -> None:
+    """No more than that says so in a file."""
+    source = checkpoints.build("baichuan2-13b", root)
+    directory = root / "deep" / source.name
+    directory.mkdir(parents=True)
+    config = json.loads((source / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 40}))
+    tensors = load_file(source / "model.safetensors")
+    for name, values in list(tensors.items()):
+        if "layers.0." in name:
+            small = values * np.float32(0.3 if "o_proj" in name or "down" in name else 1.0)
+            tensors |= {name.replace(".0.", f".{i}."): small for i in range(40)}
+    save_file(tensors, directory / "model.safetensors")
+    path = write_converted(directory, "baichuan", root / "deep.gguf")
+    assert_equal(torch_logits(path, TOKENS), checkpoints.logits(directory, TOKENS))
 
 
 def test_a_file_without_what_widens_values_is_refused(root: Path) -> None:

@@ -53,6 +53,14 @@ COHERE = {"logit_scale": "logit_scale"}
 GELU: Settings = {"hidden_activation": "gelu_pytorch_tanh"}
 UNCAPPED: Settings = {**GELU, "final_logit_softcapping": None}
 
+
+def _baichuan(file: GgufFile) -> Settings:
+    """13B has ALiBi, which nothing but the number of its layers says."""
+    is_turned = file.metadata.get("baichuan.block_count") != 40
+    longest = "max_position_embeddings" if is_turned else "model_max_length"
+    return {longest: file.metadata.get("baichuan.context_length")}
+
+
 LFM2 = Family(
     name="Lfm2ForCausalLM", own={"block_auto_adjust_ff_dim": False},
     sizes={"conv_L_cache": "shortconv.l_cache"},
@@ -132,4 +140,11 @@ FAMILIES: dict[str, Family] = {
     "gptneox": Family(name="GPTNeoXForCausalLM"),
     "falcon": Family(name="FalconForCausalLM"),
     "bloom": Family(name="BloomForCausalLM"),
+    "baichuan": Family(
+        name="BaichuanForCausalLM",
+        own={"is_packed": False},
+        pairs=True,
+        read=_baichuan,
+        sizes={"max_position_embeddings": ""},
+    ),  # fmt: skip
 }
