@@ -38,15 +38,15 @@ SIZES_4 = {
 
 def read_3n(file: GgufFile) -> dict[str, Any]:
     """The shares of gates that are 0, of which the file has the quantiles."""
-    cutoffs = _each(file, "gemma3n.activation_sparsity_scale")
+    cutoffs = _each(file, "gemma3n", "activation_sparsity_scale")
     shares = [NormalDist().cdf(cutoff) for cutoff in cutoffs]
     return {"activation_sparsity_pattern": shares, **_words(file)}
 
 
 def read_4(file: GgufFile) -> dict[str, Any]:
     """Sizes by kind of layer, and what follows from the tensors that are there."""
-    windows = _each(file, "gemma4.attention.sliding_window_pattern")
-    heads = _each(file, "gemma4.attention.head_count_kv", len(windows))
+    windows = _each(file, "gemma4", "attention.sliding_window_pattern")
+    heads = _each(file, "gemma4", "attention.head_count_kv")
     near = {count for count, window in zip(heads, windows, strict=True) if window}
     far = {count for count, window in zip(heads, windows, strict=True) if not window}
     if len(near) > 1 or len(far) > 1:
@@ -58,7 +58,7 @@ def read_4(file: GgufFile) -> dict[str, Any]:
     return {
         "num_key_value_heads": next(iter(near or far), None),
         "num_global_key_value_heads": next(iter(far), None),
-        "intermediate_size": next(iter(_each(file, "gemma4.feed_forward_length", 1)), None),
+        "intermediate_size": next(iter(_each(file, "gemma4", "feed_forward_length")), None),
         "attention_k_eq_v": any(name.replace("_k", "_v") not in file.tensors for name in keys),
         "enable_moe_block": bool(file.metadata.get("gemma4.expert_count")),
         **_words(file),
@@ -85,12 +85,15 @@ def _words(file: GgufFile) -> dict[str, Any]:
     return {"vocab_size_per_layer_input": table.shape[0]} if table else {}
 
 
-def _each(file: GgufFile, key: str, count: int = 0) -> list[Any]:
-    """A number of each layer; `count` times the same where the file has one."""
+def _each(file: GgufFile, family: str, key: str) -> list[Any]:
+    """A number of each layer: the same where the file has one.  Raises StartError for others."""
+    count: Any = file.metadata.get(f"{family}.block_count")
+    key = f"{family}.{key}"
     value = file.metadata.get(key)
-    found = file.array(key) if isinstance(value, Array) else [value] * count
-    if any(type(number) not in (int, float, bool) for number in found) or (
-        count > 1 and len(found) != count
-    ):
-        raise StartError(f"{file.path} has {key} {str(found)[:80]}, expected one for each layer")
+    is_likely = type(count) is int and 0 <= count <= len(file.tensors)
+    found = file.array(key) if isinstance(value, Array) else [value] * (count if is_likely else 0)
+    if len(found) != count or any(type(number) not in (int, float, bool) for number in found):
+        raise StartError(
+            f"{file.path} has {key} {str(found)[:80]}, expected a number for each of {count} layers"
+        )
     return found
