@@ -118,7 +118,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "gguf-gemma3n": (
         "Gemma3n",
         {"sliding_window": 24, "vocab_size_per_layer_input": 160, "laurel_rank": 8,
-         "hidden_size_per_layer_input": 8, "num_hidden_layers": 6, "num_kv_shared_layers": 3,
+         "hidden_size_per_layer_input": 16, "num_hidden_layers": 6, "num_kv_shared_layers": 3,
          "layer_types": ["sliding_attention", "full_attention"] * 3,
          "activation_sparsity_pattern": [0.6, 0.9, 0.0, 0.3, 0.0, 0.0],
          "tie_word_embeddings": True},

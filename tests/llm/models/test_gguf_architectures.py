@@ -101,6 +101,7 @@ def test_a_converted_checkpoint_is_as_in_transformers(name: str, root: Path) -> 
         ("gguf-deepseek2-lite", "Q8_0"),
         ("gguf-falcon", "Q4_1"),
         ("gemma4-moe", "Q8_0"),
+        ("gguf-gemma3n", "Q8_0"),
         ("granite-moe", "Q8_0"),
         ("gpt2", "Q8_0"),
         ("gguf-granite-hybrid-moe", "Q8_0"),
