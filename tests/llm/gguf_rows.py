@@ -135,7 +135,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "gguf-granite-hybrid": (
         "GraniteMoeHybrid",
         {**HYBRID, **GRANITE, "num_hidden_layers": 3, "num_local_experts": 0,
-         "layer_types": ["mamba", "attention", "mamba"], "shared_intermediate_size": 96},
+         "layer_types": ["mamba", "attention", "mamba"], "shared_intermediate_size": 96,
+         "attention_bias": True},
     ),
     "gguf-granite-hybrid-moe": (
         "GraniteMoeHybrid",

@@ -9,8 +9,9 @@ import pytest
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks
-from mindspore_serving.llm.checkpoint.gguf.stored import stored
+from mindspore_serving.llm.checkpoint.gguf.stored import joined, stored
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models import load_definition
 from tests.llm import checkpoints, gguf_states
 from tests.llm.gguf_converted import write_converted
 from tests.llm.gguf_files import dequantized, random_blocks, write_model
@@ -82,3 +83,30 @@ def test_states_that_do_not_fit_are_refused(
     path = write_model(tmp_path / "model.gguf", "qwen35", extra=extra, tensors=tensors)
     with pytest.raises(StartError, match=message):
         Checkpoint.open(path)
+
+
+@pytest.mark.parametrize("kinds", [("Q4_K", "Q4_K"), ("Q4_K", "Q6_K")])
+def test_gates_and_the_rest_become_one_matrix_also_of_two_types(
+    kinds: tuple[str, str], tmp_path: Path
+) -> None:
+    rows = [random_blocks(kind, 5, 256, seed) for seed, kind in enumerate(kinds)]
+    blocks = [Blocks(kind, (5, 256), each) for kind, each in zip(kinds, rows, strict=True)]
+    found = Checkpoint(tmp_path, {}, {"w": joined((blocks[0], blocks[1]))})
+    expected = [dequantized(kind, each) for kind, each in zip(kinds, rows, strict=True)]
+    np.testing.assert_array_equal(found.f32("w"), np.concatenate(expected))
+    assert (found.packed("w") is not None) == (kinds[0] == kinds[1])
+
+
+def test_a_gate_without_the_rest_is_refused(tmp_path: Path) -> None:
+    directory = checkpoints.build("gguf-granite-hybrid", tmp_path)
+    path = write_converted(directory, "granitehybrid", tmp_path / "model.gguf")
+    path.write_bytes(path.read_bytes().replace(b"blk.1.ffn_up.", b"blk.9.ffn_up."))
+    with pytest.raises(StartError, match=r"'blk.1.ffn_gate.weight' is .*other half None"):
+        Checkpoint.open(path)
+
+
+def test_billions_of_layers_are_refused_without_counting_them(tmp_path: Path) -> None:
+    extra = {"lfm2.block_count": 2**32 - 1, "lfm2.shortconv.l_cache": 3}
+    path = write_model(tmp_path / "model.gguf", "lfm2", extra=extra, tied=True)
+    with pytest.raises(StartError, match="num_hidden_layers 4294967295, expected at most 4096"):
+        load_definition(Checkpoint.open(path).config)

@@ -47,7 +47,7 @@ SIZES = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
-# Whether there are biases: where the first layer that has it has them.
+# Whether there are biases: where some layer has them.
 BIASES = {
     "qkv_bias": ("attn_q", "attn_qkv"),
     "output_bias": ("attn_output",),
@@ -114,7 +114,8 @@ def _layers(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]
         windows = file.array(key)[:count]
         found["layer_types"] = [SLIDING if one else FULL for one in windows]
     if config.get("num_local_experts"):
-        mixtures = (i for i in range(count) if f"blk.{i}.ffn_gate_inp.weight" in file.tensors)
+        layers = range(min(count, len(file.tensors)))  # a file may say that there are billions
+        mixtures = (i for i in layers if f"blk.{i}.ffn_gate_inp.weight" in file.tensors)
         found["moe_layers"] = list(mixtures)
     return found
 
@@ -123,10 +124,11 @@ def _flags(file: GgufFile, family: Family, name: str) -> dict[str, Any]:
     """What config.json calls the biases and norms that are in the file."""
     form = DESCRIPTIONS[family.name]
     found: dict[str, Any] = {}
+    ends = {name.split(".", 2)[-1] for name in file.tensors}
     for part, roles in BIASES.items():
         key = getattr(form, part)
         if isinstance(key, str):
-            is_there = any(f"blk.0.{role}.bias" in file.tensors for role in roles)
+            is_there = any(f"{role}.bias" in ends for role in roles)
             found[key] = found.get(key, False) or is_there
     if form.qk_norm == UNWEIGHTED:
         found[form.qk_norm_key] = file.metadata.get(f"{name}.expert_count") != UNNORMED

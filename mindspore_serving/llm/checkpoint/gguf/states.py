@@ -42,7 +42,7 @@ def states_of(
         if isinstance(file.metadata.get(key), Array) and not all(file.array(key)):
             raise StartError(f"{file.path} has layers of different {key}, which is not supported")
         return {}
-    count = config["num_hidden_layers"]
+    count = min(config["num_hidden_layers"], len(file.tensors))
     mark = "shortconv.conv.weight" if form.state == CONVOLUTION else RATE
     has_state = (f"blk.{i}.{mark}" in file.tensors for i in range(count))
     found: dict[str, Any] = {"layer_types": [form.state if one else FULL for one in has_state]}
