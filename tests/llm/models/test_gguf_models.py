@@ -169,8 +169,8 @@ def test_rope_factors_in_a_tensor_divide_the_frequencies(tmp_path: Path) -> None
 
 
 def test_an_unknown_architecture_is_refused_with_what_is_near(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "model.gguf", "qwen35")
-    with pytest.raises(StartError, match=r"'qwen35'.* near it: .*qwen3"):
+    path = write_model(tmp_path / "model.gguf", "qwen36")
+    with pytest.raises(StartError, match=r"'qwen36'.* near it: .*qwen3"):
         Checkpoint.open(path)
 
 
@@ -181,6 +181,28 @@ def test_sizes_of_heads_that_are_no_numbers_are_refused(
 ) -> None:
     path = write_model(tmp_path / "model.gguf", extra={f"llama.{key}": value})
     with pytest.raises(StartError, match=r"llama\.(rope.dimension_count|attention.key_length)"):
+        Checkpoint.open(path)
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({}, r"sliding_window_pattern \[None, None, None\], expected a number for each of 3"),
+        ({"block_count": "many"}, "expected a number for each of many"),
+        ({"attention.sliding_window_pattern": [True]}, r"\[.*\], expected a number for each of 3"),
+        (
+            {"attention.sliding_window_pattern": [True, False, False],
+             "attention.head_count_kv": [2, 2, 1]},
+            r"different gemma4\.attention\.head_count_kv \[2, 2, 1\]",
+        ),
+    ],
+)  # fmt: skip
+def test_a_gemma_4_with_other_kinds_of_layers_is_refused(
+    extra: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    values = {f"gemma4.{key}": value for key, value in extra.items()}
+    path = write_model(tmp_path / "model.gguf", "gemma4", extra=values)
+    with pytest.raises(StartError, match=says):
         Checkpoint.open(path)
 
 

@@ -4,9 +4,12 @@ Names of tensors follow from the description of the architecture (`descriptions`
 what the converter of llama.cpp does beside that, as it was found in its files.  Knows no tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from mindspore_serving.llm.checkpoint.gguf import gemma
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile
 
 Settings = Mapping[str, Any]
 
@@ -21,6 +24,9 @@ class Family:
         sizes: config.json's name -> the key behind "{architecture}.", beyond those of all.
         tensors: role -> name, where the description's is another's.
         pairs: rows of queries and keys are in the order of pairs.
+        read: what config.json has that follows from more than one key.
+        state_head: what config.json calls the size of a head of values, of layers with a state.
+        in_turns: heads of values that read different heads of keys take turns.
     """
 
     name: str
@@ -28,6 +34,9 @@ class Family:
     sizes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
     pairs: bool = False
+    read: Callable[[GgufFile], Settings] | None = None
+    state_head: str = ""
+    in_turns: bool = False
 
 
 SUMMED: Settings = {"norm_topk_prob": True}
@@ -44,13 +53,55 @@ LATENT = {
     "kv_lora_rank": "attention.kv_lora_rank",
     "qk_rope_head_dim": "rope.dimension_count",
 }
+DELTA_RULE = {
+    "linear_conv_kernel_dim": "ssm.conv_kernel",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+}
+SHARED = {"shared_intermediate_size": "expert_shared_feed_forward_length"}
+MAMBA = {
+    "mamba_d_conv": "ssm.conv_kernel",
+    "mamba_d_ssm": "ssm.inner_size",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_n_heads": "ssm.time_step_rank",
+}
 COHERE = {"logit_scale": "logit_scale"}
 GELU: Settings = {"hidden_activation": "gelu_pytorch_tanh"}
+UNCAPPED: Settings = {**GELU, "final_logit_softcapping": None}
+
+
+def _baichuan(file: GgufFile) -> Settings:
+    """13B has ALiBi, which nothing but the number of its layers says."""
+    is_turned = file.metadata.get("baichuan.block_count") != 40
+    longest = "max_position_embeddings" if is_turned else "model_max_length"
+    return {longest: file.metadata.get("baichuan.context_length")}
+
 
 LFM2 = Family(
     name="Lfm2ForCausalLM", own={"block_auto_adjust_ff_dim": False},
     sizes={"conv_L_cache": "shortconv.l_cache"},
     tensors={f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
+)  # fmt: skip
+QWEN3_NEXT = Family(
+    name="Qwen3NextForCausalLM", sizes=DELTA_RULE, state_head="linear_value_head_dim"
+)
+QWEN3_5 = replace(QWEN3_NEXT, name="Qwen3_5ForCausalLM", in_turns=True)
+MAMBA_2 = Family(
+    name="Mamba2ForCausalLM", state_head="head_dim",
+    sizes={
+        **MAMBA, "conv_kernel": MAMBA["mamba_d_conv"], "n_groups": "ssm.group_count",
+        "state_size": "ssm.state_size", "num_heads": "ssm.time_step_rank",
+    },
+)  # fmt: skip
+NEMOTRON_H = Family(
+    name="NemotronHForCausalLM", own={"topk_group": 1}, state_head="mamba_head_dim",
+    sizes={
+        "conv_kernel": MAMBA["mamba_d_conv"], "n_groups": "ssm.group_count",
+        "ssm_state_size": "ssm.state_size", "mamba_num_heads": "ssm.time_step_rank",
+        "moe_latent_size": "moe_latent_size",
+    },
 )  # fmt: skip
 # architecture -> the end of a tensor's name, and what a file that has such a tensor is.
 VARIANTS: dict[str, tuple[str, Family]] = {
@@ -70,6 +121,10 @@ VARIANTS: dict[str, tuple[str, Family]] = {
 }  # fmt: skip
 FAMILIES: dict[str, Family] = {
     "llama": Family(name="LlamaForCausalLM", pairs=True),
+    "mistral3": Family(name="Ministral3ForCausalLM", pairs=True),
+    "llama4": Family(
+        name="Llama4ForCausalLM", sizes={"intermediate_size_mlp": "feed_forward_length"}
+    ),
     "qwen2": Family(name="Qwen2ForCausalLM"),
     "qwen3": Family(name="Qwen3ForCausalLM"),
     "qwen3moe": Family(name="Qwen3MoeForCausalLM", own=SUMMED),
@@ -78,6 +133,12 @@ FAMILIES: dict[str, Family] = {
     "gemma": Family(name="GemmaForCausalLM", own=GELU),
     "gemma2": Family(name="Gemma2ForCausalLM", own=GELU),
     "gemma3": Family(name="Gemma3ForCausalLM", own=GELU),
+    "gemma3n": Family(
+        name="Gemma3nForCausalLM", own=UNCAPPED, sizes=gemma.SIZES_3N, read=gemma.read_3n
+    ),
+    "gemma4": Family(
+        name="Gemma4ForCausalLM", own=UNCAPPED, sizes=gemma.SIZES_4, read=gemma.read_4
+    ),
     "gpt-oss": Family(name="GptOssForCausalLM"),
     "chatglm": Family(name="GlmForCausalLM"),
     "glm4": Family(name="Glm4ForCausalLM"),
@@ -108,6 +169,25 @@ FAMILIES: dict[str, Family] = {
     "minicpm3": Family(name="MiniCPM3ForCausalLM", sizes=LATENT),
     "lfm2": LFM2,
     "lfm2moe": replace(LFM2, name="Lfm2MoeForCausalLM"),
+    "qwen3next": QWEN3_NEXT,
+    "qwen35": QWEN3_5,
+    "qwen35moe": replace(QWEN3_5, name="Qwen3_5MoeForCausalLM"),
+    "mamba2": MAMBA_2,
+    "falcon-h1": Family(
+        name="FalconH1ForCausalLM",
+        own={"mamba_norm_before_gate": False},
+        sizes=MAMBA,
+        state_head="mamba_d_head",
+    ),
+    "granitehybrid": Family(
+        name="GraniteMoeHybridForCausalLM",
+        own={"num_local_experts": 0},
+        pairs=True,
+        sizes={**GRANITE, **MAMBA, **SHARED},
+        state_head="mamba_d_head",
+    ),
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
     "stablelm": Family(name="StableLmForCausalLM"),
     "starcoder2": Family(name="Starcoder2ForCausalLM"),
     "nemotron": Family(name="NemotronForCausalLM"),
@@ -116,4 +196,11 @@ FAMILIES: dict[str, Family] = {
     "gptneox": Family(name="GPTNeoXForCausalLM"),
     "falcon": Family(name="FalconForCausalLM"),
     "bloom": Family(name="BloomForCausalLM"),
+    "baichuan": Family(
+        name="BaichuanForCausalLM",
+        own={"is_packed": False},
+        pairs=True,
+        read=_baichuan,
+        sizes={"max_position_embeddings": ""},
+    ),  # fmt: skip
 }
