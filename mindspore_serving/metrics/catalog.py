@@ -52,7 +52,7 @@ SERVER = (
     ),
     _gauge(
         "certificate_expiry_timestamp_seconds",
-        "When the certificate in use expires, in seconds since 1970.",
+        "Seconds from 1970 to the end of the certificate in use.",
         "file",
     ),
     _counter(
