@@ -6,7 +6,7 @@ what a length field claims.
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mindspore_serving.errors import StartError
@@ -49,11 +49,6 @@ def read(message: type[T], view: memoryview, depth: int = 0) -> T:
         elif values:
             setattr(result, field.name, values[-1])
     return result
-
-
-def is_empty(message: Any) -> bool:
-    """Whether no field of `message` was set."""
-    return all(not getattr(message, field.name) for field in fields(message))
 
 
 class Damaged(StartError):
