@@ -14,11 +14,9 @@ from tests.waiting import PATIENCE
 HOUR = 3_600_000  # milliseconds
 
 SOURCE = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
+@method("y")
 def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
+    return x * 2
 
 def count(batch):
     return [np.int32(len(batch))] * len(batch)

@@ -30,20 +30,16 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE
 
 SOURCE = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
+@method("y")
 def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
+    return x * 2
 
-def wait_for_file(x):
+@method("y")
+def wait(x):
     open("waiting", "w").close()
     while not os.path.exists("go"):
         time.sleep(0.005)
     return x
-@register.register_method(output_names=["y"])
-def wait(x):
-    return register.add_stage(wait_for_file, x, outputs_count=1)
 """
 SCRIPT = """
 from mindspore_serving import server

@@ -27,30 +27,24 @@ from tests.e2e.harness import (
 from tests.waiting import PATIENCE
 
 SOURCE = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
+@method("y")
 def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
+    return x * 2
 
-def spoil(x, path):
+@method("y")
+def die_once(x, path):
     x *= 3
     if not os.path.exists(str(path)):
         open(str(path), "w").close()
         os.kill(os.getpid(), 9)
     return x
-@register.register_method(output_names=["y"])
-def die_once(x, path):
-    return register.add_stage(spoil, x, path, outputs_count=1)
 
-def wait_for(x, path):
+@method("y")
+def wait(x, path):
     open(f"{path}.waits", "w").close()
     while not os.path.exists(str(path)):
         time.sleep(0.005)
     return x
-@register.register_method(output_names=["y"])
-def wait(x, path):
-    return register.add_stage(wait_for, x, path, outputs_count=1)
 """
 Array = np.ndarray[Any, Any]
 

@@ -10,11 +10,9 @@ from tests.e2e.harness import Calls, Script, eventually, write_servable
 from tests.ports import free_port
 
 SOURCE = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
+@method("y")
 def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
+    return x * 2
 """
 SCRIPT = """
 from mindspore_serving import server

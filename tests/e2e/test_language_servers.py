@@ -21,11 +21,9 @@ from tests.llm import chatty
 from tests.waiting import PATIENCE
 
 PLAIN = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
+@method("y")
 def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
+    return x * 2
 """
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 64 << 20}
 LONG = {"max_tokens": 60_000, "parameters": '{"ignore_eos": true}'}  # half a minute of them

@@ -18,11 +18,9 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE
 
 TWICE = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
+@method("y")
 def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
+    return x * 2
 """
 
 
