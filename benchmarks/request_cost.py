@@ -2,7 +2,8 @@
 
 The real parts are driven by hand: the HTTP protocol with a transport that drops what it is given,
 the dispatcher, the link, the frames, and the worker's loop over a loaded servable.  What is left
-out is the kernel: reading and writing sockets, and waking the other process.
+out is the kernel: reading and writing sockets, and waking the other process.  What that takes at
+least is measured apart, by processes that do nothing but pass a message on.
 
     python -m benchmarks.request_cost [--rounds 2000]
 """
@@ -10,6 +11,7 @@ out is the kernel: reading and writing sockets, and waking the other process.
 import argparse
 import asyncio
 import json
+import os
 import socket
 import statistics
 import time
@@ -102,6 +104,7 @@ class Bench:
         host = load(setup, remote, worker.make_wakeable)
         self.loop = StageLoop(worker, inbox, remote, Executor(host.programs))
         self.wire = Wire()
+        self.to_worker, self.to_master = Frames[Any](ToWorker), Frames[Any](ToMaster)
         self.dispatcher = Dispatcher()
         self.batches = self.dispatcher._batches
         launched = Launched(None, self.wire, NoArena(), NoArena())  # type: ignore[arg-type]
@@ -133,7 +136,7 @@ class Bench:
         while self.link.parts or self.batches._waiting:
             with self.step("master: pick worker, build message"):
                 self.batches.hand_out()
-            (work,) = list(Frames[Any](ToWorker).feed(self.wire.sent))
+            (work,) = list(self.to_worker.feed(self.wire.sent))
             assert isinstance(work, Work)
             with self.step("worker: decode JSON, check"):
                 self.loop.handle(work)
@@ -144,7 +147,7 @@ class Bench:
                 replies = self.loop.collect()
             with self.step("both: msgpack"):
                 frame = encode(Done(replies))
-                (done,) = list(Frames[Any](ToMaster).feed(frame))
+                (done,) = list(self.to_master.feed(frame))
             with self.step("master: join, write HTTP"):
                 self.link._handle(done)
 
@@ -159,17 +162,59 @@ async def measure(size: int, rounds: int) -> dict[str, float]:
     return {name: statistics.median(times) * 1e6 for name, times in bench.seconds.items()}
 
 
+def pass_on(stream: socket.socket, beyond: socket.socket | None) -> None:
+    """Answer each message with itself, or with what comes back from `beyond`; never returns."""
+    while message := stream.recv(4096):
+        if beyond is not None:
+            beyond.sendall(message)
+            message = beyond.recv(4096)
+        stream.sendall(message)
+    os._exit(0)
+
+
+def hops(count: int, rounds: int) -> float:
+    """Median microseconds until a message came back from a chain of `count` other processes."""
+    beyond, children = None, []
+    for _ in range(count):
+        near, far = socket.socketpair()
+        child = os.fork()
+        if child == 0:
+            near.close()
+            pass_on(far, beyond)
+        far.close()
+        if beyond is not None:
+            beyond.close()
+        beyond = near
+        children.append(child)
+    assert beyond is not None
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        beyond.sendall(REQUEST)
+        beyond.recv(4096)
+        times.append(time.perf_counter() - start)
+    beyond.close()
+    for child in reversed(children):
+        os.waitpid(child, 0)
+    return statistics.median(times) * 1e6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2000)
     rounds = parser.parse_args().rounds
+    passed = {count: hops(count, rounds) for count in (1, 2)}
     columns = {size: uvloop.run(measure(size, rounds)) for size in GROUPS}
     names = list(columns[GROUPS[0]])
     rows = [[name, *(f"{columns[size][name]:.1f}" for size in GROUPS)] for name in names]
     totals = [f"{sum(columns[size].values()):.1f}" for size in GROUPS]
     header = ["microseconds per request", *(f"{size} at once" for size in GROUPS)]
     print_table(header, [*rows, ["sum", *totals]])
-    print_json("request_cost", microseconds=columns)
+    print(
+        f"the kernel alone, {len(REQUEST)} bytes: {passed[1]:.0f} microseconds through one other "
+        f"process and back, {passed[2]:.0f} through two"
+    )
+    print_json("request_cost", microseconds=columns, hops=passed)
 
 
 if __name__ == "__main__":

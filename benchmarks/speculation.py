@@ -1,12 +1,14 @@
 """What guessing tokens gives: at most 16 against none, by how far an answer repeats earlier text.
 
 `python -m benchmarks.speculation [--seconds 200] [--tokens 96] [--only story] [--draft D]
-[--against genai] [MODEL]`
+[--against genai | itself] [MODEL]`
 
 Both engines are open in one process and take turns request by request.  Every round has other
 texts, which share nothing with those of earlier rounds; the first one warms up.  Counted are tokens
 per second after the first token of each answer; a ratio is of a pair, with guesses over none, and
-its interval is that of the median, by bootstrap over pairs.  With `--against genai` the other one
+its interval is that of the median, by bootstrap over pairs; which of the two is first changes from
+round to round.  With `--against itself` neither guesses: what the ratios of equal engines are.
+With `--against genai` the other one
 is OpenVINO GenAI with its prompt lookup, of what is not sampled, in a process of its own; and the
 model is the same in Q8_0, as of Q4_1 GenAI computes another one (`gguf_models`).
 """
@@ -17,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
@@ -89,11 +92,10 @@ def make_case(name: str, streams: int, number: int, tokens: int, tokenizer: Toke
 
 
 def compare(
-    off: Callable[[Case], Answered], on: Callable[[Case], Answered], case: Case
+    off: Callable[[Case], Answered], on: Callable[[Case], Answered], case: Case, *, is_first: bool
 ) -> tuple[Pair, list[list[int]]]:
-    """Both engines, in an order that chance decides."""
-    order = [off, on]
-    random.Random(case.salt).shuffle(order)
+    """Both engines; `is_first` is whether the one that guesses is."""
+    order = [on, off] if is_first else [off, on]
     found = {id(each): each(case) for each in order}
     (slow, off_per_step, plain), (fast, per_step, guessed) = found[id(off)], found[id(on)]
     return Pair(slow, fast, off_per_step, per_step, plain == guessed), guessed
@@ -124,7 +126,7 @@ def open_ours(model: Path, **options: object) -> tuple[Engine, Tokenizer]:
 
 @contextmanager
 def other(given: argparse.Namespace) -> Iterator[Callable[[Case], Answered]]:
-    if given.against == "none":
+    if given.against != "genai":
         engine, _ = open_ours(given.model, num_speculative_tokens=0)
         yield lambda case: answer(engine, case)
         return
@@ -139,7 +141,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of a task's name")
     parser.add_argument("--show", action="store_true", help="print answers")
     parser.add_argument("--draft", type=Path, help="a smaller model that guesses as well")
-    parser.add_argument("--against", choices=("none", "genai"), default="none", help="guesses")
+    parser.add_argument(
+        "--against", choices=("none", "itself", "genai"), default="none", help="guesses"
+    )
     parser.add_argument("--guesses", type=int, default=speculation_peer.GUESSES, help="of genai")
     parser.add_argument("model", nargs="?", type=Path)
     given = parser.parse_args()
@@ -167,14 +171,16 @@ def measure(
     found: dict[tuple[str, int], list[Pair]],
 ) -> None:
     """Add pairs to `found`, until the time is over."""
-    engine, tokenizer = open_ours(given.model, draft=given.draft)
+    without = {"num_speculative_tokens": 0} if given.against == "itself" else {}
+    engine, tokenizer = open_ours(given.model, draft=given.draft, **without)
     end, number = time.monotonic() + given.seconds, 0
     while number < 2 or time.monotonic() < end:
         for (name, streams), pairs in found.items():
             if number > 1 and time.monotonic() > end:
                 break
             case = make_case(name, streams, number, given.tokens, tokenizer)
-            pair, answers = compare(off, lambda case: answer(engine, case), case)
+            on = partial(answer, engine)
+            pair, answers = compare(off, on, case, is_first=number % 2 == 0)
             if number:
                 pairs.append(pair)
             if given.show:
