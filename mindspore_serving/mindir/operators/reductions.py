@@ -87,44 +87,37 @@ def _log_sum(x: Any, axes: Any, keep: bool) -> Any:
     return result if keep else op.squeeze(result, axes)
 
 
-def _variance(
-    x: Any, dim: tuple[int, ...] | None, correction: float, keep: bool
+def _var_mean(
+    x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False
 ) -> tuple[Any, Any]:
-    """(variance, mean)."""
     axes = _axes(x, dim)
     mean = op.reduce_mean(x, axes, True).output(0)
-    squares = op.reduce_sum(op.squared_difference(x, mean), axes, keep)
+    squares = op.reduce_sum(op.squared_difference(x, mean), axes, keepdim)
     sizes = op.gather(op.shape_of(x, ov.Type.i64), axes, ints_of([0]))
     count = cast(op.reduce_prod(sizes, ints_of([0]), False).output(0), x.get_element_type())
     divisor = op.maximum(op.subtract(count, like(correction, x)), like(0, x))
-    return op.divide(squares, divisor).output(0), mean if keep else op.squeeze(mean, axes)
+    return op.divide(squares, divisor).output(0), mean if keepdim else op.squeeze(mean, axes)
 
 
 def _var(x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False) -> Any:
-    return _variance(x, dim, correction, keepdim)[0]
+    return _var_mean(x, dim, correction, keepdim)[0]
 
 
 def _std(x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False) -> Any:
-    return op.sqrt(_variance(x, dim, correction, keepdim)[0])
-
-
-def _var_mean(
-    x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False
-) -> Any:
-    return _variance(x, dim, correction, keepdim)
+    return op.sqrt(_var_mean(x, dim, correction, keepdim)[0])
 
 
 def _std_mean(
     x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False
 ) -> Any:
-    variance, mean = _variance(x, dim, correction, keepdim)
+    variance, mean = _var_mean(x, dim, correction, keepdim)
     return op.sqrt(variance), mean
 
 
 def _reduce_std(
     x: Tensor, axis: Ints | None = None, unbiased: Bool = True, keep_dims: Bool = False
 ) -> Any:
-    variance, mean = _variance(x, axis, int(unbiased), keep_dims)
+    variance, mean = _var_mean(x, axis, int(unbiased), keep_dims)
     return op.sqrt(variance), mean
 
 

@@ -57,10 +57,7 @@ def _split_by(x: Tensor, split_size: Int, dim: Int = 0) -> Any:
 
 
 def _chunk(x: Tensor, chunks: Int, dim: Int = 0) -> Any:
-    total = dims(x)[dim]
-    if total < 0:
-        raise Unsupported("an axis of open size")
-    return _split_by(x, -(-total // chunks), dim)
+    return _split_by(x, -(-dims(x)[dim] // chunks), dim)
 
 
 def _bits(mask: int, count: int) -> list[int]:
