@@ -24,6 +24,7 @@ from gguf.quants import quantize
 from safetensors.numpy import load_file
 
 from tests.llm.gguf_files import add_tensor, add_vocabulary, dequantized, finish
+from tests.llm.gguf_states import STATES, settings_of, write_state_keys
 
 Config = dict[str, Any]
 Arrays = dict[str, np.ndarray]
@@ -63,6 +64,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "add_kv_lora_rank": ("kv_lora_rank",),
 }
 PAIRED = {"llama", "granite", "granitemoe", "smollm3", "arcee", "olmo", "internlm2"}
+PAIRED.add("granitehybrid")
 PLUS_ONE = {"gemma", "nemotron"}
 WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2"}
 PARTS = {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight"}
@@ -79,9 +81,10 @@ def write_converted(
     config.setdefault("rope_parameters", {})
     writer = GGUFWriter(path, architecture)
     _write_keys(writer, architecture, config)
-    add_vocabulary(writer, [f"t{index}" for index in range(config["vocab_size"])])
+    tokens = ["t", "2", *(f"t{index}" for index in range(2, config["vocab_size"]))]
+    add_vocabulary(writer, tokens, merges=["t 2"], pre="gpt-2")
     found = get_tensor_name_map(
-        ARCHITECTURES[architecture], config.get("num_hidden_layers") or config["n_layer"]
+        ARCHITECTURES[architecture], config.get("num_hidden_layers") or config.get("n_layer") or 8
     )
     for name, values in _changed(config, architecture, load_file(directory / "model.safetensors")):
         own = name if name.startswith("blk.") else found.get_name(name, (".weight", ".bias"))
@@ -96,7 +99,8 @@ def write_converted(
 
 
 def _write_keys(writer: GGUFWriter, architecture: str, config: Config) -> None:
-    known = {**config, **_latent(config)} if config.get("kv_lora_rank") else config
+    known = settings_of(architecture, config)
+    known = {**known, **_latent(config)} if config.get("kv_lora_rank") else known
     for method, names in KEYS.items():
         value = next((known[name] for name in names if known.get(name) is not None), None)
         if value is not None:
@@ -107,10 +111,6 @@ def _write_keys(writer: GGUFWriter, architecture: str, config: Config) -> None:
         writer.add_block_count(config["num_hidden_layers"] + guesses)
     if config.get("norm_topk_prob"):
         writer.add_expert_weights_norm(True)
-    if architecture in ("lfm2", "lfm2moe"):
-        heads, kinds = config["num_key_value_heads"], config["layer_types"]
-        writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in kinds])
-        writer.add_shortconv_l_cache(config["conv_L_cache"])
     if architecture == "deepseek2":
         writer.add_key_length_mla(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
         writer.add_value_length_mla(config["v_head_dim"])
@@ -119,6 +119,7 @@ def _write_keys(writer: GGUFWriter, architecture: str, config: Config) -> None:
         if architecture in ("exaone4", "olmo2"):
             kinds = config["layer_types"]
             writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
+    write_state_keys(writer, architecture, config)
     _write_positions(writer, config)
 
 
@@ -172,7 +173,8 @@ def _changed(
         expert = _EXPERT.fullmatch(name)
         if expert:
             leaf = PARTS.get(expert[3], expert[3]) if architecture == "lfm2moe" else expert[3]
-            stacks.setdefault(f"{expert[1]}.{leaf}", []).append(values)
+            stem = expert[1].replace("backbone", "model").replace("mixer", "mlp")
+            stacks.setdefault(f"{stem}.{leaf}", []).append(values)
             continue
         for own, part in CHANGES.get(architecture, _same)(config, name, values):
             if architecture in PAIRED and re.search(r"[qk]_proj\.(weight|bias)$", own):
@@ -273,11 +275,6 @@ def _internlm2(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[
         yield f"blk.{layer}.attn_{part}.weight", _in_pairs(own, count) if count else own
 
 
-def _convolved(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    name = name.replace("expert_bias", "expert_bias.bias")
-    yield name, values[:, 0] if name.endswith("conv.conv.weight") else values
-
-
 def _corrected(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     yield name.replace("e_score_correction_bias", "e_score_correction.bias"), values
 
@@ -291,8 +288,7 @@ CHANGES: dict[str, Change] = {
     "gpt2": _turned,
     "deepseek2": _latent_parts,
     "internlm2": _internlm2,
-    "lfm2": _convolved,
-    "lfm2moe": _convolved,
+    **STATES,
     "glm4moe": _corrected,
     "dots1": _corrected,
     "ernie4_5-moe": _corrected,

@@ -18,6 +18,26 @@ MLA_YARN = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "mscale": 0.8,
     "mscale_all_dim": 0.8, "original_max_position_embeddings": 32,
 }  # fmt: skip
+DELTA_RULE = {
+    "num_hidden_layers": 4, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+    "linear_key_head_dim": 32, "linear_value_head_dim": 32, "layer_types": None,
+}  # fmt: skip
+SHARED = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+          "shared_expert_intermediate_size": 48}  # fmt: skip
+MAMBA = {"num_heads": 8, "head_dim": 16, "state_size": 32, "n_groups": 2}
+NEMOTRON = {
+    "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 32, "n_groups": 2,
+    "layer_norm_epsilon": 1e-5,
+}  # fmt: skip
+MULTIPLIERS = {
+    "embedding_multiplier": 1.5, "lm_head_multiplier": 0.6, "mlp_multipliers": [0.7, 1.3],
+    "key_multiplier": 0.8, "attention_in_multiplier": 0.9, "attention_out_multiplier": 1.2,
+    "ssm_in_multiplier": 1.1, "ssm_out_multiplier": 0.7,
+    "ssm_multipliers": [0.6, 1.2, 0.8, 1.4, 0.5],
+}  # fmt: skip
+HYBRID = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 32, "mamba_n_groups": 2}
+GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.7, "logits_scaling": 2.5,
+           "attention_multiplier": 0.3}  # fmt: skip
 WINDOWS = {"sliding_window": 24, "num_hidden_layers": 4}
 # name -> (class of transformers, what its config has beyond SIZES)
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -89,6 +109,35 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
          "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
          "num_dense_layers": 1, "tie_word_embeddings": True},
+    ),
+    "gguf-qwen3-next": ("Qwen3Next", {**DELTA_RULE, **SHARED}),
+    "gguf-qwen35": ("Qwen3_5", DELTA_RULE),
+    "gguf-qwen35-moe": ("Qwen3_5Moe", {**DELTA_RULE, **SHARED}),
+    "gguf-mamba2": ("Mamba2", MAMBA),
+    "gguf-falcon-h1": ("FalconH1", {**HYBRID, **MULTIPLIERS, "mamba_d_ssm": 128}),
+    "gguf-falcon-h1-normed": (
+        "FalconH1", {**HYBRID, "mamba_d_ssm": 128, "mamba_rms_norm": True,
+                     "mamba_norm_before_gate": False}
+    ),
+    "gguf-granite-hybrid": (
+        "GraniteMoeHybrid",
+        {**HYBRID, **GRANITE, "num_hidden_layers": 3, "num_local_experts": 0,
+         "layer_types": ["mamba", "attention", "mamba"], "shared_intermediate_size": 96,
+         "attention_bias": True},
+    ),
+    "gguf-granite-hybrid-moe": (
+        "GraniteMoeHybrid",
+        {**HYBRID, **GRANITE, "num_hidden_layers": 3, "num_local_experts": 8,
+         "layer_types": ["mamba", "attention", "mamba"], "shared_intermediate_size": 48,
+         "num_experts_per_tok": 3, "intermediate_size": 32},
+    ),
+    "gguf-bamba": ("Bamba", {**HYBRID, "attn_layer_indices": [1]}),
+    "gguf-nemotron-h": ("NemotronH", {**NEMOTRON, "hybrid_override_pattern": "M-*M"}),
+    "gguf-nemotron-h-moe": (
+        "NemotronH",
+        {**NEMOTRON, **EXPERTS, "hybrid_override_pattern": "ME*E", "n_shared_experts": 1,
+         "moe_shared_expert_intermediate_size": 48, "moe_latent_size": 32, "topk_group": 1,
+         "norm_topk_prob": True},
     ),
     "gguf-olmo2": ("Olmo2", {}),
     "gguf-olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32,

@@ -174,7 +174,7 @@ def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     result: Tensors = {}
     for name, stored in tensors.items():
         before, is_expert, leaf = name.partition(f".{experts.prefix}.")
-        if isinstance(stored, QuantizedTensor):  # of one expert
+        if is_expert and isinstance(stored, QuantizedTensor):  # of one expert
             result |= _quantised_parts(experts, name, stored)
             continue
         stem = leaf.removesuffix(".weight").removesuffix("_bias")

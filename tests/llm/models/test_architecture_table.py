@@ -27,7 +27,8 @@ def test_the_document_has_what_is_compared() -> None:
         ("openvino", set(FAMILIES) - {"Gemma2ForCausalLM"}),
         ("torch", set(FAMILIES)),
         ("tensor_parallel", {name for name, form in FAMILIES.items() if form.cut}),
-        ("gguf", FILES | {"Olmo2ForCausalLM"}),  # which llama.cpp calls as Olmo 3
+        # llama.cpp calls these as Olmo 3 and Granite 4.
+        ("gguf", FILES | {"Olmo2ForCausalLM", "BambaForCausalLM"}),
     ],
 )
 def test_all_that_is_served_is_compared(column: str, served: set[str]) -> None:

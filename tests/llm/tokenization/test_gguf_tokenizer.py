@@ -79,11 +79,12 @@ RULES: dict[str, list[Any]] = {
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
     ],
     "llama-bpe": [split(LLAMA3)],
+    "falcon-h1": [split(LLAMA3)],  # so llama.cpp cuts it
     "qwen2": [split(LLAMA3.replace("{1,3}", ""))],
 }
 
 
-@pytest.mark.parametrize("rule", ["llama-bpe", "qwen2"])
+@pytest.mark.parametrize("rule", ["llama-bpe", "falcon-h1", "qwen2"])
 def test_byte_level_bpe_cuts_text_by_the_rule_that_the_file_names(
     rule: str, tmp_path: Path
 ) -> None:

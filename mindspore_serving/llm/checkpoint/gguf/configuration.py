@@ -12,14 +12,16 @@ from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS
 from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES, VARIANTS, Family
 from mindspore_serving.llm.checkpoint.gguf.positions import positions_of
 from mindspore_serving.llm.checkpoint.gguf.reader import Array, GgufFile
+from mindspore_serving.llm.checkpoint.gguf.states import KEY_HEADS, states_of
 from mindspore_serving.llm.descriptions.architecture import Architecture
 from mindspore_serving.llm.descriptions.families import FAMILIES as DESCRIPTIONS
 from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 
+WIDTH = "feed_forward_length"  # 0 of a layer without such a block
+NOTHING = ("intermediate_size", "num_attention_heads")  # 0 where no layer has such a block
 ARCHITECTURE = "general.architecture"
 # Models whose attention is scaled by the mean size of a head: their number of layers.
 SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
-KEY_HEADS = "attention.head_count_kv"  # 0 of a layer with a state in place of keys and values
 # config.json's name -> the key behind "{architecture}.", of what is copied.
 SIZES = {
     "hidden_size": "embedding_length",
@@ -27,7 +29,7 @@ SIZES = {
     "num_attention_heads": "attention.head_count",
     "num_key_value_heads": KEY_HEADS,
     "head_dim": "attention.key_length",
-    "intermediate_size": "feed_forward_length",
+    "intermediate_size": WIDTH,
     "max_position_embeddings": "context_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "layer_norm_epsilon": "attention.layer_norm_epsilon",
@@ -44,7 +46,7 @@ SIZES = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
-# Whether there are biases: where the first layer that has it has them.
+# Whether there are biases: where some layer has them.
 BIASES = {
     "qkv_bias": ("attn_q", "attn_qkv"),
     "output_bias": ("attn_output",),
@@ -80,12 +82,13 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config |= {"sliding_window": None, **family.own}
     for field, key in {**SIZES, **family.sizes}.items():
         value = _number(file, f"{name}.{key}")
-        if value is not None:
+        if value is not None and (value != 0 or field not in NOTHING):
             config[field] = value
     config["vocab_size"] = _vocab_size(file)
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
     config |= _layers(file, name, config)
-    config |= _states(file, family, f"{name}.{KEY_HEADS}")
+    if type(config.get("num_hidden_layers")) is int:  # else its reader says what is wrong
+        config |= states_of(file, name, family, DESCRIPTIONS[family.name], config)
     config |= _own(file, name, config)
     config |= positions_of(file, name, config)
     config |= _flags(file, family)
@@ -109,30 +112,21 @@ def _layers(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]
         windows = file.array(key)[:count]
         found["layer_types"] = [SLIDING if one else FULL for one in windows]
     if config.get("num_local_experts"):
-        mixtures = (i for i in range(count) if f"blk.{i}.ffn_gate_inp.weight" in file.tensors)
+        layers = range(min(count, len(file.tensors)))  # a file may say that there are billions
+        mixtures = (i for i in layers if f"blk.{i}.ffn_gate_inp.weight" in file.tensors)
         found["moe_layers"] = list(mixtures)
     return found
-
-
-def _states(file: GgufFile, family: Family, key: str) -> dict[str, Any]:
-    """Which layers have a state.  Raises StartError: layers without keys in a model that has no
-    states."""
-    if not isinstance(file.metadata.get(key), Array) or all(file.array(key)):
-        return {}
-    state = DESCRIPTIONS[family.name].state
-    if not state:
-        raise StartError(f"{file.path} has layers of different {key}, which is not supported")
-    return {"layer_types": [FULL if heads else state for heads in file.array(key)]}
 
 
 def _flags(file: GgufFile, family: Family) -> dict[str, Any]:
     """What config.json calls the biases and norms that are in the file."""
     form = DESCRIPTIONS[family.name]
     found: dict[str, Any] = {}
+    ends = {name.split(".", 2)[-1] for name in file.tensors}
     for part, roles in BIASES.items():
         key = getattr(form, part)
         if isinstance(key, str):
-            is_there = any(f"blk.0.{role}.bias" in file.tensors for role in roles)
+            is_there = any(f"{role}.bias" in ends for role in roles)
             found[key] = found.get(key, False) or is_there
     if form.qk_norm_key:
         found[form.qk_norm_key] = "blk.0.attn_q_norm.weight" in file.tensors
@@ -157,7 +151,7 @@ def _number(file: GgufFile, key: str) -> Any:
     if not isinstance(value, Array):
         return value
     each = file.array(key)
-    found = set(each) - {0} if key.endswith(KEY_HEADS) else set(each)
+    found = set(each) - {0} if key.endswith((KEY_HEADS, WIDTH)) else set(each)
     if len(found) != 1:
         raise StartError(f"{file.path} has layers of different {key}, which is not supported")
     return found.pop()
@@ -177,7 +171,22 @@ def _own(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]:
     if name in SCALED_BY_WIDTH:
         is_largest = config.get("num_hidden_layers") == SCALED_BY_WIDTH[name]
         own["query_pre_attn_scalar"] = _mean_size(config) if is_largest else head_dim
+    if name == "granitehybrid":
+        own |= _bamba(file, {**own, **config})
     return own | _latent(file, name, config) if "kv_lora_rank" in config else own
+
+
+def _bamba(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    """What Bamba, which llama.cpp calls so as well, has otherwise: positions, the usual scale."""
+    features: Any = config.get("head_dim")
+    is_size = type(features) is int and features > 0  # else `positions` says what is wrong
+    has_rope = file.metadata.get("granitehybrid.rope.scaling.finetuned")
+    return {
+        "position_embedding_type": "rope" if has_rope else "nope",
+        "shared_intermediate_size": config.get("intermediate_size"),
+        "attention_multiplier": features**-0.5 if is_size else 1.0,
+        **config,
+    }
 
 
 def _latent(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]:

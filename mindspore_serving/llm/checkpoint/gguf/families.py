@@ -21,6 +21,8 @@ class Family:
         sizes: config.json's name -> the key behind "{architecture}.", beyond those of all.
         tensors: role -> name, where the description's is another's.
         pairs: rows of queries and keys are in the order of pairs.
+        state_head: what config.json calls the size of a head of values, of layers with a state.
+        in_turns: heads of values that read different heads of keys take turns.
     """
 
     name: str
@@ -28,6 +30,8 @@ class Family:
     sizes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
     pairs: bool = False
+    state_head: str = ""
+    in_turns: bool = False
 
 
 SUMMED: Settings = {"norm_topk_prob": True}
@@ -44,6 +48,20 @@ LATENT = {
     "kv_lora_rank": "attention.kv_lora_rank",
     "qk_rope_head_dim": "rope.dimension_count",
 }
+DELTA_RULE = {
+    "linear_conv_kernel_dim": "ssm.conv_kernel",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+}
+SHARED = {"shared_intermediate_size": "expert_shared_feed_forward_length"}
+MAMBA = {
+    "mamba_d_conv": "ssm.conv_kernel",
+    "mamba_d_ssm": "ssm.inner_size",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_n_heads": "ssm.time_step_rank",
+}
 COHERE = {"logit_scale": "logit_scale"}
 GELU: Settings = {"hidden_activation": "gelu_pytorch_tanh"}
 
@@ -51,6 +69,25 @@ LFM2 = Family(
     name="Lfm2ForCausalLM", own={"block_auto_adjust_ff_dim": False},
     sizes={"conv_L_cache": "shortconv.l_cache"},
     tensors={f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
+)  # fmt: skip
+QWEN3_NEXT = Family(
+    name="Qwen3NextForCausalLM", sizes=DELTA_RULE, state_head="linear_value_head_dim"
+)
+QWEN3_5 = replace(QWEN3_NEXT, name="Qwen3_5ForCausalLM", in_turns=True)
+MAMBA_2 = Family(
+    name="Mamba2ForCausalLM", state_head="head_dim",
+    sizes={
+        **MAMBA, "conv_kernel": MAMBA["mamba_d_conv"], "n_groups": "ssm.group_count",
+        "state_size": "ssm.state_size", "num_heads": "ssm.time_step_rank",
+    },
+)  # fmt: skip
+NEMOTRON_H = Family(
+    name="NemotronHForCausalLM", own={"topk_group": 1}, state_head="mamba_head_dim",
+    sizes={
+        "conv_kernel": MAMBA["mamba_d_conv"], "n_groups": "ssm.group_count",
+        "ssm_state_size": "ssm.state_size", "mamba_num_heads": "ssm.time_step_rank",
+        "moe_latent_size": "moe_latent_size",
+    },
 )  # fmt: skip
 # architecture -> the end of a tensor's name, and what a file that has such a tensor is.
 VARIANTS: dict[str, tuple[str, Family]] = {
@@ -108,6 +145,25 @@ FAMILIES: dict[str, Family] = {
     "minicpm3": Family(name="MiniCPM3ForCausalLM", sizes=LATENT),
     "lfm2": LFM2,
     "lfm2moe": replace(LFM2, name="Lfm2MoeForCausalLM"),
+    "qwen3next": QWEN3_NEXT,
+    "qwen35": QWEN3_5,
+    "qwen35moe": replace(QWEN3_5, name="Qwen3_5MoeForCausalLM"),
+    "mamba2": MAMBA_2,
+    "falcon-h1": Family(
+        name="FalconH1ForCausalLM",
+        own={"mamba_norm_before_gate": False},
+        sizes=MAMBA,
+        state_head="mamba_d_head",
+    ),
+    "granitehybrid": Family(
+        name="GraniteMoeHybridForCausalLM",
+        own={"num_local_experts": 0},
+        pairs=True,
+        sizes={**GRANITE, **MAMBA, **SHARED},
+        state_head="mamba_d_head",
+    ),
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
     "stablelm": Family(name="StableLmForCausalLM"),
     "starcoder2": Family(name="Starcoder2ForCausalLM"),
     "nemotron": Family(name="NemotronForCausalLM"),

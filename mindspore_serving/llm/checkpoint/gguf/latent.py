@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks
-from mindspore_serving.llm.checkpoint.packing import unpack
-from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, floats
-from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
+from mindspore_serving.llm.checkpoint.gguf.stored import floats_of
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 
 KEYS, VALUES = "attn_k_b", "attn_v_b"
 
@@ -35,13 +34,6 @@ def widening(layer: str, keys: Blocks, values: Blocks | None) -> StoredTensor:
 
 
 def _joined(keys: Blocks, values: Blocks) -> npt.NDArray[np.float32]:
-    parts = [_floats(keys).swapaxes(1, 2), _floats(values)]
+    parts = [floats_of(keys).swapaxes(1, 2), floats_of(values)]
     both: npt.NDArray[np.float32] = np.concatenate(parts, 1)
     return both.reshape(-1, keys.shape[1])
-
-
-def _floats(blocks: Blocks) -> npt.NDArray[np.float32]:
-    if blocks.kind in FORMS:
-        return unpack(decode(blocks.kind, blocks.rows, blocks.shape[-1])).reshape(blocks.shape)
-    found = floats(blocks.kind, blocks.rows.view(BITS[blocks.kind]))
-    return np.asarray(found, np.float32).reshape(blocks.shape)

@@ -6,7 +6,13 @@ llama.cpp has one name for each role, whatever the architecture; the description
 
 from dataclasses import dataclass
 
-from mindspore_serving.llm.descriptions.architecture import Architecture, Experts, Names
+from mindspore_serving.llm.descriptions.architecture import (
+    DELTA_RULE,
+    MAMBA,
+    Architecture,
+    Experts,
+    Names,
+)
 
 EXPERTS = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
 LATENT = {
@@ -17,17 +23,41 @@ LATENT = {
     "attn_kv_a_norm": "kv_a_layernorm",
     "attn_kv_b": "kv_b_proj",
 }
+RATE = "ssm_a"  # of all states but convolutions alone
+# The end of a tensor's name -> the ends of a checkpoint's, which has it in as many parts.
+DELTA = {
+    "attn_qkv.weight": ("in_proj_qkv.weight",),
+    "attn_gate.weight": ("in_proj_z.weight",),
+    "ssm_in.weight": ("in_proj_qkv.weight", "in_proj_z.weight"),  # of older files
+    "ssm_alpha.weight": ("in_proj_a.weight",),
+    "ssm_beta.weight": ("in_proj_b.weight",),
+    "ssm_ba.weight": ("in_proj_b.weight", "in_proj_a.weight"),
+    "ssm_conv1d.weight": ("conv1d.weight",),
+    RATE: ("A_log",),
+    "ssm_dt.bias": ("dt_bias",),
+    "ssm_norm.weight": ("norm.weight",),
+    "ssm_out.weight": ("out_proj.weight",),
+}
+MAMBA_2 = {
+    **{end: DELTA[end] for end in (RATE, "ssm_dt.bias", "ssm_norm.weight", "ssm_out.weight")},
+    "ssm_in.weight": ("in_proj.weight",),
+    "ssm_conv1d.weight": ("conv1d.weight",),
+    "ssm_conv1d.bias": ("conv1d.bias",),
+    "ssm_d": ("D",),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
     """Names by role: `top` of the model, `layer` of each layer, below its number, `bare` as well
-    but without "weight" behind them, and `experts` of each expert, below its number."""
+    but without "weight" behind them, `experts` of each expert, below its number, and `states` of
+    layers with one, whose roles have what is behind them."""
 
     top: dict[str, str]
     layer: dict[str, str]
     bare: dict[str, str]
     experts: dict[str, str]
+    states: dict[str, tuple[str, ...]]
 
 
 def roles_of(form: Architecture) -> Roles:
@@ -45,8 +75,16 @@ def roles_of(form: Architecture) -> Roles:
     if form.experts:
         bare["exp_probs_b"] = form.experts.correction
         layer |= _mixture(form.experts)
+        if form.experts.shares_dense:
+            layer |= {f"{role}_shexp": name for role, name in _feed_forward(names).items()}
         experts = {role: getattr(form.experts, part) for role, part in EXPERTS.items()}
-    return Roles(_named(top), _named(layer), _named(bare), _named(experts))
+    return Roles(_named(top), _named(layer), _named(bare), _named(experts), _states(form))
+
+
+def _states(form: Architecture) -> dict[str, tuple[str, ...]]:
+    kinds = {DELTA_RULE: ("linear_attn", DELTA), MAMBA: (form.names.mamba, MAMBA_2)}
+    stem, found = kinds.get(form.state, ("", {}))
+    return {end: tuple(f"{stem}.{part}" for part in parts) for end, parts in found.items()}
 
 
 def _attention(names: Names) -> dict[str, str]:
@@ -78,7 +116,9 @@ def _feed_forward(names: Names) -> dict[str, str]:
 def _mixture(experts: Experts) -> dict[str, str]:
     shared = experts.shared
     parts = ("gate", "up", "down") if shared else ()
+    latent = dict(zip(("ffn_latent_down", "ffn_latent_up"), experts.latent or (), strict=False))
     return {
+        **latent,
         **{f"ffn_{part}_shexp": f"{shared}.{part}_proj" for part in parts},
         "ffn_gate_inp": experts.router,
         "ffn_gate_inp_shexp": experts.shared_gate,

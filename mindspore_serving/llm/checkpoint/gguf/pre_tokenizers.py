@@ -47,7 +47,7 @@ _NAMES: list[tuple[list[str], str]] = [
     ),
     (_DIGITS, "smollm starcoder refact command-r codeshell exaone minerva-7b"),
     (_LLAMA3, "llama-bpe llama3 llama-v3 falcon3 pixtral midm-2.0 lfm2 dbrx smaug-bpe glm4"),
-    (_LLAMA3, "chatglm-bpe"),
+    (_LLAMA3, "chatglm-bpe falcon-h1"),
     (_QWEN2, "qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan kormo solar-open grok-2"),
     (_QWEN35, "qwen35"),
     (_SEED, "seed-coder"),
@@ -59,7 +59,8 @@ _NAMES: list[tuple[list[str], str]] = [
 PATTERNS = {name: patterns for patterns, names in _NAMES for name in names.split()}
 # The text begins with the token <s>; a piece that is a token is taken whole, whatever merges say.
 BEGINS_WITH_BOS = frozenset(
-    ["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "lfm2", "tekken"]
+    ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1")
+    + ("pixtral", "midm-2.0", "lfm2", "tekken")
 )
 TAKES_WHOLE = BEGINS_WITH_BOS | {"glm4", "chatglm-bpe"}
 # Tokens that the text begins with, whatever else a file says.

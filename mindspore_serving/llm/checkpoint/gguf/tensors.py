@@ -2,18 +2,16 @@
 
 Names are translated; the rows of Llama's queries and keys are put back in the order of halves,
 from that of pairs; norms to which the definition adds 1 have a 1 taken off; stacked experts, and
-queries, keys and values where they are one, become one tensor each.  No number of a quantised
-tensor is decoded.
+queries, keys and values where they are one, become one tensor each; `states` has what layers with a
+state have.  No number of a quantised tensor is decoded.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf import latent
@@ -23,13 +21,12 @@ from mindspore_serving.llm.checkpoint.gguf.configuration import (
     family_of,
     form_of,
 )
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
 from mindspore_serving.llm.checkpoint.gguf.families import Family
-from mindspore_serving.llm.checkpoint.gguf.names import Roles, roles_of
+from mindspore_serving.llm.checkpoint.gguf.names import RATE, Roles, roles_of
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks, GgufFile
-from mindspore_serving.llm.checkpoint.packing import Packed, unpack
-from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
-from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
+from mindspore_serving.llm.checkpoint.gguf.states import parts_of
+from mindspore_serving.llm.checkpoint.gguf.stored import Order, joined, stored
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.descriptions.architecture import (
     LAYER_PLUS_ONE,
     RMS_PLUS_ONE,
@@ -38,7 +35,7 @@ from mindspore_serving.llm.descriptions.architecture import (
 
 NOT_READ = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 CONVOLUTION = "shortconv.conv"
-_NAME = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
+_NAME = re.compile(r"blk\.(\d+)\.(.+?)(?:\.(weight|bias))?")
 Named = Iterator[tuple[str, StoredTensor]]
 
 
@@ -66,7 +63,7 @@ def read_tensors(file: GgufFile) -> dict[str, StoredTensor]:
         if name not in NOT_READ:
             tensors |= _renamed(model, name, blocks)
     if form.norm in (RMS_PLUS_ONE, LAYER_PLUS_ONE):
-        tensors = {name: _less_one(name, stored) for name, stored in tensors.items()}
+        tensors = {name: _less_one(name, one) for name, one in tensors.items()}
     return tensors
 
 
@@ -74,28 +71,29 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
     roles, names = model.roles, model.form.names
     stem, _, leaf = name.rpartition(".")
     if stem in roles.top:
-        yield f"{roles.top[stem]}.{leaf}", _stored(blocks)
+        yield f"{roles.top[stem]}.{leaf}", stored(blocks)
         return
     match = _NAME.fullmatch(name)
-    role = match[2] if match else ""
+    role, leaf = (match[2], match[3] or "weight") if match else ("", leaf)
     if match and int(match[1]) >= model.config["num_hidden_layers"]:
         return  # of layers that guess several tokens
     layer = f"{names.layers}.{match[1]}" if match else ""
-    if role in roles.bare:
-        yield f"{layer}.{roles.bare[role]}", _stored(blocks)
+    end = name.split(".", 2)[-1]
+    if end in roles.states and match and f"blk.{match[1]}.{RATE}" in model.file.tensors:
+        found = parts_of((model.config, model.family), name, roles.states[end], blocks)
+        yield from ((f"{layer}.{part}", one) for part, one in found)
+    elif role in roles.bare:
+        yield f"{layer}.{roles.bare[role]}", stored(blocks)
     elif role in roles.experts and len(blocks.shape) == (3 if leaf == "weight" else 2):
         yield from _experts(model, layer, role, leaf, blocks)
     elif role == "attn_qkv" and len(names.qkv) == 3:
         yield from _packed(model, layer, leaf, blocks)
     elif role in (latent.KEYS, latent.VALUES) and "kv_lora_rank" in model.config:
         yield from _widening(model, layer, name, blocks)
+    elif leaf == "weight" and _has_gate(model, name, role):
+        yield from _gated(model, layer, name, blocks)
     elif role in roles.layer:
-        pairs = model.family.pairs and role in ("attn_q", "attn_k")
-        heads = _heads(name, blocks, model.config, role) if pairs else 0
-        if role == CONVOLUTION and leaf == "weight":  # of each feature by itself
-            blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
-        kind = names.matrix if leaf == "weight" and len(blocks.shape) == 2 else leaf
-        yield f"{layer}.{roles.layer[role]}.{kind}", _stored(blocks, heads)
+        yield _of_layer(model, layer, (name, role, leaf), blocks)
     else:
         family = model.file.metadata[ARCHITECTURE]
         raise StartError(
@@ -104,27 +102,45 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
         )
 
 
+def _of_layer(
+    model: _Model, layer: str, names: tuple[str, str, str], blocks: Blocks
+) -> tuple[str, StoredTensor]:
+    """What has one place in a layer, by its name, its role and whether it is a bias."""
+    name, role, leaf = names
+    pairs = model.family.pairs and role in ("attn_q", "attn_k")
+    heads = _heads(name, blocks, model.config, role) if pairs else 0
+    rows = _halves(blocks.shape[0], heads) if pairs else None
+    if role == CONVOLUTION and leaf == "weight":  # of each feature by itself
+        blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
+    is_matrix = leaf == "weight" and len(blocks.shape) == 2
+    kind = model.form.names.matrix if is_matrix else leaf
+    return f"{layer}.{model.roles.layer[role]}.{kind}", stored(blocks, rows)
+
+
+def _has_gate(model: _Model, name: str, role: str) -> bool:
+    """Whether it is the gate or the other half of a block that checkpoints have as one matrix."""
+    half = role.replace("ffn_gate", "ffn_up")
+    is_half = half in ("ffn_up", "ffn_up_shexp") and half in model.roles.layer
+    is_one = model.form.gated and len(model.form.names.gate_up) == 1
+    return is_one and is_half and name.replace("ffn_up", "ffn_gate") in model.file.tensors
+
+
+def _gated(model: _Model, layer: str, name: str, blocks: Blocks) -> Named:
+    """Of the gate, which the other half is below.  Raises StartError unless that is as large."""
+    if "ffn_gate" not in name:
+        return
+    up = model.file.tensors.get(name.replace("ffn_gate", "ffn_up"))
+    if up is None or up.shape != blocks.shape:
+        found = list(up.shape) if up else None
+        raise StartError(f"tensor {name!r} is {list(blocks.shape)}, and its other half {found}")
+    yield f"{layer}.{model.form.names.gate_up[0]}.weight", joined((blocks, up))
+
+
 def _widening(model: _Model, layer: str, name: str, blocks: Blocks) -> Named:
     """Of the keys' part, which the values' is beside."""
     if latent.KEYS in name:
         values = model.file.tensors.get(name.replace(latent.KEYS, latent.VALUES))
         yield f"{layer}.self_attn.kv_b_proj.weight", latent.widening(layer, blocks, values)
-
-
-def _stored(blocks: Blocks, heads: int = 0) -> StoredTensor:
-    if blocks.kind in FORMS:
-        read = partial(_decoded, blocks, heads)
-        gather = None if heads else partial(_gathered, blocks)
-        return QuantizedTensor(blocks.kind, blocks.shape, blocks.rows, read, gather=gather)
-    return StoredTensor(blocks.kind, blocks.shape, _rows(blocks, heads).view(BITS[blocks.kind]))
-
-
-def _decoded(blocks: Blocks, heads: int) -> Packed:
-    return decode(blocks.kind, _rows(blocks, heads), blocks.shape[-1])
-
-
-def _gathered(blocks: Blocks, some: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-    return unpack(decode(blocks.kind, blocks.rows[some], blocks.shape[-1]))
 
 
 def _heads(name: str, blocks: Blocks, config: dict[str, Any], role: str) -> int:
@@ -137,14 +153,10 @@ def _heads(name: str, blocks: Blocks, config: dict[str, Any], role: str) -> int:
     return heads
 
 
-def _rows(blocks: Blocks, heads: int) -> npt.NDArray[np.uint8]:
-    """With `heads` those of each in the order 0, 2, 4 .. 1, 3, 5: what is rotated together is half
-    a head apart.  llama.cpp has it side by side."""
-    if not heads:
-        return blocks.rows
-    count = blocks.shape[0]
-    rows = blocks.rows.reshape(heads, count // heads // 2, 2, -1).swapaxes(1, 2)
-    return np.ascontiguousarray(rows).reshape(count, -1)
+def _halves(count: int, heads: int) -> Order:
+    """Rows of each head in the order 0, 2, 4 .. 1, 3, 5: what is rotated together is half a head
+    apart.  llama.cpp has it side by side."""
+    return np.arange(count).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
 
 
 def _experts(model: _Model, layer: str, role: str, leaf: str, blocks: Blocks) -> Named:
@@ -156,7 +168,7 @@ def _experts(model: _Model, layer: str, role: str, leaf: str, blocks: Blocks) ->
     for index in range(count):
         one = Blocks(blocks.kind, shape, each[index])
         name = f"{layer}.{experts.prefix}.{index}.{model.roles.experts[role]}"
-        yield f"{name}.{leaf}", _stored(one)
+        yield f"{name}.{leaf}", stored(one)
 
 
 def _packed(model: _Model, layer: str, leaf: str, blocks: Blocks) -> Named:
@@ -178,11 +190,12 @@ def _packed(model: _Model, layer: str, leaf: str, blocks: Blocks) -> Named:
         part = rows[begin : begin + count * features]
         begin += len(part)
         one = Blocks(blocks.kind, (len(part), *blocks.shape[1:]), part)
-        yield f"{layer}.{name}.{leaf}", _stored(one)
+        yield f"{layer}.{name}.{leaf}", stored(one)
 
 
-def _less_one(name: str, stored: StoredTensor) -> StoredTensor:
-    """A norm's weight, to which the definition adds 1."""
-    if not name.endswith("norm.weight") or stored.dtype != "F32":
-        return stored
-    return StoredTensor("F32", stored.shape, stored.bits - np.float32(1))
+def _less_one(name: str, one: StoredTensor) -> StoredTensor:
+    """A norm's weight, to which the definition adds 1; not that of what a state gives."""
+    is_such = name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
+    if not is_such or one.dtype != "F32":
+        return one
+    return StoredTensor("F32", one.shape, one.bits - np.float32(1))

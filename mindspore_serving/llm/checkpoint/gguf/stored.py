@@ -1,0 +1,85 @@
+"""A tensor of a GGUF file as a checkpoint stores it, rows or columns in another order.
+
+Floats are put in that order at once, quantised matrices when they are read.  Knows no name.
+"""
+
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
+from mindspore_serving.llm.checkpoint.gguf.reader import Blocks
+from mindspore_serving.llm.checkpoint.packing import Packed, merged, unpack
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, floats
+from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
+
+Order: TypeAlias = npt.NDArray[np.intp]  # which of the file's is the first, the second ..
+
+
+def stored(blocks: Blocks, rows: Order | None = None, columns: Order | None = None) -> StoredTensor:
+    """The tensor, its `rows` alone if there are any.  `columns` is the order of parts of a row,
+    which are all as wide."""
+    shape = blocks.shape if rows is None else (len(rows), *blocks.shape[1:])
+    if blocks.kind not in FORMS:
+        bits: npt.NDArray[Any] = _rows(blocks, rows).view(BITS[blocks.kind])
+        return StoredTensor(blocks.kind, shape, bits if columns is None else _turn(bits, columns))
+    parts = 1 if columns is None else len(columns)
+    is_packed = shape[-1] // parts % FORMS[blocks.kind].group == 0  # no scale is of two of them
+    read = partial(_decoded, blocks, rows, columns, is_packed)
+    gather = partial(_gathered, blocks) if rows is None and columns is None else None
+    return QuantizedTensor(blocks.kind, shape, blocks.rows, read, is_packed, gather)
+
+
+def joined(blocks: tuple[Blocks, Blocks]) -> StoredTensor:
+    """Two matrices, the second below the first.  Where their types differ they become floats."""
+    first, second = blocks
+    shape = (first.shape[0] + second.shape[0], *first.shape[1:])
+    if first.kind == second.kind:
+        if first.kind not in FORMS:
+            return stored(Blocks(first.kind, shape, np.concatenate([first.rows, second.rows])))
+        return QuantizedTensor(first.kind, shape, first.rows, partial(_joined, blocks))
+    read = partial(_joined_floats, blocks)
+    return QuantizedTensor("joined", shape, first.rows, read, is_packed=False)
+
+
+def floats_of(blocks: Blocks) -> npt.NDArray[np.float32]:
+    """The numbers of a tensor, in its shape."""
+    if blocks.kind in FORMS:
+        return unpack(decode(blocks.kind, blocks.rows, blocks.shape[-1])).reshape(blocks.shape)
+    found = floats(blocks.kind, blocks.rows.view(BITS[blocks.kind]))
+    return np.asarray(found, np.float32).reshape(blocks.shape)
+
+
+def _joined(blocks: tuple[Blocks, Blocks]) -> Packed:
+    parts = [decode(one.kind, one.rows, one.shape[-1]) for one in blocks]
+    return merged(parts, np.concatenate)
+
+
+def _joined_floats(blocks: tuple[Blocks, Blocks]) -> npt.NDArray[np.float32]:
+    both: npt.NDArray[np.float32] = np.concatenate([floats_of(one) for one in blocks])
+    return both
+
+
+def _rows(blocks: Blocks, rows: Order | None) -> npt.NDArray[np.uint8]:
+    return blocks.rows if rows is None else blocks.rows.reshape(blocks.shape[0], -1)[rows]
+
+
+def _turn(array: npt.NDArray[Any], columns: Order) -> npt.NDArray[Any]:
+    parts = array.reshape(len(array), len(columns), -1)
+    turned: npt.NDArray[Any] = np.take(parts, columns, 1)
+    return turned.reshape(array.shape)
+
+
+def _decoded(
+    blocks: Blocks, rows: Order | None, columns: Order | None, is_packed: bool
+) -> Packed | npt.NDArray[np.float32]:
+    found = decode(blocks.kind, _rows(blocks, rows), blocks.shape[-1])
+    if not is_packed:
+        return unpack(found) if columns is None else _turn(unpack(found), columns)
+    return found if columns is None else merged([found], lambda some: _turn(some[0], columns))
+
+
+def _gathered(blocks: Blocks, some: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    return unpack(decode(blocks.kind, blocks.rows[some], blocks.shape[-1]))
