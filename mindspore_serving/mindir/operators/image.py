@@ -198,6 +198,10 @@ def _nms_with_mask(x: Tensor, iou_threshold: Float = 0.5) -> Any:
 
 
 OPERATORS: dict[str, Operator] = {
+    **dict.fromkeys(
+        ("UpsampleLinear1D", "UpsampleBilinear2D", "UpsampleTrilinear3D"),
+        partial(_upsample, "linear_onnx"),
+    ),
     "GridSampler2D": _grid_sample,
     "NMSWithMask": _nms_with_mask,
     "NonMaxSuppressionV3": _nms_v3,
@@ -208,10 +212,7 @@ OPERATORS: dict[str, Operator] = {
     "ResizeNearestNeighbor": _resize_nearest,
     "ResizeNearestNeighborV2": _resize_nearest,
     "UpsampleBicubic2D": partial(_upsample, "cubic"),
-    "UpsampleBilinear2D": partial(_upsample, "linear_onnx"),
-    "UpsampleLinear1D": partial(_upsample, "linear_onnx"),
     "UpsampleNearest1D": _upsample_nearest,
     "UpsampleNearest2D": _upsample_nearest,
     "UpsampleNearest3D": _upsample_nearest,
-    "UpsampleTrilinear3D": partial(_upsample, "linear_onnx"),
 }
