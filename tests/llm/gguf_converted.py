@@ -23,6 +23,7 @@ from gguf import (
 from gguf.quants import quantize
 from safetensors.numpy import load_file
 
+from tests.llm import gguf_changes
 from tests.llm.gguf_files import add_tensor, add_vocabulary, dequantized, finish
 from tests.llm.gguf_states import STATES, settings_of, write_state_keys
 
@@ -33,15 +34,25 @@ ARCHITECTURES = {name: number for number, name in MODEL_ARCH_NAMES.items()}
 # A method of the writer -> what config.json calls the value; the first that is there.
 KEYS: dict[str, tuple[str, ...]] = {
     "add_block_count": ("num_hidden_layers", "n_layer"),
-    "add_context_length": ("max_position_embeddings", "n_positions", "seq_length"),
+    "add_context_length": (
+        "max_position_embeddings",
+        "n_positions",
+        "seq_length",
+        "model_max_length",
+    ),
     "add_embedding_length": ("hidden_size", "n_embd"),
-    "add_feed_forward_length": ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    "add_feed_forward_length": (
+        "intermediate_size_mlp",
+        "intermediate_size",
+        "n_inner",
+        "ffn_hidden_size",
+    ),
     "add_head_count": ("num_attention_heads", "n_head"),
     "add_head_count_kv": ("num_kv_heads", "num_key_value_heads", "n_head"),
     "add_layer_norm_rms_eps": ("rms_norm_eps", "norm_eps"),
     "add_layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     "add_expert_count": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-    "add_expert_used_count": ("num_experts_per_tok", "moe_k"),
+    "add_expert_used_count": ("num_experts_per_tok", "moe_k", "top_k_experts"),
     "add_expert_group_count": ("n_group",),
     "add_expert_group_used_count": ("topk_group",),
     "add_expert_feed_forward_length": ("moe_intermediate_size",),
@@ -52,7 +63,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "moe_layer_start_index",
         "num_dense_layers",
     ),
-    "add_interleave_moe_layer_step": ("moe_layer_interval",),
+    "add_interleave_moe_layer_step": ("moe_layer_interval", "interleave_moe_layer_step"),
     "add_key_length": ("head_dim",),
     "add_value_length": ("value_dim", "head_dim"),
     "add_parallel_residual": ("use_parallel_residual",),
@@ -64,12 +75,12 @@ KEYS: dict[str, tuple[str, ...]] = {
     "add_kv_lora_rank": ("kv_lora_rank",),
 }
 PAIRED = {"llama", "granite", "granitemoe", "smollm3", "arcee", "olmo", "internlm2"}
-PAIRED.add("granitehybrid")
+PAIRED |= {"baichuan", "granitehybrid", "mistral3"}
 PLUS_ONE = {"gemma", "nemotron"}
 WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2"}
 PARTS = {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight"}
 PARTS["w3.weight"] = "up_proj.weight"
-_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
+_EXPERT = re.compile(r"(.*\.(?:experts|altup\w*projections))\.(\d+)\.(.*)")
 
 
 def write_converted(
@@ -87,7 +98,11 @@ def write_converted(
         ARCHITECTURES[architecture], config.get("num_hidden_layers") or config.get("n_layer") or 8
     )
     for name, values in _changed(config, architecture, load_file(directory / "model.safetensors")):
-        own = name if name.startswith("blk.") else found.get_name(name, (".weight", ".bias"))
+        own = (
+            name.replace("blk.rope", "rope")
+            if name.startswith("blk.")
+            else found.get_name(name, (".weight", ".bias"))
+        )
         assert own is not None, f"no name for {name}"
         values, is_matrix = np.ascontiguousarray(values), "weight" in own and "gate_inp" not in own
         own_kind = kind if is_matrix and values.ndim > 1 and values.shape[-1] % 32 == 0 else "F32"
@@ -121,6 +136,8 @@ def _write_keys(writer: GGUFWriter, architecture: str, config: Config) -> None:
             writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
     write_state_keys(writer, architecture, config)
     _write_positions(writer, config)
+    if architecture in gguf_changes.NAMES:
+        gguf_changes.write_keys(writer, architecture, config)
 
 
 def _latent(config: Config) -> Config:
@@ -158,7 +175,10 @@ def _write_positions(writer: GGUFWriter, config: Config) -> None:
             writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
             writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
         if rope.get("mscale_all_dim"):
-            writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+            share = 1.0 if "llama_4_scaling_beta" in rope else 0.1
+            writer.add_rope_scaling_yarn_log_mul(share * rope["mscale_all_dim"])
+        if rope.get("llama_4_scaling_beta"):
+            writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
 
 
 def _changed(
@@ -192,7 +212,7 @@ def _same(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, 
 
 def _heads(config: Config, name: str) -> int:
     key = "num_attention_heads" if "q_proj" in name else "num_key_value_heads"
-    return int(config[key])
+    return int(config.get(key) or config["num_attention_heads"])
 
 
 def _in_pairs(values: np.ndarray, heads: int) -> np.ndarray:
@@ -212,41 +232,6 @@ def _cut_rows(stem: str, parts: tuple[str, ...]) -> Change:
             yield f"blk.{layer}.{part}.weight", own
 
     return change
-
-
-def _gpt_oss(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Experts turned; gates and ups, which take turns, apart."""
-    name = name.replace(".sinks", ".sinks.weight")
-    if ".experts." not in name:
-        yield name, values
-        return
-    stem, kind = name.removesuffix("_bias"), "bias" if name.endswith("_bias") else "weight"
-    values = values if kind == "bias" else values.swapaxes(1, 2)
-    if "down_proj" in stem:
-        yield f"{stem}.{kind}", values
-        return
-    for at, part in enumerate(("gate_proj", "up_proj")):
-        yield f"{stem.replace('gate_up_proj', part)}.{kind}", values[:, at::2]
-
-
-def _heads_apart(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Queries, then keys, then values, of a tensor that has them head by head."""
-    if "query_key_value" in name:
-        heads = config.get("num_attention_heads") or config["n_head"]
-        keys = config.get("num_kv_heads") or heads
-        each = values.reshape(keys, heads // keys + 2, -1, *values.shape[1:])
-        parts = (each[:, :-2], each[:, -2], each[:, -1])
-        values = np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
-    yield name, values
-
-
-def _bloom(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    yield from _heads_apart(config, name.removeprefix("transformer."), values)
-
-
-def _turned(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    is_matrix = name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))
-    yield name, values.T if is_matrix else values
 
 
 def _latent_parts(
@@ -281,11 +266,15 @@ def _corrected(config: Config, name: str, values: np.ndarray) -> Iterator[tuple[
 
 CHANGES: dict[str, Change] = {
     "granitemoe": _cut_rows("input_linear", ("ffn_gate_exps", "ffn_up_exps")),
-    "gpt-oss": _gpt_oss,
-    "gptneox": _heads_apart,
-    "bloom": _bloom,
-    "falcon": _heads_apart,
-    "gpt2": _turned,
+    "gpt-oss": gguf_changes.gpt_oss,
+    "llama4": gguf_changes.llama4,
+    "baichuan": gguf_changes.baichuan,
+    "gemma3n": gguf_changes.gemma3n,
+    "gemma4": gguf_changes.gemma4,
+    "gptneox": gguf_changes.heads_apart,
+    "bloom": gguf_changes.bloom,
+    "falcon": gguf_changes.heads_apart,
+    "gpt2": gguf_changes.turned,
     "deepseek2": _latent_parts,
     "internlm2": _internlm2,
     **STATES,

@@ -1,10 +1,12 @@
 """GGUF files of many architectures compute what transformers computes of the checkpoints that they
 were made of."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
@@ -17,13 +19,18 @@ TOKENS = [int(token) for token in np.random.default_rng(3).integers(3, checkpoin
 # A tiny checkpoint -> llama.cpp's architecture.
 CASES = {
     "arcee": "arcee",
+    "baichuan2-7b": "baichuan",
     "gemma": "gemma",
+    "gemma4": "gemma4",
+    "gemma4-large": "gemma4",
+    "gemma4-moe": "gemma4",
     "glm4": "glm4",
     "gpt2": "gpt2",
     "granite": "granite",
     "granite-moe": "granitemoe",
     "internlm2": "internlm2",
     "llama-biased": "llama",
+    "ministral3": "mistral3",
     "mixtral": "llama",
     "nemotron": "nemotron",
     "olmo": "olmo",
@@ -46,6 +53,7 @@ CASES = {
     "gguf-falcon-new": "falcon",
     "gguf-falcon-h1": "falcon-h1",
     "gguf-falcon-h1-normed": "falcon-h1",
+    "gguf-gemma3n": "gemma3n",
     "gguf-glm4moe": "glm4moe",
     "gguf-gpt-oss": "gpt-oss",
     "gguf-gptneox": "gptneox",
@@ -55,6 +63,7 @@ CASES = {
     "gguf-hunyuan": "hunyuan-dense",
     "gguf-lfm2": "lfm2",
     "gguf-lfm2-moe": "lfm2moe",
+    "gguf-llama4": "llama4",
     "gguf-mamba2": "mamba2",
     "gguf-minicpm3": "minicpm3",
     "gguf-nemotron-h": "nemotron_h",
@@ -91,6 +100,8 @@ def test_a_converted_checkpoint_is_as_in_transformers(name: str, root: Path) -> 
         ("gguf-gpt-oss", "MXFP4"),
         ("gguf-deepseek2-lite", "Q8_0"),
         ("gguf-falcon", "Q4_1"),
+        ("gemma4-moe", "Q8_0"),
+        ("gguf-gemma3n", "Q8_0"),
         ("granite-moe", "Q8_0"),
         ("gpt2", "Q8_0"),
         ("gguf-granite-hybrid-moe", "Q8_0"),
@@ -105,6 +116,23 @@ def test_a_quantised_file_computes_with_the_numbers_in_it(name: str, kind: str, 
     expected = torch_logits(floats, TOKENS)
     assert_equal(torch_logits(path, TOKENS), expected)
     assert_equal(openvino_logits(path, TOKENS), expected)
+
+
+def test_a_baichuan_of_40_layers_has_slopes_in_place_of_turns(root: Path) -> None:
+    """No more than that says so in a file."""
+    source = checkpoints.build("baichuan2-13b", root)
+    directory = root / "deep" / source.name
+    directory.mkdir(parents=True)
+    config = json.loads((source / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 40}))
+    tensors = load_file(source / "model.safetensors")
+    for name, values in list(tensors.items()):
+        if "layers.0." in name:
+            small = values * np.float32(0.3 if "o_proj" in name or "down" in name else 1.0)
+            tensors |= {name.replace(".0.", f".{i}."): small for i in range(40)}
+    save_file(tensors, directory / "model.safetensors")
+    path = write_converted(directory, "baichuan", root / "deep.gguf")
+    assert_equal(torch_logits(path, TOKENS), checkpoints.logits(directory, TOKENS))
 
 
 def test_a_file_without_what_widens_values_is_refused(root: Path) -> None:

@@ -184,6 +184,28 @@ def test_sizes_of_heads_that_are_no_numbers_are_refused(
         Checkpoint.open(path)
 
 
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({}, r"sliding_window_pattern \[None, None, None\], expected a number for each of 3"),
+        ({"block_count": "many"}, "expected a number for each of many"),
+        ({"attention.sliding_window_pattern": [True]}, r"\[.*\], expected a number for each of 3"),
+        (
+            {"attention.sliding_window_pattern": [True, False, False],
+             "attention.head_count_kv": [2, 2, 1]},
+            r"different gemma4\.attention\.head_count_kv \[2, 2, 1\]",
+        ),
+    ],
+)  # fmt: skip
+def test_a_gemma_4_with_other_kinds_of_layers_is_refused(
+    extra: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    values = {f"gemma4.{key}": value for key, value in extra.items()}
+    path = write_model(tmp_path / "model.gguf", "gemma4", extra=values)
+    with pytest.raises(StartError, match=says):
+        Checkpoint.open(path)
+
+
 def test_layers_without_keys_are_refused_where_there_are_no_states(tmp_path: Path) -> None:
     extra = {"llama.attention.head_count_kv": [2, 0, 2]}
     path = write_model(tmp_path / "model.gguf", extra=extra)

@@ -22,6 +22,7 @@ from mindspore_serving.llm.checkpoint.ranks import SPELLING
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.llm.gguf_files import write_tokenizer
 from tests.llm.tokenization import test_gguf_tokenizer as gguf_tokenizers
+from tests.llm.tokenization.test_gguf_rules import byte_level
 from tests.llm.tokenization.test_sentencepiece import EXPECTED, MODELS
 from tests.llm.tokenizers_trained import TEXTS
 
@@ -54,7 +55,7 @@ def directory(path: Path, code: str = THIRD, model: str = "bpe", **config: Any) 
 def ranks() -> dict[bytes, int]:
     """Of a tokenizer that is trained here."""
     rule = pre_tokenizers.Split(Regex(PATTERNS["chatglm-bpe"][0]), "isolated")
-    trained = gguf_tokenizers.byte_level([rule])
+    trained = byte_level([rule])
     bytes_of = {char: byte for byte, char in SPELLING.items()}
     tokens = [token for token in gguf_tokenizers.by_id(trained) if token not in ("<s>", "</s>")]
     return {bytes(bytes_of[char] for char in token): rank for rank, token in enumerate(tokens)}
@@ -233,7 +234,7 @@ def test_a_gguf_file_has_what_a_text_begins_with_and_what_ends_an_answer(tmp_pat
 
 def test_a_gguf_file_of_ranks_has_them_too(tmp_path: Path) -> None:
     rule = pre_tokenizers.Split(Regex(PATTERNS["chatglm-bpe"][0]), "isolated")
-    source = gguf_tokenizers.byte_level([rule])
+    source = byte_level([rule])
     tokens = gguf_tokenizers.by_id(source)
     path = write_tokenizer(
         tmp_path / "model.gguf", [*tokens, *LATER], pre="chatglm-bpe", add_bos_token=False,

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, read_file
-from mindspore_serving.llm.checkpoint.gguf.pre_tokenizers import PATTERNS
 from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_recommended
 from mindspore_serving.llm.tokenization import tokenizer as serving
 from tests.llm.gguf_files import write_model, write_tokenizer
-from tests.llm.tokenizers_trained import TEXTS, llama
+from tests.llm.tokenizers_trained import BYTES, TEXTS, llama
 
 NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6
 OTHERS = [
@@ -47,76 +46,6 @@ def assert_same(path: Path, source: Tokenizer, texts: Sequence[str]) -> None:
         assert found.decode(expected) == source.decode(expected), text
 
 
-def byte_level(patterns: Sequence[Any]) -> Tokenizer:
-    """Trained on short texts, with one regular expression or built-in rule after another."""
-    tokenizer = Tokenizer(models.BPE())
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*patterns, to_bytes])
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=700,
-        special_tokens=["<s>", "</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([*TEXTS, *OTHERS * 3], trainer)
-    return tokenizer
-
-
-def split(pattern: str) -> Any:
-    return pre_tokenizers.Split(Regex(pattern), "isolated")
-
-
-# As the tokenizer.json of models have them.
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
-    r"\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-RULES: dict[str, list[Any]] = {
-    "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)],
-    "smollm": [
-        pre_tokenizers.Digits(individual_digits=True),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-    ],
-    "llama-bpe": [split(LLAMA3)],
-    "falcon-h1": [split(LLAMA3)],  # so llama.cpp cuts it
-    "qwen2": [split(LLAMA3.replace("{1,3}", ""))],
-}
-
-
-@pytest.mark.parametrize("rule", ["llama-bpe", "falcon-h1", "qwen2"])
-def test_byte_level_bpe_cuts_text_by_the_rule_that_the_file_names(
-    rule: str, tmp_path: Path
-) -> None:
-    source = byte_level(RULES[rule])
-    path = write_tokenizer(
-        tmp_path / "t.gguf",
-        by_id(source),
-        types=[CONTROL] * 2 + [NORMAL] * (source.get_vocab_size() - 2),
-        merges=merges_of(source),
-        pre=rule,
-    )
-    assert_same(path, source, [*TEXTS, *OTHERS])
-
-
-@pytest.mark.parametrize("rule", ["gpt-2", "smollm"])
-def test_rules_cut_text_as_the_built_in_ones_of_the_library(rule: str) -> None:
-    ours = pre_tokenizers.Sequence([split(pattern) for pattern in PATTERNS[rule]])
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    mine = pre_tokenizers.Sequence([ours, to_bytes])
-    theirs = pre_tokenizers.Sequence(RULES[rule])
-    for text in [*TEXTS, *OTHERS]:
-        found = [piece for piece, _ in mine.pre_tokenize_str(text)]
-        assert found == [piece for piece, _ in theirs.pre_tokenize_str(text)], text
-
-
-@pytest.mark.parametrize("rule", PATTERNS)
-def test_every_rule_is_a_pattern_that_loses_nothing(rule: str) -> None:
-    ours = pre_tokenizers.Sequence([split(pattern) for pattern in PATTERNS[rule]])
-    for text in [*TEXTS, *OTHERS]:
-        assert "".join(piece for piece, _ in ours.pre_tokenize_str(text)) == text
-
-
 def test_sentence_pieces_are_merged_by_their_scores(tmp_path: Path) -> None:
     source = llama()
     tokens = by_id(source)
@@ -137,6 +66,35 @@ def test_sentence_pieces_are_merged_by_their_scores(tmp_path: Path) -> None:
     assert_same(path, source, [*TEXTS, *OTHERS])
     found = opened(path)
     assert found.encode("a")[0] == tokens.index("<s>"), "SentencePiece's texts begin with <s>"
+
+
+def test_pieces_of_gemma_4_are_merged_as_the_file_says(tmp_path: Path) -> None:
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    source = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    source.normalizer = normalizers.Replace(" ", "▁")
+    trainer = trainers.BpeTrainer(special_tokens=[*special, *BYTES], show_progress=False)
+    source.pre_tokenizer = pre_tokenizers.Split("\n", "contiguous")  # no token has both
+    source.train_from_iterator([*TEXTS, *OTHERS], trainer)
+    source.pre_tokenizer = pre_tokenizers.Sequence([])
+    source.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    tokens = by_id(source)
+    types = [CONTROL] * 3 + [UNKNOWN] + [BYTE] * 256
+    path = write_tokenizer(
+        tmp_path / "t.gguf",
+        tokens,
+        model="gemma4",
+        types=[*types, *[NORMAL] * (len(tokens) - len(types))],
+        scores=[-1000.0] * len(tokens),
+        merges=merges_of(source),
+        unknown_token_id=3,
+        bos_token_id=2,
+        add_space_prefix=False,
+        add_bos_token=True,
+    )
+    assert_same(path, source, [*TEXTS, *OTHERS, "new words\n\n\n  of it"])
+    assert opened(path).encode("☃") == [2, *source.encode("☃").ids], "bytes, behind <bos>"
 
 
 def test_unigram_pieces_are_chosen_by_their_scores(tmp_path: Path) -> None:
@@ -244,7 +202,9 @@ def test_an_unknown_rule_is_refused_with_what_is_near(tmp_path: Path) -> None:
 
 def test_an_unknown_kind_of_tokenizer_is_refused(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path / "t.gguf", SIMPLE, model="rwkv")
-    with pytest.raises(StartError, match="kind 'rwkv', expected one of gpt2, llama, t5, bert"):
+    with pytest.raises(
+        StartError, match="kind 'rwkv', expected one of gpt2, llama, gemma4, t5, bert"
+    ):
         opened(path)
 
 

@@ -13,7 +13,7 @@ from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES, VARIANTS, F
 from mindspore_serving.llm.checkpoint.gguf.positions import positions_of
 from mindspore_serving.llm.checkpoint.gguf.reader import Array, GgufFile
 from mindspore_serving.llm.checkpoint.gguf.states import KEY_HEADS, states_of
-from mindspore_serving.llm.descriptions.architecture import Architecture
+from mindspore_serving.llm.descriptions.architecture import UNWEIGHTED, Architecture
 from mindspore_serving.llm.descriptions.families import FAMILIES as DESCRIPTIONS
 from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 
@@ -22,6 +22,7 @@ NOTHING = ("intermediate_size", "num_attention_heads")  # 0 where no layer has s
 ARCHITECTURE = "general.architecture"
 # Models whose attention is scaled by the mean size of a head: their number of layers.
 SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
+UNNORMED = 128  # experts of the Llama 4 (Maverick) that does not normalise queries and keys
 # config.json's name -> the key behind "{architecture}.", of what is copied.
 SIZES = {
     "hidden_size": "embedding_length",
@@ -91,7 +92,8 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         config |= states_of(file, name, family, DESCRIPTIONS[family.name], config)
     config |= _own(file, name, config)
     config |= positions_of(file, name, config)
-    config |= _flags(file, family)
+    config |= _flags(file, family, name)
+    config |= family.read(file) if family.read else {}
     quantised = [kind for kind in _by_size(file) if kind in FORMS]
     if quantised:
         config["quantization_config"] = {"quant_method": "gguf", "mode": quantised[0]}
@@ -118,7 +120,7 @@ def _layers(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]
     return found
 
 
-def _flags(file: GgufFile, family: Family) -> dict[str, Any]:
+def _flags(file: GgufFile, family: Family, name: str) -> dict[str, Any]:
     """What config.json calls the biases and norms that are in the file."""
     form = DESCRIPTIONS[family.name]
     found: dict[str, Any] = {}
@@ -128,7 +130,9 @@ def _flags(file: GgufFile, family: Family) -> dict[str, Any]:
         if isinstance(key, str):
             is_there = any(f"{role}.bias" in ends for role in roles)
             found[key] = found.get(key, False) or is_there
-    if form.qk_norm_key:
+    if form.qk_norm == UNWEIGHTED:
+        found[form.qk_norm_key] = file.metadata.get(f"{name}.expert_count") != UNNORMED
+    elif form.qk_norm_key:
         found[form.qk_norm_key] = "blk.0.attn_q_norm.weight" in file.tensors
     return found
 

@@ -4,9 +4,12 @@ Names of tensors follow from the description of the architecture (`descriptions`
 what the converter of llama.cpp does beside that, as it was found in its files.  Knows no tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from mindspore_serving.llm.checkpoint.gguf import gemma
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile
 
 Settings = Mapping[str, Any]
 
@@ -21,6 +24,7 @@ class Family:
         sizes: config.json's name -> the key behind "{architecture}.", beyond those of all.
         tensors: role -> name, where the description's is another's.
         pairs: rows of queries and keys are in the order of pairs.
+        read: what config.json has that follows from more than one key.
         state_head: what config.json calls the size of a head of values, of layers with a state.
         in_turns: heads of values that read different heads of keys take turns.
     """
@@ -30,6 +34,7 @@ class Family:
     sizes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
     pairs: bool = False
+    read: Callable[[GgufFile], Settings] | None = None
     state_head: str = ""
     in_turns: bool = False
 
@@ -64,6 +69,15 @@ MAMBA = {
 }
 COHERE = {"logit_scale": "logit_scale"}
 GELU: Settings = {"hidden_activation": "gelu_pytorch_tanh"}
+UNCAPPED: Settings = {**GELU, "final_logit_softcapping": None}
+
+
+def _baichuan(file: GgufFile) -> Settings:
+    """13B has ALiBi, which nothing but the number of its layers says."""
+    is_turned = file.metadata.get("baichuan.block_count") != 40
+    longest = "max_position_embeddings" if is_turned else "model_max_length"
+    return {longest: file.metadata.get("baichuan.context_length")}
+
 
 LFM2 = Family(
     name="Lfm2ForCausalLM", own={"block_auto_adjust_ff_dim": False},
@@ -107,6 +121,10 @@ VARIANTS: dict[str, tuple[str, Family]] = {
 }  # fmt: skip
 FAMILIES: dict[str, Family] = {
     "llama": Family(name="LlamaForCausalLM", pairs=True),
+    "mistral3": Family(name="Ministral3ForCausalLM", pairs=True),
+    "llama4": Family(
+        name="Llama4ForCausalLM", sizes={"intermediate_size_mlp": "feed_forward_length"}
+    ),
     "qwen2": Family(name="Qwen2ForCausalLM"),
     "qwen3": Family(name="Qwen3ForCausalLM"),
     "qwen3moe": Family(name="Qwen3MoeForCausalLM", own=SUMMED),
@@ -115,6 +133,12 @@ FAMILIES: dict[str, Family] = {
     "gemma": Family(name="GemmaForCausalLM", own=GELU),
     "gemma2": Family(name="Gemma2ForCausalLM", own=GELU),
     "gemma3": Family(name="Gemma3ForCausalLM", own=GELU),
+    "gemma3n": Family(
+        name="Gemma3nForCausalLM", own=UNCAPPED, sizes=gemma.SIZES_3N, read=gemma.read_3n
+    ),
+    "gemma4": Family(
+        name="Gemma4ForCausalLM", own=UNCAPPED, sizes=gemma.SIZES_4, read=gemma.read_4
+    ),
     "gpt-oss": Family(name="GptOssForCausalLM"),
     "chatglm": Family(name="GlmForCausalLM"),
     "glm4": Family(name="Glm4ForCausalLM"),
@@ -172,4 +196,11 @@ FAMILIES: dict[str, Family] = {
     "gptneox": Family(name="GPTNeoXForCausalLM"),
     "falcon": Family(name="FalconForCausalLM"),
     "bloom": Family(name="BloomForCausalLM"),
+    "baichuan": Family(
+        name="BaichuanForCausalLM",
+        own={"is_packed": False},
+        pairs=True,
+        read=_baichuan,
+        sizes={"max_position_embeddings": ""},
+    ),  # fmt: skip
 }

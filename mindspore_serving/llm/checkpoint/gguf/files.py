@@ -26,7 +26,7 @@ SPECIAL = {
 }
 # Further ends of an answer: their keys, and how they are called where the file does not say.
 ENDS = ("eos", "eot", "eom")
-END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
+END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>")
 # The ends of gpt-oss's answers, whose messages, several of an answer, end with <|end|>.
 HARMONY = ("<|return|>", "<|call|>")
 # Sampling that the file recommends.

@@ -10,11 +10,18 @@ from mindspore_serving.llm.descriptions.architecture import (
     DELTA_RULE,
     MAMBA,
     Architecture,
+    Beside,
     Experts,
     Names,
 )
 
-EXPERTS = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
+# The parts of each expert that a tensor has, below one another.
+EXPERTS = {
+    "ffn_gate_exps": ("gate",),
+    "ffn_up_exps": ("up",),
+    "ffn_gate_up_exps": ("gate", "up"),
+    "ffn_down_exps": ("down",),
+}
 LATENT = {
     "attn_q_a": "q_a_proj",
     "attn_q_a_norm": "q_a_layernorm",
@@ -23,6 +30,27 @@ LATENT = {
     "attn_kv_a_norm": "kv_a_layernorm",
     "attn_kv_b": "kv_b_proj",
 }
+# Of Gemma 3n and 4: inputs of layers, and several hidden states.
+LATER_TOP = {
+    "per_layer_token_embd": "embed_tokens_per_layer",
+    "per_layer_model_proj": "per_layer_model_projection",
+    "per_layer_proj_norm": "per_layer_projection_norm",
+    "altup_proj": "altup_projections",
+    "altup_unembd_proj": "altup_unembed_projections",
+}
+LATER = {
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "altup_correct_coef": "altup.correction_coefs",
+    "altup_predict_coef": "altup.prediction_coefs",
+    "altup_router": "altup.modality_router",
+    "altup_router_norm": "altup.router_norm",
+    "laurel_l": "laurel.linear_left",
+    "laurel_r": "laurel.linear_right",
+    "laurel_post_norm": "laurel.post_laurel_norm",
+}
+LATER_BARE = {"altup_correct_scale": "altup.correct_output_scale"}
 RATE = "ssm_a"  # of all states but convolutions alone
 # The end of a tensor's name -> the ends of a checkpoint's, which has it in as many parts.
 DELTA = {
@@ -50,13 +78,13 @@ MAMBA_2 = {
 @dataclass(frozen=True, slots=True)
 class Roles:
     """Names by role: `top` of the model, `layer` of each layer, below its number, `bare` as well
-    but without "weight" behind them, `experts` of each expert, below its number, and `states` of
-    layers with one, whose roles have what is behind them."""
+    but without "weight" behind them, `experts` of the parts of each expert, below its number, and
+    `states` of layers with one, whose roles have what is behind them."""
 
     top: dict[str, str]
     layer: dict[str, str]
     bare: dict[str, str]
-    experts: dict[str, str]
+    experts: dict[str, tuple[str, ...]]
     states: dict[str, tuple[str, ...]]
 
 
@@ -71,14 +99,27 @@ def roles_of(form: Architecture) -> Roles:
         "output": names.head,
     }
     layer = {**_attention(names), **_feed_forward(names)}
-    bare, experts = {"attn_sinks": names.sinks}, dict[str, str]()
+    bare, experts = {"attn_sinks": names.sinks}, dict[str, tuple[str, ...]]()
+    bare["layer_output_scale"] = names.scalar
+    if names.scalar or names.low_rank:
+        stem = names.embedding.removesuffix("embed_tokens")
+        top |= {role: f"{stem}{name}" for role, name in LATER_TOP.items()}
+        layer, bare = {**layer, **LATER}, {**bare, **LATER_BARE}
     if form.experts:
         bare["exp_probs_b"] = form.experts.correction
         layer |= _mixture(form.experts)
         if form.experts.shares_dense:
             layer |= {f"{role}_shexp": name for role, name in _feed_forward(names).items()}
-        experts = {role: getattr(form.experts, part) for role, part in EXPERTS.items()}
-    return Roles(_named(top), _named(layer), _named(bare), _named(experts), _states(form))
+        stored = {
+            role: tuple(getattr(form.experts, part) for part in parts)
+            for role, parts in EXPERTS.items()
+        }
+        experts = {role: parts for role, parts in stored.items() if all(parts)}
+        beside = form.experts.beside
+        layer |= _norms_of(beside) if beside else {}
+        bare["ffn_gate_inp.scale"] = beside.router_gain if beside else ""
+        bare["ffn_down_exps.scale"] = beside.gains if beside else ""
+    return Roles(_named(top), _named(layer), _named(bare), experts, _states(form))
 
 
 def _states(form: Architecture) -> dict[str, tuple[str, ...]]:
@@ -122,6 +163,14 @@ def _mixture(experts: Experts) -> dict[str, str]:
         **{f"ffn_{part}_shexp": f"{shared}.{part}_proj" for part in parts},
         "ffn_gate_inp": experts.router,
         "ffn_gate_inp_shexp": experts.shared_gate,
+    }
+
+
+def _norms_of(beside: Beside) -> dict[str, str]:
+    return {
+        "post_ffw_norm_1": beside.dense_norm,
+        "pre_ffw_norm_2": beside.input_norm,
+        "post_ffw_norm_2": beside.output_norm,
     }
 
 

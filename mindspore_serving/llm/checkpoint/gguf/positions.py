@@ -11,7 +11,7 @@ YARN = {
     "yarn_beta_slow": "beta_slow",
     "yarn_attn_factor": "attention_factor",
 }
-LOG_MULTIPLIER = 0.1  # of mscale_all_dim, in the file
+LOG_MULTIPLIER = 0.1  # of mscale_all_dim, in files of DeepSeek
 
 
 def positions_of(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def _scaling(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, A
     factor = read("scaling.factor") or read("scale_linear") or 1.0
     original = read("scaling.original_context_length") or config.get("max_position_embeddings")
     scaling = {"rope_type": kind, "factor": factor, "original_max_position_embeddings": original}
-    divisors = _divisors(file)
+    divisors = divisors_of(file)
     if divisors:
         sharpness = read("scaling.attn_factor") if len(divisors) > 1 else 1.0
         scaling |= {"rope_type": "longrope", "short_factor": divisors[0]}
@@ -47,12 +47,15 @@ def _scaling(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, A
         raise StartError(f"{file.path} has rope scaling {kind!r}, expected linear, yarn or none")
     scaling |= {name: read(f"scaling.{key}") for key, name in YARN.items()}
     sharpness = read("scaling.yarn_log_multiplier")
-    if sharpness:
+    if family == "mistral3":
+        growth = file.metadata.get(f"{family}.attention.temperature_scale")
+        scaling |= {"mscale": 1.0, "mscale_all_dim": sharpness, "llama_4_scaling_beta": growth}
+    elif sharpness:
         scaling |= dict.fromkeys(("mscale", "mscale_all_dim"), sharpness / LOG_MULTIPLIER)
     return scaling | {"truncate": family != "gpt-oss"}
 
 
-def _divisors(file: GgufFile) -> list[list[float]]:
+def divisors_of(file: GgufFile) -> list[list[float]]:
     """Tensors that divide the frequencies: for all texts, or for short and for long ones."""
     names = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
     found = [file.tensors[name] for name in names if name in file.tensors]

@@ -37,7 +37,29 @@ _DEEPSEEK3 = [
     rf"{_ASCII_PUNCTUATION}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ]
-_DEEPSEEK_CODER = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"]
+_EAST_ASIAN = r"[一-龥ࠀ-一가-퟿]+"
+_DEEPSEEK_CODER = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST_ASIAN, r"\p{N}"]
+# Letters with case, but those that the rule's list leaves out.
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10C7}-\x{10FF}\x{1C80}-\x{1C8F}\x{2D00}-\x{2D2D}"
+    r"\x{A78F}-\x{AB6F}\x{10500}-\x{105BC}\x{10D00}-\x{10DFF}\x{11900}-\x{1E8FF}]]"
+)
+_DEEPSEEK = [
+    r"[\r\n]",
+    rf"\s?{_CASED}+",
+    r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+    r"\s+$",
+    _EAST_ASIAN,
+    r"\p{N}",
+]
+_FALCON = [r"[\p{P}$+<=>^`|~]+", *_GPT2, r"[0-9]+", r"[0-9]{3}"]
+_BLOOM = [r" ?[^(\s|.,!?…。，、।۔،)]+"]
+_NOT_HAN = r"&&[^\p{Han}]]"
+_KIMI_UPPER, _KIMI_LOWER = f"{_UPPER[:-1]}{_NOT_HAN}", f"{_LOWER[:-1]}{_NOT_HAN}"
+_KIMI = [
+    rf"\p{{Han}}+|{_BEFORE}{_KIMI_UPPER}*{_KIMI_LOWER}+{_TAILS}?"
+    rf"|{_BEFORE}{_KIMI_UPPER}+{_KIMI_LOWER}*{_TAILS}?|\p{{N}}{{1,3}}{_REST}",
+]
 
 _NAMES: list[tuple[list[str], str]] = [
     (
@@ -48,13 +70,20 @@ _NAMES: list[tuple[list[str], str]] = [
     (_DIGITS, "smollm starcoder refact command-r codeshell exaone minerva-7b"),
     (_LLAMA3, "llama-bpe llama3 llama-v3 falcon3 pixtral midm-2.0 lfm2 dbrx smaug-bpe glm4"),
     (_LLAMA3, "chatglm-bpe falcon-h1"),
+    ([r"\p{N}{1,3}", *_LLAMA3], "minicpm5"),
     (_QWEN2, "qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan kormo solar-open grok-2"),
     (_QWEN35, "qwen35"),
     (_SEED, "seed-coder"),
     (_TEKKEN, "tekken"),
     (_GPT4O, "gpt-4o llama4 kanana2"),
+    ([r"\d{1,3}(?=(?:\d{3})*\b)", *_GPT4O], "tiny_aya"),
     (_DEEPSEEK3, "deepseek-v3 hunyuan-dense joyai-llm"),
+    (_DEEPSEEK, "deepseek-llm"),
     (_DEEPSEEK_CODER, "deepseek-coder"),
+    (_FALCON, "falcon"),
+    (_BLOOM, "bloom poro-chat gpt3-finnish"),
+    ([*_BLOOM, r"\p{N}"], "viking"),
+    (_KIMI, "kimi-k2"),
 ]
 PATTERNS = {name: patterns for patterns, names in _NAMES for name in names.split()}
 # The text begins with the token <s>; a piece that is a token is taken whole, whatever merges say.
@@ -62,7 +91,7 @@ BEGINS_WITH_BOS = frozenset(
     ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1")
     + ("pixtral", "midm-2.0", "lfm2", "tekken")
 )
-TAKES_WHOLE = BEGINS_WITH_BOS | {"glm4", "chatglm-bpe"}
+TAKES_WHOLE = BEGINS_WITH_BOS | {"glm4", "chatglm-bpe", "minicpm5"}
 # Tokens that the text begins with, whatever else a file says.
 _SOP = ("[gMASK]", "<sop>")
 BEGINNINGS = {"glm4": _SOP, "chatglm-bpe": _SOP, "chatglm-spm": ("[gMASK]", "sop")}

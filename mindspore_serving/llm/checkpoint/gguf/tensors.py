@@ -71,7 +71,7 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
     roles, names = model.roles, model.form.names
     stem, _, leaf = name.rpartition(".")
     if stem in roles.top:
-        yield f"{roles.top[stem]}.{leaf}", stored(blocks)
+        yield from _outside(roles.top[stem], leaf, blocks)
         return
     match = _NAME.fullmatch(name)
     role, leaf = (match[2], match[3] or "weight") if match else ("", leaf)
@@ -100,6 +100,24 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
             f"{model.file.path} has a tensor {name!r}, which models of architecture {family!r} do "
             "not have here: it is made for a newer or another kind of model"
         )
+
+
+def _outside(stem: str, leaf: str, blocks: Blocks) -> Named:
+    """A tensor that is not a layer's; matrices that are one are by their numbers."""
+    if len(blocks.shape) < 3:
+        yield f"{stem}.{leaf}", stored(blocks)
+        return
+    for index, one in enumerate(_cut(blocks)):
+        yield f"{stem}.{index}.{leaf}", stored(one)
+
+
+def _cut(blocks: Blocks, parts: int = 1) -> Iterator[Blocks]:
+    """The matrices of a tensor [count, out, in], each in `parts` of as many rows, or the vectors of
+    one [count, out]."""
+    count, shape = blocks.shape[0] * parts, blocks.shape[1:]
+    each = blocks.rows.reshape(count, -1, blocks.rows.shape[-1])
+    shape = (shape[0] // parts, *shape[1:]) if parts > 1 else shape
+    return (Blocks(blocks.kind, shape, rows) for rows in each)
 
 
 def _of_layer(
@@ -163,12 +181,10 @@ def _experts(model: _Model, layer: str, role: str, leaf: str, blocks: Blocks) ->
     """The matrices of a tensor [experts, out, in], or the biases of one [experts, out]."""
     experts = model.form.experts
     assert experts is not None
-    count, shape = blocks.shape[0], blocks.shape[1:]
-    each = blocks.rows.reshape(count, -1, blocks.rows.shape[-1])
-    for index in range(count):
-        one = Blocks(blocks.kind, shape, each[index])
-        name = f"{layer}.{experts.prefix}.{index}.{model.roles.experts[role]}"
-        yield f"{name}.{leaf}", stored(one)
+    parts = model.roles.experts[role]
+    for index, one in enumerate(_cut(blocks, len(parts))):
+        expert, part = divmod(index, len(parts))
+        yield f"{layer}.{experts.prefix}.{expert}.{parts[part]}.{leaf}", stored(one)
 
 
 def _packed(model: _Model, layer: str, leaf: str, blocks: Blocks) -> Named:

@@ -1,7 +1,8 @@
 """The tokenizer of a GGUF file as the tokenizer.json of the `tokenizers` library.
 
 The kinds are those of `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece's BPE,
-whose merges follow from the scores), t5 (SentencePiece's unigram) and bert (WordPiece).
+whose merges follow from the scores), gemma4 (the same with merges in the file), t5 (SentencePiece's
+unigram) and bert (WordPiece).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -175,12 +176,16 @@ def _bpe(vocabulary: _Vocabulary, merges: list[list[str]], **options: Any) -> Js
     return {**model, **options, "vocab": known, "merges": usable}
 
 
-def _sentence_piece(vocabulary: _Vocabulary) -> Json:
+def _sentence_piece(vocabulary: _Vocabulary, merges: list[list[str]] | None = None) -> Json:
     unknown = vocabulary.unknown()
     token = None if unknown is None else vocabulary.tokens[unknown]
     options = {"unk_token": token, "fuse_unk": True, "byte_fallback": True}
-    merges = _merges_of(vocabulary)
+    merges = merges or _merges_of(vocabulary)
     return {**_spaced(vocabulary), "model": _bpe(vocabulary, merges, **options)}
+
+
+def _merged_pieces(vocabulary: _Vocabulary) -> Json:
+    return _sentence_piece(vocabulary, vocabulary.merges())
 
 
 def _merges_of(vocabulary: _Vocabulary) -> list[list[str]]:
@@ -274,6 +279,7 @@ def template(
 KINDS: dict[str, Callable[[_Vocabulary], Json]] = {
     "gpt2": _byte_level,
     "llama": _sentence_piece,
+    "gemma4": _merged_pieces,
     "t5": _unigram,
     "bert": _word_piece,
 }

@@ -51,8 +51,10 @@ INTERNLM2 = Architecture(
 
 
 def _baichuan(form: Architecture, config: Config) -> Architecture:
-    """13B has ALiBi, and no limit of positions but that of its tokenizer."""
-    return replace(form, alibi="max_position_embeddings" not in config)
+    """13B has ALiBi, and no limit of positions but that of its tokenizer.  GGUF files have queries,
+    keys and values apart."""
+    names = form.names if config.get("is_packed", True) else Names()
+    return replace(form, names=names, alibi="max_position_embeddings" not in config)
 
 
 def _olmo3(config: Config) -> Config:
