@@ -38,12 +38,12 @@ def installed(package: str) -> str:
         return ""
 
 
-def advice(module: str, prefer: str = "llm") -> str:
-    """What to run for a module that is missing; of several extras that bring it `prefer`."""
+def advice(module: str) -> str:
+    """What to run for a module that is missing; of several extras that bring it `llm`."""
     top = module.partition(".")[0]
     package = _normal(_DISTRIBUTIONS.get(top.lower(), top))
     found = [extra for extra, names in packages().items() if package in names]
-    extra = prefer if prefer in found else next(iter(found), "")
+    extra = "llm" if "llm" in found else next(iter(found), "")
     return f"install it with: {command(extra) if extra else f'pip install {package}'}"
 
 

@@ -48,10 +48,6 @@ def test_a_missing_module_comes_with_the_extra_that_brings_it(module: str, comma
     assert text == f"this needs {module}, which is not installed; install it with: {command}"
 
 
-def test_of_several_extras_the_caller_may_prefer_one() -> None:
-    assert "[lite]" in extras.advice("openvino", "lite")
-
-
 def test_without_a_record_the_package_itself_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     def requires(_: str) -> list[str]:
         raise importlib.metadata.PackageNotFoundError

@@ -5,7 +5,7 @@ MindSpore is not imported for it.  Knows no device.
 
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -117,7 +117,7 @@ def read_beside(source: ModelSource, path: str, location: str) -> memoryview:
 
 def _input(source: ModelSource, path: str, index: int, entry: ValueType) -> TensorSpec:
     name = entry.name.rsplit(":", 1)[-1] or f"input{index}"
-    spec = _tensor(name, entry.tensor[0], _KINDS) if len(entry.tensor) == 1 else None
+    spec = _tensor(name, entry.tensor[0]) if len(entry.tensor) == 1 else None
     if spec is None:
         kind = entry.denotation or "unknown"
         raise element_error(source, path, index, name=name, kind=kind)
@@ -136,7 +136,7 @@ def _outputs(entries: Iterable[ValueType]) -> tuple[TensorSpec, ...]:
             tensors.extend(entry.tensor)
         elif entry.attr_info is None or not _flatten(entry.attr_info, tensors):
             return ()
-    specs = [_tensor(f"output{i}", tensor, _KINDS) for i, tensor in enumerate(tensors)]
+    specs = [_tensor(f"output{i}", tensor) for i, tensor in enumerate(tensors)]
     known = [spec for spec in specs if spec is not None]
     return tuple(known) if len(known) == len(specs) else ()
 
@@ -154,9 +154,9 @@ def _flatten(attribute: Attribute, tensors: list[Tensor]) -> bool:
     return True
 
 
-def _tensor(name: str, tensor: Tensor, kinds: Mapping[int, str]) -> TensorSpec | None:
-    """None for an element type that is not in `kinds`."""
-    kind = kinds.get(tensor.data_type)
+def _tensor(name: str, tensor: Tensor) -> TensorSpec | None:
+    """None for an element type that is not in _KINDS."""
+    kind = _KINDS.get(tensor.data_type)
     if kind is None:
         return None
     dims = tuple(tensor.dims)

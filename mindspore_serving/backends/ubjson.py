@@ -38,7 +38,7 @@ class _Walk:
     def value(self, at: int, depth: int, marker: bytes = b"") -> int:
         """A value, behind its marker if that is given."""
         if not marker:
-            marker, at = self._take(at, 1), at + 1
+            marker, at = self._byte(at), at + 1
         if marker in _SIZES:
             return self._end(at + _SIZES[marker])
         if marker in (b"S", b"H"):
@@ -49,9 +49,9 @@ class _Walk:
 
     def _container(self, at: int, depth: int, *, is_object: bool) -> int:
         kind = b""
-        if self._take(at, 1) == b"$":
-            kind, at = self._take(at + 1, 1), at + 2
-        if self._take(at, 1) == b"#":
+        if self._byte(at) == b"$":
+            kind, at = self._byte(at + 1), at + 2
+        if self._byte(at) == b"#":
             count, at = self._integer(at + 1)
             if kind in _SIZES and not is_object:
                 return self._end(at + count * _SIZES[kind])
@@ -59,7 +59,7 @@ class _Walk:
                 at = self._item(at, depth, kind, is_object)
             return at
         last = b"}" if is_object else b"]"
-        while self._take(at, 1) != last:
+        while self._byte(at) != last:
             at = self._item(at, depth, kind, is_object)
         return at + 1
 
@@ -72,7 +72,7 @@ class _Walk:
 
     def _integer(self, at: int) -> tuple[int, int]:
         """The value too, as it is a length."""
-        kind = self._take(at, 1)
+        kind = self._byte(at)
         if kind not in _INTEGERS:
             raise _Cut(f"there is no length at byte {at}")
         end = self._end(at + 1 + _SIZES[kind])
@@ -81,8 +81,8 @@ class _Walk:
             raise _Cut(f"the length at byte {at} is {number}")
         return number, end
 
-    def _take(self, at: int, size: int) -> bytes:
-        return self._content[at : self._end(at + size)]
+    def _byte(self, at: int) -> bytes:
+        return self._content[at : self._end(at + 1)]
 
     def _end(self, at: int) -> int:
         if at > len(self._content):

@@ -47,7 +47,7 @@ def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mou
         """A page for browsers; for others TGI's health."""
         if page.wants_page(request):
             return page.show_page(request)
-        return tgi.root_health(site, request)
+        return await tgi.root_health(site, request)
 
     def add_metrics(page: Page) -> None:
         engines = [row["engine"] for row in site.control.observe() if "engine" in row]

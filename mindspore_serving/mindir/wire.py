@@ -6,7 +6,7 @@ what a length field claims.
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mindspore_serving.errors import StartError
@@ -49,11 +49,6 @@ def read(message: type[T], view: memoryview, depth: int = 0) -> T:
         elif values:
             setattr(result, field.name, values[-1])
     return result
-
-
-def is_empty(message: Any) -> bool:
-    """Whether no field of `message` was set."""
-    return all(not getattr(message, field.name) for field in fields(message))
 
 
 class Damaged(StartError):
@@ -104,16 +99,16 @@ def _values(field: Field, wire_type: int, value: Any, depth: int) -> list[Any]:
     if field.kind == "int":
         if wire_type == _VARINT:
             return [_signed(value)]
-        _expect(field, wire_type, _BYTES)
+        _expect_bytes(field, wire_type)
         return _packed_ints(value)
     if field.kind in _NUMBERS:
         single, layout = _NUMBERS[field.kind]
         if wire_type != single:
-            _expect(field, wire_type, _BYTES)
+            _expect_bytes(field, wire_type)
         if len(value) % layout.size:
             raise Damaged(f"'{field.name}' has {len(value)} bytes")
         return [number for (number,) in layout.iter_unpack(value)]
-    _expect(field, wire_type, _BYTES)
+    _expect_bytes(field, wire_type)
     if field.kind == "bytes":
         return [value]
     if field.kind == "text":
@@ -137,6 +132,6 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _expect(field: Field, wire_type: int, wanted: int) -> None:
-    if wire_type != wanted:
-        raise Damaged(f"'{field.name}' is written as wire type {wire_type}, not {wanted}")
+def _expect_bytes(field: Field, wire_type: int) -> None:
+    if wire_type != _BYTES:
+        raise Damaged(f"'{field.name}' is written as wire type {wire_type}, not {_BYTES}")

@@ -63,24 +63,20 @@ def check_port(name: str, value: object) -> int:
     return check_int(name, value, 1, 65535)
 
 
-def check_int_tuple(
-    name: str, value: object, minimum: int | None = None, maximum: int | None = None
-) -> tuple[int, ...]:
-    """A tuple or list of different ints, as a tuple."""
+def check_int_tuple(name: str, value: object, minimum: int | None = None) -> tuple[int, ...]:
+    """A tuple or list of different ints, each at least `minimum`, as a tuple."""
     items = _typed(f"Parameter '{name}'", value, _LISTS, "tuple/list of int")
     for item in items:
         prefix = f"The item value '{item}' in parameter '{name}'"
-        _check_int(prefix, item, minimum, maximum)
+        _check_int(prefix, item, minimum, None)
     return _distinct(name, tuple(items))
 
 
-def as_int_tuple(
-    name: str, value: object, minimum: int | None = None, maximum: int | None = None
-) -> tuple[int, ...]:
+def as_int_tuple(name: str, value: object, minimum: int | None = None) -> tuple[int, ...]:
     """An int, or a tuple or list of different ints, as a tuple."""
     if not isinstance(value, _LISTS):
         value = (_typed(f"Parameter '{name}'", value, int, "int or tuple/list of int"),)
-    return check_int_tuple(name, value, minimum, maximum)
+    return check_int_tuple(name, value, minimum)
 
 
 def as_instances(name: str, value: object, kind: type[_T]) -> tuple[_T, ...]:

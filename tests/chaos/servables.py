@@ -12,11 +12,9 @@ TINY_MODEL = ROOT / "examples" / "tiny_llm" / "model"
 HOLD = "hold"  # while this file is there, workers of `toy` that load do not finish
 
 GOOD = """
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
+@method("y")
 def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
+    return x * 2
 """
 TOY = (
     GOOD
@@ -29,12 +27,6 @@ def wait(seconds):  # time.sleep fails under libfaketime: EINVAL
 
 while os.path.exists("hold"):
     wait(0.01)
-
-def method(function):
-    def graph(x):
-        return register.add_stage(function, x, outputs_count=1)
-    graph.__name__ = function.__name__.removeprefix("stage_")
-    register.register_method(output_names=["y"])(graph)
 """
 )
 # One stage a method, of its name; a method has the input x and the output y.
@@ -48,7 +40,7 @@ STAGES = {
     "exit_now": "os._exit(int(x))",
     "segfault": "ctypes.string_at(0)",
     "abort": "os.abort()",
-    "recurse": "return stage_recurse(x)",
+    "recurse": "return recurse(x)",
     "interrupt": "raise KeyboardInterrupt",
     "leave_child": 'return subprocess.Popen(["sleep", "600"]).pid',
     "leave_fork": (
@@ -67,7 +59,7 @@ STAGES = {
 
 def _method(name: str, body: str) -> str:
     lines = "".join(f"    {line}\n" for line in body.split("\n"))
-    return f"def stage_{name}(x):\n{lines}method(stage_{name})\n"
+    return f'@method("y")\ndef {name}(x):\n{lines}'
 
 
 def build(directory: Path) -> Path:

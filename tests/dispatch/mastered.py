@@ -9,15 +9,15 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Request
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.frontends.replies import infer
+from tests.declaring import METHOD
 from tests.waiting import PATIENCE, until
 
-HEAD = """
+HEAD = f"""
 import os
 import time
 import numpy as np
 from mindspore_serving.server import register
-
-"""
+{METHOD}"""
 
 
 class Server:
@@ -31,7 +31,9 @@ class Server:
 
     def write(self, name, body):
         (self.directory / name).mkdir(exist_ok=True)
-        (self.directory / name / "servable_config.py").write_text(HEAD + textwrap.dedent(body))
+        (self.directory / name / "servable_config.py").write_text(
+            HEAD + METHOD + textwrap.dedent(body)
+        )
 
     def deployment(self, name="tiny", **options):
         return Deployment(str(self.directory), name, **options)

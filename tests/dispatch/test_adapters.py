@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.dispatch.adapter_calls import Faults
@@ -18,30 +19,9 @@ from mindspore_serving.errors import (
     WorkerUnavailable,
 )
 from mindspore_serving.ipc.messages import AdapterSource, Fault
+from tests import cards
 
-CARD = ModelCard(
-    architecture="LlamaForCausalLM",
-    runtime="openvino",
-    dtype="f32",
-    quantization="",
-    max_model_len=64,
-    vocab_size=100,
-    can_generate=True,
-    can_embed=False,
-    embedding_size=0,
-    has_chat_template=False,
-    tool_format="",
-    reasoning_format="",
-    adapters=("given",),
-    adapter_paths=("/given",),
-    eos_ids=(2,),
-    num_blocks=8,
-    block_size=32,
-    max_num_seqs=4,
-    max_num_batched_tokens=64,
-    max_num_waiting=None,
-    created=0,
-)
+CARD = replace(cards.CARD, adapters=("given",), adapter_paths=("/given",))
 
 
 class Worker:

@@ -14,19 +14,24 @@ from tests.dispatch.mastered import Server
 from tests.waiting import PATIENCE
 
 TINY = """
-def double(x):
+@method("y")
+def twice(x):
     return x * 2
 
-def get_pid(x):
+@method("y")
+def pid(x):
     return os.getpid()
 
-def die(x):
+@method("y")
+def dying(x):
     os._exit(3)
 
-def hang(x):
+@method("y")
+def hanging(x):
     time.sleep(600)
 
-def hang_once(x):
+@method("y")
+def once(x):
     marker = os.path.join(os.path.dirname(__file__), "marker")
     if not os.path.exists(marker):
         with open(marker + "-", "w") as file:
@@ -34,18 +39,6 @@ def hang_once(x):
         os.rename(marker + "-", marker)
         time.sleep(600)
     return os.getpid()
-
-def method(name, function):
-    namespace = {}
-    exec(f"def {name}(x): return add_stage(function, x, outputs_count=1)",
-         {"add_stage": register.add_stage, "function": function}, namespace)
-    register.register_method(output_names=["y"])(namespace[name])
-
-method("twice", double)
-method("pid", get_pid)
-method("dying", die)
-method("hanging", hang)
-method("once", hang_once)
 """
 WITH_MODEL = """
 def add(x1, x2):

@@ -28,6 +28,17 @@ def started() -> Callable[[], list[int]]:
     return lambda: [child for child in children(os.getpid()) if child not in before]
 
 
+@pytest.fixture(scope="module")
+def calls(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Calls]:
+    """The servable "toy" of the file's SOURCE, for all its tests; a message may have 1 MB."""
+    directory = tmp_path_factory.mktemp("calls")
+    write_servable(directory, "toy", request.module.SOURCE)
+    with serving(directory, config(directory, "toy"), limit=1) as served:
+        yield served
+
+
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Calls]]:
     """serve(source, **options of ServableStartConfig): a servable "toy", served until the end."""

@@ -24,17 +24,13 @@ model = register.declare_model(double, model_format="Python")
 def predict(x):
     return register.add_stage(model, x, outputs_count=1)
 
-def tell(value):
-    return type(value).__name__
-@register.register_method(output_names=["text"])
+@method("text")
 def show(value):
-    return register.add_stage(tell, value, outputs_count=1)
+    return type(value).__name__
 
-def split(value):
-    yield from ("a", "b")
-@register.register_method(output_names=["letter"])
+@method("letter")
 def letters(value):
-    return register.add_stage(split, value, outputs_count=1)
+    yield from ("a", "b")
 """
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20}
 

@@ -22,52 +22,40 @@ def log(word):
     with open("calls.txt", "a") as file:
         file.write(f"{word} {os.getpid()}\\n")
 
-def who(x):
-    return os.getpid()
-@register.register_method(output_names=["pid"])
+@method("pid")
 def pid(x):
-    return register.add_stage(who, x, outputs_count=1)
+    return os.getpid()
 
-def slow_who(x):
+@method("pid")
+def share(x):
     time.sleep(0.002)
     return os.getpid()
-@register.register_method(output_names=["pid"])
-def share(x):
-    return register.add_stage(slow_who, x, outputs_count=1)
 
-def wait_for_file(x):
+@method("pid")
+def wait(x):
     log("wait")
     end = time.monotonic() + 300
     while not os.path.exists("go") and time.monotonic() < end:
         time.sleep(0.005)
     return os.getpid()
-@register.register_method(output_names=["pid"])
-def wait(x):
-    return register.add_stage(wait_for_file, x, outputs_count=1)
 
-def die_now(x):
+@method("y")
+def die(x):
     log("die")
     os._exit(int(x))
-@register.register_method(output_names=["y"])
-def die(x):
-    return register.add_stage(die_now, x, outputs_count=1)
 
-def start_child(x):
-    return subprocess.Popen(["sleep", "600"]).pid
-@register.register_method(output_names=["pid"])
+@method("pid")
 def child(x):
-    return register.add_stage(start_child, x, outputs_count=1)
+    return subprocess.Popen(["sleep", "600"]).pid
 
-def fork_child(x):
+@method("pid")
+def fork(x):
     pid = os.fork()
     if not pid and x:
         os.setsid()
     while not pid:
         time.sleep(600)
     return pid
-@register.register_method(output_names=["pid"])
-def fork(x):
-    return register.add_stage(fork_child, x, outputs_count=1)
 """
 
 

@@ -20,13 +20,18 @@ from typing import Any
 
 from mindspore_serving import server
 from mindspore_serving.client import Client
+from tests.declaring import METHOD
 from tests.ports import free_port
 from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = ("api_keys", "allow_loading", "client_shared_memory", "front_ends")
 GRPC = ("grpc_library",)
-HEADER = "import os, time\nimport numpy as np\nfrom mindspore_serving.server import register\n"
+HEADER = f"""
+import os, time
+import numpy as np
+from mindspore_serving.server import register
+{METHOD}"""
 
 
 def write_servable(directory: Path, name: str, source: str, versions: Sequence[int] = ()) -> None:

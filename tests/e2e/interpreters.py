@@ -18,12 +18,10 @@ import importlib.util, sys
 names = ("only_in_that_environment", "uvloop", "starlette", "mindspore_serving")
 found = [name for name in names if importlib.util.find_spec(name)]
 
-def seen(x):
+@method("prefix", "numpy", "found", "sum")
+def look(x):
     return sys.prefix, np.__version__, ",".join(found), (x + 1).sum()
 
-@register.register_method(output_names=["prefix", "numpy", "found", "sum"])
-def look(x):
-    return register.add_stage(seen, x, outputs_count=4)
 """
 
 

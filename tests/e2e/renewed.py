@@ -20,23 +20,21 @@ from mindspore_serving import server
 from mindspore_serving.server import watched
 from tests.e2e.authority import Authority
 from tests.e2e.harness import config, write_servable
-from tests.e2e.toys import DOUBLE
 from tests.ports import free_port
 from tests.waiting import PATIENCE, eventually
 
-SOURCE = (
-    DOUBLE
-    + """
-def held_by(path):
+SOURCE = """
+@method("y")
+def double(x):
+    return x * 2
+
+@method("y")
+def held(path):
     while not os.path.exists(str(path)):
         time.sleep(0.005)
         yield 1
     yield 2
-@register.register_method(output_names=["y"])
-def held(path):
-    return register.add_stage(held_by, path, outputs_count=1)
 """
-)
 BODY = json.dumps({"instances": {"x": 21}})
 ANSWER = {"instances": [{"y": 42}]}
 FILES = ("tls.crt", "tls.key", "ca.crt")

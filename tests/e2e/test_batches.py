@@ -9,14 +9,15 @@ import pytest
 
 from mindspore_serving import server
 from tests.e2e.harness import config, eventually, in_flight, serving, write_servable
-from tests.e2e.toys import DOUBLE
 from tests.waiting import PATIENCE
 
 HOUR = 3_600_000  # milliseconds
 
-SOURCE = (
-    DOUBLE
-    + """
+SOURCE = """
+@method("y")
+def double(x):
+    return x * 2
+
 def count(batch):
     return [np.int32(len(batch))] * len(batch)
 @register.register_method(output_names=["n"])
@@ -33,7 +34,6 @@ def count_slowly(batch):
 def slow_size(x):
     return register.add_stage(count_slowly, x, outputs_count=1, batch_size=8)
 """
-)
 
 
 def seen() -> list[int]:

@@ -7,32 +7,26 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.e2e.harness import both_errors, config, serving, workers, write_servable
+from tests.e2e.harness import both_errors, workers
 
 SOURCE = """
-def plus(x, y):
-    return x + y
-@register.register_method(output_names=["z"])
+@method("z")
 def add(x, y):
-    return register.add_stage(plus, x, y, outputs_count=1)
+    return x + y
 
-def describe(x):
+@method("text", "same")
+def echo(x):
     text = x if isinstance(x, str) else f"{x.dtype}{list(x.shape)}"
     return text, x
-@register.register_method(output_names=["text", "same"])
-def echo(x):
-    return register.add_stage(describe, x, outputs_count=2)
 
 @register.register_method(output_names=["x", "y"])
 def swap(y, x):
     return x, y
 
-def who(x):
+@method("pid")
+def pid(x):
     time.sleep(0.002)
     return os.getpid()
-@register.register_method(output_names=["pid"])
-def pid(x):
-    return register.add_stage(who, x, outputs_count=1)
 
 def even_only(x):
     if x % 2:
@@ -54,14 +48,6 @@ def short(batch):
 def few(x):
     return register.add_stage(short, x, outputs_count=1, batch_size=8)
 """
-
-
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("calls")
-    write_servable(directory, "toy", SOURCE)
-    with serving(directory, config(directory, "toy"), limit=1) as served:
-        yield served
 
 
 @pytest.fixture(autouse=True)

@@ -15,22 +15,18 @@ from tests.e2e.harness import Calls, eventually, in_flight, is_late
 from tests.waiting import PATIENCE
 
 SOURCE = """
-def count_and_wait(x):
+@method("y")
+def wait(x):
     with open("calls.txt", "a") as file:
         file.write(f"{int(x)}\\n")
     end = time.monotonic() + 300
     while not os.path.exists("go") and time.monotonic() < end:
         time.sleep(0.005)
     return x
-@register.register_method(output_names=["y"])
-def wait(x):
-    return register.add_stage(count_and_wait, x, outputs_count=1)
 
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
+@method("y")
 def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
+    return x * 2
 """
 
 

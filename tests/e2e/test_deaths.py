@@ -23,20 +23,16 @@ from tests.waiting import PATIENCE
 POISON = (
     SOURCE
     + """
-def die_of_13(x):
+@method("y")
+def touchy(x):
     time.sleep(0.005)
     if x == 13:
         os._exit(13)
     return x
-@register.register_method(output_names=["y"])
-def touchy(x):
-    return register.add_stage(die_of_13, x, outputs_count=1)
 
-def leave(x):
-    sys.exit(int(x))
-@register.register_method(output_names=["y"])
+@method("y")
 def quit(x):
-    return register.add_stage(leave, x, outputs_count=1)
+    sys.exit(int(x))
 """
 )
 

@@ -40,26 +40,20 @@ def staged(x):
     y, device = register.add_stage(model, x, outputs_count=2)
     return y, device, pid
 
-def call_one(x):
+@method("y", "device", "pid")
+def called(x):
     y, device = model.call(x)
     return y, device, os.getpid()
-@register.register_method(output_names=["y", "device", "pid"])
-def called(x):
-    return register.add_stage(call_one, x, outputs_count=3)
 
-def call_many(x):
+@method("y", "pid")
+def called_often(x):
     results = model.call([[x + np.float32(n)] for n in range(10)])
     return np.stack([y for y, _ in results]), os.getpid()
-@register.register_method(output_names=["y", "pid"])
-def called_often(x):
-    return register.add_stage(call_many, x, outputs_count=2)
 
-def who(x):
+@method("pid")
+def pid(x):
     time.sleep(0.002)
     return os.getpid()
-@register.register_method(output_names=["pid"])
-def pid(x):
-    return register.add_stage(who, x, outputs_count=1)
 
 @register.register_method(output_names=["y", "device"])
 def only_model(x):

@@ -17,31 +17,25 @@ from tests.e2e.harness import Calls, config, eventually, front_ends, serving, wr
 from tests.waiting import PATIENCE
 
 SOURCE = """
-def wait_for(path):
+@method("y")
+def wait(path):
     open(f"{path}.waits", "w").close()
     while not os.path.exists(str(path)):
         time.sleep(0.005)
     return 1
-@register.register_method(output_names=["y"])
-def wait(path):
-    return register.add_stage(wait_for, path, outputs_count=1)
 
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
+@method("y")
 def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
+    return x * 2
 
-def endless_of(path):
+@method("y")
+def endless(path):
     try:
         while True:
             time.sleep(0.001)
             yield 1
     finally:
         open(str(path), "w").close()
-@register.register_method(output_names=["y"])
-def endless(path):
-    return register.add_stage(endless_of, path, outputs_count=1)
 """
 KEYS = "free-key-of-tests free\none-key-of-tests one max_requests=1\n"
 FREE = {"authorization": "Bearer free-key-of-tests"}

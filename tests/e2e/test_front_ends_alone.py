@@ -26,23 +26,21 @@ from tests.e2e.harness import (
     is_alive,
     write_servable,
 )
-from tests.e2e.toys import DOUBLE
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 
-SOURCE = (
-    DOUBLE
-    + """
-def wait_for_file(x):
+SOURCE = """
+@method("y")
+def double(x):
+    return x * 2
+
+@method("y")
+def wait(x):
     open("waiting", "w").close()
     while not os.path.exists("go"):
         time.sleep(0.005)
     return x
-@register.register_method(output_names=["y"])
-def wait(x):
-    return register.add_stage(wait_for_file, x, outputs_count=1)
 """
-)
 SCRIPT = """
 from mindspore_serving import server
 server.start_servables(server.ServableStartConfig({directory!r}, "toy", num_parallel_workers=1))

@@ -24,32 +24,28 @@ from tests.e2e.harness import (
     serving,
     write_servable,
 )
-from tests.e2e.toys import DOUBLE
 from tests.waiting import PATIENCE
 
-SOURCE = (
-    DOUBLE
-    + """
-def spoil(x, path):
+SOURCE = """
+@method("y")
+def double(x):
+    return x * 2
+
+@method("y")
+def die_once(x, path):
     x *= 3
     if not os.path.exists(str(path)):
         open(str(path), "w").close()
         os.kill(os.getpid(), 9)
     return x
-@register.register_method(output_names=["y"])
-def die_once(x, path):
-    return register.add_stage(spoil, x, path, outputs_count=1)
 
-def wait_for(x, path):
+@method("y")
+def wait(x, path):
     open(f"{path}.waits", "w").close()
     while not os.path.exists(str(path)):
         time.sleep(0.005)
     return x
-@register.register_method(output_names=["y"])
-def wait(x, path):
-    return register.add_stage(wait_for, x, path, outputs_count=1)
 """
-)
 Array = np.ndarray[Any, Any]
 
 

@@ -10,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.proto import ms_service_pb2 as pb
-from tests.e2e.harness import config, eventually, serving, workers, write_servable
-from tests.e2e.toys import DOUBLE
+from tests.e2e.harness import eventually, workers
 from tests.waiting import PATIENCE
 
+SOURCE = """
+@method("y")
+def double(x):
+    return x * 2
+"""
 BODY = b'{"instances":[{"x":[[1,2],[3,4]]},{"x":{"b64":"AAAA","type":"int8","shape":[3]}}]}'
 HTTP = b"POST /model/toy:double HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (
     len(BODY),
@@ -49,14 +53,6 @@ def mutated(whole: bytes) -> st.SearchStrategy[bytes]:
         return result
 
     return st.lists(changes, min_size=1, max_size=4).map(apply)
-
-
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("fuzz")
-    write_servable(directory, "toy", DOUBLE)
-    with serving(directory, config(directory, "toy"), limit=1) as served:
-        yield served
 
 
 @pytest.fixture

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import Calls, Script, eventually, write_servable
-from tests.e2e.toys import DOUBLE
 from tests.ports import free_port
 
+SOURCE = """
+@method("y")
+def double(x):
+    return x * 2
+"""
 SCRIPT = """
 from mindspore_serving import server
 server.start_servables(server.ServableStartConfig({directory!r}, "toy"))
@@ -25,7 +29,7 @@ Start = Callable[[float], tuple[Script, Calls]]
 @pytest.fixture
 def start(tmp_path: Path, run_script: Callable[..., Script]) -> Iterator[Start]:
     """start(patience): a server that refuses what is not complete after so many seconds."""
-    write_servable(tmp_path, "toy", DOUBLE)
+    write_servable(tmp_path, "toy", SOURCE)
     calls = Calls("", free_port())
 
     def run(patience: float) -> tuple[Script, Calls]:

@@ -7,17 +7,12 @@ import socket
 
 import pytest
 
-from tests.e2e.harness import config, eventually, memory, serving, workers, write_servable
-from tests.e2e.toys import ANSWER, GOOD, SOURCE
+from tests.e2e import toys
+from tests.e2e.harness import eventually, memory, workers
+from tests.e2e.toys import ANSWER, GOOD
 from tests.waiting import PATIENCE
 
-
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("http")
-    write_servable(directory, "toy", SOURCE)
-    with serving(directory, config(directory, "toy"), limit=1) as served:
-        yield served
+SOURCE = toys.SOURCE
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,6 @@ from tests.e2e.harness import (
     serving,
     write_servable,
 )
-from tests.e2e.toys import DOUBLE
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
@@ -47,6 +46,13 @@ def ask(question):
 def ask_with(prompt, parameters):
     return register.add_stage(llm, prompt, parameters, outputs_count=1)
 """
+PLAIN = """
+def twice(x):
+    return x * 2
+@register.register_method(output_names=["y"])
+def double(x):
+    return register.add_stage(twice, x, outputs_count=1)
+"""
 LONG = {"max_tokens": 60_000, "parameters": '{"ignore_eos": true}'}  # half a minute of them
 
 
@@ -59,7 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("language")
     chatty.build(directory, context=65536)
     write_servable(directory, "asker", STAGES)
-    write_servable(directory, "plain", DOUBLE)
+    write_servable(directory, "plain", PLAIN)
     return directory
 
 

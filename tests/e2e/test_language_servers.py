@@ -17,10 +17,14 @@ from tests.e2e.harness import (
     workers,
     write_servable,
 )
-from tests.e2e.toys import DOUBLE
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
+PLAIN = """
+@method("y")
+def double(x):
+    return x * 2
+"""
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 64 << 20}
 LONG = {"max_tokens": 60_000, "parameters": '{"ignore_eos": true}'}  # half a minute of them
 
@@ -29,7 +33,7 @@ LONG = {"max_tokens": 60_000, "parameters": '{"ignore_eos": true}'}  # half a mi
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("language")
     chatty.build(directory, context=65536)
-    write_servable(directory, "plain", DOUBLE)
+    write_servable(directory, "plain", PLAIN)
     return directory
 
 

@@ -38,15 +38,13 @@ WARM_UP, SHORT, LONG = 2000, 2000, 40_000  # requests; kernels are made for many
 MOST_GROWTH = 24 * MIB  # of master or worker behind the warm-up
 JSON = {"Content-Type": "application/json"}
 POUR = """
-def pour_out(path):
+@method("text")
+def pour(path):
     try:
         while True:
             yield "x" * 65536
     finally:
         open(str(path), "w").close()
-@register.register_method(output_names=["text"])
-def pour(path):
-    return register.add_stage(pour_out, path, outputs_count=1)
 """
 
 

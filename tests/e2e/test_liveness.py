@@ -15,23 +15,19 @@ STUCK = (
     SOURCE
     + """
 import re
-def hold_the_interpreter(x):
+@method("pid")
+def stick(x):
     log("stuck")
     re.match("(a|aa)+$", "a" * 200 + "b")  # for longer than anybody lives
     return os.getpid()
-@register.register_method(output_names=["pid"])
-def stick(x):
-    return register.add_stage(hold_the_interpreter, x, outputs_count=1)
 
-def count_to(x):
+@method("pid")
+def busy(x):
     log("busy")
     end = time.monotonic() + x
     while time.monotonic() < end:
         pass
     return os.getpid()
-@register.register_method(output_names=["pid"])
-def busy(x):
-    return register.add_stage(count_to, x, outputs_count=1)
 """
 )
 

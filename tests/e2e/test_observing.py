@@ -13,25 +13,23 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mindspore_serving import server
 from tests.e2e.harness import Calls, eventually, workers
-from tests.e2e.toys import DOUBLE
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 
-SOURCE = (
-    DOUBLE
-    + """
-def count_and_wait(x):
+SOURCE = """
+@method("y")
+def double(x):
+    return x * 2
+
+@method("y")
+def wait(x):
     with open("calls.txt", "a") as file:
         file.write(f"{int(x)}\\n")
     end = time.monotonic() + 300
     while not os.path.exists("go") and time.monotonic() < end:
         time.sleep(0.005)
     return x
-@register.register_method(output_names=["y"])
-def wait(x):
-    return register.add_stage(count_and_wait, x, outputs_count=1)
 """
-)
 
 
 def go() -> None:

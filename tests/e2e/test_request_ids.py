@@ -1,6 +1,5 @@
 """The id of a request, from the client's header to the lines that workers log, and back."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,18 +9,16 @@ import pytest
 from mindspore_serving.client.messages import to_request
 from mindspore_serving.frontends.v2.service import SERVICE as V2
 from mindspore_serving.proto import inference_pb2 as pb
-from tests.e2e.harness import Calls, config, eventually, serving, write_servable
+from tests.e2e.harness import Calls, eventually
 from tests.waiting import PATIENCE
 
 SOURCE = """
 from mindspore_serving import log
 
-def say(x):
+@method("y")
+def said(x):
     log.error("x is %s", x)
     return x
-@register.register_method(output_names=["y"])
-def said(x):
-    return register.add_stage(say, x, outputs_count=1)
 
 def say_all(batch):
     log.error("batch of %s", [x for (x,) in batch])
@@ -30,25 +27,15 @@ def say_all(batch):
 def together(x):
     return register.add_stage(say_all, x, outputs_count=1, batch_size=4)
 
-def pieces(x):
+@method("i")
+def streamed(x):
     for i in range(2):
         log.error("piece %s of %s", i, x)
         yield i
-@register.register_method(output_names=["i"])
-def streamed(x):
-    return register.add_stage(pieces, x, outputs_count=1)
 """
 PREDICT = "/mindspore.serving.proto.MSService/Predict"
 JSON = {"content-type": "application/json"}
 ID = "x-request-id"
-
-
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
-    directory: Path = tmp_path_factory.mktemp("ids")
-    write_servable(directory, "toy", SOURCE)
-    with serving(directory, config(directory, "toy", num_parallel_workers=1)) as found:
-        yield found
 
 
 def logged(words: str) -> list[str]:

@@ -25,23 +25,17 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE
 
 SOURCE = """
-def same(x):
-    return x
-@register.register_method(output_names=["y"])
+@method("y")
 def echo(x):
-    return register.add_stage(same, x, outputs_count=1)
+    return x
 
-def total(x):
-    return x.sum(dtype=np.float64)
-@register.register_method(output_names=["y"])
+@method("y")
 def add_up(x):
-    return register.add_stage(total, x, outputs_count=1)
+    return x.sum(dtype=np.float64)
 
-def many(x):
-    return np.full(int(x), 1.5, np.float32)
-@register.register_method(output_names=["y"])
+@method("y")
 def make(x):
-    return register.add_stage(many, x, outputs_count=1)
+    return np.full(int(x), 1.5, np.float32)
 """
 MEGABYTES_20 = 5 << 20  # float32 numbers
 

@@ -19,36 +19,28 @@ from tests.waiting import PATIENCE
 
 SOURCE = """
 import subprocess
-def twice(x):
-    return x * 2
-@register.register_method(output_names=["y"])
+@method("y")
 def double(x):
-    return register.add_stage(twice, x, outputs_count=1)
+    return x * 2
 
-def wait_for_file(x):
+@method("y")
+def wait(x):
     open("waiting", "w").close()
     while not os.path.exists("go"):
         time.sleep(0.005)
     return x
-@register.register_method(output_names=["y"])
-def wait(x):
-    return register.add_stage(wait_for_file, x, outputs_count=1)
 
-def start_child(x):
-    return subprocess.Popen(["sleep", "600"]).pid
-@register.register_method(output_names=["pid"])
+@method("pid")
 def child(x):
-    return register.add_stage(start_child, x, outputs_count=1)
+    return subprocess.Popen(["sleep", "600"]).pid
 """
 STUCK = """
 import re
-def hold_the_interpreter(x):
+@method("y")
+def stick(x):
     open("waiting", "w").close()
     re.match("(a|aa)+$", "a" * 200 + "b")  # for longer than anybody lives
     return x
-@register.register_method(output_names=["y"])
-def stick(x):
-    return register.add_stage(hold_the_interpreter, x, outputs_count=1)
 """
 SHORT = """
 from mindspore_serving.server.master import context

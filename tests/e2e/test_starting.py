@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from mindspore_serving import server
-from tests.e2e.harness import children, config, is_alive, serving, workers, write_servable
+from tests.e2e.harness import HEADER, children, config, is_alive, serving, workers, write_servable
 from tests.ports import free_port
 
 ADD = """
-def plus(x, y):
-    return x + y
-@register.register_method(output_names=["z"])
+@method("z")
 def add(x, y):
-    return register.add_stage(plus, x, y, outputs_count=1)
+    return x + y
 """
 MODEL = """
 model = register.declare_model("gone.onnx", "ONNX")
@@ -84,11 +82,11 @@ def described(calls):
 @pytest.mark.parametrize(
     ("source", "line", "cause"),
     [
-        ("raise ValueError('no such luck')", 4, "no such luck"),
-        ("def broken(:\n    pass", 4, "invalid syntax"),
-        ("\nimport no_such_module_here", 5, "No module named 'no_such_module_here'"),
-        ("import sys\nsys.exit('enough')", 5, "enough"),
-        ("\n\nregister.add_stage(1)", 6, "outputs_count"),
+        ("raise ValueError('no such luck')", 1, "no such luck"),
+        ("def broken(:\n    pass", 1, "invalid syntax"),
+        ("\nimport no_such_module_here", 2, "No module named 'no_such_module_here'"),
+        ("import sys\nsys.exit('enough')", 2, "enough"),
+        ("\n\nregister.add_stage(1)", 3, "outputs_count"),
     ],
 )
 def test_a_bad_servable_config_is_one_error_with_file_line_and_cause(stopped, source, line, cause):
@@ -96,6 +94,7 @@ def test_a_bad_servable_config_is_one_error_with_file_line_and_cause(stopped, so
     text = failure_of(stopped)
     assert text.startswith("Fail to start workers: servable toy, ")
     assert cause in text
+    line += HEADER.count("\n")
     assert f"{stopped}/toy/servable_config.py, line {line}" in text
     assert "\n" not in text
 

@@ -2,10 +2,8 @@
 
 import json
 
-import pytest
-
 from mindspore_serving.client import AsyncClient
-from tests.e2e.harness import Calls, config, eventually, serving, write_servable
+from tests.e2e.harness import Calls, eventually
 from tests.waiting import PATIENCE
 
 SOURCE = """
@@ -19,30 +17,24 @@ def spelled(word, count):
     letter = register.add_stage(spell, word, count, outputs_count=1)
     return register.add_stage(louder, letter, outputs_count=1)
 
-def numbered(count):
+@method("number", "text")
+def numbers(count):
     for number in range(int(count)):
         yield number, f"<{number}>"
-@register.register_method(output_names=["number", "text"])
-def numbers(count):
-    return register.add_stage(numbered, count, outputs_count=2)
 
-def breaking(count):
+@method("y")
+def breaks(count):
     yield from range(int(count))
     raise ValueError("the well is dry")
-@register.register_method(output_names=["y"])
-def breaks(count):
-    return register.add_stage(breaking, count, outputs_count=1)
 
-def endless_of(path):
+@method("y")
+def endless(path):
     try:
         while True:
             time.sleep(0.001)
             yield 1
     finally:
         open(str(path), "w").close()
-@register.register_method(output_names=["y"])
-def endless(path):
-    return register.add_stage(endless_of, path, outputs_count=1)
 
 def twice(x):
     return x * 2
@@ -54,14 +46,6 @@ def plain(x):
 def plain_stream(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
-
-
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
-    directory = tmp_path_factory.mktemp("streams")
-    write_servable(directory, "toy", SOURCE)
-    with serving(directory, config(directory, "toy")) as found:
-        yield found
 
 
 def stream(calls: Calls, method: str, instance: dict, **headers: str) -> list:

@@ -14,9 +14,14 @@ from mindspore_serving.client import Client
 from mindspore_serving.client import SSLConfig as ClientTls
 from tests.e2e.authority import Authority
 from tests.e2e.harness import config, write_servable
-from tests.e2e.toys import DOUBLE
 from tests.ports import free_port
 from tests.waiting import PATIENCE
+
+TWICE = """
+@method("y")
+def double(x):
+    return x * 2
+"""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,7 @@ def theirs(tmp_path_factory):
 @pytest.fixture
 def start(stopped, ours):
     """start(verify_client): the ports of a server of "toy" with TLS on both protocols."""
-    write_servable(stopped, "toy", DOUBLE)
+    write_servable(stopped, "toy", TWICE)
 
     def run(verify_client: bool) -> tuple[int, int]:
         tls = server.SSLConfig(*ours.issue("server"), ours.ca, verify_client)

@@ -25,44 +25,32 @@ aio_grpc = pytest.importorskip("tritonclient.grpc.aio")
 aio_http = pytest.importorskip("tritonclient.http.aio")
 
 SOURCE = """
-def add(x1, x2):
-    return x1 + x2
-@register.register_method(output_names=["y"])
+@method("y")
 def predict(x1, x2):
-    return register.add_stage(add, x1, x2, outputs_count=1)
+    return x1 + x2
 @register.register_method(output_names=["y"])
 def same(x):
     return x
-def shout(text):
-    return text.upper()
-@register.register_method(output_names=["shouted"])
+@method("shouted")
 def upper(text):
-    return register.add_stage(shout, text, outputs_count=1)
-def measure(data):
-    return data.size
-@register.register_method(output_names=["size"])
+    return text.upper()
+@method("size")
 def size(data):
-    return register.add_stage(measure, data, outputs_count=1)
-def split(n):
+    return data.size
+@method("i", "text")
+def count(n):
     for i in range(int(n)):
         yield i, f"number {i}"
-@register.register_method(output_names=["i", "text"])
-def count(n):
-    return register.add_stage(split, n, outputs_count=2)
-def go_on(n):
+@method("n")
+def endless(n):
     while True:
         time.sleep(0.01)
         yield n
-@register.register_method(output_names=["n"])
-def endless(n):
-    return register.add_stage(go_on, n, outputs_count=1)
-def check(x):
+@method("y")
+def picky(x):
     if x[0] < 0:
         raise RuntimeError("not this one")
     return x
-@register.register_method(output_names=["y"])
-def picky(x):
-    return register.add_stage(check, x, outputs_count=1)
 """
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 DATATYPES = [

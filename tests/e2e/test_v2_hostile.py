@@ -19,12 +19,10 @@ SOURCE = """
 @register.register_method(output_names=["y"])
 def same(x):
     return x
-def split(n):
+@method("i")
+def fails_late(n):
     yield n
     raise RuntimeError("no more")
-@register.register_method(output_names=["i"])
-def fails_late(n):
-    return register.add_stage(split, n, outputs_count=1)
 """
 KEY = "a-key-that-is-long-enough"
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}

@@ -6,6 +6,7 @@ import pytest
 
 from mindspore_serving.ipc.messages import Setup
 from mindspore_serving.servable import model, pipeline
+from tests.declaring import METHOD
 
 HEAD = """\
 import numpy as np
@@ -33,7 +34,7 @@ def write(tmp_path, monkeypatch):
     def make(body, **changes):
         directory = tmp_path / "tiny"
         directory.mkdir(exist_ok=True)
-        (directory / "servable_config.py").write_text(HEAD + textwrap.dedent(body))
+        (directory / "servable_config.py").write_text(HEAD + METHOD + textwrap.dedent(body))
         values = {
             "servable_directory": str(tmp_path),
             "servable_name": "tiny",

@@ -271,6 +271,9 @@ def test_batch_size_0_follows_the_model(write, fixed, first, last):
 def same(instances):
     return instances
 
+def second(instances):
+    return [x for (x,) in instances]
+
 @register.register_method(output_names=["y"])
 def m(x1, x2):
     x1, x2 = register.add_stage(same, x1, x2, outputs_count=2, batch_size=0)
@@ -280,14 +283,7 @@ def m(x1, x2):
 @register.register_method(output_names=["y"])
 def without_model(x):
     return register.add_stage(second, x, outputs_count=1, batch_size=0)
-""".replace(
-                "@register",
-                """def second(instances):
-    return [x for (x,) in instances]
-
-@register""",
-                1,
-            )
+"""
         )
     )
     assert [step.limit for step in loaded.programs["m"].stages] == [first, first, last]
@@ -305,18 +301,6 @@ def one(x):
 def many(instances):
     return [y for (y,) in model.call([[x, 100] for (x,) in instances])]
 
-def wrong_subgraph(x):
-    return model.call(x, x, subgraph=3)
-
-def wrong_dtype(x):
-    return model.call(x.astype(np.float64), x)
-
-def stage(function, **options):
-    @register.register_method(output_names=["y"])
-    def method(x):
-        return register.add_stage(function, x, outputs_count=1, **options)
-    return method
-
 @register.register_method(output_names=["y"])
 def call_one(x):
     return register.add_stage(one, x, outputs_count=1)
@@ -325,23 +309,16 @@ def call_one(x):
 def call_many(x):
     return register.add_stage(many, x, outputs_count=1, batch_size=8)
 
-@register.register_method(output_names=["y"])
+@method("y")
 def call_subgraph(x):
-    return register.add_stage(wrong_subgraph, x, outputs_count=1)
+    return model.call(x, x, subgraph=3)
 
-@register.register_method(output_names=["y"])
+@method("y")
 def call_dtype(x):
-    return register.add_stage(wrong_dtype, x, outputs_count=1)
-""".replace(
-        """def stage(function, **options):
-    @register.register_method(output_names=["y"])
-    def method(x):
-        return register.add_stage(function, x, outputs_count=1, **options)
-    return method
+    return model.call(x.astype(np.float64), x)
 
-""",
-        "",
-    )
+
+"""
 )
 
 

@@ -30,13 +30,16 @@ import time
 seen = []
 signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
 
-def double(x):
+@method("y")
+def twice(x):
     return x * 2
 
-def start_child(x):
+@method("y")
+def child(x):
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
 
-def hang(x):
+@method("y")
+def hanging(x):
     time.sleep(600)
 
 def send_signal(x):
@@ -45,25 +48,14 @@ def send_signal(x):
         time.sleep(0.001)
     return len(seen)
 
-@register.register_method(output_names=["y"])
-def twice(x):
-    return register.add_stage(double, x, outputs_count=1)
 
-def import_late(x):
+@method("y")
+def late_import(x):
     import colorsys
     return int(colorsys.rgb_to_hsv(0, 0, 1)[2])
 
-@register.register_method(output_names=["y"])
-def late_import(x):
-    return register.add_stage(import_late, x, outputs_count=1)
 
-@register.register_method(output_names=["y"])
-def child(x):
-    return register.add_stage(start_child, x, outputs_count=1)
 
-@register.register_method(output_names=["y"])
-def hanging(x):
-    return register.add_stage(hang, x, outputs_count=1)
 
 @register.register_method(output_names=["y"])
 def signalled(x):

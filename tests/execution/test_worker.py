@@ -364,11 +364,13 @@ def m(x):
 KEEPING = """
 kept = []
 
-def keep(x):
+@method("y")
+def keeps(x):
     kept.append(x)
     return x[:1]
 
-def forget(x):
+@method("y")
+def forgets(x):
     kept.pop()
     return x
 
@@ -376,13 +378,7 @@ def spoil(x):
     x += 1
     return x[:1]
 
-@register.register_method(output_names=["y"])
-def keeps(x):
-    return register.add_stage(keep, x, outputs_count=1)
 
-@register.register_method(output_names=["y"])
-def forgets(x):
-    return register.add_stage(forget, x, outputs_count=1)
 
 @register.register_method(output_names=["y"])
 def spoils(x):

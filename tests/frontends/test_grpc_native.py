@@ -33,18 +33,14 @@ from tests.waiting import PATIENCE, eventually
 pytest.importorskip("pygrpc_native", reason="the extra `grpc-native` is not installed")
 LARGEST = 1 << 20
 TOY = """
-def same(x):
-    return x
-@register.register_method(output_names=["y"])
+@method("y")
 def echo(x):
-    return register.add_stage(same, x, outputs_count=1)
+    return x
 
-def count(x):
+@method("y")
+def count_up(x):
     for number in range(int(x)):
         yield number
-@register.register_method(output_names=["y"])
-def count_up(x):
-    return register.add_stage(count, x, outputs_count=1)
 """
 
 

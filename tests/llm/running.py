@@ -6,9 +6,11 @@ The blocks of the texts are scattered over the cache, so that a wrong table is n
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from mindspore_serving.llm import LLM, FinishReason, SamplingParams
 from mindspore_serving.llm.step import Row, Runner, Step
 from tests.llm import checkpoints
 
@@ -85,3 +87,37 @@ def check(path: Path, prompts: list[tuple[int, ...]], answers: list[tuple[int, .
     """Each answer of the checkpoint at `path` has, after its prompt, the likeliest tokens."""
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer == checkpoints.likeliest(path, prompt, answer)
+
+
+def check_crowd(
+    source: Path, runtime: str, *, exported: Path | None = None, count: int = 32, **options: Any
+) -> None:
+    """The whole engine, with a cache too small for the crowd: prefixes shared, texts preempted.
+
+    Each of two answers of `count` tokens to each prompt is what the reference says of it alone.
+    """
+    common = checkpoints.prompts(1, seed=1, longest=60)[0]
+    tails = checkpoints.prompts(8, seed=2, longest=40)
+    prompts = [[*common, *tail] if place % 3 else list(tail) for place, tail in enumerate(tails)]
+    options = {
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 48,
+        "max_model_len": 160,
+        "block_size": 16,
+        "kv_cache_memory": 256 * 3 * 2 * 2 * 16 * 4,  # 256 tokens of 3 layers of 2 heads of 16
+        "adaptive_speculation": False,
+        "min_ngram": 1,
+        **options,
+    }
+    params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, n=2)
+    with LLM(exported or source, runtime, **options) as llm:
+        answers = llm.generate(prompts, params)
+        stats = llm.stats()
+    for prompt, answer in zip(prompts, answers, strict=True):
+        for output in answer.outputs:
+            assert output.finish_reason is FinishReason.LENGTH
+            assert len(output.token_ids) == count
+            assert output.token_ids == checkpoints.likeliest(source, prompt, output.token_ids)
+    assert stats.num_preemptions > 0
+    assert stats.num_cache_hits > 0
+    assert (stats.num_guesses > 0) == (options.get("num_speculative_tokens", 0) > 0)

@@ -1,5 +1,7 @@
 """Cases of operators that make layers: convolution, pooling, norms, products, reductions."""
 
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -35,14 +37,11 @@ def conv3d(d):
     return Case((d.floats((1, 2, 5, 4, 4)), d.floats((4, 2, 2, 2, 2))), init=init)
 
 
-def torch_conv(count, function):
-    def make(d):
-        group = d.choice(1, 2)
-        x, weight = d.floats((2, 4, *[6] * count)), d.floats((4, 4 // group, *[3] * count))
-        more = (d.choice(1, 2), d.choice(0, 1), d.choice(1, 2), group)
-        return Case((x, weight, d.floats((4,))), more, reference=of_torch(function))
-
-    return make
+def torch_conv(count, function, d):
+    group = d.choice(1, 2)
+    x, weight = d.floats((2, 4, *[6] * count)), d.floats((4, 4 // group, *[3] * count))
+    more = (d.choice(1, 2), d.choice(0, 1), d.choice(1, 2), group)
+    return Case((x, weight, d.floats((4,))), more, reference=of_torch(function))
 
 
 def padded_conv(function):
@@ -114,12 +113,9 @@ def pool3d(**fixed):
     return make
 
 
-def average_ext(count, function):
-    def make(d):
-        more = (3, d.choice(1, 2), d.choice(0, 1), d.flag(), d.flag())
-        return Case((d.floats((2, 3, *[7] * count)),), more, reference=of_torch(function))
-
-    return make
+def average_ext(count, function, d):
+    more = (3, d.choice(1, 2), d.choice(0, 1), d.flag(), d.flag())
+    return Case((d.floats((2, 3, *[7] * count)),), more, reference=of_torch(function))
 
 
 def max_with_places(d):
@@ -140,12 +136,9 @@ def func_max_pool(d):
     )
 
 
-def adaptive(count, function, choices):
-    def make(d):
-        x = d.distinct((2, 3, *[7] * count)[d.number(0, 1) :])
-        return Case((x,), (d.choice(*choices),), reference=of_torch(function))
-
-    return make
+def adaptive(count, function, choices, d):
+    x = d.distinct((2, 3, *[7] * count)[d.number(0, 1) :])
+    return Case((x,), (d.choice(*choices),), reference=of_torch(function))
 
 
 def normal_input(d):
@@ -270,15 +263,12 @@ def batches(d):
     return Case((x.swapaxes(1, 2).copy() if a else x, y), init={"transpose_a": a})
 
 
-def added(function, shapes):
-    def make(d):
-        return Case(
-            tuple(d.floats(shape) for shape in shapes),
-            (0.5, 2.0),
-            reference=of_torch(lambda *given: function(*given[:3], beta=given[3], alpha=given[4])),
-        )
-
-    return make
+def added(function, shapes, d):
+    return Case(
+        tuple(d.floats(shape) for shape in shapes),
+        (0.5, 2.0),
+        reference=of_torch(lambda *given: function(*given[:3], beta=given[3], alpha=given[4])),
+    )
 
 
 def product(function, *shapes):
@@ -309,20 +299,17 @@ def reduction_ext(function, **more):
     return make
 
 
-def corrected(function):
-    def make(d):
-        x = d.floats((4, 3, 5))
-        return Case(
-            (x,),
-            ((0, 2), d.number(0, 1), d.flag()),
-            reference=of_torch(
-                lambda x, dim, correction, keep: function(
-                    x, dim=dim, correction=correction, keepdim=keep
-                )
-            ),
-        )
-
-    return make
+def corrected(function, d):
+    x = d.floats((4, 3, 5))
+    return Case(
+        (x,),
+        ((0, 2), d.number(0, 1), d.flag()),
+        reference=of_torch(
+            lambda x, dim, correction, keep: function(
+                x, dim=dim, correction=correction, keepdim=keep
+            )
+        ),
+    )
 
 
 def extreme(**init):
@@ -333,12 +320,9 @@ def extreme(**init):
     return make
 
 
-def extreme_ext(function):
-    def make(d):
-        x = d.distinct()
-        return Case((x,), (d.axis(x), d.flag()), reference=of_torch(function))
-
-    return make
+def extreme_ext(function, d):
+    x = d.distinct()
+    return Case((x,), (d.axis(x), d.flag()), reference=of_torch(function))
 
 
 def top_k(d):
@@ -346,22 +330,19 @@ def top_k(d):
     return Case((x,), (d.number(1, x.shape[-1]),))
 
 
-def sort_ext(function):
-    def make(d):
-        x = d.distinct()
-        return Case(
-            (x,),
-            (d.axis(x), d.flag(), False),
-            reference=of_torch(lambda x, dim, down, stable: function(x, dim=dim, descending=down)),
-        )
-
-    return make
+def sort_ext(function, d):
+    x = d.distinct()
+    return Case(
+        (x,),
+        (d.axis(x), d.flag(), False),
+        reference=of_torch(lambda x, dim, down, stable: function(x, dim=dim, descending=down)),
+    )
 
 
 CASES = {
     "Conv2D": conv2d,
     "Conv3D": conv3d,
-    "Conv2DExt": torch_conv(2, F.conv2d),
+    "Conv2DExt": partial(torch_conv, 2, F.conv2d),
     "Conv2DPadding": padded_conv(F.conv2d),
     "Conv2DBackpropInput": backprop_input,
     "Conv3DTranspose": conv3d_transpose,
@@ -372,16 +353,16 @@ CASES = {
     "AvgPool": pool,
     "MaxPool3D": pool3d(),
     "AvgPool3D": pool3d(),
-    "AvgPool1D": average_ext(1, F.avg_pool1d),
-    "AvgPool2D": average_ext(2, F.avg_pool2d),
+    "AvgPool1D": partial(average_ext, 1, F.avg_pool1d),
+    "AvgPool2D": partial(average_ext, 2, F.avg_pool2d),
     "MaxPoolWithIndices": max_with_places,
     "MaxPoolWithMask": max_with_places,
     "FuncMaxPool2D": func_max_pool,
-    "AdaptiveAvgPool1D": adaptive(1, F.adaptive_avg_pool1d, (1, 3)),
-    "AdaptiveAvgPool2D": adaptive(2, F.adaptive_avg_pool2d, ((1, 1), (3, 2))),
-    "AdaptiveAvgPool2DExt": adaptive(2, F.adaptive_avg_pool2d, ((1, 1), (3, 2))),
-    "AdaptiveAvgPool3D": adaptive(3, F.adaptive_avg_pool3d, ((1, 1, 1), (3, 2, 4))),
-    "AdaptiveAvgPool3DExt": adaptive(3, F.adaptive_avg_pool3d, ((1, 1, 1), (3, 2, 4))),
+    "AdaptiveAvgPool1D": partial(adaptive, 1, F.adaptive_avg_pool1d, (1, 3)),
+    "AdaptiveAvgPool2D": partial(adaptive, 2, F.adaptive_avg_pool2d, ((1, 1), (3, 2))),
+    "AdaptiveAvgPool2DExt": partial(adaptive, 2, F.adaptive_avg_pool2d, ((1, 1), (3, 2))),
+    "AdaptiveAvgPool3D": partial(adaptive, 3, F.adaptive_avg_pool3d, ((1, 1, 1), (3, 2, 4))),
+    "AdaptiveAvgPool3DExt": partial(adaptive, 3, F.adaptive_avg_pool3d, ((1, 1, 1), (3, 2, 4))),
     "AdaptiveMaxPool1D": lambda d: Case(
         (d.distinct((2, 3, 7)),),
         (3,),
@@ -437,8 +418,8 @@ CASES = {
     "Dense": lambda d: Case(
         (d.floats((3, 4)), d.floats((5, 4)), d.floats((5,))), reference=of_torch(F.linear)
     ),
-    "Addmm": added(torch.addmm, ((3, 5), (3, 4), (4, 5))),
-    "Addbmm": added(torch.addbmm, ((3, 5), (2, 3, 4), (2, 4, 5))),
+    "Addmm": partial(added, torch.addmm, ((3, 5), (3, 4), (4, 5))),
+    "Addbmm": partial(added, torch.addbmm, ((3, 5), (2, 3, 4), (2, 4, 5))),
     "Outer": product(torch.outer, (3,), (4,)),
     "Dot": product(torch.dot, (3,), (3,)),
     "Einsum": lambda d: Case(
@@ -487,23 +468,23 @@ CASES = {
     "LogSoftmaxExt": lambda d: Case(
         (x := d.floats(),), (d.axis(x),), reference=of_torch(lambda x, dim: F.log_softmax(x, dim))
     ),
-    "Var": corrected(torch.var),
-    "Std": corrected(torch.std),
-    "VarMean": corrected(torch.var_mean),
-    "StdMean": corrected(torch.std_mean),
+    "Var": partial(corrected, torch.var),
+    "Std": partial(corrected, torch.std),
+    "VarMean": partial(corrected, torch.var_mean),
+    "StdMean": partial(corrected, torch.std_mean),
     "Argmax": extreme(),
     "Argmin": extreme(),
     "ArgMaxWithValue": extreme(keep_dims=True),
     "ArgMinWithValue": extreme(keep_dims=True),
-    "ArgMaxExt": extreme_ext(torch.argmax),
-    "ArgMinExt": extreme_ext(torch.argmin),
-    "MaxDim": extreme_ext(torch.max),
-    "MinDim": extreme_ext(torch.min),
+    "ArgMaxExt": partial(extreme_ext, torch.argmax),
+    "ArgMinExt": partial(extreme_ext, torch.argmin),
+    "MaxDim": partial(extreme_ext, torch.max),
+    "MinDim": partial(extreme_ext, torch.min),
     "TopK": top_k,
     "TopkExt": lambda d: Case(
         (x := d.distinct(),), (1, d.axis(x), d.flag(), True), reference=of_torch(torch.topk)
     ),
     "Sort": lambda d: Case((x := d.distinct(),), init={"axis": d.axis(x), "descending": d.flag()}),
-    "SortExt": sort_ext(torch.sort),
-    "ArgSort": sort_ext(torch.argsort),
+    "SortExt": partial(sort_ext, torch.sort),
+    "ArgSort": partial(sort_ext, torch.argsort),
 }

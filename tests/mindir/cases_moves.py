@@ -1,5 +1,7 @@
 """Cases of operators that move, choose and make elements, and of tuples."""
 
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -34,14 +36,11 @@ def sliced(d):
     return Case((x,), (begin, end, (1, 2, 1)), dict(zip(names, masks, strict=True)))
 
 
-def padded(mode):
-    def make(d):
-        count = d.number(1, 2)
-        x = d.floats((2, 3, 4, 5)[: count + 2])
-        pads = tuple(d.number(0, 2) for _ in range(2 * count))
-        return Case((x,), (pads,), reference=of_torch(lambda x, pads: F.pad(x, pads, mode)))
-
-    return make
+def padded(mode, d):
+    count = d.number(1, 2)
+    x = d.floats((2, 3, 4, 5)[: count + 2])
+    pads = tuple(d.number(0, 2) for _ in range(2 * count))
+    return Case((x,), (pads,), reference=of_torch(lambda x, pads: F.pad(x, pads, mode)))
 
 
 def pad_v3(d):
@@ -66,13 +65,10 @@ def gathered(d):
     return Case((x, d.whole(d.shape(1, 2), 0, x.shape[axis] - 1)), (axis,))
 
 
-def scattered_nd(name):
-    def make(d):
-        x = d.floats((4, 3))
-        places = np.array([[0], [3]], np.int32)
-        return Case((x, places, d.floats((2, 3), 0.5, 2)))
-
-    return make
+def scattered_nd(name, d):
+    x = d.floats((4, 3))
+    places = np.array([[0], [3]], np.int32)
+    return Case((x, places, d.floats((2, 3), 0.5, 2)))
 
 
 def elements(d):
@@ -106,20 +102,17 @@ def resized(**init):
     return make
 
 
-def upsampled(count, mode):
-    def make(d):
-        align = None if mode == "nearest" else d.flag()
-        sizes = (9, 7, 6)[:count]
-        more = (sizes, None) if align is None else (sizes, None, align)
-        return Case(
-            (d.floats((1, 2, 5, 4, 3)[: count + 2]),),
-            more,
-            reference=of_torch(
-                lambda x, size, *_: F.interpolate(x, size, mode=mode, align_corners=align)
-            ),
-        )
-
-    return make
+def upsampled(count, mode, d):
+    align = None if mode == "nearest" else d.flag()
+    sizes = (9, 7, 6)[:count]
+    more = (sizes, None) if align is None else (sizes, None, align)
+    return Case(
+        (d.floats((1, 2, 5, 4, 3)[: count + 2]),),
+        more,
+        reference=of_torch(
+            lambda x, size, *_: F.interpolate(x, size, mode=mode, align_corners=align)
+        ),
+    )
 
 
 def grid_sample(d):
@@ -267,8 +260,8 @@ SLICES = {
         ((1, 0, 2, 1), 1.5),
         reference=of_torch(lambda x, pads, value: F.pad(x, pads, "constant", value)),
     ),
-    **{f"ReflectionPad{count}D": padded("reflect") for count in (1, 2, 3)},
-    **{f"ReplicationPad{count}D": padded("replicate") for count in (1, 2, 3)},
+    **{f"ReflectionPad{count}D": partial(padded, "reflect") for count in (1, 2, 3)},
+    **{f"ReplicationPad{count}D": partial(padded, "replicate") for count in (1, 2, 3)},
     "PadV3": pad_v3,
     "Pad": lambda d: Case((d.floats((2, 3)),), init={"paddings": ((1, 2), (0, 1))}),
     "MirrorPad": lambda d: Case(
@@ -325,7 +318,7 @@ INDEXING = {
     ),
     "ScatterNd": lambda d: Case((d.whole((4, 1), 0, 2), d.floats((4, 3))), ((5, 3),)),
     **{
-        f"TensorScatter{name}": scattered_nd(name)
+        f"TensorScatter{name}": partial(scattered_nd, name)
         for name in ("Add", "Max", "Min", "Mul", "Sub", "Update")
     },
     "SearchSorted": lambda d: Case(
@@ -362,10 +355,10 @@ IMAGES = {
             lambda x, size, how: F.interpolate(x, size, mode="linear", align_corners=how == 0)
         ),
     ),
-    "UpsampleNearest2D": upsampled(2, "nearest"),
-    "UpsampleBilinear2D": upsampled(2, "bilinear"),
-    "UpsampleTrilinear3D": upsampled(3, "trilinear"),
-    "UpsampleBicubic2D": upsampled(2, "bicubic"),
+    "UpsampleNearest2D": partial(upsampled, 2, "nearest"),
+    "UpsampleBilinear2D": partial(upsampled, 2, "bilinear"),
+    "UpsampleTrilinear3D": partial(upsampled, 3, "trilinear"),
+    "UpsampleBicubic2D": partial(upsampled, 2, "bicubic"),
     "GridSampler2D": grid_sample,
     "NonMaxSuppressionV3": nms,
     "NMSWithMask": nms_with_mask,

@@ -4,6 +4,15 @@ from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.servable.method import add_stage, register_method
 
 
+def predict(result, *, inputs="x", names='"y"'):
+    """The method `predict`, which returns `result`."""
+    return f"""
+        @register.register_method({names})
+        def predict({inputs}):
+            return {result}
+    """
+
+
 def text_of(declare, body):
     with pytest.raises(RuntimeError) as caught:
         declare(body)
@@ -189,11 +198,7 @@ def test_output_names_are_different_texts(declare, names, text):
 
 @pytest.mark.parametrize("returned", ["x, np.ones(2)", "x, 'y'", "x, None"])
 def test_only_placeholders_can_be_returned(declare, returned):
-    body = f"""
-        @register.register_method(["y", "z"])
-        def predict(x):
-            return {returned}
-    """
+    body = predict(returned, names='["y", "z"]')
     expected = (
         "Check failed in method 'predict', Each value returned is a placeholder for data and must "
         "come from the method inputs or the outputs of add_stage"
@@ -211,11 +216,7 @@ def test_a_method_that_returns_nothing_is_refused(declare):
 
 
 def test_as_many_values_are_returned_as_there_are_names(declare):
-    body = """
-        @register.register_method("y")
-        def predict(x):
-            return x, x
-    """
+    body = predict("x, x")
     assert "Method return output size 2 not match registered 1" in text_of(declare, body)
 
 
@@ -230,11 +231,7 @@ def test_a_method_is_registered_once(declare):
 
 @pytest.mark.parametrize("stage", ["cast", "model"])
 def test_stages_take_placeholders_only(declare, stage):
-    body = f"""
-        @register.register_method("y")
-        def predict(x):
-            return register.add_stage({stage}, x, np.ones(2), outputs_count=1)
-    """
+    body = predict(f"register.add_stage({stage}, x, np.ones(2), outputs_count=1)")
     expected = (
         "Check failed in method 'predict', Each value of parameter *args is a placeholder for data "
         "and must come from the method inputs or the outputs of add_stage, but actually <class "
@@ -261,11 +258,7 @@ def test_a_placeholder_of_another_method_is_refused(declare):
 
 @pytest.mark.parametrize("stage", ["len", "np.add", "3", "np.float32", "'a'.join", "print"])
 def test_a_stage_is_a_function_or_a_model(declare, stage):
-    body = f"""
-        @register.register_method("y")
-        def predict(x):
-            return register.add_stage({stage}, x, outputs_count=1)
-    """
+    body = predict(f"register.add_stage({stage}, x, outputs_count=1)")
     expected = (
         "Check failed in method 'predict', the parameter 'stage' of add_stage must be function or "
         "Model returned by declare_model, now is <class "
@@ -274,30 +267,18 @@ def test_a_stage_is_a_function_or_a_model(declare, stage):
 
 
 def test_a_model_that_is_not_declared_is_no_stage(declare):
-    body = """
-        @register.register_method("y")
-        def predict(x):
-            return register.add_stage(register.Model("other"), x, outputs_count=1)
-    """
+    body = predict('register.add_stage(register.Model("other"), x, outputs_count=1)')
     assert "now is Model('other'), which is not declared" in text_of(declare, body)
 
 
 def test_an_unknown_builtin_is_refused_with_those_that_are_known(declare):
-    body = """
-        @register.register_method("y")
-        def predict(x):
-            return register.add_stage("softmax_cpp", x, outputs_count=1)
-    """
+    body = predict('register.add_stage("softmax_cpp", x, outputs_count=1)')
     text = text_of(declare, body)
     assert "Function 'softmax_cpp' is not defined, built-in stages are 'argmax_cpp'" in text
 
 
 def test_a_builtin_has_its_own_counts(declare):
-    body = """
-        @register.register_method("y")
-        def predict(x):
-            return register.add_stage("argmax_cpp", x, x, outputs_count=1)
-    """
+    body = predict('register.add_stage("argmax_cpp", x, x, outputs_count=1)')
     text = text_of(declare, body)
     assert "'argmax_cpp' has 1 input(s) and 1 output(s), but add_stage was given 2 and 1" in text
 
@@ -315,20 +296,12 @@ def test_a_builtin_has_its_own_counts(declare):
     ],
 )
 def test_the_options_of_a_stage_are_checked(declare, options, text):
-    body = f"""
-        @register.register_method("y")
-        def predict(x):
-            return register.add_stage(scale, x, {options})
-    """
+    body = predict(f"register.add_stage(scale, x, {options})")
     assert text in text_of(declare, body)
 
 
 def test_a_function_takes_as_many_arguments_as_it_is_given(declare):
-    body = """
-        @register.register_method("y")
-        def predict(x):
-            return register.add_stage(cast, x, outputs_count=1)
-    """
+    body = predict("register.add_stage(cast, x, outputs_count=1)")
     expected = "function cast input args count 2 not match the count 1 registered in method"
     assert expected in text_of(declare, body)
 
@@ -350,11 +323,9 @@ def test_defaults_and_star_arguments_count_as_python_counts_them(declare):
 
 
 def test_a_batch_function_takes_one_argument(declare):
-    body = """
-        @register.register_method("y")
-        def predict(x1, x2):
-            return register.add_stage(cast, x1, x2, outputs_count=1, batch_size=4)
-    """
+    body = predict(
+        "register.add_stage(cast, x1, x2, outputs_count=1, batch_size=4)", inputs="x1, x2"
+    )
     expected = "function cast input args count 2 not match the one argument that 'batch_size'"
     assert expected in text_of(declare, body)
 
@@ -427,21 +398,13 @@ def test_batches_may_differ_in_size(declare):
 
 
 def test_a_placeholder_cannot_decide_a_condition(declare):
-    body = """
-        @register.register_method("y")
-        def predict(x):
-            return x if x else x
-    """
+    body = predict("x if x else x")
     assert "a placeholder has no value yet" in text_of(declare, body)
 
 
 @pytest.mark.parametrize("computed", ["x + 1", "-x", "x.shape", "x[0]", "float(x)", "np.exp(x)"])
 def test_a_placeholder_cannot_be_computed_with(declare, computed):
-    body = f"""
-        @register.register_method("y")
-        def predict(x):
-            return {computed}
-    """
+    body = predict(computed)
     text = text_of(declare, body)
     assert "write a function that computes, and give that to add_stage" in text
     assert "servable_config.py, line 18)" in text

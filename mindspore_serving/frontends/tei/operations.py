@@ -1,7 +1,5 @@
 """What the routes of Text Embeddings Inference take and answer."""
 
-import msgspec
-
 from mindspore_serving.frontends.cohere.operations import Error as CohereError
 from mindspore_serving.frontends.cohere.rerank import Ranking
 from mindspore_serving.frontends.cohere.rerank import RerankRequest as CohereRequest
@@ -14,16 +12,12 @@ from mindspore_serving.frontends.tei.requests import (
     RerankRequest,
     SimilarityRequest,
 )
+from mindspore_serving.frontends.tgi.operations import Error
 
 ABOUT = (
     "Text Embeddings Inference: the routes of Hugging Face's server, for models that embed, rank "
     "or classify. Where no model generates, /, /info and /tokenize answer in its form too."
 )
-
-
-class Error(msgspec.Struct):
-    error: str
-    error_type: str
 
 
 def section() -> Section:

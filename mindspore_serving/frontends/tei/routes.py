@@ -1,6 +1,7 @@
 """The routes: which of them answers a body, and what the model is."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -10,7 +11,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Scope
 
 from mindspore_serving import __version__
-from mindspore_serving.frontends.endpoint import Answer, Endpoints, name_ignored
+from mindspore_serving.frontends.endpoint import Endpoints, name_ignored
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
@@ -66,7 +67,10 @@ def routes(site: Site) -> list[BaseRoute]:
         return await ranking.answer(site, http, body)
 
     return [
-        *(_ENDPOINTS.post_raw(path, _answering(site, one)) for path, one in OWN.items()),
+        *(
+            _ENDPOINTS.post_raw(path, partial(_read_and_answer, site, one))
+            for path, one in OWN.items()
+        ),
         _ENDPOINTS.post_raw("/embed_sparse", _refuse_sparse),
         _ENDPOINTS.post_raw(RERANK, rank),
     ]
@@ -143,11 +147,8 @@ def _root_kind(site: Site, shape: _Shape) -> str:
     return "embed" if any(model.can("embed") for model in named) else "classify"
 
 
-def _answering(site: Site, decoded: Decoded[Any]) -> Answer:
-    async def answer(http: Request) -> Response:
-        return await decoded.answer(site, http, await read_json(http, site))
-
-    return answer
+async def _read_and_answer(site: Site, decoded: Decoded[Any], http: Request) -> Response:
+    return await decoded.answer(site, http, await read_json(http, site))
 
 
 async def _refuse_sparse(_: Request) -> Response:

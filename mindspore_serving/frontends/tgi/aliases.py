@@ -8,7 +8,6 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from mindspore_serving.frontends.endpoint import Answer
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tgi.generating import Generating
 from mindspore_serving.frontends.tgi.requests import decode, read_json
@@ -39,17 +38,13 @@ def other_path(body: bytes, chat: str, completions: str) -> str | None:
     return completions if shape.prompt else None
 
 
-def invocations(site: Site, generating: Generating) -> Answer:
+async def invocations(site: Site, generating: Generating, request: Request) -> Response:
     """POST /invocations, SageMaker's one route."""
-
-    async def answer(request: Request) -> Response:
-        body = await read_json(request, site)
-        path = other_path(body, CHAT, COMPLETIONS)
-        if path:
-            return Forwarded(body, path)
-        return await generating.answer_compat(request, body)
-
-    return answer
+    body = await read_json(request, site)
+    path = other_path(body, CHAT, COMPLETIONS)
+    if path:
+        return Forwarded(body, path)
+    return await generating.answer_compat(request, body)
 
 
 class DecliningRoute(Route):

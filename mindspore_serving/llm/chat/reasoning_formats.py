@@ -39,14 +39,8 @@ def find_reasoning_format(template_source: str) -> str:
         return "mistral"
     if "</think>" not in template_source and "<think>" not in template_source:
         return ""
-    return as_prompted("think", _prompt(template_source))
-
-
-def as_prompted(reasoning_format: str, prompt: str) -> str:
-    """The format of the answer to `prompt`: whether reasoning is open depends on its end."""
-    if reasoning_format not in ("think", "think_open"):
-        return reasoning_format
-    return "think_open" if prompt.rstrip().endswith("<think>") else "think"
+    # The end of a prompt says whether the answer begins inside of reasoning.
+    return "think_open" if _prompt(template_source).rstrip().endswith("<think>") else "think"
 
 
 def as_requested(reasoning_format: str, template_options: Mapping[str, Any]) -> str:

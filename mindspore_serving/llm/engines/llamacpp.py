@@ -45,7 +45,6 @@ class LlamaRunner(LimitedRunner):
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
         self._batch = llama_cpp.llama_batch_init(most_tokens, 0, 1)
-        self._most_tokens = most_tokens
 
     def run(self, step: Step) -> Logits:
         """See `Runner.run`."""

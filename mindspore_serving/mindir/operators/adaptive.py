@@ -1,6 +1,7 @@
 """Pooling whose windows adapt to a size."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -18,21 +19,17 @@ from mindspore_serving.mindir.tensors import (
 from mindspore_serving.mindir.values import Value, read
 
 
-def _adaptive(count: int, build: Callable[[Any, Any], Any]) -> Operator:
+def _adaptive(count: int, build: Callable[[Any, Any], Any], x: Tensor, output_size: Value) -> Any:
     """`build` gets the input with batch and channels, and the sizes; None keeps a size."""
-
-    def convert(x: Tensor, output_size: Value) -> Any:
-        given = read(output_size)
-        wanted = given if isinstance(given, tuple) else (given,) * count
-        wanted = wanted * count if len(wanted) == 1 else wanted
-        sizes = [_wanted(x, size, axis - count) for axis, size in enumerate(wanted)]
-        target = op.concat(sizes, 0).output(0)
-        if rank(x) == count + 2:
-            return build(x, target)
-        y = build(op.unsqueeze(x, ints_of([0])).output(0), target)
-        return op.squeeze(y, ints_of([0]))
-
-    return convert
+    given = read(output_size)
+    wanted = given if isinstance(given, tuple) else (given,) * count
+    wanted = wanted * count if len(wanted) == 1 else wanted
+    sizes = [_wanted(x, size, axis - count) for axis, size in enumerate(wanted)]
+    target = op.concat(sizes, 0).output(0)
+    if rank(x) == count + 2:
+        return build(x, target)
+    y = build(op.unsqueeze(x, ints_of([0])).output(0), target)
+    return op.squeeze(y, ints_of([0]))
 
 
 def _wanted(x: Any, size: Value, axis: int) -> Any:
@@ -69,11 +66,11 @@ def _adaptive_max_2d(x: Tensor, output_size: Value) -> Any:
 
 
 OPERATORS: dict[str, Operator] = {
-    "AdaptiveAvgPool1D": _adaptive(1, _adaptive_avg),
-    "AdaptiveAvgPool2D": _adaptive(2, _adaptive_avg),
-    "AdaptiveAvgPool2DExt": _adaptive(2, _adaptive_avg),
-    "AdaptiveAvgPool3D": _adaptive(3, _adaptive_avg),
-    "AdaptiveAvgPool3DExt": _adaptive(3, _adaptive_avg),
+    "AdaptiveAvgPool1D": partial(_adaptive, 1, _adaptive_avg),
+    "AdaptiveAvgPool2D": partial(_adaptive, 2, _adaptive_avg),
+    "AdaptiveAvgPool2DExt": partial(_adaptive, 2, _adaptive_avg),
+    "AdaptiveAvgPool3D": partial(_adaptive, 3, _adaptive_avg),
+    "AdaptiveAvgPool3DExt": partial(_adaptive, 3, _adaptive_avg),
     "AdaptiveMaxPool1D": _adaptive_max_1d,
     "AdaptiveMaxPool2D": _adaptive_max_2d,
 }

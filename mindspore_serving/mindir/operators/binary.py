@@ -1,6 +1,7 @@
 """Operators of two tensors, element by element; shapes are broadcast as numpy does."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -20,26 +21,17 @@ from mindspore_serving.mindir.values import Value
 Build = Callable[[Any, Any], Any]
 
 
-def _plain(build: Build) -> Operator:
-    def convert(input: Value, other: Value) -> Any:
-        return build(*common(input, other))
-
-    return convert
+def _plain(build: Build, input: Value, other: Value) -> Any:
+    return build(*common(input, other))
 
 
-def _of_floats(build: Build) -> Operator:
-    def convert(input: Value, other: Value) -> Any:
-        first, second = common(input, other)
-        return build(as_float(first), as_float(second))
-
-    return convert
+def _of_floats(build: Build, input: Value, other: Value) -> Any:
+    first, second = common(input, other)
+    return build(as_float(first), as_float(second))
 
 
-def _of_booleans(build: Build) -> Operator:
-    def convert(x: Tensor, y: Tensor) -> Any:
-        return build(cast(x, ov.Type.boolean), cast(y, ov.Type.boolean))
-
-    return convert
+def _of_booleans(build: Build, x: Tensor, y: Tensor) -> Any:
+    return build(cast(x, ov.Type.boolean), cast(y, ov.Type.boolean))
 
 
 def floor_div(first: Any, second: Any) -> Any:
@@ -57,14 +49,11 @@ def _trunc_div(first: Any, second: Any) -> Any:
     return op.divide(op.subtract(first, op.mod(first, second)), second)
 
 
-def _with_alpha(build: Build) -> Operator:
-    def convert(input: Value, other: Value, alpha: Float = 1.0) -> Any:
-        first, second = common(input, other)
-        if alpha != 1:
-            second = op.multiply(second, like(alpha, second)).output(0)
-        return build(first, second)
-
-    return convert
+def _with_alpha(build: Build, input: Value, other: Value, alpha: Float = 1.0) -> Any:
+    first, second = common(input, other)
+    if alpha != 1:
+        second = op.multiply(second, like(alpha, second)).output(0)
+    return build(first, second)
 
 
 def _div_mode(input: Value, other: Value, rounding_mode: Int | None = None) -> Any:
@@ -81,11 +70,8 @@ def _div_no_nan(first: Any, second: Any) -> Any:
     return op.select(is_zero, like(0, first), op.divide(first, safe))
 
 
-def _zero_where_first_is(build: Build) -> Build:
-    def convert(first: Any, second: Any) -> Any:
-        return op.select(op.equal(first, like(0, first)), like(0, first), build(first, second))
-
-    return convert
+def _zero_where_first_is(build: Build, first: Any, second: Any) -> Any:
+    return op.select(op.equal(first, like(0, first)), like(0, first), build(first, second))
 
 
 def _atan2(first: Any, second: Any) -> Any:
@@ -105,26 +91,21 @@ def _logaddexp(first: Any, second: Any) -> Any:
     return op.add(most, op.log(op.add(op.exp(difference), like(1.0, first))))
 
 
-def _bitwise(logical: Build, bitwise: Build) -> Build:
-    def convert(first: Any, second: Any) -> Any:
-        is_logical = first.get_element_type() == ov.Type.boolean
-        return (logical if is_logical else bitwise)(first, second)
+def _bitwise(logical: Build, bitwise: Build, first: Any, second: Any) -> Any:
+    is_logical = first.get_element_type() == ov.Type.boolean
+    return (logical if is_logical else bitwise)(first, second)
 
-    return convert
 
+_AND = partial(_bitwise, op.logical_and, op.bitwise_and)
+_OR = partial(_bitwise, op.logical_or, op.bitwise_or)
+_XOR = partial(_bitwise, op.logical_xor, op.bitwise_xor)
 
 _PLAIN: dict[str, Build] = {
+    **dict.fromkeys(("BitwiseAnd", "BitwiseAndScalar", "BitwiseAndTensor"), _AND),
+    **dict.fromkeys(("BitwiseOr", "BitwiseOrScalar", "BitwiseOrTensor"), _OR),
+    **dict.fromkeys(("BitwiseXor", "BitwiseXorScalar", "BitwiseXorTensor"), _XOR),
     "Add": op.add,
     "AddV2": op.add,
-    "BitwiseAnd": _bitwise(op.logical_and, op.bitwise_and),
-    "BitwiseAndScalar": _bitwise(op.logical_and, op.bitwise_and),
-    "BitwiseAndTensor": _bitwise(op.logical_and, op.bitwise_and),
-    "BitwiseOr": _bitwise(op.logical_or, op.bitwise_or),
-    "BitwiseOrScalar": _bitwise(op.logical_or, op.bitwise_or),
-    "BitwiseOrTensor": _bitwise(op.logical_or, op.bitwise_or),
-    "BitwiseXor": _bitwise(op.logical_xor, op.bitwise_xor),
-    "BitwiseXorScalar": _bitwise(op.logical_xor, op.bitwise_xor),
-    "BitwiseXorTensor": _bitwise(op.logical_xor, op.bitwise_xor),
     "DivNoNan": _div_no_nan,
     "EqScalar": op.equal,
     "Equal": op.equal,
@@ -165,21 +146,23 @@ _FLOATS: dict[str, Build] = {
     "Divs": op.divide,
     "LogAddExp": _logaddexp,
     "RealDiv": op.divide,
-    "Xdivy": _zero_where_first_is(op.divide),
-    "Xlogy": _zero_where_first_is(lambda first, second: op.multiply(first, op.log(second))),
+    "Xdivy": partial(_zero_where_first_is, op.divide),
+    "Xlogy": partial(
+        _zero_where_first_is, lambda first, second: op.multiply(first, op.log(second))
+    ),
 }
 
 
 OPERATORS: dict[str, Operator] = {
-    **{name: _plain(build) for name, build in _PLAIN.items()},
-    **{name: _of_floats(build) for name, build in _FLOATS.items()},
-    "AddExt": _with_alpha(op.add),
-    "AddScalar": _with_alpha(op.add),
+    **{name: partial(_plain, build) for name, build in _PLAIN.items()},
+    **{name: partial(_of_floats, build) for name, build in _FLOATS.items()},
+    "AddExt": partial(_with_alpha, op.add),
+    "AddScalar": partial(_with_alpha, op.add),
     "DivMod": _div_mode,
     "DivMods": _div_mode,
-    "LogicalAnd": _of_booleans(op.logical_and),
-    "LogicalOr": _of_booleans(op.logical_or),
-    "LogicalXor": _of_booleans(op.logical_xor),
-    "SubExt": _with_alpha(op.subtract),
-    "SubScalar": _with_alpha(op.subtract),
+    "LogicalAnd": partial(_of_booleans, op.logical_and),
+    "LogicalOr": partial(_of_booleans, op.logical_or),
+    "LogicalXor": partial(_of_booleans, op.logical_xor),
+    "SubExt": partial(_with_alpha, op.subtract),
+    "SubScalar": partial(_with_alpha, op.subtract),
 }

@@ -51,13 +51,13 @@ def _convolve(
     x: Any,
     weight: Any,
     padding: tuple[str, tuple[list[int], list[int]]],
-    steps: list[list[int]],
+    steps: tuple[tuple[int, ...], tuple[int, ...]],
     groups: int,
 ) -> Any:
     """`steps` are strides and dilations; "same" puts the odd one behind."""
     mode, (begin, end) = padding
     auto = {SAME: "same_upper", VALID: "valid"}.get(mode, "explicit")
-    strides, dilations = steps
+    strides, dilations = (spatial(one, rank(weight) - 2) for one in steps)
     if groups == 1:
         return op.convolution(x, weight, strides, begin, end, dilations, auto)
     out, *rest = dims(weight)
@@ -68,46 +68,22 @@ def _convolve(
 def _conv(
     x: Tensor,
     weight: Tensor,
-    pad_mode: Value,
-    pad: Ints,
-    steps: tuple[Ints, Ints],
-    groups: int,
-) -> Any:
-    count = rank(weight) - 2
-    strides, dilations = (spatial(one, count) for one in steps)
-    mode = padding_mode(pad_mode)
-    begin, end = pairs(pad, count) if mode == "pad" else ([0] * count, [0] * count)
-    return _convolve(x, weight, (mode, (begin, end)), [strides, dilations], groups)
-
-
-def _conv2d(
-    x: Tensor,
-    weight: Tensor,
     *,
     pad_mode: Value = VALID,
     pad: Ints = (0,),
     stride: Ints = (1,),
+    strides: Ints | None = None,
     dilation: Ints = (1,),
+    dilations: Ints | None = None,
     groups: Int = 1,
     format: Value = None,
 ) -> Any:
+    """Conv3D has strides and dilations where Conv2D has a stride and a dilation."""
     check_channels_first(format)
-    return _conv(x, weight, pad_mode, pad, (stride, dilation), groups)
-
-
-def _conv3d(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    pad_mode: Value = VALID,
-    pad: Ints = (0,),
-    strides: Ints = (1,),
-    dilations: Ints = (1,),
-    groups: Int = 1,
-    format: Value = None,
-) -> Any:
-    check_channels_first(format)
-    return _conv(x, weight, pad_mode, pad, (strides, dilations), groups)
+    mode, count = padding_mode(pad_mode), rank(weight) - 2
+    pads = pairs(pad, count) if mode == "pad" else pairs_of_one((0,), count)
+    steps = (strides or stride, dilations or dilation)
+    return _convolve(x, weight, (mode, pads), steps, groups)
 
 
 def _depthwise(
@@ -122,7 +98,8 @@ def _depthwise(
     """The weight is (1, channels, height, width)."""
     _, channels, *rest = dims(weight)
     weight = reshape(weight, (channels, 1, *rest))
-    return _conv(x, weight, pad_mode, pad, (stride, dilation), channels)
+    steps = {"stride": stride, "dilation": dilation}
+    return _conv(x, weight, pad_mode=pad_mode, pad=pad, **steps, groups=channels)
 
 
 def conv_ext(
@@ -147,8 +124,7 @@ def _conv_padding(
     dilation: Ints = (1,),
     groups: Int = 1,
 ) -> Any:
-    none = [0] * (rank(weight) - 2)
-    pads = (padding_mode(padding), (none, none))
+    pads = (padding_mode(padding), pairs_of_one((0,), rank(weight) - 2))
     return _convolve_any(x, weight, bias, pads, (stride, dilation), groups)
 
 
@@ -170,8 +146,7 @@ def _convolve_any(
     count = rank(weight) - 2
     is_one = rank(x) < count + 2
     batch = op.unsqueeze(x, ints_of([0])).output(0) if is_one else x
-    y = _convolve(batch, weight, padding, [spatial(one, count) for one in steps], groups)
-    y = with_bias(y, bias, count)
+    y = with_bias(_convolve(batch, weight, padding, steps, groups), bias, count)
     return op.squeeze(y, ints_of([0])) if is_one else y
 
 
@@ -182,10 +157,10 @@ def with_bias(y: Any, bias: Any, count: int) -> Any:
 OPERATORS: dict[str, Operator] = {
     "Conv1DExt": conv_ext,
     "Conv1DPadding": _conv_padding,
-    "Conv2D": _conv2d,
+    "Conv2D": _conv,
     "Conv2DExt": conv_ext,
     "Conv2DPadding": _conv_padding,
-    "Conv3D": _conv3d,
+    "Conv3D": _conv,
     "Conv3DExt": conv_ext,
     "Conv3DPadding": _conv_padding,
     "DepthwiseConv2dNative": _depthwise,

@@ -1,5 +1,6 @@
 """Operators that make tensors: constants, ranges, and of numbers."""
 
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -24,26 +25,17 @@ from mindspore_serving.mindir.tensors import (
 from mindspore_serving.mindir.values import Value
 
 
-def _filled(number: float) -> Operator:
-    def convert(size: Shape, dtype: Int | None = None) -> Any:
-        kind = ov.Type.f32 if dtype is None else element_type(dtype)
-        return op.broadcast(scalar(number, kind), size)
-
-    return convert
+def _filled(number: float, size: Shape, dtype: Int | None = None) -> Any:
+    kind = ov.Type.f32 if dtype is None else element_type(dtype)
+    return op.broadcast(scalar(number, kind), size)
 
 
-def _filled_like(number: float) -> Operator:
-    def convert(x: Tensor, dtype: Int | None = None) -> Any:
-        return _full_like(x, tensor(number), dtype)
-
-    return convert
+def _filled_like(number: float, x: Tensor, dtype: Int | None = None) -> Any:
+    return _full_like(x, tensor(number), dtype)
 
 
-def _new_filled(number: float) -> Operator:
-    def convert(x: Tensor, size: Shape, dtype: Int | None = None) -> Any:
-        return _new_full(x, size, tensor(number), dtype)
-
-    return convert
+def _new_filled(number: float, x: Tensor, size: Shape, dtype: Int | None = None) -> Any:
+    return _new_full(x, size, tensor(number), dtype)
 
 
 def _full(size: Shape, fill_value: Tensor, dtype: Int | None = None) -> Any:
@@ -147,11 +139,11 @@ OPERATORS: dict[str, Operator] = {
     "ListToTensor": _to_tensor,
     "Meshgrid": _meshgrid,
     "NewFull": _new_full,
-    "NewOnes": _new_filled(1),
-    "NewZeros": _new_filled(0),
-    "Ones": _filled(1),
-    "OnesLike": _filled_like(1),
-    "OnesLikeExt": _filled_like(1),
+    "NewOnes": partial(_new_filled, 1),
+    "NewZeros": partial(_new_filled, 0),
+    "Ones": partial(_filled, 1),
+    "OnesLike": partial(_filled_like, 1),
+    "OnesLikeExt": partial(_filled_like, 1),
     "Range": _range,
     "Rank": lambda x: rank(tensor(x)),
     "ScalarToTensor": _to_tensor,
@@ -159,7 +151,7 @@ OPERATORS: dict[str, Operator] = {
     "TensorToScalar": _to_number,
     "TensorToTuple": _to_tuple,
     "TupleToTensor": _to_tensor,
-    "Zeros": _filled(0),
-    "ZerosLike": _filled_like(0),
-    "ZerosLikeExt": _filled_like(0),
+    "Zeros": partial(_filled, 0),
+    "ZerosLike": partial(_filled_like, 0),
+    "ZerosLikeExt": partial(_filled_like, 0),
 }

@@ -1,5 +1,6 @@
 """Operators on pictures: resizing, sampling, boxes."""
 
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -46,16 +47,14 @@ def _resized(x: Any, sizes: Any, mode: str, coordinates: str, nearest: str = "fl
     )
 
 
-def _resize_bilinear(
-    x: Tensor, size: Shape, align_corners: Bool = False, half_pixel_centers: Bool = False
+def _resize(
+    mode: str,
+    x: Tensor,
+    size: Shape,
+    align_corners: Bool = False,
+    half_pixel_centers: Bool = False,
 ) -> Any:
-    return _resized(x, size, "linear_onnx", _coordinates(align_corners, half_pixel_centers))
-
-
-def _resize_bicubic(
-    x: Tensor, size: Shape, align_corners: Bool = False, half_pixel_centers: Bool = False
-) -> Any:
-    return _resized(x, size, "cubic", _coordinates(align_corners, half_pixel_centers))
+    return _resized(x, size, mode, _coordinates(align_corners, half_pixel_centers))
 
 
 def _resize_nearest(
@@ -91,17 +90,14 @@ def _upsample_nearest(x: Tensor, output_size: Shape | None = None, scales: Value
     return _resized(x, _sizes(x, output_size, scales), "nearest", "asymmetric")
 
 
-def _upsample_linear(
-    x: Tensor, output_size: Shape | None = None, scales: Value = None, align_corners: Bool = False
+def _upsample(
+    mode: str,
+    x: Tensor,
+    output_size: Shape | None = None,
+    scales: Value = None,
+    align_corners: Bool = False,
 ) -> Any:
-    sizes = _sizes(x, output_size, scales)
-    return _resized(x, sizes, "linear_onnx", _coordinates(align_corners, True))
-
-
-def _upsample_bicubic(
-    x: Tensor, output_size: Shape | None = None, scales: Value = None, align_corners: Bool = False
-) -> Any:
-    return _resized(x, _sizes(x, output_size, scales), "cubic", _coordinates(align_corners, True))
+    return _resized(x, _sizes(x, output_size, scales), mode, _coordinates(align_corners, True))
 
 
 def _name(names: tuple[str, ...], mode: Value) -> str:
@@ -202,20 +198,21 @@ def _nms_with_mask(x: Tensor, iou_threshold: Float = 0.5) -> Any:
 
 
 OPERATORS: dict[str, Operator] = {
+    **dict.fromkeys(
+        ("UpsampleLinear1D", "UpsampleBilinear2D", "UpsampleTrilinear3D"),
+        partial(_upsample, "linear_onnx"),
+    ),
     "GridSampler2D": _grid_sample,
     "NMSWithMask": _nms_with_mask,
     "NonMaxSuppressionV3": _nms_v3,
     "ROIAlign": _roi_align,
-    "ResizeBicubic": _resize_bicubic,
-    "ResizeBilinearV2": _resize_bilinear,
+    "ResizeBicubic": partial(_resize, "cubic"),
+    "ResizeBilinearV2": partial(_resize, "linear_onnx"),
     "ResizeLinear1D": _resize_linear,
     "ResizeNearestNeighbor": _resize_nearest,
     "ResizeNearestNeighborV2": _resize_nearest,
-    "UpsampleBicubic2D": _upsample_bicubic,
-    "UpsampleBilinear2D": _upsample_linear,
-    "UpsampleLinear1D": _upsample_linear,
+    "UpsampleBicubic2D": partial(_upsample, "cubic"),
     "UpsampleNearest1D": _upsample_nearest,
     "UpsampleNearest2D": _upsample_nearest,
     "UpsampleNearest3D": _upsample_nearest,
-    "UpsampleTrilinear3D": _upsample_linear,
 }

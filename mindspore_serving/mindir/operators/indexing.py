@@ -1,5 +1,6 @@
 """Operators that read or write elements by their positions."""
 
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -112,25 +113,22 @@ def _one_hot(
     )
 
 
-def _triangle(is_lower: bool) -> Operator:
-    def convert(x: Tensor, diagonal: Int = 0) -> Any:
-        count = rank(x)
-        sizes = sizes_of(x)
-        rows, columns = (
-            op.range(
-                op.constant(0),
-                reshape(op.gather(sizes, ints_of([axis]), ints_of([0])).output(0), ()),
-                op.constant(1),
-                "i64",
-            )
-            for axis in (count - 2, count - 1)
+def _triangle(is_lower: bool, x: Tensor, diagonal: Int = 0) -> Any:
+    count = rank(x)
+    sizes = sizes_of(x)
+    rows, columns = (
+        op.range(
+            op.constant(0),
+            reshape(op.gather(sizes, ints_of([axis]), ints_of([0])).output(0), ()),
+            op.constant(1),
+            "i64",
         )
-        row = op.unsqueeze(rows, ints_of([1]))
-        column = op.unsqueeze(op.subtract(columns, op.constant(diagonal)), ints_of([0]))
-        keep = op.less_equal(column, row) if is_lower else op.greater_equal(column, row)
-        return op.select(keep, x, like(0, x))
-
-    return convert
+        for axis in (count - 2, count - 1)
+    )
+    row = op.unsqueeze(rows, ints_of([1]))
+    column = op.unsqueeze(op.subtract(columns, op.constant(diagonal)), ints_of([0]))
+    keep = op.less_equal(column, row) if is_lower else op.greater_equal(column, row)
+    return op.select(keep, x, like(0, x))
 
 
 def _search_sorted(
@@ -191,7 +189,7 @@ OPERATORS: dict[str, Operator] = {
     "SequenceMask": _sequence_mask,
     "SparseGatherV2": _gather,
     "Take": _take,
-    "Tril": _triangle(True),
-    "TrilExt": _triangle(True),
-    "Triu": _triangle(False),
+    "Tril": partial(_triangle, True),
+    "TrilExt": partial(_triangle, True),
+    "Triu": partial(_triangle, False),
 }

@@ -153,13 +153,11 @@ def _add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: Float = 1e-6) 
 
 
 def _dropout(x: Tensor, keep_prob: Float = 1.0) -> Any:
-    """Random in training only; a file of a network in training is refused."""
-    if keep_prob != 1:
-        raise Unsupported("dropout of training: export the network with set_train(False)")
-    return x, op.broadcast(op.constant(True), sizes_of(x))
+    return _dropout_ext(x, 1 - keep_prob)
 
 
 def _dropout_ext(x: Tensor, p: Float = 0.0) -> Any:
+    """Random in training only; a file of a network in training is refused."""
     if p != 0:
         raise Unsupported("dropout of training: export the network with set_train(False)")
     return x, op.broadcast(op.constant(True), sizes_of(x))

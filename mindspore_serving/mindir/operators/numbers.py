@@ -1,6 +1,7 @@
 """Operators of numbers that Python computed with, such as sizes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -19,15 +20,11 @@ from mindspore_serving.mindir.tensors import (
 from mindspore_serving.mindir.values import Value, is_number
 
 
-def _scalar(numbers: Callable[[Any, Any], Any], build: Build) -> Operator:
+def _scalar(numbers: Callable[[Any, Any], Any], build: Build, x: Value, y: Value) -> Any:
     """An operator of two numbers, such as sizes: known where both are."""
-
-    def convert(x: Value, y: Value) -> Any:
-        if is_number(x) and is_number(y):
-            return numbers(x, y)
-        return build(*common(x, y))
-
-    return convert
+    if is_number(x) and is_number(y):
+        return numbers(x, y)
+    return build(*common(x, y))
 
 
 def _scalar_cast(input_x: Value, input_y: Int) -> Any:
@@ -60,7 +57,7 @@ _NUMBERS: dict[str, tuple[Callable[[Any, Any], Any], Build]] = {
 
 
 OPERATORS: dict[str, Operator] = {
-    **{name: _scalar(*row) for name, row in _NUMBERS.items()},
+    **{name: partial(_scalar, *row) for name, row in _NUMBERS.items()},
     "ScalarBool": lambda x: bool(x) if is_number(x) else cast(tensor(x), ov.Type.boolean),
     "ScalarCast": _scalar_cast,
     "ScalarUsub": lambda x: -x if is_number(x) else op.negative(tensor(x)),

@@ -1,5 +1,6 @@
 """Extremes with their positions, sorting."""
 
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -22,22 +23,15 @@ from mindspore_serving.mindir.tensors import (
 from mindspore_serving.mindir.values import Value
 
 
-def _position(mode: str) -> Operator:
+def _position(mode: str, x: Tensor, axis: Int | None = -1, output_type: Int = 34) -> Any:
     """ArgMin, ArgMax: without an axis of the flat tensor."""
-
-    def convert(x: Tensor, axis: Int | None = -1, output_type: Int = 34) -> Any:
-        return cast(_extreme(x, axis, mode, False)[1], element_type(output_type))
-
-    return convert
+    return cast(_extreme(x, axis, mode, False)[1], element_type(output_type))
 
 
-def _position_ext(mode: str) -> Operator:
-    def convert(x: Tensor, dim: Int | None = None, keepdim: Bool = False) -> Any:
-        if dim is None:
-            x, dim = reshape(x, (-1,)), 0
-        return cast(_extreme(x, dim, mode, keepdim)[1], ov.Type.i64)
-
-    return convert
+def _position_ext(mode: str, x: Tensor, dim: Int | None = None, keepdim: Bool = False) -> Any:
+    if dim is None:
+        x, dim = reshape(x, (-1,)), 0
+    return cast(_extreme(x, dim, mode, keepdim)[1], ov.Type.i64)
 
 
 def _extreme(x: Any, axis: int | None, mode: str, keep: bool) -> tuple[Any, Any]:
@@ -56,20 +50,14 @@ def _extreme(x: Any, axis: int | None, mode: str, keep: bool) -> tuple[Any, Any]
     return values, places
 
 
-def _with_value(mode: str) -> Operator:
-    def convert(x: Tensor, axis: Int = 0, keep_dims: Bool = False) -> Any:
-        value, place = _extreme(x, axis, mode, keep_dims)
-        return cast(place, ov.Type.i64), value
-
-    return convert
+def _with_value(mode: str, x: Tensor, axis: Int = 0, keep_dims: Bool = False) -> Any:
+    value, place = _extreme(x, axis, mode, keep_dims)
+    return cast(place, ov.Type.i64), value
 
 
-def _dim_extreme(mode: str) -> Operator:
-    def convert(x: Tensor, dim: Int, keepdim: Bool = False) -> Any:
-        value, place = _extreme(x, dim, mode, keepdim)
-        return value, cast(place, ov.Type.i64)
-
-    return convert
+def _dim_extreme(mode: str, x: Tensor, dim: Int, keepdim: Bool = False) -> Any:
+    value, place = _extreme(x, dim, mode, keepdim)
+    return value, cast(place, ov.Type.i64)
 
 
 def _top_k(x: Tensor, k: Value, sorted: Bool = True) -> Any:
@@ -114,15 +102,15 @@ def _sorted(x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
 
 
 OPERATORS: dict[str, Operator] = {
-    "ArgMaxExt": _position_ext("max"),
-    "ArgMaxWithValue": _with_value("max"),
-    "ArgMinExt": _position_ext("min"),
-    "ArgMinWithValue": _with_value("min"),
+    "ArgMaxExt": partial(_position_ext, "max"),
+    "ArgMaxWithValue": partial(_with_value, "max"),
+    "ArgMinExt": partial(_position_ext, "min"),
+    "ArgMinWithValue": partial(_with_value, "min"),
     "ArgSort": _arg_sort,
-    "Argmax": _position("max"),
-    "Argmin": _position("min"),
-    "MaxDim": _dim_extreme("max"),
-    "MinDim": _dim_extreme("min"),
+    "Argmax": partial(_position, "max"),
+    "Argmin": partial(_position, "min"),
+    "MaxDim": partial(_dim_extreme, "max"),
+    "MinDim": partial(_dim_extreme, "min"),
     "Sort": _sort,
     "SortExt": _sort_ext,
     "TopK": _top_k,

@@ -27,6 +27,7 @@ from mindspore_serving.mindir.tensors import (
 )
 from mindspore_serving.mindir.values import Value
 
+_ROUNDING = {False: "floor", True: "ceil_torch"}  # of sizes, by ceil_mode
 Window = tuple[list[int], list[int], list[int], list[int]]  # kernel, strides, begin, end
 
 
@@ -45,20 +46,21 @@ def _max(
     x: Any,
     window: Window,
     auto: str = "explicit",
-    rounding: str = "floor",
+    ceil_mode: bool = False,
     dilation: list[int] | None = None,
 ) -> Any:
     kernel, strides, begin, end = window
     one = dilation or [1] * len(kernel)
+    rounding = _ROUNDING[ceil_mode]
     return op.max_pool(x, strides, one, begin, end, kernel, rounding, auto, "i64", 2)
 
 
 def _average(
-    x: Any, window: Window, auto: str, rounding: str = "floor", excludes: bool = True
+    x: Any, window: Window, auto: str, ceil_mode: bool = False, excludes: bool = True
 ) -> Any:
     kernel, strides, begin, end = window
     # That of opset 16 ends the process on a CPU in OpenVINO 2026.4.
-    return opset14.avg_pool(x, strides, begin, end, kernel, excludes, rounding, auto)
+    return opset14.avg_pool(x, strides, begin, end, kernel, excludes, _ROUNDING[ceil_mode], auto)
 
 
 def _none(x: Any) -> tuple[list[int], list[int]]:
@@ -89,26 +91,21 @@ def _max_pool_3d(
 ) -> Any:
     mode = padding_mode(pad_mode)
     pads = pairs(pad_list, 3) if mode == "pad" else _none(x)
-    rounding = "ceil_torch" if ceil_mode else "floor"
-    return _max(x, _window(x, kernel_size, strides, pads), _auto(mode), rounding).output(0)
+    return _max(x, _window(x, kernel_size, strides, pads), _auto(mode), bool(ceil_mode)).output(0)
 
 
-def _max_pool_with_places(kind: Any) -> Operator:
-    def convert(
-        x: Tensor,
-        kernel_size: Ints,
-        strides: Ints | None = None,
-        pads: Ints = (0,),
-        dilation: Ints = (1,),
-        ceil_mode: Bool = False,
-    ) -> Any:
-        count = rank(x) - 2
-        window = _window(x, kernel_size, strides or (), pairs_of_one(pads, count))
-        rounding = "ceil_torch" if ceil_mode else "floor"
-        node = _max(x, window, "explicit", rounding, spatial(dilation, count))
-        return node.output(0), cast(node.output(1), kind)
-
-    return convert
+def _max_pool_with_places(
+    x: Tensor,
+    kernel_size: Ints,
+    strides: Ints | None = None,
+    pads: Ints = (0,),
+    dilation: Ints = (1,),
+    ceil_mode: Bool = False,
+) -> Any:
+    count = rank(x) - 2
+    window = _window(x, kernel_size, strides or (), pairs_of_one(pads, count))
+    node = _max(x, window, "explicit", ceil_mode, spatial(dilation, count))
+    return node.output(0), cast(node.output(1), ov.Type.i64)
 
 
 def _func_max_pool(
@@ -122,8 +119,7 @@ def _func_max_pool(
 ) -> Any:
     if return_indices:
         raise Unsupported("return_indices")
-    places = _max_pool_with_places(ov.Type.i64)
-    return places(x, kernel_size, stride, padding, dilation, ceil_mode)[0]
+    return _max_pool_with_places(x, kernel_size, stride, padding, dilation, ceil_mode)[0]
 
 
 def _avg_pool(
@@ -152,10 +148,8 @@ def _avg_pool_3d(
     mode = padding_mode(pad_mode)
     pads = pairs(pad_list, 3) if mode == "pad" else _none(x)
     window = _window(x, kernel_size, strides, pads)
-    rounding = "ceil_torch" if ceil_mode else "floor"
-    return _divided(
-        _average(x, window, _auto(mode), rounding, not count_include_pad), window, divisor_override
-    )
+    y = _average(x, window, _auto(mode), ceil_mode, not count_include_pad)
+    return _divided(y, window, divisor_override)
 
 
 def _avg_pool_ext(
@@ -169,8 +163,7 @@ def _avg_pool_ext(
 ) -> Any:
     count = len(kernel_size) if len(kernel_size) > 1 else rank(x) - 2
     window = _window(x, kernel_size, stride or (), pairs_of_one(padding, count))
-    rounding = "ceil_torch" if ceil_mode else "floor"
-    y = _average(x, window, "explicit", rounding, not count_include_pad)
+    y = _average(x, window, "explicit", ceil_mode, not count_include_pad)
     return _divided(y, window, divisor_override or 0)
 
 
@@ -221,6 +214,6 @@ OPERATORS: dict[str, Operator] = {
     "LRN": _lrn,
     "MaxPool": _max_pool,
     "MaxPool3D": _max_pool_3d,
-    "MaxPoolWithIndices": _max_pool_with_places(ov.Type.i64),
-    "MaxPoolWithMask": _max_pool_with_places(ov.Type.i64),
+    "MaxPoolWithIndices": _max_pool_with_places,
+    "MaxPoolWithMask": _max_pool_with_places,
 }

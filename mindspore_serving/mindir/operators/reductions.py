@@ -1,6 +1,7 @@
 """Operators over axes: sums, extremes, counts, positions, sorting."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -28,42 +29,40 @@ def _axes(x: Any, axis: tuple[int, ...] | None) -> Any:
     return ints_of(axis or range(rank(x)))
 
 
-def _reduce(build: Build) -> Operator:
-    def convert(
-        x: Tensor, axis: Ints | None = None, keep_dims: Bool = False, skip_mode: Bool = False
-    ) -> Any:
-        return x if skip_mode and not axis else build(x, _axes(x, axis), keep_dims)
-
-    return convert
-
-
-def _reduce_bools(build: Build) -> Operator:
-    def convert(x: Tensor, axis: Ints | None = None, keep_dims: Bool = False) -> Any:
-        return build(cast(x, ov.Type.boolean), _axes(x, axis), keep_dims)
-
-    return convert
+def _reduce(
+    build: Build,
+    x: Tensor,
+    axis: Ints | None = None,
+    keep_dims: Bool = False,
+    skip_mode: Bool = False,
+) -> Any:
+    return x if skip_mode and not axis else build(x, _axes(x, axis), keep_dims)
 
 
-def _reduce_to(build: Build, needs_floats: bool = False) -> Operator:
+def _reduce_bools(
+    build: Build, x: Tensor, axis: Ints | None = None, keep_dims: Bool = False
+) -> Any:
+    return build(cast(x, ov.Type.boolean), _axes(x, axis), keep_dims)
+
+
+def _reduce_to(
+    build: Build,
+    needs_floats: bool,
+    x: Tensor,
+    dim: Ints | None = None,
+    keepdim: Bool = False,
+    dtype: Int | None = None,
+) -> Any:
     """With the type of the result as last input; small integers add up to int64."""
-
-    def convert(
-        x: Tensor, dim: Ints | None = None, keepdim: Bool = False, dtype: Int | None = None
-    ) -> Any:
-        if dtype is not None:
-            x = cast(x, element_type(dtype))
-        elif not is_float(x):
-            x = as_float(x) if needs_floats else cast(x, ov.Type.i64)
-        return build(x, _axes(x, dim), keepdim)
-
-    return convert
+    if dtype is not None:
+        x = cast(x, element_type(dtype))
+    elif not is_float(x):
+        x = as_float(x) if needs_floats else cast(x, ov.Type.i64)
+    return build(x, _axes(x, dim), keepdim)
 
 
-def _all_of(build: Build) -> Operator:
-    def convert(x: Tensor) -> Any:
-        return build(x, _axes(x, None), False)
-
-    return convert
+def _all_of(build: Build, x: Tensor) -> Any:
+    return build(x, _axes(x, None), False)
 
 
 def _cum_sum(x: Tensor, axis: Int, exclusive: Bool = False, reverse: Bool = False) -> Any:
@@ -88,44 +87,37 @@ def _log_sum(x: Any, axes: Any, keep: bool) -> Any:
     return result if keep else op.squeeze(result, axes)
 
 
-def _variance(
-    x: Any, dim: tuple[int, ...] | None, correction: float, keep: bool
+def _var_mean(
+    x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False
 ) -> tuple[Any, Any]:
-    """(variance, mean)."""
     axes = _axes(x, dim)
     mean = op.reduce_mean(x, axes, True).output(0)
-    squares = op.reduce_sum(op.squared_difference(x, mean), axes, keep)
+    squares = op.reduce_sum(op.squared_difference(x, mean), axes, keepdim)
     sizes = op.gather(op.shape_of(x, ov.Type.i64), axes, ints_of([0]))
     count = cast(op.reduce_prod(sizes, ints_of([0]), False).output(0), x.get_element_type())
     divisor = op.maximum(op.subtract(count, like(correction, x)), like(0, x))
-    return op.divide(squares, divisor).output(0), mean if keep else op.squeeze(mean, axes)
+    return op.divide(squares, divisor).output(0), mean if keepdim else op.squeeze(mean, axes)
 
 
 def _var(x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False) -> Any:
-    return _variance(x, dim, correction, keepdim)[0]
+    return _var_mean(x, dim, correction, keepdim)[0]
 
 
 def _std(x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False) -> Any:
-    return op.sqrt(_variance(x, dim, correction, keepdim)[0])
-
-
-def _var_mean(
-    x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False
-) -> Any:
-    return _variance(x, dim, correction, keepdim)
+    return op.sqrt(_var_mean(x, dim, correction, keepdim)[0])
 
 
 def _std_mean(
     x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False
 ) -> Any:
-    variance, mean = _variance(x, dim, correction, keepdim)
+    variance, mean = _var_mean(x, dim, correction, keepdim)
     return op.sqrt(variance), mean
 
 
 def _reduce_std(
     x: Tensor, axis: Ints | None = None, unbiased: Bool = True, keep_dims: Bool = False
 ) -> Any:
-    variance, mean = _variance(x, axis, int(unbiased), keep_dims)
+    variance, mean = _var_mean(x, axis, int(unbiased), keep_dims)
     return op.sqrt(variance), mean
 
 
@@ -207,23 +199,23 @@ OPERATORS: dict[str, Operator] = {
     "LogSoftmaxExt": _log_softmax_ext,
     "LogSumExp": _log_sum_exp,
     "LpNorm": _lp_norm,
-    "Max": _all_of(_MAX),
-    "MeanExt": _reduce_to(_MEAN, needs_floats=True),
-    "Min": _all_of(_MIN),
+    "Max": partial(_all_of, _MAX),
+    "MeanExt": partial(_reduce_to, _MEAN, True),
+    "Min": partial(_all_of, _MIN),
     "Norm": _norm,
-    "ProdExt": _reduce_to(op.reduce_prod),
-    "ReduceAll": _reduce_bools(op.reduce_logical_and),
-    "ReduceAny": _reduce_bools(op.reduce_logical_or),
-    "ReduceMax": _reduce(_MAX),
-    "ReduceMean": _reduce(_MEAN),
-    "ReduceMin": _reduce(_MIN),
-    "ReduceProd": _reduce(op.reduce_prod),
+    "ProdExt": partial(_reduce_to, op.reduce_prod, False),
+    "ReduceAll": partial(_reduce_bools, op.reduce_logical_and),
+    "ReduceAny": partial(_reduce_bools, op.reduce_logical_or),
+    "ReduceMax": partial(_reduce, _MAX),
+    "ReduceMean": partial(_reduce, _MEAN),
+    "ReduceMin": partial(_reduce, _MIN),
+    "ReduceProd": partial(_reduce, op.reduce_prod),
     "ReduceStd": _reduce_std,
-    "ReduceSum": _reduce(_SUM),
+    "ReduceSum": partial(_reduce, _SUM),
     "Softmax": _softmax,
     "Std": _std,
     "StdMean": _std_mean,
-    "SumExt": _reduce_to(_SUM),
+    "SumExt": partial(_reduce_to, _SUM, False),
     "Var": _var,
     "VarMean": _var_mean,
 }

@@ -1,5 +1,6 @@
 """Operators that write elements at positions."""
 
+from functools import partial
 from typing import Any
 
 from openvino import opset16 as op
@@ -33,11 +34,8 @@ _REDUCTIONS = {
 }
 
 
-def _scatter_nd_with(reduction: str) -> Operator:
-    def convert(x: Tensor, indices: Tensor, updates: Tensor) -> Any:
-        return op.scatter_nd_update(x, indices, updates, reduction)
-
-    return convert
+def _scatter_nd_with(reduction: str, x: Tensor, indices: Tensor, updates: Tensor) -> Any:
+    return op.scatter_nd_update(x, indices, updates, reduction)
 
 
 def _scatter_nd(indices: Tensor, updates: Tensor, shape: Shape) -> Any:
@@ -99,12 +97,12 @@ OPERATORS: dict[str, Operator] = {
     "ScatterAddExt": _scatter_add,
     "ScatterNd": _scatter_nd,
     "ScatterValue": _scatter,
-    "TensorScatterAdd": _scatter_nd_with("sum"),
+    "TensorScatterAdd": partial(_scatter_nd_with, "sum"),
     "TensorScatterElements": _scatter_elements,
-    "TensorScatterMax": _scatter_nd_with("max"),
-    "TensorScatterMin": _scatter_nd_with("min"),
-    "TensorScatterMul": _scatter_nd_with("prod"),
-    "TensorScatterSub": _scatter_nd_with("sub"),
-    "TensorScatterUpdate": _scatter_nd_with("none"),
+    "TensorScatterMax": partial(_scatter_nd_with, "max"),
+    "TensorScatterMin": partial(_scatter_nd_with, "min"),
+    "TensorScatterMul": partial(_scatter_nd_with, "prod"),
+    "TensorScatterSub": partial(_scatter_nd_with, "sub"),
+    "TensorScatterUpdate": partial(_scatter_nd_with, "none"),
     "UnsortedSegmentSum": _segment_sum,
 }

@@ -1,6 +1,7 @@
 """Tuples, the order of effects, and weights that a graph writes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from openvino import opset16 as op
@@ -29,15 +30,12 @@ def _get_item(sequence: Value, index: Int) -> Value:
     return op.gather(tensor(sequence), ints_of([index]), op.constant(0))
 
 
-def _assign(change: Callable[[Any, Any], Any]) -> Operator:
-    def convert(variable: Value, value: Tensor) -> Any:
-        if not isinstance(variable, Variable) or not variable.is_written:
-            raise Unsupported("a write to what is no weight")
-        current = tensor(variable)
-        variable.current = tensor(change(current, cast(value, current.get_element_type())))
-        return variable.current
-
-    return convert
+def _assign(change: Callable[[Any, Any], Any], variable: Value, value: Tensor) -> Any:
+    if not isinstance(variable, Variable) or not variable.is_written:
+        raise Unsupported("a write to what is no weight")
+    current = tensor(variable)
+    variable.current = tensor(change(current, cast(value, current.get_element_type())))
+    return variable.current
 
 
 def _length(sequence: Value) -> Any:
@@ -73,9 +71,9 @@ def _make_range(*numbers: Value) -> Value:
 OPERATORS: dict[str, Operator] = {
     **dict.fromkeys(("MakeList", "MakeTuple", "make_list", "make_tuple"), lambda *parts: parts),
     **dict.fromkeys(("list_to_tuple", "tuple_to_list"), lambda value: value),
-    "Assign": _assign(lambda _, value: value),
-    "AssignAdd": _assign(lambda current, value: op.add(current, value).output(0)),
-    "AssignSub": _assign(lambda current, value: op.subtract(current, value).output(0)),
+    "Assign": partial(_assign, lambda _, value: value),
+    "AssignAdd": partial(_assign, lambda current, value: op.add(current, value).output(0)),
+    "AssignSub": partial(_assign, lambda current, value: op.subtract(current, value).output(0)),
     "Depend": lambda value, *_: value,
     "ListAppend": lambda sequence, value: (*sequence, value),
     "ListGetItem": _get_item,

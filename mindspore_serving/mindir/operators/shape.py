@@ -1,6 +1,7 @@
 """Operators that move elements: shapes, axes, slices, joining, padding."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -144,11 +145,8 @@ def _roll(x: Tensor, shifts: Ints, dims: Ints | None = None) -> Any:
     return op.roll(x, ints_of(shifts), ints_of(dims))
 
 
-def _blocks(build: Callable[..., Any]) -> Operator:
-    def convert(x: Tensor, block_size: Int) -> Any:
-        return build(x, "blocks_first", block_size)
-
-    return convert
+def _blocks(build: Callable[..., Any], x: Tensor, block_size: Int) -> Any:
+    return build(x, "blocks_first", block_size)
 
 
 def _pixel_shuffle(x: Tensor, upscale_factor: Int) -> Any:
@@ -176,7 +174,7 @@ OPERATORS: dict[str, Operator] = {
     "Cast": _to_type,
     "ChannelShuffle": _channel_shuffle,
     "Concat": _concat,
-    "DepthToSpace": _blocks(op.depth_to_space),
+    "DepthToSpace": partial(_blocks, op.depth_to_space),
     "ExpandAs": _like_shape,
     "Flatten": _flatten,
     "FlattenExt": _flatten_ext,
@@ -184,7 +182,7 @@ OPERATORS: dict[str, Operator] = {
     "RepeatInterleaveInt": _repeat_interleave,
     "ReverseV2": _reverse,
     "Roll": _roll,
-    "SpaceToDepth": _blocks(op.space_to_depth),
+    "SpaceToDepth": partial(_blocks, op.space_to_depth),
     "Squeeze": _squeeze,
     "Stack": _stack,
     "StackExt": _stack,

@@ -1,5 +1,6 @@
 """Operators that cut and pad."""
 
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -56,10 +57,7 @@ def _split_by(x: Tensor, split_size: Int, dim: Int = 0) -> Any:
 
 
 def _chunk(x: Tensor, chunks: Int, dim: Int = 0) -> Any:
-    total = dims(x)[dim]
-    if total < 0:
-        raise Unsupported("an axis of open size")
-    return _split_by(x, -(-total // chunks), dim)
+    return _split_by(x, -(-dims(x)[dim] // chunks), dim)
 
 
 def _bits(mask: int, count: int) -> list[int]:
@@ -117,11 +115,8 @@ def _pads(x: Any, pairs: list[int]) -> tuple[Any, Any]:
     return ints_of(begin), ints_of(end)
 
 
-def _pad_last(mode: str) -> Operator:
-    def convert(x: Tensor, padding: Ints) -> Any:
-        return op.pad(x, *_pads(x, list(padding)), mode)
-
-    return convert
+def _pad_last(mode: str, x: Tensor, padding: Ints) -> Any:
+    return op.pad(x, *_pads(x, list(padding)), mode)
 
 
 def _constant_pad(x: Tensor, padding: Ints, value: Float = 0.0) -> Any:
@@ -194,8 +189,8 @@ OPERATORS: dict[str, Operator] = {
     **dict.fromkeys(("Chunk", "ChunkView"), _chunk),
     **dict.fromkeys(("SliceExt", "SliceExtView"), _slice_ext),
     **dict.fromkeys(("Narrow", "NarrowView"), _narrow),
-    **{f"ReflectionPad{count}D": _pad_last("reflect") for count in (1, 2, 3)},
-    **{f"ReplicationPad{count}D": _pad_last("edge") for count in (1, 2, 3)},
+    **{f"ReflectionPad{count}D": partial(_pad_last, "reflect") for count in (1, 2, 3)},
+    **{f"ReplicationPad{count}D": partial(_pad_last, "edge") for count in (1, 2, 3)},
     "ConstantPadND": _constant_pad,
     "Im2ColExt": _im2col,
     "MirrorPad": _mirror_pad,

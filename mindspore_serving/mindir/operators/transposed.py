@@ -41,10 +41,8 @@ def _transposed(
 ) -> Any:
     """The weight is (in, out / groups, ...)."""
     count = rank(weight) - 2
-    begin, end = pairs_of_one(padding, count)
-    more = spatial(output_padding, count)
-    steps = [spatial(stride, count), spatial(dilation, count)]
-    y = _backward(x, weight, (begin, end), steps, groups, more=more)
+    pads, more = pairs_of_one(padding, count), spatial(output_padding, count)
+    y = _backward(x, weight, pads, (stride, dilation), groups, more=more)
     return with_bias(y, bias, count)
 
 
@@ -63,23 +61,22 @@ def _conv2d_transpose(
     """The weight is (in, out / groups, height, width); `input_sizes` is the shape of the result."""
     check_channels_first(format)
     count = rank(weight) - 2
-    steps = [spatial(stride, count), spatial(dilation, count)]
     mode = padding_mode(pad_mode)
-    begin, end = pairs(pad_list, count) if mode == "pad" else ([0] * count, [0] * count)
+    pads = pairs(pad_list, count) if mode == "pad" else pairs_of_one((0,), count)
     shape = op.slice(input_sizes, ints_of([2]), ints_of([2 + count]), ints_of([1]))
     auto = {SAME: "same_upper", VALID: "valid"}.get(mode, "explicit")
-    return _backward(x, weight, (begin, end), steps, groups, shape=shape, auto=auto)
+    return _backward(x, weight, pads, (stride, dilation), groups, shape=shape, auto=auto)
 
 
 def _backward(
     x: Any,
     weight: Any,
     pads: tuple[list[int], list[int]],
-    steps: list[list[int]],
+    steps: tuple[tuple[int, ...], tuple[int, ...]],
     groups: int,
     **how: Any,
 ) -> Any:
-    strides, dilations = steps
+    strides, dilations = (spatial(one, rank(weight) - 2) for one in steps)
     build = op.convolution_backprop_data
     if groups > 1:
         first, *rest = dims(weight)
@@ -109,9 +106,8 @@ def _conv3d_transpose(
     output_padding: Ints = (0,),
 ) -> Any:
     count = rank(weight) - 2
-    steps = [spatial(strides, count), spatial(dilations, count)]
-    begin, end = pairs(pad_list, count)
-    return _backward(x, weight, (begin, end), steps, groups, more=spatial(output_padding, count))
+    pads, more = pairs(pad_list, count), spatial(output_padding, count)
+    return _backward(x, weight, pads, (strides, dilations), groups, more=more)
 
 
 def _convolution(

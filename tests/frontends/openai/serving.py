@@ -40,26 +40,18 @@ from mindspore_serving.llm.processing.answer_format import (
     to_answer_format,
 )
 from mindspore_serving.metrics.exposition import Page
+from tests import cards
 from tests.frontends.inference import FakeCall, FakeInference
 from tests.waiting import PATIENCE
 
 MAX_BODY = 1 << 20
-CARD = ModelCard(
+CARD = replace(
+    cards.CARD,
     architecture="toy",
-    runtime="toy",
     dtype="float32",
-    quantization="",
     max_model_len=128,
     vocab_size=300,
-    can_generate=True,
-    can_embed=False,
-    embedding_size=0,
-    has_chat_template=True,
-    tool_format="",
-    reasoning_format="",
     adapters=("tuned",),
-    eos_ids=(2,),
-    num_blocks=8,
     block_size=16,
     max_num_seqs=4,
     max_num_batched_tokens=64,

@@ -5,9 +5,9 @@ import base64
 import numpy as np
 import openai
 import pytest
+from msgspec.structs import replace
 
 from mindspore_serving.core.llm_messages import Refused
-from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.errors import ServableUnavailable
 from tests.frontends.openai.serving import CARD
@@ -18,10 +18,9 @@ VECTORS = np.array([[0.6, 0.0, 0.8], [0.0, -1.0, 0.0]], "<f4")
 @pytest.fixture
 def vectors(web):
     """A server whose first model, "vectors", gives each prompt a row of VECTORS."""
-    fields = {name: getattr(CARD, name) for name in CARD.__struct_fields__}
     can = {"can_generate": False, "can_embed": True, "embedding_size": 3, "adapters": ("tuned",)}
     can["any_dimensions"] = True
-    web.control.card = ModelCard(**{**fields, **can})
+    web.control.card = replace(CARD, **can)
 
     def script(request):
         count = len(request.prompts)

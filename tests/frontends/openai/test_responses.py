@@ -5,9 +5,9 @@ import json
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from mindspore_serving.core.llm_messages import Chunk, Grammar, Refused, Started
-from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServableUnavailable
 from mindspore_serving.frontends.openai.response_input import to_messages
 from tests.frontends.openai.leaving import leave
@@ -28,8 +28,7 @@ CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</
 @pytest.fixture
 def thinker(web):
     """A model that reasons, and calls tools as Hermes does."""
-    fields = {name: getattr(CARD, name) for name in CARD.__struct_fields__}
-    web.control.card = ModelCard(**{**fields, "tool_format": "hermes", "reasoning_format": "think"})
+    web.control.card = replace(CARD, tool_format="hermes", reasoning_format="think")
     return web
 
 

@@ -5,9 +5,9 @@ import json
 import openai
 import pydantic
 import pytest
+from msgspec.structs import replace
 
 from mindspore_serving.core.llm_messages import Chunk
-from mindspore_serving.core.model_card import ModelCard
 from tests.frontends.openai.serving import CARD, spoken
 from tests.waiting import PATIENCE
 
@@ -21,8 +21,7 @@ class Sum(pydantic.BaseModel):
 
 @pytest.fixture
 def client(web):
-    fields = {name: getattr(CARD, name) for name in CARD.__struct_fields__}
-    web.control.card = ModelCard(**{**fields, "tool_format": "hermes", "reasoning_format": "think"})
+    web.control.card = replace(CARD, tool_format="hermes", reasoning_format="think")
     with openai.OpenAI(base_url=web.url, api_key="none", max_retries=0, timeout=PATIENCE) as one:
         yield one
 

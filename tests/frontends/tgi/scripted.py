@@ -28,30 +28,8 @@ from mindspore_serving.frontends.language import LanguageModels
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.metrics.exposition import Page
+from tests.cards import CARD
 from tests.frontends.inference import FakeCall, FakeInference
-
-CARD = ModelCard(
-    architecture="LlamaForCausalLM",
-    runtime="toy",
-    dtype="f32",
-    quantization="",
-    max_model_len=64,
-    vocab_size=1000,
-    can_generate=True,
-    can_embed=False,
-    embedding_size=0,
-    has_chat_template=True,
-    tool_format="",
-    reasoning_format="",
-    adapters=("poem",),
-    eos_ids=(2,),
-    num_blocks=8,
-    block_size=8,
-    max_num_seqs=16,
-    max_num_batched_tokens=512,
-    max_num_waiting=None,
-    created=0,
-)
 
 Answer = Sequence[Event] | ServingError
 

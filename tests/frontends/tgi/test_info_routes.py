@@ -104,7 +104,7 @@ async def test_health_is_an_empty_body_or_the_reason() -> None:
     reply = await server.send("GET", "/ping")
     assert reply.status_code == 503
     assert reply.content == b'{"error":"unhealthy","error_type":"healthcheck"}'
-    assert root_health(server.site, Request({"type": "http"})).status_code == 503
+    assert (await root_health(server.site, Request({"type": "http"}))).status_code == 503
 
 
 async def test_invocations_are_answered_by_the_protocol_they_are_of() -> None:

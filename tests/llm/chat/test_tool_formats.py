@@ -7,7 +7,6 @@ from mindspore_serving.core.llm_messages import Grammar, ToolCallDelta
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.chat.output_parser import OutputParser
 from mindspore_serving.llm.chat.reasoning_formats import (
-    as_prompted,
     as_requested,
     find_reasoning_format,
     reason_first,
@@ -73,12 +72,6 @@ BEGIN = "{% if add_generation_prompt %}<|im_start|>assistant\n"
 )  # fmt: skip
 def test_the_reasoning_format_is_found_in_a_template(template, name):
     assert find_reasoning_format(template) == name
-
-
-def test_an_open_prompt_is_told_by_its_end():
-    assert as_prompted("think", "user: hi\nassistant: <think>\n") == "think_open"
-    assert as_prompted("think_open", "assistant: <think>\n\n</think>\n\n") == "think"
-    assert as_prompted("mistral", "<think>") == "mistral"
 
 
 def test_reasoning_that_is_turned_off_is_not_open():

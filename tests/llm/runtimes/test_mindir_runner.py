@@ -10,14 +10,13 @@ import pytest
 pytest.importorskip("mindspore")
 pytest.importorskip("transformers")
 
-from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm import LLM, SamplingParams
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.export_mindir import export_mindir, main
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Runner, Step
 from tests.llm import checkpoints
-from tests.llm.running import advance, generate, generate_staggered, texts
+from tests.llm.running import check_crowd, generate, generate_staggered, texts
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 FAMILY = (
@@ -69,35 +68,6 @@ def test_logits_and_greedy_tokens_are_those_of_the_reference(model: tuple[Path, 
         assert answer == checkpoints.likeliest(source, prompt, answer)
 
 
-def test_texts_share_the_blocks_of_a_common_prefix(llama: tuple[Path, Path]) -> None:
-    source, target = llama
-    runner = opened(target)
-    prefix = checkpoints.prompts(1)[0][:32]
-    prompts = [(*prefix, 7, 8, 9), (*prefix, 100)]
-    first, second = texts(runner, prompts, 8)
-    advance(runner, [first])
-    second.blocks[:4] = first.blocks[:4]
-    second.num_computed = 32
-    generate(runner, [first, second], 8)
-    for text, prompt in zip((first, second), prompts, strict=True):
-        assert text.answer == checkpoints.likeliest(source, prompt, text.answer)
-
-
-def test_copies_read_before_any_is_written(llama: tuple[Path, Path]) -> None:
-    """Two texts swap their blocks, and their tables: nothing changes."""
-    source, target = llama
-    runner = opened(target)
-    prompts = [(3, 4, 5), (60, 61)]
-    batch = texts(runner, prompts, 4)
-    advance(runner, batch)
-    a, b = batch[0].blocks[0], batch[1].blocks[0]
-    batch[0].blocks[0], batch[1].blocks[0] = b, a
-    logits = runner.run(Step(tuple(text.row(1) for text in batch), ((a, b), (b, a))))
-    for text, prompt, row in zip(batch, prompts, logits, strict=True):
-        expected = checkpoints.logits(source, (*prompt, *text.answer))[-1]
-        np.testing.assert_allclose(row, expected, atol=1e-4)
-
-
 def test_logits_of_a_step_are_in_the_order_of_its_rows(llama: tuple[Path, Path]) -> None:
     """Rows of every length, which go into calls of their own, some without logits."""
     source, target = llama
@@ -119,54 +89,8 @@ def test_logits_of_a_step_are_in_the_order_of_its_rows(llama: tuple[Path, Path])
 def test_a_crowd_is_answered_as_the_reference_answers_each_alone(
     llama: tuple[Path, Path], num_speculative_tokens: int
 ) -> None:
-    """The whole engine, with a cache too small for the crowd: prefixes shared, texts preempted."""
     source, target = llama
-    common = checkpoints.prompts(1, seed=1, longest=60)[0]
-    tails = checkpoints.prompts(8, seed=2, longest=40)
-    prompts = [[*common, *tail] if place % 3 else list(tail) for place, tail in enumerate(tails)]
-    options = {
-        "max_num_seqs": 8,
-        "max_num_batched_tokens": 48,
-        "max_model_len": 160,
-        "block_size": 16,
-        "kv_cache_memory": 16 * 16 * 3 * 2 * 2 * 16 * 4,  # 16 blocks of 3 layers of 2 heads of 16
-        "num_speculative_tokens": num_speculative_tokens,
-        "adaptive_speculation": False,
-        "min_ngram": 1,
-    }
-    params = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True, n=2)
-    with LLM(target, "mindir", **options) as llm:
-        answers = llm.generate(prompts, params)
-        stats = llm.stats()
-    for prompt, answer in zip(prompts, answers, strict=True):
-        for output in answer.outputs:
-            assert len(output.token_ids) == 32
-            assert output.token_ids == checkpoints.likeliest(source, prompt, output.token_ids)
-    assert stats.num_preemptions > 0
-    assert stats.num_cache_hits > 0
-    assert (stats.num_guesses > 0) == (num_speculative_tokens > 0)
-
-
-def test_a_refused_row_leaves_the_cache_as_it_was(llama: tuple[Path, Path]) -> None:
-    source, target = llama
-    runner = opened(target)
-    prompt = checkpoints.prompts(1)[0]
-    (text,) = texts(runner, [prompt], 4)
-    advance(runner, [text])
-    overwriting = Row([1] * 8, 0, text.blocks, 1)
-    with pytest.raises(ServingError, match="row 1 has blocks"):
-        runner.run(Step((overwriting, Row([1], 0, [runner.num_blocks], 1))))
-    with pytest.raises(ServingError, match="copy"):
-        runner.run(Step((overwriting,), ((text.blocks[1], runner.num_blocks),)))
-    (answer,) = generate(runner, [text], 4)
-    assert answer == checkpoints.likeliest(source, prompt, answer)
-
-
-def test_a_closed_runner_refuses_steps(llama: tuple[Path, Path]) -> None:
-    runner = opened(llama[1])
-    runner.close()
-    with pytest.raises(ServingError, match="closed"):
-        runner.run(Step((Row([1], 0, [0], 1),)))
+    check_crowd(source, "mindir", exported=target, num_speculative_tokens=num_speculative_tokens)
 
 
 @pytest.mark.parametrize(

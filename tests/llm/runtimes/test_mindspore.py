@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("mindspore")
 pytest.importorskip("transformers")
 
-from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Runner, Step
 from tests.llm import checkpoints
-from tests.llm.running import advance, generate, generate_staggered, texts
+from tests.llm.running import generate_staggered, texts
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 LONG = ("llama",)  # 64 tokens; of the others, which are computed op by op as well, 16
@@ -58,60 +58,6 @@ def test_greedy_tokens_are_those_of_the_reference(model: Path) -> None:
 @pytest.fixture(scope="module")
 def mistral(directory: Path) -> Path:
     return checkpoints.build("mistral", directory / "alone")
-
-
-def test_texts_share_the_blocks_of_a_common_prefix(mistral: Path) -> None:
-    runner = opened(mistral)
-    prefix = checkpoints.prompts(1)[0][:32]
-    prompts = [(*prefix, 7, 8, 9), (*prefix, 100)]
-    first, second = texts(runner, prompts, 8)
-    advance(runner, [first])
-    second.blocks[:4] = first.blocks[:4]
-    second.num_computed = 32
-    generate(runner, [first, second], 8)
-    for text, prompt in zip((first, second), prompts, strict=True):
-        assert text.answer == checkpoints.likeliest(mistral, prompt, text.answer)
-
-
-def test_copies_read_before_any_is_written(mistral: Path) -> None:
-    """Two texts swap their blocks, and their tables: nothing changes."""
-    runner = opened(mistral)
-    prompts = [(3, 4, 5), (60, 61)]
-    batch = texts(runner, prompts, 4)
-    advance(runner, batch)
-    a, b = batch[0].blocks[0], batch[1].blocks[0]
-    batch[0].blocks[0], batch[1].blocks[0] = b, a
-    logits = runner.run(Step(tuple(text.row(1) for text in batch), ((a, b), (b, a))))
-    for text, prompt, row in zip(batch, prompts, logits, strict=True):
-        expected = checkpoints.logits(mistral, (*prompt, *text.answer))[-1]
-        np.testing.assert_allclose(row, expected, atol=1e-4)
-
-
-def test_a_chunk_that_is_not_the_last_has_no_logits(mistral: Path) -> None:
-    runner = opened(mistral)
-    (text,) = texts(runner, [checkpoints.prompts(1)[0]], 1)
-    assert advance(runner, [text], chunk=10).shape == (0, checkpoints.VOCAB)
-
-
-def test_a_refused_row_leaves_the_cache_as_it_was(mistral: Path) -> None:
-    runner = opened(mistral)
-    prompt = checkpoints.prompts(1)[0]
-    (text,) = texts(runner, [prompt], 4)
-    advance(runner, [text])
-    overwriting = Row([1] * 8, 0, text.blocks, 1)
-    with pytest.raises(ServingError, match="row 1 has blocks"):
-        runner.run(Step((overwriting, Row([1], 0, [runner.num_blocks], 1))))
-    with pytest.raises(ServingError, match="copy"):
-        runner.run(Step((overwriting,), ((text.blocks[1], runner.num_blocks),)))
-    (answer,) = generate(runner, [text], 4)
-    assert answer == checkpoints.likeliest(mistral, prompt, answer)
-
-
-def test_a_closed_runner_refuses_steps(mistral: Path) -> None:
-    runner = opened(mistral)
-    runner.close()
-    with pytest.raises(ServingError, match="closed"):
-        runner.run(Step((Row([1], 0, [0], 1),)))
 
 
 @pytest.mark.parametrize(

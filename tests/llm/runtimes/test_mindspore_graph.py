@@ -11,12 +11,11 @@ pytest.importorskip("mindspore")
 pytest.importorskip("transformers")
 
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Runner, Step
 from tests.llm import checkpoints
-from tests.llm.running import advance, generate, generate_staggered, texts
+from tests.llm.running import advance, check_crowd, generate, generate_staggered, texts
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 FAMILY = ("llama", "qwen2", "qwen3", "mistral")  # test_mindir_runner has all of the cell
@@ -91,33 +90,9 @@ def test_a_refused_row_leaves_the_cache_as_it_was(llama: Path, compiled: Runner)
 
 
 def test_a_crowd_is_answered_as_the_reference_answers_each_alone(llama: Path) -> None:
-    """The whole engine, with a cache too small for the crowd: prefixes shared, texts preempted,
-    guesses verified beside texts that have none."""
-    common = checkpoints.prompts(1, seed=1, longest=60)[0]
-    tails = checkpoints.prompts(8, seed=2, longest=40)
-    prompts = [[*common, *tail] if place % 3 else list(tail) for place, tail in enumerate(tails)]
-    options = {
-        "graph_mode": True,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 16,
-        "max_model_len": 160,
-        "block_size": 16,
-        "kv_cache_memory": 16 * 16 * 3 * 2 * 2 * 16 * 4,  # 16 blocks of 3 layers of 2 heads of 16
-        "num_speculative_tokens": 3,
-        "adaptive_speculation": False,
-        "min_ngram": 1,
-    }
-    params = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True, n=2)
-    with LLM(llama, "mindspore", **options) as llm:
-        answers = llm.generate(prompts, params)
-        stats = llm.stats()
-    for prompt, answer in zip(prompts, answers, strict=True):
-        for output in answer.outputs:
-            assert len(output.token_ids) == 32
-            assert output.token_ids == checkpoints.likeliest(llama, prompt, output.token_ids)
-    assert stats.num_preemptions > 0
-    assert stats.num_cache_hits > 0
-    assert stats.num_guesses > 0
+    """Guesses are verified beside texts that have none."""
+    graphs = {"graph_mode": True, "max_num_seqs": 4, "max_num_batched_tokens": 16}
+    check_crowd(llama, "mindspore", **graphs, num_speculative_tokens=3)
 
 
 def test_nothing_is_compiled_after_the_start(

@@ -1,4 +1,4 @@
-"""The torch runner: chunks, mixed batches, shared prefixes, copies, and what it refuses."""
+"""The torch runner: chunks, mixed batches, forks, guesses, options; see test_runners.py as well."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.torch.runner import TorchRunner
@@ -57,27 +57,6 @@ def test_a_batch_is_answered_as_each_text_alone(model: Path) -> None:
         assert answer == checkpoints.likeliest(model, prompt, answer)
 
 
-def test_a_chunk_that_is_not_the_last_has_no_logits(llama: Path) -> None:
-    runner = opened(llama)
-    (text,) = texts(runner, [checkpoints.prompts(1)[0]], COUNT)
-    assert advance(runner, [text], chunk=10).shape == (0, checkpoints.VOCAB)
-    assert text.num_computed == 10
-
-
-def test_texts_share_the_blocks_of_a_common_prefix(model: Path) -> None:
-    """The second text has the first one's first four blocks and computes only what follows."""
-    runner = opened(model)
-    prefix = checkpoints.prompts(1)[0][: 4 * BLOCK]
-    prompts = [prefix + (7, 8, 9), prefix + (100, 11)]
-    first, second = texts(runner, prompts, COUNT)
-    advance(runner, [first])
-    second.blocks[:4] = first.blocks[:4]
-    second.num_computed = 4 * BLOCK
-    for text, prompt in zip((first, second), prompts, strict=True):
-        generate(runner, [first, second], COUNT)
-        assert text.answer == checkpoints.likeliest(model, prompt, text.answer)
-
-
 def test_a_fork_goes_on_from_a_copied_block(model: Path) -> None:
     """Three answers to one prompt: its whole blocks are shared, the partial one is copied; each
     goes on with another token and is what the reference says about that text."""
@@ -104,21 +83,6 @@ def test_a_fork_goes_on_from_a_copied_block(model: Path) -> None:
     for fork, token in zip(forks, (10, 20, 30), strict=True):
         told, answer = (*prompt, token), fork.answer[1:]
         assert answer == checkpoints.likeliest(model, told, answer)
-
-
-def test_copies_read_before_any_is_written(llama: Path) -> None:
-    """Two texts swap their first blocks, and their tables: nothing changes."""
-    runner = opened(llama)
-    prompts = [(3, 4, 5), (60, 61)]
-    batch = texts(runner, prompts, COUNT)
-    advance(runner, batch)
-    a, b = batch[0].blocks[0], batch[1].blocks[0]
-    batch[0].blocks[0], batch[1].blocks[0] = b, a
-    rows = tuple(text.row(1) for text in batch)
-    logits = runner.run(Step(rows, ((a, b), (b, a))))
-    for text, prompt, row in zip(batch, prompts, logits, strict=True):
-        expected = checkpoints.logits(llama, (*prompt, *text.answer))[-1]
-        np.testing.assert_allclose(row, expected, atol=1e-4)
 
 
 def test_guessed_tokens_are_verified_in_one_step(model: Path) -> None:
@@ -148,24 +112,6 @@ def test_freed_blocks_hold_nothing_against_the_next_text(llama: Path) -> None:
         text = Text(list(prompt), list(range(runner.num_blocks)))
         (answer,) = generate(runner, [text], 4)
         assert answer == checkpoints.likeliest(llama, prompt, answer)
-
-
-def test_a_refused_row_leaves_the_cache_as_it_was(llama: Path) -> None:
-    runner = opened(llama)
-    prompt = checkpoints.prompts(1)[0]
-    (text,) = texts(runner, [prompt], COUNT)
-    advance(runner, [text])
-    overwriting = Row([1] * BLOCK, 0, text.blocks, 1)
-    for step in (
-        Step((overwriting, Row([1], 0, [runner.num_blocks], 1))),
-        Step((overwriting, Row([1], BLOCK, [text.blocks[0]], 1))),
-        Step((overwriting, Row([checkpoints.VOCAB], 0, text.blocks, 1))),
-        Step((overwriting,), ((text.blocks[1], runner.num_blocks),)),
-    ):
-        with pytest.raises(ServingError):
-            runner.run(step)
-    (answer,) = generate(runner, [text], COUNT)
-    assert answer == checkpoints.likeliest(llama, prompt, answer)
 
 
 def test_the_order_of_rows_is_the_order_of_logits(llama: Path) -> None:
@@ -206,13 +152,6 @@ def test_bfloat16_is_near(model: Path, options: dict[str, str]) -> None:
 def test_a_cache_of_half_the_width_has_twice_the_blocks(llama: Path) -> None:
     wide, narrow = opened(llama), opened(llama, kv_cache_dtype="bf16")
     assert narrow.num_blocks // 2 == wide.num_blocks
-
-
-def test_a_closed_runner_refuses_steps(llama: Path) -> None:
-    runner = opened(llama)
-    runner.close()
-    with pytest.raises(ServingError, match="closed"):
-        runner.run(Step((Row([1], 0, [0], 1),)))
 
 
 @pytest.mark.parametrize(

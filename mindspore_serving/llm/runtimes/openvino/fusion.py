@@ -34,9 +34,8 @@ FUSED = "LLMMLP"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The three products of a block, and the constants of their weights."""
+    """The constants of the weights of its three products."""
 
-    products: tuple[Node, Node, Node]
     constants: tuple[Node, ...]
 
     @property
@@ -109,11 +108,10 @@ def block_of(down: Node) -> Block | None:
     gate = _source(activation, 0) if is_known else None
     if gate is None or not (_is_product(gate) and _is_product(up)):
         return None
-    products = (gate, up, down)
-    constants = tuple(filter(None, map(_constant, products)))
+    constants = tuple(filter(None, map(_constant, (gate, up, down))))
     is_same_input = gate.input_value(0) == up.input_value(0)
     fits = len(constants) == 3 and is_same_input and all(_fits(each) for each in constants)
-    return Block(products, constants) if fits else None
+    return Block(constants) if fits else None
 
 
 def _is_product(node: Node) -> bool:
