@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.frontends.key_file import read_keys
 from mindspore_serving.frontends.keys import ApiKey, KeyHolder, Keys
@@ -88,10 +89,16 @@ class Renewal:
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(watched.LOOK_SECONDS)
-            for one in list(self._watched):
-                await on_thread("renewal", one.look)
-            renewed = [one for one in self._watched if one.renew()]
-            if renewed:
-                await self._on_renewed()
-            for one in renewed:
-                one.tell()
+            try:
+                await self._look()
+            except Exception:  # one that nobody thought of must not be the last look
+                log.error("a look for changed certificates and API keys failed", exc_info=True)
+
+    async def _look(self) -> None:
+        for one in list(self._watched):
+            await on_thread("renewal", one.look)
+        renewed = [one for one in self._watched if one.renew()]
+        if renewed:
+            await self._on_renewed()
+        for one in renewed:
+            one.tell()
