@@ -67,12 +67,12 @@ def test_each_engine_has_its_interpreter_its_model_and_its_options(tmp_path: Pat
 def test_what_cannot_be_compared_is_refused(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["bench", str(tmp_path), *words]) == 1
+    assert cli.main(["bench", str(tmp_path), *words]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_url_is_no_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "http://127.0.0.1:1500", "--engines", "ours"]) == 1
+    assert cli.main(["bench", "http://127.0.0.1:1500", "--engines", "ours"]) == 2
     assert "expected the path of a model in place of a URL" in capsys.readouterr().err
 
 
