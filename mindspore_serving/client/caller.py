@@ -51,7 +51,12 @@ def credentials(ssl_config: object) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(root, key, chain)
 
 
-OPTIONS = tuple((f"grpc.max_{way}_message_length", 512 << 20) for way in ("send", "receive"))
+OPTIONS = (
+    *((f"grpc.max_{way}_message_length", 512 << 20) for way in ("send", "receive")),
+    # A call that begins while its server stops would be tried again without a pause, and take
+    # gigabytes until its deadline (grpcio 1.85).
+    ("grpc.enable_retries", 0),
+)
 
 
 def _accept_ip_and_port(init: Callable[..., None]) -> Callable[..., None]:

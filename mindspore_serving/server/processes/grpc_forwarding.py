@@ -18,6 +18,7 @@ _OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", 1 << 20),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),  # without a pause, while the master stops: they take gigabytes
 ]
 _CHANGING = ("/RepositoryModelLoad", "/RepositoryModelUnload")
 _OWN = ("grpc-", "user-agent", "te", "content-type")  # metadata that each connection has
