@@ -2,6 +2,7 @@
 were made of."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile
+from mindspore_serving.llm.checkpoint.gguf.tensors import read_tensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from tests.llm import checkpoints
 from tests.llm.gguf_converted import write_converted
@@ -141,3 +144,14 @@ def test_a_file_without_what_widens_values_is_refused(root: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"attn_v_b", b"attn_v_a"))
     with pytest.raises(StartError, match=r"attn_k_b \[4, 32, 16\] and attn_v_b None"):
         Checkpoint.open(path)
+
+
+def test_experts_whose_halves_are_not_as_large_as_each_other_are_refused(root: Path) -> None:
+    directory = checkpoints.build("gemma4-moe", root)
+    file = GgufFile(write_converted(directory, "gemma4", root / "uneven.gguf"))
+    (name, whole), *_ = [one for one in file.tensors.items() if "ffn_gate_up_exps" in one[0]]
+    count, size, width = whole.shape
+    rows = whole.rows.reshape(count, size, -1)[:, 1:].reshape(count * (size - 1), -1)
+    file.tensors[name] = replace(whole, shape=(count, size - 1, width), rows=rows)
+    with pytest.raises(StartError, match=f"has {size - 1} rows for each expert, expected a multip"):
+        read_tensors(file)

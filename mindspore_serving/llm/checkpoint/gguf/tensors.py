@@ -178,10 +178,16 @@ def _halves(count: int, heads: int) -> Order:
 
 
 def _experts(model: _Model, layer: str, role: str, leaf: str, blocks: Blocks) -> Named:
-    """The matrices of a tensor [experts, out, in], or the biases of one [experts, out]."""
+    """The matrices of a tensor [experts, out, in], or the biases of one [experts, out].  Raises
+    StartError if the parts of an expert are not as large as each other."""
     experts = model.form.experts
     assert experts is not None
     parts = model.roles.experts[role]
+    if blocks.shape[1] % len(parts):
+        raise StartError(
+            f"tensor {role}.{leaf} of {layer} has {blocks.shape[1]} rows for each expert, expected "
+            f"a multiple of {len(parts)}"
+        )
     for index, one in enumerate(_cut(blocks, len(parts))):
         expert, part = divmod(index, len(parts))
         yield f"{layer}.{experts.prefix}.{expert}.{parts[part]}.{leaf}", stored(one)
