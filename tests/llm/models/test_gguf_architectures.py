@@ -155,3 +155,14 @@ def test_experts_whose_halves_are_not_as_large_as_each_other_are_refused(root: P
     file.tensors[name] = replace(whole, shape=(count, size - 1, width), rows=rows)
     with pytest.raises(StartError, match=f"has {size - 1} rows for each expert, expected a multip"):
         read_tensors(file)
+
+
+@pytest.mark.parametrize("count", [None, "x", [1], 0])
+def test_a_file_without_a_number_of_layers_or_heads_is_refused(root: Path, count: object) -> None:
+    directory = checkpoints.build("ministral3", root)
+    path = write_converted(directory, "mistral3", root / "numbers.gguf")
+    for key in ("mistral3.block_count", "mistral3.attention.head_count"):
+        file = GgufFile(path)
+        file.metadata[key] = count
+        with pytest.raises(StartError, match="num_hidden_layers|heads"):
+            read_tensors(file)

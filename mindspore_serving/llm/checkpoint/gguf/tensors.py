@@ -32,6 +32,7 @@ from mindspore_serving.llm.descriptions.architecture import (
     RMS_PLUS_ONE,
     Architecture,
 )
+from mindspore_serving.llm.descriptions.config_types import size
 
 NOT_READ = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 CONVOLUTION = "shortconv.conv"
@@ -51,8 +52,10 @@ class _Model:
 
 
 def read_tensors(file: GgufFile) -> dict[str, StoredTensor]:
-    """The tensors by Hugging Face's names.  Raises StartError naming one that is not known."""
+    """The tensors by Hugging Face's names.  Raises StartError naming one that is not known, or what
+    is wrong of the numbers of layers and heads."""
     config = config_of(file)
+    size(config, "num_hidden_layers")
     family = family_of(file)
     form = form_of(family, config)
     roles = roles_of(form)
@@ -164,7 +167,7 @@ def _widening(model: _Model, layer: str, name: str, blocks: Blocks) -> Named:
 def _heads(name: str, blocks: Blocks, config: dict[str, Any], role: str) -> int:
     """How many there are.  Raises StartError unless the rows are theirs."""
     key = "num_attention_heads" if role == "attn_q" else "num_key_value_heads"
-    heads = config.get(key) or config["num_attention_heads"]
+    heads = config.get(key) or config.get("num_attention_heads")
     count = blocks.shape[0]
     if type(heads) is not int or heads < 1 or count % (2 * heads):
         raise StartError(f"tensor {name!r} has {count} rows, expected {heads} heads of pairs")
