@@ -77,7 +77,7 @@ def test_a_calibrated_model_is_nearer_to_the_floats(uneven, texts, tmp_path):
             relative_error(logits(tmp_path / f"{kind}-{zeros}", other), wanted)
             for kind in ("plain", "scaled")
         )
-        assert scaled < 0.7 * plain
+        assert scaled < 0.8 * plain
         assert max(one.gain for one in found.scaled) <= 1.0
         assert found.left == ()
 

@@ -67,7 +67,7 @@ def joins(options: PluginOptions, form: Form) -> bool:
         return True
     if options.precision == "bf16" and is_fused_here():
         return False
-    properties = options.properties(INT8_GROUP if form.kind == "int8" else 0)
+    properties = options.properties(0 if form.kind in TYPES else INT8_GROUP)
     return _is_packed_once(form, options.precision, tuple(sorted(properties.items())))
 
 
