@@ -5,12 +5,13 @@
 
 Both engines are open in one process and take turns request by request.  Every round has other
 texts, which share nothing with those of earlier rounds; the first one warms up.  Counted are tokens
-per second after the first token of each answer; a ratio is of a pair, with guesses over none, and
-its interval is that of the median, by bootstrap over pairs; which of the two is first changes from
-round to round.  With `--against itself` neither guesses: what the ratios of equal engines are.
-With `--against genai` the other one
-is OpenVINO GenAI with its prompt lookup, of what is not sampled, in a process of its own; and the
-model is the same in Q8_0, as of Q4_1 GenAI computes another one (`gguf_models`).
+per second while all answers go on: from the first token of the last one that begins to the last
+token of the first one that ends, as a server has others to compute then.  A ratio is of a pair,
+with guesses over none, and its interval is that of the median, by bootstrap over pairs; which of
+the two is first changes from round to round.  With `--against itself` neither guesses: what the
+ratios of equal engines are.  With `--against genai` the other one is OpenVINO GenAI with its prompt
+lookup, of what is not sampled, in a process of its own; and the model is the same in Q8_0, as of
+Q4_1 GenAI computes another one (`gguf_models`).
 """
 
 import argparse
@@ -64,20 +65,24 @@ class Pair:
 
 
 def answer(engine: Engine, case: Case) -> Answered:
-    """Tokens per second and per step and stream, when all have begun; and the answers."""
+    """Tokens per second and per step and stream while all answers go on; and the answers."""
     for place, prompt in enumerate(case.prompts):
         engine.add(str(place), prompt, case.params[place], cache_salt=case.salt)
     answers: dict[str, list[int]] = {str(place): [] for place in range(len(case.prompts))}
+    wanted = case.params[0].max_tokens or 0
     began, before, steps = 0.0, 0, 0
+    found: tuple[float, float] | None = None
     while engine.has_work:
         steps += len(answers) if began else 0
         for request_id, generated in engine.step():
             answers[request_id] += generated.token_ids
+        count = sum(map(len, answers.values())) - before
         if not began and all(answers.values()):
-            began, before = time.perf_counter(), sum(map(len, answers.values()))
-    seconds = time.perf_counter() - began
-    count = sum(map(len, answers.values())) - before
-    return count / seconds, count / steps, list(answers.values())
+            began, before = time.perf_counter(), count
+        elif began and found is None and any(len(one) >= wanted for one in answers.values()):
+            found = count / (time.perf_counter() - began), count / steps
+    assert found is not None
+    return *found, list(answers.values())
 
 
 def make_case(name: str, streams: int, number: int, tokens: int, tokenizer: Tokenizer) -> Case:

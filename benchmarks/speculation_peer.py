@@ -40,9 +40,10 @@ def ask(
 
 
 def figures(reply: Reply, streams: int, tokens: int) -> tuple[float, float, list[list[int]]]:
-    """Tokens per second and per step and stream, when all have begun; and the answers."""
+    """Tokens per second and per step and stream while all go on; and the answers."""
     began = max(first for ((_, _, first, _),) in reply["turns"])
-    after = [(end, count) for end, count in reply["steps"] if end > began]
+    ended = min(last for ((_, _, _, last),) in reply["turns"])
+    after = [(end, count) for end, count in reply["steps"] if began < end <= ended]
     count = sum(count for _, count in after)
     texts = zip(reply["turns"], reply["said"], strict=True)
     answers = [said[begin:][:tokens] for ((begin, *_),), said in texts]

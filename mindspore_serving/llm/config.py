@@ -108,7 +108,7 @@ class EngineConfig:
     draft: str | Path | None = None
     adaptive_speculation: bool = True
     max_ngram: int = 32
-    min_ngram: int = 3
+    min_ngram: int = 1
     adapters: Mapping[str, str | Path] = field(default_factory=dict)
     max_loras: int = 0
     max_lora_rank: int = 256

@@ -209,7 +209,7 @@ def test_an_unknown_option_is_refused_with_the_known_ones(directory):
         ({"max_num_batched_tokens": 4}, "max_num_batched_tokens is 4, expected at least"),
         ({"num_speculative_tokens": 99}, "num_speculative_tokens is 99, expected an int of 0 to"),
         ({"kv_cache_memory": "2G"}, "kv_cache_memory is '2G', expected an int >= 1"),
-        ({"max_ngram": 2}, "max_ngram is 2, expected at least min_ngram=3"),
+        ({"max_ngram": 2, "min_ngram": 3}, "max_ngram is 2, expected at least min_ngram=3"),
     ],
 )
 def test_an_option_out_of_range_is_refused(directory, option, says):

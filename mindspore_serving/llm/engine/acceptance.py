@@ -1,9 +1,10 @@
 """How likely guesses are right, and how many of them are worth a step: numbers only.
 
 How likely a guess from an earlier text is right depends most on how many tokens before it are the
-same at the place that it was taken from, so that is what is counted.  The second guess of a draft,
-if the first is right, agrees with one more: the position is counted in the same way.  The guesses
-of a draft model are all of one kind (`Rate`).
+same at the place that it was taken from, so that is what is counted.  A guess behind one that was
+right is likelier than that: the place was not sought for it, so a token that agrees there says as
+much as `_SAYS` of those that it was found by.  The guesses of a draft model are all of one kind
+(`Rate`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -12,13 +13,15 @@ from operator import itemgetter
 
 from mindspore_serving.llm.engine.suffix_index import Draft
 
-_PRIORS = (0.1, 0.2, 0.4, 0.7, 0.85, 0.92, 0.95)  # of 1, 2-3, 4-7, 8-15, 16-31, more; of forced
+_PRIORS = (0.1, 0.3, 0.7, 0.85, 0.92, 0.97, 0.95)  # of 1, 2-3, 4-7, 8-15, 16-31, more; of forced
 _FORCED = len(_PRIORS) - 1
-_WEIGHT = 2.0  # of a prior, in guesses
-_KEPT = 0.9  # of what was counted, with each guess of a sequence that is counted
+_SAYS = 4
+_WEIGHT = 4.0  # of a prior, in guesses
+_KEPT = 0.95  # of what was counted, with each guess of a sequence that is counted
 _KEPT_OF_ALL = 0.97  # the same of all sequences together
 _LEAST_GAIN = 1.05  # in tokens per second, for which guesses are made
 _LEAST_CHANCE = 0.03  # of a guess that is considered
+_LEAST_FIRST = 0.1  # of the first of a draft: such drafts gain nothing, and take time
 _MODEL_PRIOR = 0.7  # that a guess of a draft model is right
 _FADED = 0.99  # of what was counted, with each step that counts nothing
 
@@ -42,7 +45,8 @@ class Acceptance:
                 return
 
     def chances(self, draft: Draft) -> list[float]:
-        """For each token of `draft`: that it and all before it are right."""
+        """For each token of `draft`: that it and all before it are right; as far as that is likely
+        enough to be considered."""
         chances, chance = [], 1.0
         for place in range(len(draft.tokens)):
             kind = _kind(draft, place)
@@ -50,6 +54,8 @@ class Acceptance:
             chance *= right / (self._tried[kind] + _WEIGHT)
             if draft.shares is not None:
                 chance *= draft.shares[place]
+            if chance < (_LEAST_CHANCE if place else _LEAST_FIRST):
+                break
             chances.append(chance)
         return chances
 
@@ -57,7 +63,7 @@ class Acceptance:
 def _kind(draft: Draft, place: int) -> int:
     if draft.is_forced:
         return _FORCED
-    return min(_FORCED - 1, (draft.agreed + place).bit_length() - 1)
+    return min(_FORCED - 1, (draft.agreed + _SAYS * place).bit_length() - 1)
 
 
 class Rate:

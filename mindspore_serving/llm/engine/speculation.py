@@ -189,6 +189,8 @@ class Speculation:
         sequence.draft = []
         most = min(self.most, max(0, sequence.room))
         chances, modelled = guesser.look(most, grammar), list[float]()
+        if not self._config.adaptive_speculation:  # also those that are unlikely
+            chances += [0.0] * (len(guesser.draft.tokens) - len(chances))
         if self._model is not None and not guesser.draft.is_forced:
             modelled = guesser.rate.chances(min(most, self._model.room(sequence)))
         if not (chances or modelled):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.suffix_index import END, NOTHING, Draft, SuffixIndex
+from mindspore_serving.llm.engine.suffix_index import END, NOTHING, Draft, SuffixIndex, run_of
 
 MAX_SHARED_TOKENS = 1 << 16  # of recent answers of one scope, twice at most; 130 bytes each
 MAX_SCOPES = 16
@@ -21,7 +21,8 @@ class RecentAnswers:
     """What was answered lately, by scope.  Of the oldest answers the older half is forgotten."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._sizes = (config.max_ngram, config.min_ngram)
+        # A run at least: one token says little in a text of others.
+        self._sizes = (config.max_ngram, run_of(config.max_ngram, config.min_ngram))
         self._scopes: dict[Scope, list[SuffixIndex]] = {}  # used last comes last
 
     def of(self, scope: Scope) -> list[SuffixIndex]:
@@ -78,10 +79,7 @@ class SuffixDrafter:
         if own is None:
             return NOTHING
         key = own.key(own.tokens)
-        indexes = [index for index in (own, *self._shared) if index.may_know(key)]
-        if not indexes:
-            self._last = None, [], 0
-            return NOTHING
+        indexes = [own, *(index for index in self._shared if index.may_know(key))]
         length, text = len(own.tokens), own.tokens[-self._config.max_ngram :]
         last, places, before = self._last
         best: SuffixIndex | None = None

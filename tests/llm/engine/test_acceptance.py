@@ -44,12 +44,12 @@ def test_nothing_is_chosen_of_nothing():
     assert counts([[]], 1, linear(0.1)) == [0]
 
 
-def test_a_longer_match_is_trusted_more_and_a_later_guess_as_a_longer_match():
+def test_a_longer_match_is_trusted_more_and_a_later_guess_as_a_match_longer_by_four():
     short, long = Draft([1] * 4, 3), Draft([1] * 4, 20)
     acceptance = Acceptance()
     assert acceptance.chances(long)[0] > acceptance.chances(short)[0]
     first, second, *_ = acceptance.chances(short)
-    assert second / first == pytest.approx(acceptance.chances(Draft([1], 4))[0])
+    assert second / first == pytest.approx(acceptance.chances(Draft([1], 7))[0])
 
 
 def test_chances_follow_what_was_right_and_forget_what_was_long_ago():
@@ -57,10 +57,17 @@ def test_chances_follow_what_was_right_and_forget_what_was_long_ago():
     at_first = acceptance.chances(draft)[0]
     for _ in range(30):
         acceptance.observe(draft, [2])
-    assert acceptance.chances(draft)[0] < 0.06 < at_first
-    for _ in range(30):
+    assert acceptance.chances(draft) == []
+    assert at_first > 0.2
+    for _ in range(60):
         acceptance.observe(draft, [1])
     assert acceptance.chances(draft)[0] > 0.8
+
+
+def test_guesses_that_are_unlikely_are_not_considered():
+    acceptance = Acceptance()
+    assert acceptance.chances(Draft([1, 2], 1, [0.9, 1.0])) == []
+    assert len(acceptance.chances(Draft([1, 2, 3], 8, [1.0, 0.02, 1.0]))) == 1
 
 
 def test_what_follows_a_wrong_guess_is_not_counted():

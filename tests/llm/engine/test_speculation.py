@@ -78,7 +78,7 @@ def test_no_more_guesses_are_made_than_is_allowed():
 
 def test_guesses_that_cost_more_than_they_gain_are_given_up():
     """What a row costs is not known at first."""
-    runner = Rounds(row_cost=1.1)
+    runner = Rounds(row_cost=1.5)
     engine = make(runner)
     steps(engine, [1, 2, 3], max_tokens=240)
     before = runner.now
@@ -86,6 +86,20 @@ def test_guesses_that_cost_more_than_they_gain_are_given_up():
     without = 3.2 + 239  # the prompt's step, and one for each token after the first
     assert runner.now - before < 1.1 * without
     assert runner.num_rows.count(1) > 100
+
+
+def test_unlikely_guesses_are_made_where_that_is_asked_for_alone():
+    """One token is the same, and what follows never is."""
+
+    class Never(Rounds):
+        def _likeliest(self, row):
+            places = range(row.start + len(row.tokens) - row.num_logits + 1, 1000)
+            return [1 if at % 2 else 3 + at // 2 for at in places[: row.num_logits]]
+
+    for is_adaptive in (True, False):
+        engine = make(Never(), adaptive_speculation=is_adaptive)
+        assert steps(engine, [1, 2, 1]) == 60
+        assert (engine.stats().num_guesses > 100) != is_adaptive
 
 
 def test_a_sequence_whose_guesses_are_wrong_leaves_the_rows_to_the_others():

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mindspore_serving.llm.engine.suffix_index import END, MAX_PLACES, SuffixIndex
+from mindspore_serving.llm.engine.suffix_index import END, MAX_PLACES, MAX_SINGLES, RUN, SuffixIndex
 
 
 def drafted(index, most):
@@ -25,11 +25,26 @@ def test_the_longest_run_wins_over_a_later_shorter_one():
 
 
 def test_of_equal_runs_the_most_frequent_continuation_wins_and_then_the_latest():
-    index = SuffixIndex(2, 2, [2, 3, 7, 2, 3, 8, 2, 3])
+    index = SuffixIndex(3, 3, [1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3])
     assert drafted(index, 1) == [8]
-    index = SuffixIndex(2, 2, [2, 3, 7, 1, 2, 3, 7, 5, 2, 3, 8, 2, 3])
+    index = SuffixIndex(3, 3, [1, 2, 3, 7, 4, 1, 2, 3, 7, 5, 1, 2, 3, 8, 1, 2, 3])
     _, places = index.find(index.tokens)
     assert index.draft(places, 2) == ([7, 5], [2 / 3, 1 / 2])
+
+
+def test_of_runs_that_are_short_the_longest_is_continued_and_of_equal_ones_the_latest_alone():
+    index = SuffixIndex(32, 1, [2, 3, 7, 2, 3, 8, 4, 3, 9, 2, 3])
+    assert index.find(index.tokens) == (2, [5])
+    assert index.draft([5], 3) == ([8, 4, 3], [1.0, 1.0, 1.0])
+    index = SuffixIndex(32, 1, [2, 3, 7, 4, 3, 9, 5, 3])
+    assert index.find(index.tokens) == (1, [5])
+
+
+def test_short_runs_are_sought_at_the_latest_places_of_the_last_token():
+    text = [2, 3, 7, *[5, 3] * MAX_SINGLES, 2, 3]
+    index = SuffixIndex(32, 1, text)
+    assert index.find(text) == (1, [len(text) - 2])
+    assert SuffixIndex(32, 2, text).find(text) == (0, [])
 
 
 def test_a_run_never_finds_itself():
@@ -56,10 +71,10 @@ def test_nothing_is_continued_beyond_an_end():
 
 def test_a_place_that_was_right_is_tried_beside_the_latest():
     """The run is at more places than are searched: the one with the longest match is the oldest."""
-    text = [7, 8, 1, 2, 3] + [1, 2, 4] * (MAX_PLACES + 1) + [7, 8, 1, 2]
+    text = [7, 8, 0, 1, 2, 3] + [0, 1, 2, 4] * (MAX_PLACES + 1) + [7, 8, 0, 1, 2]
     index = SuffixIndex(32, 2, text)
-    assert index.find(text)[0] == 2
-    assert index.find(text, known=[4]) == (4, [4])
+    assert index.find(text)[0] == 3
+    assert index.find(text, known=[5]) == (5, [5])
 
 
 def test_a_copy_grows_by_itself():
@@ -78,17 +93,20 @@ def test_what_is_found_is_what_a_plain_search_finds(seed):
         new = chance.choices(range(3), k=chance.randrange(1, 4))
         index.extend(new)
         tokens += new
-        assert index.find(tokens) == look_up(tokens, 5, 2)
+        long = look_up(tokens, 5, RUN, RUN, MAX_PLACES)
+        size, short = look_up(tokens, 5, 2, 1, MAX_SINGLES)
+        assert index.find(tokens) == (long if long[0] else (size, short[:1]))
 
 
-def look_up(tokens, longest, shortest):
-    """The longest run, and where it ended, latest first, among the latest of the shortest run."""
+def look_up(tokens, longest, shortest, common, most):
+    """The longest run, and where it ended, latest first, among the latest `most` places where the
+    last `common` tokens are."""
     for size in range(longest, shortest - 1, -1):
         ends = [
             end
-            for end in range(len(tokens) - 1, size - 1, -1)
-            if tokens[end - shortest : end] == tokens[-shortest:]
-        ][:MAX_PLACES]
+            for end in range(len(tokens) - 1, common - 1, -1)
+            if tokens[end - common : end] == tokens[-common:]
+        ][:most]
         found = [end for end in ends if end >= size and tokens[end - size : end] == tokens[-size:]]
         if found:
             return size, found
