@@ -22,7 +22,7 @@ def run(settings: PredictSettings) -> int:
     Raises ServingError if there is no reply, or INPUTS or WHERE cannot be used.
     """
     instances = _instances(settings)
-    is_http = settings.where.startswith(("http://", "https://"))
+    is_http = "://" in settings.where and not settings.where.startswith("unix:")
     reply = _post(settings, instances) if is_http else _call(settings, instances)
     print(json.dumps(reply))
     has_failed = "error_msg" in reply or any("error_msg" in one for one in reply["instances"])

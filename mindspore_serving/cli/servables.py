@@ -219,12 +219,12 @@ def _unloadable(settings: ServeSettings) -> ServeSettings:
 
 
 def _versions(policy: str, directory: str, name: str) -> list[int]:
-    """The versions to serve; 0 of a servable without version directories."""
+    """The versions to serve; 0 of a servable without version directories, whose version is 1."""
     found = repository.versions(directory, name)
-    chosen = version_policy.choose(policy, found)
-    if found and not chosen:
+    chosen = version_policy.choose(policy, found or [1])
+    if not chosen:
         raise InvalidInputs(
             f"--versions {policy} leaves none of servable {name}, which has "
-            f"{', '.join(map(str, found))}"
+            f"{', '.join(map(str, found)) or '1 alone, as it has no version directories'}"
         )
-    return chosen or [0]
+    return chosen if found else [0]

@@ -30,6 +30,7 @@ serve words --grpc-library other
 serve words --device-type other
 serve words --num-parallel-workers=-1
 serve words --versions x
+serve words --versions 9
 serve words --name a/b
 serve words --heartbeat-timeout=-1
 serve words --worker-address nowhere
@@ -57,6 +58,7 @@ serve --config no.yaml
 config --config wrong.yaml
 predict
 predict nowhere words double {}
+predict ftp://127.0.0.1:1 words double {}
 predict 127.0.0.1:1 words double {
 predict 127.0.0.1:1 words double 1
 predict 127.0.0.1:1 words double {} --timeout 0
