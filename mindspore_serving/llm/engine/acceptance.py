@@ -13,8 +13,9 @@ from operator import itemgetter
 
 from mindspore_serving.llm.engine.suffix_index import Draft
 
-_PRIORS = (0.1, 0.3, 0.7, 0.85, 0.92, 0.97, 0.95)  # of 1, 2-3, 4-7, 8-15, 16-31, more; of forced
-_FORCED = len(_PRIORS) - 1
+_GREEDY = (0.1, 0.3, 0.7, 0.85, 0.92, 0.97, 0.95)  # of 1, 2-3, 4-7, 8-15, 16-31, more; of forced
+_SAMPLED = (0.05, 0.2, 0.5, 0.75, 0.9, 0.95, 0.95)
+_FORCED = len(_GREEDY) - 1
 _SAYS = 4
 _WEIGHT = 4.0  # of a prior, in guesses
 _KEPT = 0.95  # of what was counted, with each guess of a sequence that is counted
@@ -27,13 +28,15 @@ _FADED = 0.99  # of what was counted, with each step that counts nothing
 
 
 class Acceptance:
-    """The guesses of one sequence, right and wrong; older ones count less."""
+    """The guesses of one sequence, right and wrong; older ones count less.  Before there are any,
+    those of an answer that `is_sampled` are thought to be right less often."""
 
-    __slots__ = ("_right", "_tried")
+    __slots__ = ("_priors", "_right", "_tried")
 
-    def __init__(self) -> None:
-        self._right = [0.0] * len(_PRIORS)
-        self._tried = [0.0] * len(_PRIORS)
+    def __init__(self, *, is_sampled: bool = False) -> None:
+        self._priors = _SAMPLED if is_sampled else _GREEDY
+        self._right = [0.0] * len(self._priors)
+        self._tried = [0.0] * len(self._priors)
 
     def observe(self, draft: Draft, tokens: Sequence[int]) -> None:
         """What followed was `tokens`, whether `draft` was computed or not."""
@@ -50,7 +53,7 @@ class Acceptance:
         chances, chance = [], 1.0
         for place in range(len(draft.tokens)):
             kind = _kind(draft, place)
-            right = self._right[kind] + _WEIGHT * _PRIORS[kind]
+            right = self._right[kind] + _WEIGHT * self._priors[kind]
             chance *= right / (self._tried[kind] + _WEIGHT)
             if draft.shares is not None:
                 chance *= draft.shares[place]

@@ -25,10 +25,7 @@ class RequestTable:
     def add(self, request: Request, sequence: Sequence) -> None:
         """Add a request with its first branch; the others are pending."""
         self._requests[request.request_id] = request
-        shows_numbers = request.params.logprobs is not None
-        guesser = self._speculation.begin(
-            request.prompt_ids, sequence.scope, shows_numbers=shows_numbers
-        )
+        guesser = self._speculation.begin(request.prompt_ids, sequence.scope, request.params)
         self.branches[sequence] = Branch(request, 0, sequence, guesser)
 
     def find(self, request_id: str) -> tuple[Request, list[Branch]] | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.acceptance import Acceptance, Rate, worthwhile
 from mindspore_serving.llm.engine.draft_model import Clock, DraftModel
@@ -29,11 +30,15 @@ _TRIED = 4  # guesses of a draft model that finds out how good it is now
 class Guesser:
     """The guesses of one answer: what it would guess, and how often that was right."""
 
-    __slots__ = ("_acceptance", "_drafter", "draft", "modelled", "num_guesses", "num_right", "rate")
+    __slots__ = (
+        *("_acceptance", "_drafter", "_is_sampled", "draft", "modelled", "num_guesses"),
+        *("num_right", "rate"),
+    )
 
-    def __init__(self, drafter: SuffixDrafter, rate: Rate) -> None:
+    def __init__(self, drafter: SuffixDrafter, rate: Rate, *, is_sampled: bool) -> None:
         self._drafter = drafter
-        self._acceptance = Acceptance()
+        self._is_sampled = is_sampled
+        self._acceptance = Acceptance(is_sampled=is_sampled)
         self.rate = rate  # of the draft model
         self.draft = NOTHING
         self.modelled: list[int] = []  # what the draft model has guessed
@@ -41,7 +46,7 @@ class Guesser:
 
     def fork(self) -> "Guesser":
         """For another answer to the same prompt."""
-        return Guesser(self._drafter.fork(), self.rate.fork())
+        return Guesser(self._drafter.fork(), self.rate.fork(), is_sampled=self._is_sampled)
 
     def extend(self, new: tuple[int, ...]) -> None:
         """These tokens were chosen."""
@@ -117,14 +122,16 @@ class Speculation:
         self._recent = RecentAnswers(config)
         self._cost = StepCost()
 
-    def begin(self, prompt: list[int], scope: Scope, *, shows_numbers: bool) -> Guesser | None:
+    def begin(self, prompt: list[int], scope: Scope, params: SamplingParams) -> Guesser | None:
         """Of an answer to `prompt`; None if nothing is guessed: as long as the operator has not
         asked for guesses, not where log-probabilities are shown, whose last digits change."""
+        shows_numbers = params.logprobs is not None
         if not self.most or (shows_numbers and not self._config.asks_for_guesses):
             return None
         shared = self._recent.of(scope) if self._config.enable_prefix_caching else ()
         rate = Rate(self._model.rate if self._model else None)
-        return Guesser(SuffixDrafter(self._config, prompt, shared), rate)
+        drafter = SuffixDrafter(self._config, prompt, shared)
+        return Guesser(drafter, rate, is_sampled=params.temperature > 0)
 
     def end(self, scope: Scope, answer: list[int]) -> None:
         """An answer ended: others may go on as it did."""

@@ -64,6 +64,13 @@ def test_chances_follow_what_was_right_and_forget_what_was_long_ago():
     assert acceptance.chances(draft)[0] > 0.8
 
 
+def test_what_is_sampled_is_thought_to_be_guessed_less_often():
+    draft = Draft([1] * 4, 5)
+    greedy, sampled = (Acceptance(is_sampled=given).chances(draft) for given in (False, True))
+    assert len(sampled) == len(greedy)
+    assert all(one < other for one, other in zip(sampled, greedy, strict=True))
+
+
 def test_guesses_that_are_unlikely_are_not_considered():
     acceptance = Acceptance()
     assert acceptance.chances(Draft([1, 2], 1, [0.9, 1.0])) == []
