@@ -12,7 +12,9 @@ from types import FrameType
 from typing import Any
 
 from mindspore_serving.server import level_signals
+from mindspore_serving.server.wakeups import Wakeups
 
+WAKE = 0.2  # seconds from one attempt to wake the main thread to the next
 REPEAT = 1.0  # seconds in which a signal that comes twice, to us and to our group, counts once
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -33,6 +35,9 @@ class Lifetime:
         self._signal = 0
         self._signalled_at = 0.0
         self._previous: dict[int, Any] = {}
+        self._wakeups = Wakeups(self._on_wakeup)
+        self._came_at = 0.0  # the first signal, to `_on_wakeup`
+        self._num_repeated = 0  # signals of our own that are still to come
 
     def begin(self) -> None:
         """From here on the process stays alive and handles signals."""
@@ -40,7 +45,7 @@ class Lifetime:
             return
         self._ended.clear()
         self._over.clear()
-        self._signal = 0
+        self._signal, self._came_at = 0, 0.0
         self._install()
         self._thread = threading.Thread(target=self._wait, name="serving-lifetime")
         self._thread.start()
@@ -79,6 +84,21 @@ class Lifetime:
             self._signal, self._signalled_at = number, now
         self._ended.set()
 
+    def _on_wakeup(self, number: int) -> None:
+        """In a thread, for each signal, also if another thread than the main one took it."""
+        if signal.getsignal(number) != self._on_signal or self._over.is_set():
+            return
+        if self._num_repeated:
+            self._num_repeated -= 1
+            return
+        now = time.monotonic()
+        if now - (self._came_at or now) > REPEAT:
+            os._exit(128 + number)
+        self._came_at = self._came_at or now
+        while not self._ended.wait(WAKE):
+            self._num_repeated += 1
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+
     def _install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread may; an embedding program has its own way to end
@@ -89,9 +109,11 @@ class Lifetime:
             if current in (signal.SIG_DFL, signal.default_int_handler):
                 self._previous[number] = current
                 signal.signal(number, react)
+        self._wakeups.start()
 
     def _restore(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
+        self._wakeups.stop()
         while self._previous:
             signal.signal(*self._previous.popitem())

@@ -1,0 +1,75 @@
+"""Signals end a server's process whichever of its threads the kernel gives them to."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.waiting import PATIENCE
+
+SCRIPT = """
+import os, signal, sys, threading
+from mindspore_serving.server import lifetime as module
+from mindspore_serving.server.lifetime import Lifetime
+
+module.REPEAT = 0.0
+release = threading.Event()
+
+def shut_down():
+    print("shuts down", flush=True)
+    if "stuck" in sys.argv:
+        release.wait()
+    lifetime.over()
+
+def take(number):
+    "The signal is this thread's, while the main one waits for the other threads."
+    main = f"/proc/self/task/{os.getpid()}/stat"
+    while threading.main_thread().is_alive() or open(main).read().split(")")[1].split()[0] != "S":
+        pass
+    signal.pthread_kill(threading.get_ident(), number)
+    if "stuck" in sys.argv:
+        lifetime._ended.wait()
+        while not lifetime._signal:
+            pass
+        signal.pthread_kill(threading.get_ident(), number)
+    release.wait()  # a thread that ends would wake the main one
+
+lifetime = Lifetime(shut_down)
+lifetime.begin()
+"""
+TAKEN = "threading.Thread(target=take, args=(signal.SIGTERM,), daemon=True).start()"
+FORKED = """
+child = os.fork()
+if not child:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)
+os.waitpid(child, 0)
+print("ends" if lifetime._ended.wait(1.0) else "goes on", flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def run(script: str, *words: str) -> tuple[int, str]:
+    command = [sys.executable, "-c", SCRIPT + script, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return done.returncode, done.stdout
+
+
+def test_a_signal_that_another_thread_takes_shuts_down() -> None:
+    assert run(TAKEN) == (0, "shuts down\n")
+
+
+def test_a_second_one_ends_at_once() -> None:
+    code, _ = run(TAKEN, "stuck")
+    assert code == 128 + 15
+
+
+def test_a_signal_of_a_forked_process_is_not_ours() -> None:
+    assert run(FORKED) == (0, "goes on\nshuts down\n")
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_script_that_still_runs_is_ended_by_it(number: str) -> None:
+    code, said = run(f"os.kill(os.getpid(), signal.{number})\nrelease.wait()")
+    assert said == "shuts down\n"
+    assert code == (0 if number == "SIGTERM" else -2)
