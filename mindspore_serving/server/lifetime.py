@@ -45,7 +45,7 @@ class Lifetime:
             return
         self._ended.clear()
         self._over.clear()
-        self._signal, self._came_at = 0, 0.0
+        self._signal, self._came_at, self._num_repeated = 0, 0.0, 0
         self._install()
         self._thread = threading.Thread(target=self._wait, name="serving-lifetime")
         self._thread.start()
@@ -85,7 +85,8 @@ class Lifetime:
         self._ended.set()
 
     def _on_wakeup(self, number: int) -> None:
-        """In a thread, for each signal, also if another thread than the main one took it."""
+        """In a thread, for each signal, also if another thread than the main one took it: then
+        `_on_signal` does not run before the main one is woken."""
         if signal.getsignal(number) != self._on_signal or self._over.is_set():
             return
         if self._num_repeated:
