@@ -120,13 +120,17 @@ def test_a_layer_has_one_matrix_for_attention_and_two_before_its_activation(tmp_
 
 
 @pytest.mark.skipif(
-    os.environ.get("ONEDNN_MAX_CPU_ISA") in WITHOUT_VNNI, reason="the plugin packs otherwise there"
+    os.environ.get("ONEDNN_MAX_CPU_ISA") in WITHOUT_VNNI
+    or "avx512f" not in Path("/proc/cpuinfo").read_text(),
+    reason="the plugin packs otherwise there",
 )
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "int8"])
 def test_what_would_be_copied_twice_is_not_joined(kind: str) -> None:
-    """With AMX the plugin joins them itself; elsewhere the copy is given back when it is packed."""
+    """With AMX the plugin joins them itself; elsewhere the copy is given back when it is packed,
+    but one of 16 bits that is computed in 32 is read again."""
     options = options_from(EngineConfig(), capabilities())
-    assert joins(options, Form(kind)) != is_fused_here()
+    is_read_again = options.precision == "f32" and kind in ("F16", "BF16")
+    assert joins(options, Form(kind)) != (is_fused_here() or is_read_again)
     assert joins(options, Form("int4", 32))
 
 
