@@ -2,6 +2,7 @@
 
 Python runs handlers in its main thread.  The kernel gives a signal to any thread that does not
 block it; then a main thread that waits for others to end learns nothing of it, until the next one.
+Knows nothing of what signals mean.
 """
 
 import os
@@ -16,7 +17,7 @@ class Wakeups:
 
     def __init__(self, on_signal: Callable[[int], None]) -> None:
         self._on_signal = on_signal
-        self._write = -1
+        self._read = self._write = -1
         os.register_at_fork(after_in_child=self._forget)
 
     def start(self) -> None:
@@ -31,8 +32,8 @@ class Wakeups:
             os.close(read)
             os.close(write)
             return
-        self._write = write
-        threading.Thread(target=self._read, args=(read,), name="signals", daemon=True).start()
+        self._read, self._write = read, write
+        threading.Thread(target=self._report, args=(read,), name="signals", daemon=True).start()
 
     def stop(self) -> None:
         if self._write == -1:
@@ -43,7 +44,7 @@ class Wakeups:
         os.close(self._write)
         self._write = -1
 
-    def _read(self, read: int) -> None:
+    def _report(self, read: int) -> None:
         while number := os.read(read, 1):
             self._on_signal(number[0])
         os.close(read)
@@ -52,3 +53,4 @@ class Wakeups:
         """In a forked process, whose signals are not for this thread."""
         if self._write != -1:
             self.stop()
+            os.close(self._read)

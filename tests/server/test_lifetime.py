@@ -39,8 +39,10 @@ lifetime.begin()
 """
 TAKEN = "threading.Thread(target=take, args=(signal.SIGTERM,), daemon=True).start()"
 FORKED = """
+before = len(os.listdir("/proc/self/fd"))
 child = os.fork()
 if not child:
+    print(before - len(os.listdir("/proc/self/fd")), "less", flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
     os._exit(0)
 os.waitpid(child, 0)
@@ -65,7 +67,17 @@ def test_a_second_one_ends_at_once() -> None:
 
 
 def test_a_signal_of_a_forked_process_is_not_ours() -> None:
-    assert run(FORKED) == (0, "goes on\nshuts down\n")
+    assert run(FORKED) == (0, "2 less\ngoes on\nshuts down\n")
+
+
+def test_what_another_part_of_the_program_is_woken_by_stays_its_own() -> None:
+    begin = "lifetime.begin()"
+    before, after = SCRIPT.split(begin)
+    pipe = "own = os.pipe()[1]; os.set_blocking(own, False); signal.set_wakeup_fd(own)\n"
+    end = "print(signal.set_wakeup_fd(-1) == own, flush=True); lifetime.end()"
+    command = [sys.executable, "-c", before + pipe + begin + after + end]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\nshuts down\n")
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
