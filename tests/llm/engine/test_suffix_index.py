@@ -4,7 +4,13 @@ import random
 
 import pytest
 
-from mindspore_serving.llm.engine.suffix_index import END, MAX_PLACES, MAX_SINGLES, RUN, SuffixIndex
+from mindspore_serving.llm.engine.suffix_index import (
+    END,
+    MAX_PLACES,
+    MAX_SINGLES,
+    SuffixIndex,
+    run_of,
+)
 
 
 def drafted(index, most):
@@ -85,17 +91,21 @@ def test_a_copy_grows_by_itself():
     assert drafted(other, 1) == [4]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_what_is_found_is_what_a_plain_search_finds(seed):
-    chance = random.Random(seed)
-    index, tokens = SuffixIndex(5, 2), []
+@pytest.mark.parametrize("sizes", [(5, 2), (5, 1), (5, 4), (3, 3), (2, 2), (2, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_found_is_what_a_plain_search_finds(seed, sizes):
+    longest, shortest = sizes
+    chance, run = random.Random(seed), run_of(longest, shortest)
+    index, tokens = SuffixIndex(longest, shortest), []
     for _ in range(40):
         new = chance.choices(range(3), k=chance.randrange(1, 4))
         index.extend(new)
         tokens += new
-        long = look_up(tokens, 5, RUN, RUN, MAX_PLACES)
-        size, short = look_up(tokens, 5, 2, 1, MAX_SINGLES)
-        assert index.find(tokens) == (long if long[0] else (size, short[:1]))
+        found = look_up(tokens, longest, run, run, MAX_PLACES)
+        if not found[0] and shortest < run:
+            size, places = look_up(tokens, longest, shortest, 1, MAX_SINGLES)
+            found = size, places[:1]
+        assert index.find(tokens) == found
 
 
 def look_up(tokens, longest, shortest, common, most):

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,22 @@ def test_what_would_be_copied_twice_is_not_joined(kind: str) -> None:
     is_read_again = options.precision == "f32" and kind in ("F16", "BF16")
     assert joins(options, Form(kind)) != (is_fused_here() or is_read_again)
     assert joins(options, Form("int4", 32))
+
+
+@pytest.mark.parametrize("limit", ["AVX2", "AVX512_CORE_VNNI"])
+@pytest.mark.parametrize("form", ['"int4"', '"int4", 0, True', '"int8"'])
+def test_it_is_found_out_under_a_limit_as_well(form: str, limit: str) -> None:
+    """The limit counts when a process begins."""
+    code = f"""
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.runtimes.openvino.constants import Form
+from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
+from mindspore_serving.llm.runtimes.openvino.repacking import joins
+print(joins(options_from(EngineConfig(), capabilities()), Form({form})) in (True, False))
+"""
+    limited = {**os.environ, "ONEDNN_MAX_CPU_ISA": limit}
+    command = [sys.executable, "-c", code]
+    assert subprocess.check_output(command, env=limited, text=True) == "True\n"
 
 
 def test_the_file_takes_no_memory_when_its_weights_are_packed(tmp_path: Path) -> None:
