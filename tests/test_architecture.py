@@ -16,6 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"tracing", "tls"}),
     frozenset({"core"}),
     frozenset({"proto"}),
+    frozenset({"process"}),
     frozenset({"wire", "ipc", "servable", "isolation", "mindir"}),
     frozenset({"batching"}),
     frozenset({"backends", "cluster"}),
@@ -187,6 +188,21 @@ def test_the_table_of_layers_in_the_architecture_has_all_of_them_from_low_to_hig
     layers = [max(LAYER_OF[name] for name in names) for names in named]
     assert layers == sorted(layers)
     assert frozenset().union(*named) == LAYER_OF.keys() - {"__main__", "agent", "master", "worker"}
+
+
+def test_child_processes_are_started_in_one_place() -> None:
+    """Others run programs that are not of this package, or fork in a process of one thread."""
+    spawns = {
+        name_of(path): line.strip()
+        for path in sources()
+        for line in path.read_text().splitlines()
+        if re.search(r"\bPopen\(|\bos\.(fork|posix_spawnp?)\(|\bmultiprocessing\.Process\(", line)
+    }
+    assert spawns.keys() == {
+        "process/child.py",
+        "cluster/environment.py",  # pip and uv
+        "isolation/fork_server.py",
+    }
 
 
 @pytest.mark.parametrize("path", pure_sources(), ids=name_of)

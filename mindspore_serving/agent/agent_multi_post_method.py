@@ -6,24 +6,21 @@ Reads no configuration file: the caller has done so.
 """
 
 import json
-import os
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, StartError
-from mindspore_serving.isolation.frames import receive
-from mindspore_serving.isolation.spawning import command, environment, exit_text
 from mindspore_serving.llm.loader import make_config
 from mindspore_serving.llm.parallel.messages import Failed, Ready, decode_from_agents
 from mindspore_serving.llm.runtimes.mindir.cut import find_model
+from mindspore_serving.process.child import Child, Program, exit_text
+from mindspore_serving.process.frames import receive
 from mindspore_serving.servable.check import check_int
 
 MODULE = "mindspore_serving.llm.runtimes.agent_process"
@@ -48,33 +45,25 @@ class _Agents:
         """Start them and wait for their end, which is returned; `on_ready` is called with each that
         is ready."""
         try:
-            with ExitStack() as stack:
-                lifeline_end, lifeline = os.pipe2(os.O_CLOEXEC)
-                for end in (lifeline, lifeline_end):
-                    stack.callback(os.close, end)
-                ours, theirs = socket.socketpair()
-                stack.enter_context(ours)
+            ours, theirs = socket.socketpair()
+            with ours:
                 with theirs:
-                    child = self._start(theirs.fileno(), lifeline_end)
-                problem = _follow(ours, on_ready)
-                status = child.wait()
+                    child = Child(self._program(theirs.fileno()))
+                try:
+                    problem = _follow(ours, on_ready)
+                    status = child.join()
+                finally:
+                    child.close()
         except OSError as error:  # no memory, no processes
             return str(error)
         return problem or exit_text(status)
 
-    def _start(self, report: int, lifeline: int) -> "subprocess.Popen[bytes]":
+    def _program(self, report: int) -> Program:
         arguments = {
             "--directory": self.directory, "--size": self.size,
-            "--options": json.dumps(dict(self.options)),
-            "--report": report, "--lifeline": lifeline,
+            "--options": json.dumps(dict(self.options)), "--report": report,
         }  # fmt: skip
-        return subprocess.Popen(
-            command(MODULE, *(str(word) for pair in arguments.items() for word in pair)),
-            pass_fds=(report, lifeline),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=environment(),
-        )
+        return Program(MODULE, [str(word) for pair in arguments.items() for word in pair], [report])
 
 
 def _follow(stream: socket.socket, on_ready: Callable[[int], None]) -> str:

@@ -19,7 +19,7 @@ from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError, did_you_mean
-from mindspore_serving.isolation import telemetry
+from mindspore_serving.process.entry import turn_off_telemetry
 
 _OVERVIEW = """\
 Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST, and checkpoints of
@@ -127,7 +127,7 @@ _MODELS = ("load", "unload", "models", "load-lora", "unload-lora")  # are one mo
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's arguments); returns the exit status."""
-    telemetry.turn_off()  # for `doctor` and `convert`
+    turn_off_telemetry()  # for `doctor` and `convert`
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
     parser = _parser()
     words = sys.argv[1:] if argv is None else argv

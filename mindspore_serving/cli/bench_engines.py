@@ -11,17 +11,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.endpoint import to_key
 from mindspore_serving.cli.serve import KEYS
 from mindspore_serving.cli.status import ask
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError, did_you_mean
-from mindspore_serving.isolation import spawning
 from mindspore_serving.llm.engines import ENGINES, OURS
+from mindspore_serving.process.child import Child, Program, exit_text
 
 _NAMES = (OURS, *ENGINES)
 _HOST = "127.0.0.1"
@@ -57,22 +56,25 @@ def served(words: Sequence[str], settings: BenchSettings) -> Iterator[str]:
     """
     with _held_port() as port, tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         words = [*words, "--strict", "--host", _HOST, "--http-port", str(port), "--no-grpc"]
-        process = subprocess.Popen(
-            spawning.command(__name__, str(os.getpid()), "serve", *words),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**spawning.environment(), KEYS: to_key(settings)},
-        )
-        try:
-            if not any(line.startswith(_READY) for line in process.stdout or ()):
-                status = process.wait()
-                errors.seek(0)
-                raise StartError(_reason(errors.read()) or spawning.exit_text(status))
-            yield f"http://{_HOST}:{port}"
-        finally:
-            _end(process)
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        with open(reading, encoding="utf-8", errors="replace") as output:
+            with open(writing, "wb") as printed:
+                program = Program(
+                    __name__,
+                    ["serve", *words],
+                    variables={KEYS: to_key(settings)},
+                    stdout=printed.fileno(),
+                    stderr=errors.fileno(),
+                )
+                server = Child(program)
+            try:
+                if not any(line.startswith(_READY) for line in output):
+                    status = server.join()
+                    errors.seek(0)
+                    raise StartError(_reason(errors.read()) or exit_text(status))
+                yield f"http://{_HOST}:{port}"
+            finally:
+                _end(server)
 
 
 def memory(url: str, settings: BenchSettings) -> int:
@@ -131,13 +133,11 @@ def _reason(errors: str) -> str:
     return " ".join(_ERROR.split(errors)[-1].split())
 
 
-def _end(process: "subprocess.Popen[Any]") -> None:
-    process.terminate()
-    try:
-        process.communicate(timeout=_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
+def _end(server: Child) -> None:
+    server.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        server.join(_SECONDS)
+    server.close()
 
 
 def _memory(pid: int) -> int:
@@ -154,6 +154,6 @@ def _memory(pid: int) -> int:
 
 if __name__ == "__main__":
     from mindspore_serving.cli import main
+    from mindspore_serving.process.entry import end_with_parent
 
-    spawning.die_with_parent(int(sys.argv[1]))  # also of one that was killed
-    sys.exit(main(sys.argv[2:]))
+    sys.exit(main(end_with_parent(sys.argv[1:])))

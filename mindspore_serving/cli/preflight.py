@@ -5,9 +5,9 @@ from importlib.util import find_spec
 
 from mindspore_serving import backends, extras
 from mindspore_serving.backends import formats
-from mindspore_serving.cluster.interpreter import OWN, find_base, find_interpreter
 from mindspore_serving.core.declaration import UPSTREAM
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.process.interpreter import OWN, find_base, find_interpreter
 from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.loader import CONFIG_FILE

@@ -19,14 +19,14 @@ from typing import IO
 
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
-from mindspore_serving.cluster.interpreter import (
+from mindspore_serving.errors import StartError
+from mindspore_serving.process.interpreter import (
     PACKAGES,
     Interpreter,
     cache_directory,
     find_base,
     find_interpreter,
 )
-from mindspore_serving.errors import StartError
 
 LISTS = ("pylock.toml", "requirements.lock", "requirements.txt")  # the first that is there
 _MADE = ".made"  # a file in an environment that is complete

@@ -12,7 +12,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Ready, Setup
-from mindspore_serving.isolation.spawning import exit_text
+from mindspore_serving.process.child import exit_text
 from mindspore_serving.servable.declared_ranks import declared_ranks
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.tracing.options import TraceOptions

@@ -13,7 +13,7 @@ from mindspore_serving.core import backoff
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.errors import NoPlace, ResourceShortage, ServingError, StartError
 from mindspore_serving.ipc.status import loaded
-from mindspore_serving.isolation.spawning import exit_text
+from mindspore_serving.process.child import exit_text
 
 FIRST_PATIENCE, PATIENCE = 300.0, 10.0  # seconds to wait for a place, at first and later
 

@@ -4,7 +4,6 @@ The kernel ends it, and what it has started, with the script; it ends itself wit
 """
 
 import argparse
-import os
 import signal
 import sys
 
@@ -13,18 +12,14 @@ from mindspore_serving.distributed import agent
 from mindspore_serving.distributed.setup import AgentFailed, AgentReady, AgentSetup
 from mindspore_serving.errors import ServingError
 from mindspore_serving.ipc.channel import BlockingChannel, connect
-from mindspore_serving.isolation import telemetry
-from mindspore_serving.isolation.lifeline import end_with
+from mindspore_serving.process.entry import enter, leave_current_directory
 
 
 def main() -> int:
-    telemetry.turn_off()
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.distributed")
     parser.add_argument("--channel", required=True, help="fd:N, to the script")
-    parser.add_argument("--lifeline", required=True, type=int, help="closes with the script")
     parser.add_argument("--name", help="shown in process lists only")
-    arguments = parser.parse_args()
-    end_with(arguments.lifeline)
+    arguments = enter(parser)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script, which ends us
     script: BlockingChannel[AgentSetup] = BlockingChannel(connect(arguments.channel), AgentSetup)
     try:
@@ -42,6 +37,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if sys.path and sys.path[0] in ("", os.getcwd()):
-        del sys.path[0]  # a user's directory must not shadow what models import
+    leave_current_directory()
     sys.exit(main())

@@ -28,7 +28,7 @@ from mindspore_serving.distributed.messages import (
 from mindspore_serving.distributed.setup import AgentSetup
 from mindspore_serving.errors import ServingError, StageFailed, StartError, TooLarge
 from mindspore_serving.ipc.messages import to_fault
-from mindspore_serving.isolation.lifeline import end_group
+from mindspore_serving.process.lifeline import end_group
 from mindspore_serving.servable.from_source import FromSource, compile_all
 from mindspore_serving.wire import native
 

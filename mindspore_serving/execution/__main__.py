@@ -1,7 +1,7 @@
 """`python -m mindspore_serving.execution --channel ADDRESS`: one worker process.
 
 When the master is gone, the kernel ends this process and all it started, even while a stage holds
-the interpreter (`isolation.lifeline`).  A second thread does the same where that cannot be, tells
+the interpreter (`process.lifeline`).  A second thread does the same where that cannot be, tells
 the master of SIGTERM and SIGINT, and counts heartbeats: none while the interpreter is stuck.
 """
 
@@ -22,15 +22,12 @@ from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import connect, encode
 from mindspore_serving.ipc.messages import Failed
 from mindspore_serving.ipc.protocol import protocol
-from mindspore_serving.isolation import telemetry
-from mindspore_serving.isolation.lifeline import end_group, end_with
+from mindspore_serving.process.entry import enter, leave_current_directory
+from mindspore_serving.process.lifeline import end_group
 
 
 def main() -> int:
-    telemetry.turn_off()
     arguments = _parse()
-    if arguments.lifeline is not None:
-        end_with(arguments.lifeline)
     stream = connect(arguments.channel)
     if arguments.protocol not in (None, protocol()):
         stream.sendall(encode(Failed(_other_protocol(arguments.protocol))))
@@ -60,9 +57,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--servables", help="directory of servables here, if not the master's")
     parser.add_argument("--device-id", type=int, help="device here, if not the master's")
     parser.add_argument("--protocol", help="of the master; another is refused")
-    parser.add_argument("--lifeline", type=int, help="a pipe that closes with the master")
     parser.add_argument("--name", help="shown in process lists only")
-    return parser.parse_args()
+    return enter(parser)
 
 
 def _other_protocol(masters: str) -> str:
@@ -125,6 +121,5 @@ class _Report:
 
 
 if __name__ == "__main__":
-    if sys.path and sys.path[0] in ("", os.getcwd()):
-        del sys.path[0]  # a user's directory must not shadow what the servable imports
+    leave_current_directory()
     sys.exit(main())

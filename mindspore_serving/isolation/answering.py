@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable
 
 from mindspore_serving.isolation.fork_server import memory
-from mindspore_serving.isolation.frames import receive, send
+from mindspore_serving.process.frames import receive, send
 
 # The first byte of every answer.
 STAYING, LEAVING = b"\0", b"\1"

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,14 +10,19 @@ from contextlib import suppress
 import msgspec
 
 from mindspore_serving.isolation.fork_server import Fork
-from mindspore_serving.isolation.spawning import command, environment
+from mindspore_serving.process.child import Child, Program
 
 START_SECONDS = 120.0  # for a fork server to load what it needs
 # A child has one thread: what was forked knows no other, and jobs are small.
-_SINGLE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_VARIABLES = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "GLIBC_TUNABLES": None,  # memory in large pages cannot be shared with children
+}
 
 
-class Child:
+class ForkedChild:
     """A forked process; `stream` is our end of its stream."""
 
     def __init__(self, stream: socket.socket, pidfd: int) -> None:
@@ -49,17 +53,16 @@ class ForkServer:
         self._module = module
         self._setup = setup
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._control: socket.socket | None = None
         self._is_closed = False
 
     def start(self) -> None:
-        """Begin to load.  Raises OSError.  The thread that calls it must live as long as the fork
-        server should."""
+        """Begin to load.  Raises OSError."""
         with self._lock:
             self._start()
 
-    def fork(self, role: str, memory: int, nice: int = 0) -> Child:
+    def fork(self, role: str, memory: int, nice: int = 0) -> ForkedChild:
         """A new child, see `fork_server.Fork`; waits until all is loaded.  Raises OSError if there
         cannot be one."""
         packet = msgspec.msgpack.encode(Fork(role, memory, nice))
@@ -86,7 +89,9 @@ class ForkServer:
         if self._control is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                self._process = _spawn(self._module, theirs.fileno())
+                control = theirs.fileno()
+                words = ["--control", str(control)]
+                self._process = Child(Program(self._module, words, [control], _VARIABLES))
             ours.settimeout(START_SECONDS)
             ours.send(self._setup())
             self._control = ours
@@ -94,7 +99,7 @@ class ForkServer:
                 raise OSError("the fork server is closed")
         return self._control
 
-    def _fork(self, packet: bytes) -> Child:
+    def _fork(self, packet: bytes) -> ForkedChild:
         control = self._start()
         ours, theirs = socket.socketpair()
         try:
@@ -106,20 +111,12 @@ class ForkServer:
         except OSError:
             ours.close()
             raise
-        return Child(ours, descriptors[0])
+        return ForkedChild(ours, descriptors[0])
 
     def _end(self) -> None:
         if self._control is not None:
             self._control.close()
             self._control = None
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.close()
             self._process = None
-
-
-def _spawn(module: str, control: int) -> "subprocess.Popen[bytes]":
-    arguments = command(module, "--control", str(control), "--parent", str(os.getpid()))
-    own = environment() | _SINGLE
-    own.pop("GLIBC_TUNABLES", None)  # memory in large pages cannot be shared with children
-    return subprocess.Popen(arguments, pass_fds=[control], stdin=subprocess.DEVNULL, env=own)

@@ -9,6 +9,7 @@ A module that calls `run` is started by `children.ForkServer`.
 
 import argparse
 import array
+import ctypes
 import gc
 import os
 import resource
@@ -21,8 +22,9 @@ from typing import TypeAlias
 import msgspec
 
 from mindspore_serving import log
-from mindspore_serving.isolation.spawning import die_with_parent
+from mindspore_serving.process.entry import enter
 
+_PR_SET_PDEATHSIG = 1
 MOST_SETUP = 64 << 10  # bytes; a packet has room for more
 
 Role: TypeAlias = Callable[[socket.socket], None]
@@ -49,11 +51,7 @@ def run(load: Callable[[bytes], Mapping[str, Role]]) -> None:
     child's pidfd."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--control", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    arguments = parser.parse_args()
-    die_with_parent(arguments.parent)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent decides when it ends
+    arguments = enter(parser, ignores_signals=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
     with socket.socket(fileno=arguments.control) as control:
         setup = control.recv(MOST_SETUP)
@@ -88,7 +86,7 @@ def _be_child(asked: Fork, role: Role, descriptor: int, server: int) -> None:
     """Does not return."""
     status = 1
     try:
-        die_with_parent(server)
+        _end_with(server)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _limit(asked)
         with socket.socket(fileno=descriptor) as stream:
@@ -100,6 +98,13 @@ def _be_child(asked: Fork, role: Role, descriptor: int, server: int) -> None:
         log.error("a process that works for others failed", exc_info=True)
     finally:
         os._exit(status)
+
+
+def _end_with(server: int) -> None:
+    """Have the kernel kill this child when the fork server, which is its parent, ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != server:  # it has ended before
+        os._exit(1)
 
 
 def _limit(asked: Fork) -> None:

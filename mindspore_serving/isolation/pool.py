@@ -17,8 +17,8 @@ from enum import Enum
 from mindspore_serving import log
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.isolation.answering import LEAVING
-from mindspore_serving.isolation.children import Child, ForkServer
-from mindspore_serving.isolation.frames import Exchange
+from mindspore_serving.isolation.children import ForkedChild, ForkServer
+from mindspore_serving.process.frames import Exchange
 
 QUICK_SECONDS = 0.25  # before a job has to wait for other slow ones
 LARGE = 1 << 20  # bytes of a job that is slow without being tried
@@ -126,7 +126,7 @@ class Pool:
     def is_closed(self) -> bool:
         return self._is_closed
 
-    def fork(self, nice: int) -> Child:
+    def fork(self, nice: int) -> ForkedChild:
         """Raises OSError."""
         return self._server.fork(self._role, self.limits.memory, nice)
 
@@ -188,7 +188,7 @@ class _Worker:
         self._seconds = pool.limits.seconds
         if not is_slow:
             self._seconds = min(QUICK_SECONDS, self._seconds)
-        self._child: Child | None = None
+        self._child: ForkedChild | None = None
         self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         name = "slow jobs" if is_slow else "jobs"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving.cluster import local, worker_log
+from mindspore_serving.cluster import local
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Exit, Leaving, Ready, Setup, ToMaster
+from mindspore_serving.process import child_log
 from tests.waiting import PATIENCE, eventually
 
 CONFIG = """
@@ -184,7 +185,7 @@ async def test_without_descriptors_it_is_a_shortage_and_works_when_there_are_som
     launch, directory, num_descriptors
 ):
     """Whichever descriptor is the first that cannot be had."""
-    eventually(lambda: not worker_log._thread()._logs)  # of workers of other tests
+    eventually(lambda: not child_log._thread()._logs)  # of workers of other tests
     free = os.dup(0)
     os.close(free)
     before = len(os.listdir("/proc/self/fd"))

@@ -12,7 +12,7 @@ import numpy
 import pytest
 
 from mindspore_serving.cli import status
-from mindspore_serving.cluster.interpreter import CACHE
+from mindspore_serving.process.interpreter import CACHE
 from tests.e2e.harness import Calls, config, eventually, serving, write_servable
 from tests.e2e.interpreters import ONLY_THERE, SOURCE, light_environment, look
 

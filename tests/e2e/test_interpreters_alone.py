@@ -6,8 +6,8 @@ import numpy
 import pytest
 
 from mindspore_serving import server
-from mindspore_serving.cluster.interpreter import CACHE
 from mindspore_serving.errors import ServingError
+from mindspore_serving.process.interpreter import CACHE
 from tests.e2e.harness import config, serving, write_servable
 from tests.e2e.interpreters import SOURCE, light_environment, look
 

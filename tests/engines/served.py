@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mindspore_serving.cluster.interpreter import CACHE
+from mindspore_serving.process.interpreter import CACHE
 from mindspore_serving.server import ServableStartConfig
 from tests.e2e.harness import Calls, config, serving
 from tests.llm import chatty, checkpoints

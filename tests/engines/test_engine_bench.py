@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving.cluster.interpreter import CACHE
+from mindspore_serving.process.interpreter import CACHE
 from tests.cli.commands import SERVING, Command
 from tests.engines.served import KINDS, environment
 from tests.engines.shown import commands, in_place

@@ -12,7 +12,7 @@ import pytest
 
 from mindspore_serving import cli
 from mindspore_serving.cli import config_file
-from mindspore_serving.cluster.interpreter import CACHE
+from mindspore_serving.process.interpreter import CACHE
 from tests.cli.commands import SERVING, Command
 from tests.e2e.harness import write_servable
 from tests.e2e.interpreters import SOURCE, light_environment

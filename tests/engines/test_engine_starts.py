@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving import server
-from mindspore_serving.cluster.interpreter import CACHE
 from mindspore_serving.errors import ServingError
+from mindspore_serving.process.interpreter import CACHE
 from tests.engines.served import KINDS, Kind, environment, model, start_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

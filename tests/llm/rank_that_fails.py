@@ -5,8 +5,8 @@ import os
 import signal
 import socket
 
-from mindspore_serving.isolation.frames import receive, send
 from mindspore_serving.llm.parallel.messages import Failed, encode
+from mindspore_serving.process.frames import receive, send
 
 
 def main() -> None:

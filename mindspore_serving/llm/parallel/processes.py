@@ -2,18 +2,16 @@
 
 import os
 import select
-import signal
 import socket
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from itertools import combinations
 
-from mindspore_serving.isolation.frames import receive, send
-from mindspore_serving.isolation.spawning import command, environment, exit_text
 from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.messages import Failed, decode_from_rank
+from mindspore_serving.process.child import Child, Program, exit_text
+from mindspore_serving.process.frames import receive, send
 
 MODULE = "mindspore_serving.llm.runtimes.rank"
 END_SECONDS = 5.0  # for a rank to end by itself once it is to
@@ -22,16 +20,27 @@ CONTROL_SECONDS = 120.0  # for a rank to read a step, or to say that it is loade
 LOST_STATUS = 3  # of a rank that ends because another one has
 
 
-class RankProcess:
-    """A rank in a process group of its own, which the kernel kills when this process ends."""
+class RankProcess(Child):
+    """The child process of one rank, with the descriptors of its `peers` and the shared `memory`.
 
-    def __init__(
-        self, rank: int, child: "subprocess.Popen[bytes]", control: socket.socket, lifeline: int
-    ) -> None:
+    Raises OSError if it cannot be started.
+    """
+
+    def __init__(self, rank: int, peers: Mapping[int, socket.socket], memory: int) -> None:
         self.rank = rank
-        self._child = child
-        self._control = control
-        self._lifeline = lifeline
+        descriptors = {peer: end.fileno() for peer, end in peers.items()}
+        places = [f"{peer}={descriptor}" for peer, descriptor in descriptors.items()]
+        with ExitStack() as on_failure:
+            self._control, theirs = socket.socketpair()
+            on_failure.callback(self._control.close)
+            self._control.settimeout(CONTROL_SECONDS)
+            with theirs:
+                control = theirs.fileno()
+                options = {"--rank": rank, "--control": control, "--memory": memory}
+                words = [str(word) for pair in options.items() for word in pair]
+                inherited = [control, memory, *descriptors.values()]
+                super().__init__(Program(MODULE, [*words, "--peers", *places], inherited))
+            on_failure.pop_all()
 
     def send(self, frame: bytes) -> None:
         """Raises OSError if it has ended, or does not read."""
@@ -41,7 +50,7 @@ class RankProcess:
         """Why it cannot load; "" if it has.  Raises OSError if it neither says nor ends."""
         frame = receive(self._control)
         if frame is None:
-            return exit_text(self._child.wait(END_SECONDS))
+            return exit_text(self.join(END_SECONDS))
         message = decode_from_rank(frame)
         return message.text if isinstance(message, Failed) else ""
 
@@ -54,19 +63,13 @@ class RankProcess:
                     break
                 if isinstance(message := decode_from_rank(frame), Failed):
                     return message.text
-        status = self._child.poll()
+        status = self.poll()
         return "" if status in (None, LOST_STATUS) else exit_text(status or 0)
 
-    def kill(self) -> None:
-        """End it now, with all that it has started."""
+    def close(self) -> None:
+        """As `Child.close`, and close the connection."""
         self._control.close()
-        if self._child.returncode is None:  # else its number may be another's by now
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.wait()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        super().close()
 
 
 def find_cause(processes: list[RankProcess]) -> str:
@@ -83,7 +86,7 @@ def find_cause(processes: list[RankProcess]) -> str:
 def end_ranks(processes: list[RankProcess]) -> None:
     """Kill them all."""
     for process in processes:
-        process.kill()
+        process.close()
     processes.clear()
 
 
@@ -110,33 +113,8 @@ def start_ranks(size: int) -> tuple[Links, list[RankProcess]]:
                 (passing if rank else failing).callback(end.close)
         processes: list[RankProcess] = []
         for rank in range(1, size):
-            processes.append(_start(rank, sockets[rank], memory))
-            failing.callback(processes[-1].kill)
+            processes.append(RankProcess(rank, sockets[rank], memory))
+            failing.callback(processes[-1].close)
         links = Links(0, sockets[0], memory)
         failing.pop_all()
         return links, processes
-
-
-def _start(rank: int, peers: Mapping[int, socket.socket], memory: int) -> RankProcess:
-    with ExitStack() as passing, ExitStack() as failing:
-        ours, theirs = socket.socketpair()
-        ours.settimeout(CONTROL_SECONDS)
-        passing.callback(theirs.close)
-        failing.callback(ours.close)
-        lifeline_end, lifeline = os.pipe2(os.O_CLOEXEC)
-        passing.callback(os.close, lifeline_end)
-        failing.callback(os.close, lifeline)
-        places = [f"{peer}={end.fileno()}" for peer, end in peers.items()]
-        descriptors = {
-            "--control": theirs.fileno(), "--memory": memory, "--lifeline": lifeline_end,
-        }  # fmt: skip
-        arguments = [str(word) for pair in descriptors.items() for word in pair]
-        child = subprocess.Popen(
-            command(MODULE, "--rank", str(rank), *arguments, "--peers", *places),
-            pass_fds=(*descriptors.values(), *(end.fileno() for end in peers.values())),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=environment(),
-        )
-        failing.pop_all()
-        return RankProcess(rank, child, ours, lifeline)

@@ -4,7 +4,6 @@ the steps of one engine after the other until its parent ends."""
 import argparse
 import json
 import select
-import signal
 import socket
 import sys
 import threading
@@ -16,8 +15,6 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.isolation.frames import receive, send
-from mindspore_serving.isolation.lifeline import end_with
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.messages import (
     Beat,
@@ -35,6 +32,8 @@ from mindspore_serving.llm.parallel.runner import open_ranks
 from mindspore_serving.llm.runtimes import open_rank, open_runner
 from mindspore_serving.llm.runtimes.agents import agents_address, is_ours
 from mindspore_serving.llm.step import Runner, RunnerLost
+from mindspore_serving.process.entry import enter
+from mindspore_serving.process.frames import receive, send
 
 BEAT_SECONDS = 1.0
 SEND_SECONDS = 60.0  # for an engine to read its logits
@@ -43,14 +42,11 @@ RUNTIME = "mindir"
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    for name in ("--size", "--report", "--lifeline"):
+    for name in ("--size", "--report"):
         parser.add_argument(name, type=int, required=True)
     for name in ("--directory", "--options"):
         parser.add_argument(name, required=True)
-    arguments = parser.parse_args()
-    end_with(arguments.lifeline)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the script decides when it ends
+    arguments = enter(parser, ignores_signals=True)
     with socket.socket(fileno=arguments.report) as report:
         try:
             _run(Path(arguments.directory), arguments.size, json.loads(arguments.options), report)

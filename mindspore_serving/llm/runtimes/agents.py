@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.isolation.frames import receive, send
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.messages import (
     Beat,
@@ -30,6 +29,7 @@ from mindspore_serving.llm.parallel.messages import (
 from mindspore_serving.llm.runtimes.capacity import FLOAT32_ALONE, check_options
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import Logits, RunnerLost, Step
+from mindspore_serving.process.frames import receive, send
 
 FIND_SECONDS = 60.0  # for agents that are started, or started again, to be ready
 LOOK_SECONDS = 0.2  # between two attempts

@@ -3,16 +3,12 @@ sends until that closes the connection."""
 
 import argparse
 import os
-import signal
 import socket
 import sys
 from contextlib import suppress
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
-from mindspore_serving.isolation import telemetry
-from mindspore_serving.isolation.frames import receive, send
-from mindspore_serving.isolation.lifeline import end_with
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.messages import (
@@ -26,18 +22,16 @@ from mindspore_serving.llm.parallel.messages import (
 from mindspore_serving.llm.parallel.processes import LOST_STATUS
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import EmbeddingRunner, RunnerLost
+from mindspore_serving.process.entry import enter
+from mindspore_serving.process.frames import receive, send
 
 
 def main() -> int:
-    telemetry.turn_off()
     parser = argparse.ArgumentParser()
-    for name in ("--rank", "--control", "--memory", "--lifeline"):
+    for name in ("--rank", "--control", "--memory"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--peers", nargs="+", required=True)
-    arguments = parser.parse_args()
-    end_with(arguments.lifeline)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # rank 0 decides when it ends
+    arguments = enter(parser, ignores_signals=True)
     peers = {}
     for place in arguments.peers:
         rank, _, descriptor = place.partition("=")

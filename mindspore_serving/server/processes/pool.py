@@ -15,11 +15,11 @@ from mindspore_serving.core.service import Control
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.http.listener import Listener
-from mindspore_serving.isolation.spawning import exit_text
+from mindspore_serving.process.child import exit_text
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes import child as children
 from mindspore_serving.server.processes.catalog import state_of
-from mindspore_serving.server.processes.child import Child
+from mindspore_serving.server.processes.child import FrontEndProcess
 from mindspore_serving.server.processes.messages import (
     Admission,
     Admit,
@@ -53,8 +53,8 @@ class FrontEnds:
         self._control = control
         self._serials = count(1)
         self._state = State(0, False, True, [], [], [], [])
-        self._live: dict[Session, Child] = {}  # those that serve what they are to
-        self._children: set[Child] = set()
+        self._live: dict[Session, FrontEndProcess] = {}  # those that serve what they are to
+        self._children: set[FrontEndProcess] = set()
         self._has_live = asyncio.Event()
         self._services: list[ServeHttp | ServeGrpc] = []
         self._listener: Listener | None = None
@@ -131,7 +131,7 @@ class FrontEnds:
 
     # --- processes ----------------------------------------------------------------------------
 
-    async def _open(self, number: int) -> tuple[Session, Child]:
+    async def _open(self, number: int) -> tuple[Session, FrontEndProcess]:
         """A process that serves what there is to serve.  Raises StartError."""
         child = await children.start(number)
         self._children.add(child)
@@ -150,7 +150,7 @@ class FrontEnds:
         self._has_live.set()
         return session, child
 
-    async def _keep(self, number: int, session: Session, child: Child) -> None:
+    async def _keep(self, number: int, session: Session, child: FrontEndProcess) -> None:
         """Have another process when one ends."""
         loop, backoff = asyncio.get_running_loop(), Backoff()
         while True:
@@ -167,7 +167,7 @@ class FrontEnds:
                 except StartError as error:
                     log.error("front end %d: %s", number, error)
 
-    def _close(self, session: Session, child: Child) -> None:
+    def _close(self, session: Session, child: FrontEndProcess) -> None:
         session.pipe.close()
         self._children.discard(child)
         self._live.pop(session, None)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving.cluster import worker_log
-from mindspore_serving.cluster.worker_log import WorkerLog
+from mindspore_serving.process import child_log
+from mindspore_serving.process.child_log import ChildLog
 from tests.waiting import eventually
 
 
@@ -19,7 +19,7 @@ def path(tmp_path):
 
 def prints(path, source, *arguments):
     """A process that prints into a log, at its end; the log."""
-    log = WorkerLog(path)
+    log = ChildLog(path)
     command = [sys.executable, "-u", "-c", source, *arguments]
     done = subprocess.Popen(command, stdout=log.writer, stderr=subprocess.STDOUT)
     log.close_writer()
@@ -29,7 +29,7 @@ def prints(path, source, *arguments):
 
 
 def test_what_is_printed_is_in_the_file_while_the_process_runs(path):
-    log = WorkerLog(path)
+    log = ChildLog(path)
     os.write(log.writer, b"hello\n")
     log.begin()
     eventually(lambda: path.exists() and path.read_text() == "hello\n")
@@ -45,7 +45,7 @@ def test_only_the_owner_can_read_it(path):
 
 
 def test_files_are_rotated_and_only_a_few_are_kept(path, monkeypatch):
-    monkeypatch.setattr(worker_log, "MAX_BYTES", 200_000)
+    monkeypatch.setattr(child_log, "MAX_BYTES", 200_000)
     prints(path, "for i in range(200): print(f'{i:04}' * 1000)").tail()
     eventually(lambda: path.read_text().endswith("0199\n"))
     names = sorted(one.name for one in path.parent.iterdir())
@@ -91,7 +91,7 @@ def test_the_logs_leave_nothing_open(path):
     def num_open() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    eventually(lambda: not worker_log._thread()._logs)
+    eventually(lambda: not child_log._thread()._logs)
     before = num_open()
     for _ in range(10):
         prints(path, "print('another')").tail()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving.cluster import interpreter
 from mindspore_serving.cluster.environment import Bar, Environments, failing_line
-from mindspore_serving.cluster.interpreter import PACKAGES, find_interpreter
 from mindspore_serving.errors import StartError
+from mindspore_serving.process import interpreter
+from mindspore_serving.process.interpreter import PACKAGES, find_interpreter
 from tests.e2e.interpreters import light_environment
 
 PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"

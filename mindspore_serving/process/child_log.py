@@ -1,7 +1,7 @@
-"""What workers print, in files that are rotated and bounded.
+"""The output of child processes, in files that are rotated and bounded.
 
-A worker prints into a pipe, and a thread of this process writes it down: a disk that is full, or a
-file that cannot be opened, makes no worker fail.  Knows no processes.
+A child prints into a pipe, and a thread of this process writes it to the file: a disk that is full,
+or a file that cannot be opened, makes no child fail.  Knows no processes.
 """
 
 import os
@@ -18,18 +18,18 @@ from mindspore_serving import log
 
 MAX_BYTES = 10 << 20  # of a file
 NUM_FILES = 3  # NAME.log, and the older NAME.log.1 and NAME.log.2
-_PIPE = 1 << 20  # bytes that a worker may print before it waits for the thread
+_PIPE = 1 << 20  # bytes that a child may print before it waits for the thread
 _PERIOD = 0.02  # seconds between two looks of the thread: prints are written down together
 _CHUNK = 1 << 16
-_TAIL = 2000  # bytes of a dead worker's output that are shown
+_TAIL = 2000  # bytes of a dead child's output that are shown
 
 
-class WorkerLog:
-    """The output of one worker.  Any thread."""
+class ChildLog:
+    """The output of one child.  Any thread."""
 
     def __init__(self, path: Path | None) -> None:
         """Appends to `path`; None is our own standard error.  `writer` is a descriptor for the
-        worker; `close_writer` once it has it."""
+        child; `close_writer` once it has it."""
         self._path = path
         self._tail = b""
         self._is_failing = False
@@ -83,7 +83,7 @@ class WorkerLog:
             self._is_failing = False
         except OSError as error:
             if not self._is_failing:
-                log.warning("what a worker prints is not written down: %s", error)
+                log.warning("the output of a child process is not logged: %s", error)
             self._is_failing = True
 
 
@@ -92,10 +92,10 @@ class _Thread:
 
     def __init__(self) -> None:
         self._poll = select.epoll()
-        self._logs: dict[int, WorkerLog] = {}
-        threading.Thread(target=self._run, name="worker-logs", daemon=True).start()
+        self._logs: dict[int, ChildLog] = {}
+        threading.Thread(target=self._run, name="child-logs", daemon=True).start()
 
-    def add(self, descriptor: int, found: WorkerLog) -> None:
+    def add(self, descriptor: int, found: ChildLog) -> None:
         self._logs[descriptor] = found
         self._poll.register(descriptor, select.EPOLLIN)
 
@@ -105,7 +105,7 @@ class _Thread:
                 found = self._logs[descriptor]
                 try:
                     is_open = found.pump()
-                except Exception:  # a setting of the log that is wrong; workers wait for us
+                except Exception:  # a setting of the log that is wrong; children wait for us
                     continue
                 if not is_open:
                     self._poll.unregister(descriptor)
