@@ -63,7 +63,7 @@ PURE = (
 )
 IO_MODULES = frozenset({"asyncio", "threading", "socket", "time", "subprocess", "grpc"})
 
-MAX_FILE_LINES = 300
+MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 
