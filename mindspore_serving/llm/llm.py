@@ -139,7 +139,7 @@ class LLM:
         scaled.  Raises InvalidInputs naming the prompt, or if the runtime has no embeddings.
         """
         engine, ids = self._any_engine(), []
-        embedder = engine.encoder if isinstance(engine, EncoderEngine) else engine.embedder
+        embedder = engine.embedder
         given = list_prompts(prompts)
         encode, texts = self._processor.encode, self._processor.texts
         for index, prompt in enumerate(given):

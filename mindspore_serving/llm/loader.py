@@ -25,13 +25,11 @@ from mindspore_serving.llm.checkpoint.model_files import (
 )
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.last_readout import open_last_readout
-from mindspore_serving.llm.engine.readout import Classifier, Readout
 from mindspore_serving.llm.engines import OURS, open_engine
 from mindspore_serving.llm.engines.base import LanguageEngine, Model
 from mindspore_serving.llm.models import is_encoder
@@ -95,8 +93,7 @@ class Opened:
 
     def find_adapter(self, name: str) -> int:
         """The number of the LoRA adapter called `name`, 0 for "".  Raises InvalidField."""
-        adapters = getattr(self.engine, "adapters", None)
-        return (AdapterNames(()) if adapters is None else adapters).find(name)
+        return self.engine.adapters.find(name)
 
     def _reading(self) -> dict[str, Any]:
         """The fields of the card of a model that reads texts: of its scores, or of its vectors."""
@@ -113,7 +110,7 @@ class Opened:
         found = read_embedding_options(self.directory, config, self.engine.embedding_size)
         return {
             "can_embed": True,
-            "pooling": "+".join(getattr(self._readout, "modes", ())),
+            "pooling": "+".join(self.engine.readout.modes if self.engine.readout else ()),
             "prompts": tuple(found.prompts.items()),
             "default_prompt": found.default_prompt,
             "dimensions": found.dimensions,
@@ -123,16 +120,8 @@ class Opened:
     @property
     def labels(self) -> Labels | None:
         """Those of a classifier."""
-        readout = self._readout
-        return readout.labels if isinstance(readout, Classifier) else None
-
-    @property
-    def _readout(self) -> Readout | None:
-        """None of another engine than ours."""
-        engine = self.engine
-        if isinstance(engine, Engine):
-            return engine.embedder.readout
-        return engine.encoder.readout if isinstance(engine, EncoderEngine) else None
+        readout = self.engine.readout
+        return None if readout is None else readout.labels
 
     @property
     def is_embedder(self) -> bool:
@@ -166,8 +155,6 @@ class Opened:
         name = self.directory.name or "model"
         if self.runtime not in RUNTIMES:
             return f"{name}: engine {runtime}; {self.engine.describe()}"
-        if not isinstance(self.engine, Engine):
-            return f"{name}: runtime {runtime}; {self.engine.describe()}"
         draft = f"; draft model {Path(self.config.draft).name}" if self.config.draft else ""
         return f"{name}: runtime {runtime}; {self.engine.describe(self._weights())}{draft}"
 

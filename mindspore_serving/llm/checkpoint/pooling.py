@@ -60,6 +60,10 @@ class Pooling:
     denses: tuple[Dense, ...] = ()
     normalizes: bool = True
 
+    @property
+    def labels(self) -> None:
+        """There are none: it makes vectors."""
+
     def size(self, hidden_size: int) -> int:
         """Of a vector."""
         return len(self.denses[-1].weight) if self.denses else len(self.modes) * hidden_size

@@ -32,6 +32,10 @@ class AdapterNames:
             raise InvalidField("adapter", f"is {name!r}, expected {accepted}")
         return number
 
+    def read(self, name: str, path: str | Path) -> Changes:
+        """What the files below `path` change.  Raises InvalidInputs."""
+        raise InvalidInputs("this model has no adapters that are loaded while it runs")
+
     def remove(self, name: str) -> None:
         """No new request may name it.  Raises NotFound."""
         if self._numbers.pop(name, None) is None:

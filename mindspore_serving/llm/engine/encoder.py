@@ -11,9 +11,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mindspore_serving import log
-from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig, check_room
-from mindspore_serving.llm.engine.readout import Classifier, Readout, Text, open_readout, read_out
+from mindspore_serving.llm.engine.adapters import AdapterNames
+from mindspore_serving.llm.engine.pinning import Beginning
+from mindspore_serving.llm.engine.readout import Readout, Text, open_readout, read_out
 from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.models import classifies
@@ -90,10 +92,13 @@ class EncoderEngine:
     """
 
     can_generate = False
+    is_stepped = True
+    adapters = AdapterNames(())
     num_blocks = block_size = 0  # there is no cache
 
     def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
+        self.encoder = self.embedder = encoder
+        self.readout = encoder.readout
         self.started: list[str] = []  # stays empty: the waiting of prompts is not measured
         self.on_compute: Callable[[list[str]], None] | None = None  # with what a step computes
         self.config = encoder.config
@@ -124,6 +129,10 @@ class EncoderEngine:
         """Raises InvalidInputs: there is no text to generate."""
         raise InvalidInputs(GENERATES_NOTHING)
 
+    def pin(self, beginnings: Sequence[Beginning]) -> NoReturn:
+        """Raises StartError: there is no cache."""
+        raise StartError("pinned_prompts are given, but the model embeds and does not generate")
+
     def abort(self, request_id: str) -> bool:
         """Drop a request, which then has no output.  False if there is no such request."""
         prompt = self._waiting.pop(request_id, None)
@@ -152,11 +161,10 @@ class EncoderEngine:
     def rest(self) -> None:
         """Nothing can wait."""
 
-    def describe(self) -> str:
+    def describe(self, stored: str = "as stored") -> str:
         """In words: the options, and how long prompts may be."""
         config, size = self.config, self.embedding_size
-        is_classifier = isinstance(self.encoder.readout, Classifier)
-        what = f"labels, {size} in all," if is_classifier else f"vectors of {size}"
+        what = f"labels, {size} in all," if self.readout.labels else f"vectors of {size}"
         return (
             f"weights {config.quantization or 'as stored'}; {what} for "
             f"prompts of up to {self.max_model_len:,} tokens; at most {config.max_num_seqs} "

@@ -6,6 +6,7 @@ no socket: its owner calls `step` as long as there is work, always from one thre
 
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 from mindspore_serving import log
@@ -17,6 +18,8 @@ from mindspore_serving.llm.engine.branch import PROMPT, Branch, Readout
 from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.pictures import PromptPictures
+from mindspore_serving.llm.engine.pinning import Beginning, pin
+from mindspore_serving.llm.engine.readout import Readout as TextReadout
 from mindspore_serving.llm.engine.reporting import describe, stats_of
 from mindspore_serving.llm.engine.request import ModelLimits, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
@@ -49,6 +52,8 @@ class Engine:
     """
 
     can_generate = True
+    is_stepped = True
+    encoder = None
 
     def __init__(
         self,
@@ -86,6 +91,14 @@ class Engine:
     def embedding_size(self) -> int:
         """Of the vectors; 0 if the runtime has no embeddings."""
         return self.embedder.size
+
+    @property
+    def readout(self) -> TextReadout:
+        return self.embedder.readout
+
+    def pin(self, beginnings: SequenceOf[Beginning]) -> int:
+        """As `pinning.pin`."""
+        return pin(self, beginnings)
 
     def describe(self, stored: str = "as stored") -> str:
         """In words: the options, what the cache can hold, how weights are that are `stored` so."""

@@ -1,12 +1,15 @@
 """Prompts whose blocks stay in the cache for good: computed once, and then never free."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from mindspore_serving.core.generation import FinishReason, SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
-from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.sequence import Sequence
+from mindspore_serving.llm.step import Runner
 
 SHARE = 0.5  # of the cache that pinned prompts may take
 
@@ -21,7 +24,26 @@ class Beginning:
     adapter: int = 0
 
 
-def pin(engine: Engine, beginnings: SequenceOf[Beginning]) -> int:
+class Pinning(Protocol):
+    """What pinning needs of an engine."""
+
+    runner: Runner
+    pool: BlockPool
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def add(
+        self, request_id: str, prompt_ids: Iterable[int], params: SamplingParams, **options: Any
+    ) -> None: ...
+
+    def step(self) -> SequenceOf[tuple[str, Any]]: ...
+
+
+def pin(engine: Pinning, beginnings: SequenceOf[Beginning]) -> int:
     """Compute the full blocks of `beginnings` while nothing else runs, and keep them; how many
     they are.  Raises StartError: they cannot be computed, or leave too little of the cache."""
     if engine.runner.num_slots:
@@ -41,14 +63,14 @@ def pin(engine: Engine, beginnings: SequenceOf[Beginning]) -> int:
     return len(pinned)
 
 
-def _hashes(engine: Engine, one: Beginning) -> list[bytes]:
+def _hashes(engine: Pinning, one: Beginning) -> list[bytes]:
     length = len(one.ids)
     sequence = Sequence(list(one.ids), length, (0, 0, 0), salt=one.salt, adapter=one.adapter)
     sequence.choose_table(engine.runner.rope_switch)
     return sequence.hash_blocks(length // engine.block_size, engine.block_size)
 
 
-def _check_room(engine: Engine, count: int) -> None:
+def _check_room(engine: Pinning, count: int) -> None:
     most = int(engine.num_blocks * SHARE)
     longest = -(-engine.max_model_len // engine.block_size)
     if count > most or count + longest > engine.num_blocks:
@@ -59,7 +81,7 @@ def _check_room(engine: Engine, count: int) -> None:
         )
 
 
-def _compute(engine: Engine, one: Beginning, count: int) -> None:
+def _compute(engine: Pinning, one: Beginning, count: int) -> None:
     params = SamplingParams(max_tokens=1, temperature=0.0)
     try:
         engine.add(one.where, one.ids[:count], params, cache_salt=one.salt, adapter=one.adapter)

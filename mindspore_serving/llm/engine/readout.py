@@ -31,6 +31,16 @@ class Readout(Protocol):
     """Pooling, or a classifier."""
 
     @property
+    def modes(self) -> tuple[str, ...]:
+        """How the states of a text are pooled: names of sentence-transformers."""
+        ...
+
+    @property
+    def labels(self) -> Labels | None:
+        """Those of a classifier."""
+        ...
+
+    @property
     def normalizes(self) -> bool:
         """Whether vectors are scaled to length 1 unless a text says otherwise."""
         ...
@@ -52,6 +62,10 @@ class Classifier:
     head: Head
     labels: Labels
     normalizes: bool = False
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return self.pooling.modes
 
     def size(self, hidden_size: int) -> int:
         return self.head.num_outputs

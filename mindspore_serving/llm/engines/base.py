@@ -7,9 +7,14 @@ behind it.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.engine.adapters import AdapterNames
+from mindspore_serving.llm.engine.encoder import Encoder
+from mindspore_serving.llm.engine.pinning import Beginning
+from mindspore_serving.llm.engine.readout import Readout
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -30,8 +35,27 @@ class LanguageEngine(Protocol):
     """One model, ready.  Owned by one thread from the first call on.
 
     `max_model_len` is how many tokens a prompt and its answer may have together, `embedding_size`
-    0 if it cannot embed, `num_blocks` of `block_size` tokens are its cache.
+    0 if it cannot embed, `num_blocks` of `block_size` tokens are its cache.  `is_stepped` says
+    which kind it is: one that is driven step by step, or a `TaskEngine`.
     """
+
+    @property
+    def is_stepped(self) -> bool: ...
+
+    @property
+    def adapters(self) -> AdapterNames:
+        """The LoRA adapters that requests may name."""
+        ...
+
+    @property
+    def readout(self) -> Readout | None:
+        """What makes vectors or scores of hidden states; None if that is not known."""
+        ...
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """The encoder of a model that generates nothing."""
+        ...
 
     @property
     def max_model_len(self) -> int: ...
@@ -51,8 +75,8 @@ class LanguageEngine(Protocol):
     @property
     def block_size(self) -> int: ...
 
-    def describe(self) -> str:
-        """In words: what was chosen, and what the cache can hold."""
+    def describe(self, stored: str = "as stored") -> str:
+        """In words: what was chosen, what the cache can hold, how weights are stored (`stored`)."""
         ...
 
     def add(
@@ -72,6 +96,11 @@ class LanguageEngine(Protocol):
         has in a `Text`."""
         ...
 
+    def pin(self, beginnings: Sequence[Beginning]) -> int:
+        """Keep the blocks of prompts in the cache for good; how many they are.  Raises StartError
+        if it cannot."""
+        ...
+
     def abort(self, request_id: str) -> bool:
         """Free what the request has.  False if there is none."""
         ...
@@ -79,6 +108,24 @@ class LanguageEngine(Protocol):
     def stats(self) -> EngineStats: ...
 
     def close(self) -> None: ...
+
+
+class ForeignEngine:
+    """What the engine of another library does not have: vectors, an encoder, pinned prompts."""
+
+    can_generate = True
+    embedding_size = 0
+    readout = None
+    encoder = None
+    adapters = AdapterNames(())
+
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **_: Any) -> NoReturn:
+        """Raises InvalidInputs: there are no embeddings."""
+        raise InvalidInputs("this engine does not embed")
+
+    def pin(self, beginnings: Sequence[Beginning]) -> NoReturn:
+        """Raises StartError: prompts cannot be pinned."""
+        raise StartError("pinned_prompts are given, but this engine pins no prompts")
 
 
 class TaskEngine(LanguageEngine, Protocol):

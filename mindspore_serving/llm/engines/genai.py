@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import openvino
@@ -23,7 +23,7 @@ from mindspore_serving.llm.engine.request import ModelLimits, Request, make_requ
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engines import check_options
 from mindspore_serving.llm.engines.answers import Answer
-from mindspore_serving.llm.engines.base import Model, Outputs
+from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
 
 _BLOCK = 32  # tokens, on CPUs
 _HALF = 2  # bytes of a number in the cache, at most
@@ -48,11 +48,10 @@ class _Running:
     has_begun: bool = False
 
 
-class GenaiEngine:
+class GenaiEngine(ForeignEngine):
     """See `base.LanguageEngine`; stepped like our own."""
 
-    can_generate = True
-    embedding_size = 0
+    is_stepped = True
     block_size = _BLOCK
 
     def __init__(
@@ -69,10 +68,10 @@ class GenaiEngine:
         self._running: dict[int, _Running] = {}  # by the pipeline's id
         self._num_added = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
 
-    def describe(self) -> str:
+    def describe(self, stored: str = "as stored") -> str:
         capacity = self.num_blocks * _BLOCK
         return (
-            f"weights as stored; cache of {capacity:,} tokens ({self.num_blocks:,} blocks of "
+            f"weights {stored}; cache of {capacity:,} tokens ({self.num_blocks:,} blocks of "
             f"{_BLOCK}); at most {self.config.max_num_seqs} sequences and "
             f"{self.config.max_num_batched_tokens} tokens in a step"
         )
@@ -101,10 +100,6 @@ class GenaiEngine:
             self._num_added += 1
             handle = self._pipeline.add_request(self._num_added, prompt, one)
             self._running[self._num_added] = _Running(request, Answer(request, index), handle)
-
-    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> NoReturn:
-        """Raises InvalidInputs: there are no embeddings."""
-        raise InvalidInputs("engine genai does not embed")
 
     def abort(self, request_id: str) -> bool:
         found = [key for key, one in self._running.items() if one.request.request_id == request_id]

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import tokens_input
@@ -33,7 +33,7 @@ from mindspore_serving.llm.engine.request import ModelLimits, Request, make_requ
 from mindspore_serving.llm.engine.stats import EngineStats, FirstStep
 from mindspore_serving.llm.engines import vllm_sampling
 from mindspore_serving.llm.engines.answers import Answer
-from mindspore_serving.llm.engines.base import Model, Outputs
+from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
 from mindspore_serving.llm.engines.vllm_stats import StepStats
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -52,11 +52,10 @@ class _Running:
     num_cached: int = 0
 
 
-class VllmEngine:
+class VllmEngine(ForeignEngine):
     """See `base.TaskEngine`."""
 
-    can_generate = True
-    embedding_size = 0
+    is_stepped = False
 
     def __init__(self, llm: AsyncLLM, model: Model, config: EngineConfig, stats: StepStats) -> None:
         own = llm.vllm_config
@@ -89,7 +88,7 @@ class VllmEngine:
     def num_open(self) -> int:
         return len(self._running)
 
-    def describe(self) -> str:
+    def describe(self, stored: str = "as stored") -> str:
         capacity = self.num_blocks * self.block_size
         own = self._llm.vllm_config
         return (
@@ -132,10 +131,6 @@ class VllmEngine:
         loop = asyncio.get_running_loop()
         for index, one in enumerate(sampling):
             running.tasks.append(loop.create_task(self._generate(running, index, one)))
-
-    def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> NoReturn:
-        """Raises InvalidInputs: models that generate do not embed here."""
-        raise InvalidInputs("engine vllm does not embed")
 
     def abort(self, request_id: str) -> bool:
         running = self._running.pop(request_id, None)

@@ -9,8 +9,7 @@ import msgspec
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
-from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.engine.pinning import Beginning, pin
+from mindspore_serving.llm.engine.pinning import Beginning
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.processor import Processor
 
@@ -48,9 +47,8 @@ def pin_prompts(opened: Opened, processor: Processor) -> None:
     given = opened.config.pinned_prompts
     if not given:
         return
-    engine = opened.engine
-    if not isinstance(engine, Engine):
-        raise StartError("pinned_prompts are given, but the model embeds and does not generate")
+    if not opened.engine.can_generate:
+        opened.engine.pin(())  # raises what it cannot do
     where, entries = "pinned_prompts", given
     if isinstance(given, str):
         where, entries = given, _read(given)
@@ -59,7 +57,7 @@ def pin_prompts(opened: Opened, processor: Processor) -> None:
     places = [f"{where}[{index}]" for index in range(len(entries))]
     pairs = zip(places, entries, strict=True)
     beginnings = [_beginning(place, entry, opened, processor) for place, entry in pairs]
-    count = pin(engine, beginnings)
+    count = opened.engine.pin(beginnings)
     log.info("%d pinned prompts have %d blocks of the cache", len(beginnings), count)
 
 

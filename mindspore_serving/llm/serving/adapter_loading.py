@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.serving.engine_loop import ask
 
@@ -58,8 +57,6 @@ class AdapterLoading:
     def _load(self, name: str, source: Source, problems: dict[str, ServingError]) -> None:
         engine = self._engine
         try:
-            if not isinstance(engine, Engine):
-                raise InvalidInputs("this model has no adapters that are loaded while it runs")
             changes = engine.adapters.read(name, source[0])
             self._run(lambda engine: engine.adapters.add(name, changes))
             self._loaded[name] = source

@@ -120,12 +120,12 @@ class AsyncEngine:
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
         lane = None if steps is None else _Steps(steps, self._open)
-        make: Any = EngineLoop if hasattr(opened.engine, "step") else TaskLoop
+        make: Any = EngineLoop if opened.engine.is_stepped else TaskLoop
         self._loop: EngineLoop[Any] | TaskLoop = make(
             opened.engine, self._put, self._put_stats, self._put_end, lane
         )
         self.adapters = AdapterLoading(opened, self._loop)
-        self._encoder = getattr(opened.engine, "encoder", None)
+        self._encoder = opened.engine.encoder
         self._loop.start()
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
 
