@@ -17,7 +17,12 @@ from mindspore import nn  # noqa: E402
 from mindspore_serving.mindir.operators import OPERATORS, WRITERS  # noqa: E402
 from mindspore_serving.mindir.tensors import apply, tensor  # noqa: E402
 from mindspore_serving.mindir.values import Constant, leaves, mapped  # noqa: E402
-from tests.mindir import cases_elements, cases_layers, cases_moves  # noqa: E402
+from tests.mindir import (  # noqa: E402
+    cases_elements,
+    cases_layers,
+    cases_mathematics,
+    cases_moves,
+)
 from tests.mindir.conftest import arrays_of, compare, export, opened  # noqa: E402
 from tests.mindir.drawing import Draw  # noqa: E402
 
@@ -27,11 +32,13 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-CASES = {**cases_elements.CASES, **cases_layers.CASES, **cases_moves.CASES}
+FILES = (cases_elements, cases_layers, cases_mathematics, cases_moves)
+CASES = {name: case for file in FILES for name, case in file.CASES.items()}
 PLACES = (
     "mindspore.ops.auto_generate",
     "mindspore.ops.operations",
     "mindspore.ops.operations._inner_ops",
+    "mindspore.ops.operations.math_ops",
     "mindspore.ops.operations.nn_ops",
     "mindspore.ops.operations.array_ops",
     "mindspore.ops.operations.manually_defined",
@@ -120,7 +127,8 @@ def compare_with_mindspore(name, case, path):
     made = made(**case.init) if isinstance(made, type) else made
     arrays = [np.asarray(one) for one in leaves(case.tensors)]
     groups = tuple(len(one) if isinstance(one, tuple) else 0 for one in case.tensors)
-    cell = CELLS[len(arrays)](made, groups or (0,), case.more)
+    more = tuple(mindspore.Tensor(m) if isinstance(m, np.ndarray) else m for m in case.more)
+    cell = CELLS[len(arrays)](made, groups or (0,), more)
     theirs = cell(*[mindspore.Tensor(array) for array in arrays])
     export(cell, path, arrays)
     backend = opened(path)
@@ -147,7 +155,7 @@ def compare_with_reference(name, case):
         case.more,
     )
     result = apply(OPERATORS[name], [*inputs, *more], case.init)
-    outputs = [op.result(tensor(one)) for one in leaves(result)]
+    outputs = [op.result(tensor(one)) for one in leaves(result) if one is not None]
     model = ov.Model(outputs, parameters, name)
     compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     ours = [np.array(one) for one in compiled(arrays).values()]

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from mindspore_serving.mindir.operators import (
     activations,
     adaptive,
+    algebra,
+    attention,
     binary,
     combining,
     convolution,
     creation,
+    decoding,
     image,
     indexing,
+    losses,
     matmul,
     normalization,
     numbers,
@@ -22,12 +26,15 @@ from mindspore_serving.mindir.operators import (
     pooling,
     recurrent,
     reductions,
+    scans,
     scattering,
     sequence,
     shape,
     slicing,
+    special,
     transposed,
     unary,
+    windows,
 )
 from mindspore_serving.mindir.operators.sequence import WRITERS
 from mindspore_serving.mindir.tensors import Operator
@@ -35,9 +42,10 @@ from mindspore_serving.mindir.tensors import Operator
 __all__ = ["OPERATORS", "WRITERS"]
 
 FAMILIES = (
-    *(activations, adaptive, binary, combining, convolution, creation, image),
-    *(indexing, matmul, normalization, numbers, order, pooling, recurrent),
-    *(reductions, scattering, sequence, shape, slicing, transposed, unary),
+    *(activations, adaptive, algebra, attention, binary, combining, convolution, creation),
+    *(decoding, image, indexing, losses, matmul, normalization, numbers, order, pooling),
+    *(recurrent, reductions, scans, scattering, sequence, shape, slicing, special, transposed),
+    *(unary, windows),
 )
 OPERATORS: Mapping[str, Operator] = {
     name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()

@@ -153,7 +153,7 @@ def _sequence_mask(lengths: Tensor, maxlen: Int) -> Any:
     return op.less(places, op.unsqueeze(cast(lengths, ov.Type.i64), ints_of([-1])))
 
 
-def _diagonal(x: Tensor, offset: Int = 0, dim1: Int = 0, dim2: Int = 1) -> Any:
+def diagonal(x: Tensor, offset: Int = 0, dim1: Int = 0, dim2: Int = 1) -> Any:
     """The diagonal of two axes, as the last axis."""
     count = rank(x)
     first, second = dim1 % count, dim2 % count
@@ -165,12 +165,15 @@ def _diagonal(x: Tensor, offset: Int = 0, dim1: Int = 0, dim2: Int = 1) -> Any:
     others = [axis for axis in range(count) if axis not in (first, second)]
     turned = op.transpose(x, ints_of([*others, first, second]))
     flat = op.reshape(turned, ints_of([*[0] * len(others), rows * columns]), True)
+    if not places:  # to gather nothing ends the process
+        ends = [ints_of([number]) for number in (0, 0, 1, len(others))]
+        return op.slice(flat, *ends)
     return op.gather(flat, ints_of(places), op.constant(len(others)))
 
 
 OPERATORS: dict[str, Operator] = {
-    "Diagonal": _diagonal,
-    "DiagonalView": _diagonal,
+    "Diagonal": diagonal,
+    "DiagonalView": diagonal,
     "Embedding": _embedding,
     "EmbeddingLookup": _embedding_lookup,
     "Gather": _gather,

@@ -12,12 +12,14 @@ from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
     Tensor,
+    Unsupported,
     cast,
     ints_of,
     like,
     rank,
     reshape,
     size_of,
+    sizes_of,
     tensor,
 )
 from mindspore_serving.mindir.values import Value
@@ -101,6 +103,60 @@ def _sorted(x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
     return node.output(0), node.output(1)
 
 
+def _median_at(x: Any, axis: int, keep: bool) -> tuple[Any, Any]:
+    """(the lower one of the two in the middle, its position); NaN if there is any."""
+    if rank(x) == 0:
+        return _extreme(x, None, "max", keep)
+    values, places = _sorted(x, axis, False)
+    size = size_of(x, axis)
+    middle = op.divide(op.subtract(size, ints_of([1])), ints_of([2])).output(0)
+    where = middle if keep else reshape(middle, ())
+    return tuple(op.gather(one, where, op.constant(axis)).output(0) for one in (values, places))
+
+
+def _median_dim(x: Tensor, dim: Int = -1, keepdim: Bool = False) -> Any:
+    value, place = _median_at(x, dim, keepdim)
+    return value, cast(place, ov.Type.i64)
+
+
+def _median_ext(x: Tensor) -> Any:
+    return _median_at(reshape(x, (-1,)), 0, False)[0]
+
+
+def _median(
+    x: Tensor,
+    *,
+    global_median: Bool = False,
+    axis: Int = 0,
+    keep_dims: Bool = False,
+    ignore_nan: Bool = False,
+) -> Any:
+    if ignore_nan:
+        raise Unsupported("ignore_nan")
+    if global_median:
+        return _median_at(reshape(x, (-1,)), 0, False)
+    return _median_dim(x, axis, keep_dims)
+
+
+def _unique(x: Tensor) -> Any:
+    """(the elements without repetitions as they come, for each of `x` its place among them)."""
+    node = op.unique(x, None, False, "i32", "i32")
+    return node.output(0), reshape(node.output(2), sizes_of(x))
+
+
+def _unique2(
+    x: Tensor, sorted: Bool = True, return_inverse: Bool = False, return_counts: Bool = False
+) -> Any:
+    """The same, and how often each is there."""
+    node = op.unique(x, None, True, "i64", "i64")
+    return node.output(0), reshape(node.output(2), sizes_of(x)), node.output(3)
+
+
+def _unique_dim(x: Tensor, sorted: Bool = True, return_inverse: Bool = False, dim: Int = 0) -> Any:
+    node = op.unique(x, op.constant(dim % rank(x)), True, "i64", "i64")
+    return node.output(0), node.output(2), node.output(3)
+
+
 OPERATORS: dict[str, Operator] = {
     "ArgMaxExt": partial(_position_ext, "max"),
     "ArgMaxWithValue": partial(_with_value, "max"),
@@ -109,10 +165,16 @@ OPERATORS: dict[str, Operator] = {
     "ArgSort": _arg_sort,
     "Argmax": partial(_position, "max"),
     "Argmin": partial(_position, "min"),
+    "Median": _median,
+    "MedianDim": _median_dim,
+    "MedianExt": _median_ext,
     "MaxDim": partial(_dim_extreme, "max"),
     "MinDim": partial(_dim_extreme, "min"),
     "Sort": _sort,
     "SortExt": _sort_ext,
     "TopK": _top_k,
     "TopkExt": _top_k_ext,
+    "Unique": _unique,
+    "Unique2": _unique2,
+    "UniqueDim": _unique_dim,
 }

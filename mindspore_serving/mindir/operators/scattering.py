@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import numpy as np
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators.indexing import counted_from_start
@@ -79,16 +80,26 @@ def _index_add(x: Tensor, dim: Int, index: Tensor, source: Tensor, alpha: Value 
     return op.scatter_elements_update(x, places, source, op.constant(axis), "sum")
 
 
-def _segment_sum(x: Tensor, segment_ids: Tensor, num_segments: Int) -> Any:
-    """Sums of what has the same number, by the first axes."""
+def _segments(reduction: str, x: Tensor, segment_ids: Tensor, num_segments: Int) -> Any:
+    """Sums, products or extremes of what has the same number, by the first axes.  What has no
+    number, or a negative one, is left out."""
     ahead = rank(segment_ids)
     tail = list(dims(x)[ahead:])
     if -1 in tail:
         raise Unsupported("an axis of open size")
     flat = reshape(x, (-1, *tail))
-    zeros = op.broadcast(like(0, x), ints_of([num_segments, *tail]))
+    empty = op.broadcast(_neutral(reduction, x), ints_of([num_segments, *tail]))
     places = op.reshape(segment_ids, ints_of([-1, 1]), False)
-    return op.scatter_nd_update(zeros, places, flat, "sum")
+    return op.scatter_nd_update(empty, places, flat, reduction)
+
+
+def _neutral(reduction: str, x: Any) -> Any:
+    """What an empty segment has: 0, 1, or the least or largest number of the type."""
+    if reduction in ("sum", "prod"):
+        return like(int(reduction == "prod"), x)
+    kind = x.get_element_type().to_dtype()
+    limits = np.finfo(kind) if np.issubdtype(kind, np.floating) else np.iinfo(kind)
+    return like(np.array(limits.min if reduction == "max" else limits.max).item(), x)
 
 
 OPERATORS: dict[str, Operator] = {
@@ -104,5 +115,8 @@ OPERATORS: dict[str, Operator] = {
     "TensorScatterMul": partial(_scatter_nd_with, "prod"),
     "TensorScatterSub": partial(_scatter_nd_with, "sub"),
     "TensorScatterUpdate": partial(_scatter_nd_with, "none"),
-    "UnsortedSegmentSum": _segment_sum,
+    "UnsortedSegmentMax": partial(_segments, "max"),
+    "UnsortedSegmentMin": partial(_segments, "min"),
+    "UnsortedSegmentProd": partial(_segments, "prod"),
+    "UnsortedSegmentSum": partial(_segments, "sum"),
 }

@@ -167,22 +167,6 @@ def _mirror_pad(x: Tensor, paddings: Tensor, *, mode: Value = "REFLECT") -> Any:
     return op.pad(x, begin, end, str(mode).lower())
 
 
-def _im2col(
-    x: Tensor, kernel_size: Ints, dilation: Ints = (1,), padding: Ints = (0,), stride: Ints = (1,)
-) -> Any:
-    """(batch, channels x kernel, places)."""
-    kernel, dilations, pads, strides = (
-        list(one * 2 if len(one) == 1 else one) for one in (kernel_size, dilation, padding, stride)
-    )
-    padded = op.pad(x, ints_of([0, 0, *pads]), ints_of([0, 0, *pads]), "constant", like(0, x))
-    patches = op.extract_image_patches(padded, kernel, strides, dilations, "valid")
-    area, channels = kernel[0] * kernel[1], dims(x)[1]
-    # (batch, kernel x channels, rows, columns): channels must be outside.
-    parts = op.reshape(patches, ints_of([0, area, channels, -1]), True)
-    turned = op.transpose(parts, ints_of([0, 2, 1, 3]))
-    return op.reshape(turned, ints_of([0, area * channels, -1]), True)
-
-
 OPERATORS: dict[str, Operator] = {
     **dict.fromkeys(("SplitWithSize", "SplitWithSizeView"), _split_sizes),
     **dict.fromkeys(("SplitTensor", "SplitTensorView"), _split_by),
@@ -192,7 +176,6 @@ OPERATORS: dict[str, Operator] = {
     **{f"ReflectionPad{count}D": partial(_pad_last, "reflect") for count in (1, 2, 3)},
     **{f"ReplicationPad{count}D": partial(_pad_last, "edge") for count in (1, 2, 3)},
     "ConstantPadND": _constant_pad,
-    "Im2ColExt": _im2col,
     "MirrorPad": _mirror_pad,
     "Pad": _pad,
     "PadV3": _pad_v3,

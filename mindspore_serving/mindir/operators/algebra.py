@@ -1,0 +1,162 @@
+"""Linear algebra on the last two axes: diagonals, determinants, inverses, cross products."""
+
+from typing import Any
+
+import openvino as ov
+from openvino import opset16 as op
+
+from mindspore_serving.mindir.operators.indexing import diagonal
+from mindspore_serving.mindir.operators.types import is_float
+from mindspore_serving.mindir.tensors import (
+    Bool,
+    Int,
+    Operator,
+    Tensor,
+    Unsupported,
+    cast,
+    dims,
+    ints_of,
+    like,
+    rank,
+    reshape,
+)
+
+_MAX_DETERMINANT = 64  # rows: each adds some twenty nodes to the graph
+_FIRST_OF_THREE = -65530  # the axis of a cross product that was not named
+
+
+def _cross(x: Tensor, y: Tensor, dim: Int = _FIRST_OF_THREE) -> Any:
+    if dim == _FIRST_OF_THREE:
+        if 3 not in dims(x):
+            raise Unsupported(f"a cross product of shape {dims(x)}, which has no axis of size 3")
+        dim = dims(x).index(3)
+    axis = op.constant(dim % rank(x))
+
+    def turned(vector: Any, order: tuple[int, ...]) -> Any:
+        return op.gather(vector, ints_of(order), axis)
+
+    first = op.multiply(turned(x, (1, 2, 0)), turned(y, (2, 0, 1)))
+    return op.subtract(first, op.multiply(turned(x, (2, 0, 1)), turned(y, (1, 2, 0))))
+
+
+def _matrix_of(values: Any, offset: int = 0) -> Any:
+    """The square matrix with the 1-D `values` on its diagonal `offset`."""
+    (count,) = dims(values)
+    if count < 0:
+        raise Unsupported("an axis of open size")
+    size = count + abs(offset)
+    rows, columns = op.constant(size), op.constant(size)
+    is_there = op.eye(rows, columns, op.constant(offset), "boolean")
+    before, behind = max(-offset, 0), max(offset, 0)
+    padded = op.pad(values, ints_of([before]), ints_of([behind]), "constant", like(0, values))
+    column = op.reshape(padded, ints_of([-1, 1]), False)
+    return op.select(is_there, column, like(0, values)).output(0)
+
+
+def _diag(x: Tensor) -> Any:
+    """A tensor with twice the axes, and `x` on its diagonal."""
+    sizes = dims(x)
+    return reshape(_matrix_of(reshape(x, (-1,))), (*sizes, *sizes))
+
+
+def _diag_part(x: Tensor) -> Any:
+    """The opposite of `_diag`."""
+    sizes = dims(x)[: rank(x) // 2]
+    if -1 in sizes or dims(x) != sizes * 2:
+        raise Unsupported(f"the diagonal of shape {dims(x)}")
+    count = 1
+    for size in sizes:
+        count *= size
+    return reshape(diagonal(reshape(x, (count, count))), sizes)
+
+
+def _diag_ext(x: Tensor, diagonal_: Int = 0) -> Any:
+    return diagonal(x, diagonal_) if rank(x) == 2 else _matrix_of(x, diagonal_)
+
+
+def _trace(x: Tensor) -> Any:
+    return op.reduce_sum(diagonal(x), ints_of([0]), False)
+
+
+def _trace_ext(x: Tensor) -> Any:
+    return _trace(x if is_float(x) else cast(x, ov.Type.i64))
+
+
+def _inverse(x: Tensor, *, adjoint: Bool = False) -> Any:
+    """Of each matrix; with `adjoint` transposed."""
+    return op.inverse(x, adjoint)
+
+
+def _log_determinant(x: Tensor) -> Any:
+    """(sign, log of the size) of the determinant of each matrix."""
+    sign, pivots = _eliminated(x)
+    size = op.abs(pivots).output(0)
+    for_sign = op.reduce_prod(op.sign(pivots), ints_of([0]), False)
+    return op.multiply(sign, for_sign), op.reduce_sum(op.log(size), ints_of([0]), False)
+
+
+def _determinant(x: Tensor) -> Any:
+    sign, pivots = _eliminated(x)
+    return op.multiply(sign, op.reduce_prod(pivots, ints_of([0]), False))
+
+
+def _eliminated(x: Any) -> tuple[Any, Any]:
+    """The sign of the exchanged rows [...], and the pivots [rows, ...] of Gaussian elimination
+    with the largest pivot of each column, of square matrices [..., rows, rows]."""
+    size = dims(x)[-1]
+    if size < 1 or dims(x)[-2] != size or size > _MAX_DETERMINANT:
+        raise Unsupported(
+            f"the determinant of shape {dims(x)}, expected square matrices of known size, at most "
+            f"{_MAX_DETERMINANT}"
+        )
+    batch = op.slice(op.shape_of(x, ov.Type.i64), ints_of([0]), ints_of([-2]), ints_of([1]))
+    rest = op.reshape(x, ints_of([-1, size, size]), False).output(0)
+    sign, pivots = like(1, x), []
+    zero, one = like(0, x), like(1, x)
+    for left in range(size, 0, -1):
+        column = _column(rest, 0)
+        best = op.topk(op.abs(column), op.constant(1), 1, "max", "none", "i64").output(1)
+        place = op.squeeze(best, ints_of([1])).output(0)
+        # Not by a gather with a batch axis: of one element it ends the process.
+        is_chosen = op.unsqueeze(op.equal(ints_of(range(left)), best), ints_of([2]))
+        chosen = op.select(is_chosen, rest, zero)
+        row = op.reduce_sum(chosen, ints_of([1]), False).output(0)  # [batch, columns]
+        pivot = _column(op.unsqueeze(row, ints_of([1])).output(0), 0)  # [batch, 1]
+        pivots.append(op.squeeze(pivot, ints_of([1])).output(0))
+        is_first = op.equal(place, ints_of([0]))
+        sign = op.multiply(sign, op.select(is_first, one, op.negative(one))).output(0)
+        if left == 1:
+            break
+        # The first row takes the place of the one that was chosen, and is left out there.
+        first = op.slice(rest, ints_of([0]), ints_of([1]), ints_of([1]), ints_of([1]))
+        exchanged = op.select(is_chosen, first, rest)
+        below = op.slice(exchanged, ints_of([1]), ints_of([left]), ints_of([1]), ints_of([1]))
+        divisor = op.select(op.equal(pivot, zero), one, pivot)
+        factors = op.divide(_column(below.output(0), 0), divisor)
+        taken = op.multiply(op.unsqueeze(factors, ints_of([2])), op.unsqueeze(row, ints_of([1])))
+        reduced = op.subtract(below, taken)
+        rest = op.slice(reduced, ints_of([1]), ints_of([left]), ints_of([1]), ints_of([2])).output(
+            0
+        )
+    stacked = op.concat([op.unsqueeze(pivot, ints_of([0])) for pivot in pivots], 0)
+    shape = op.concat([ints_of([size]), batch], 0)
+    return op.reshape(sign, batch, False), op.reshape(stacked, shape, False).output(0)
+
+
+def _column(x: Any, place: int) -> Any:
+    """A column [batch, rows] of matrices."""
+    return op.gather(x, op.constant(place), op.constant(2)).output(0)
+
+
+OPERATORS: dict[str, Operator] = {
+    "Cross": _cross,
+    "Diag": _diag,
+    "DiagExt": _diag_ext,
+    "DiagPart": _diag_part,
+    "LogMatrixDeterminant": _log_determinant,
+    "MatrixDeterminant": _determinant,
+    "MatrixInverse": _inverse,
+    "MatrixInverseExt": _inverse,
+    "Trace": _trace,
+    "TraceExt": _trace_ext,
+}
