@@ -70,6 +70,18 @@ class Checkpoint:
         config = read_config(directory) or read_json(directory / CONFIG)
         return cls(directory, config, present(config, tensors))
 
+    @classmethod
+    def of(
+        cls,
+        other: "Checkpoint",
+        *,
+        config: dict[str, Any] | None = None,
+        tensors: dict[str, StoredTensor] | None = None,
+    ) -> "Checkpoint":
+        """`other` with another configuration, or other tensors."""
+        config = other.config if config is None else config
+        return cls(other.directory, config, other._tensors if tensors is None else tensors)
+
     def release(self) -> None:
         """Give back the memory of the files, from which they are read when they are used again."""
         release(stored.bits for stored in self._tensors.values())
