@@ -84,7 +84,8 @@ OLMO2 = Architecture(
     names=POST_NORMS, qk_norm=OF_ALL, **ATTENTION_BIASED, fixed=PLAIN,
 )  # fmt: skip
 OLMO3 = replace(
-    OLMO2, read=_olmo3, follows=TYPED_WINDOW, defaults={**WINDOWED, PATTERN: 4},
+    OLMO2, read=_olmo3, follows=TYPED_WINDOW,
+    defaults={**WINDOWED, PATTERN: 4, "rope_theta": 500_000.0},
 )  # fmt: skip
 EXAONE4 = Architecture(
     names=POST_NORMS, qk_norm=OF_HEAD, rotated_windows=True, fixed=PLAIN, cut=True,

@@ -98,6 +98,7 @@ DEEPSEEK2 = Architecture(
     fixed={**PLAIN, "moe_layer_freq": (1,), "scoring_func": ("softmax",),
            "norm_topk_prob": (False,)},
 )  # fmt: skip
+UNGROUPED = {"n_group": 1, "topk_group": 1}  # where config.json does not say
 SIGMOID = {"scoring_func": ("sigmoid",), "moe_layer_freq": (1,)}
 SIGMOID_EXPERTS = Experts(scores="sigmoid", by_pairs=True, correction=CORRECTION, shared=SHARED)
 GRANITE_EXPERTS = Experts(
@@ -111,7 +112,8 @@ ROWS: dict[str, Architecture] = {
             router="block_sparse_moe.gate", prefix="block_sparse_moe.experts", gate="w1",
             up="w3", down="w2",
         ),
-        follows=WINDOW, defaults={"norm_topk_prob": True}, fixed=PLAIN, cut=True,
+        follows=WINDOW, fixed=PLAIN, cut=True,
+        defaults={"norm_topk_prob": True, "rope_theta": 1_000_000.0},
     ),
     "GraniteMoeForCausalLM": Architecture(
         experts=GRANITE_EXPERTS, **ATTENTION_BIASED, follows=SCALES, fixed=PLAIN,
@@ -144,7 +146,7 @@ ROWS: dict[str, Architecture] = {
     "Glm4MoeForCausalLM": Architecture(
         experts=SIGMOID_EXPERTS,
         qkv_bias="attention_bias", qk_norm=OF_HEAD, qk_norm_key="use_qk_norm", follows=DENSE_FIRST,
-        defaults={"partial_rotary_factor": 0.5, "norm_topk_prob": True,
+        defaults={**UNGROUPED, "partial_rotary_factor": 0.5, "norm_topk_prob": True,
                   "first_k_dense_replace": 1},
         fixed={**PLAIN, **SIGMOID},
     ),
@@ -152,7 +154,7 @@ ROWS: dict[str, Architecture] = {
         experts=SIGMOID_EXPERTS,
         **ATTENTION_BIASED, qk_norm=OF_HEAD,
         follows=(*DENSE_FIRST, *TYPED_WINDOW, "max_window_layers"),
-        defaults={**WINDOWED, "max_window_layers": 62}, fixed={**PLAIN, **SIGMOID},
+        defaults={**WINDOWED, **UNGROUPED, "max_window_layers": 62}, fixed={**PLAIN, **SIGMOID},
     ),
     "DeepseekV2ForCausalLM": DEEPSEEK2,
     "DeepseekV3ForCausalLM": replace(

@@ -83,7 +83,7 @@ LFM2_MOE = replace(
     ),
     variant=_lfm2_moe, follows=("layer_types", "norm_topk_prob", "routed_scaling_factor"),
     defaults={**LFM2.defaults, "block_auto_adjust_ff_dim": False, "norm_topk_prob": True,
-              "use_expert_bias": True},
+              "use_expert_bias": True, "num_dense_layers": 2},
 )  # fmt: skip
 
 
