@@ -17,7 +17,13 @@ from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.descriptions.architecture import Config
-from mindspore_serving.llm.descriptions.settings import NEUTRAL, Noted, flattened, settings_of
+from mindspore_serving.llm.descriptions.settings import (
+    NEUTRAL,
+    OPTIONAL,
+    Noted,
+    flattened,
+    settings_of,
+)
 from mindspore_serving.llm.models import Decoder, classifies, load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
@@ -96,13 +102,15 @@ def tell_unknown(directory: Path, config: Noted, known: Collection[str]) -> None
 
 
 def unknown_settings(config: Noted, known: Collection[str]) -> list[str]:
-    """Those of `tell_unknown`."""
-    return [
-        name
-        for name, value in settings_of(flattened(dict(config)))
-        if value is not None and name not in config.read and name not in known
-        and name.rpartition(".")[2] not in NEUTRAL
-    ]  # fmt: skip
+    """Those of `tell_unknown`; `known` are what the description has."""
+
+    def is_known(name: str, value: Any) -> bool:
+        if value is None or name in known or name.rpartition(".")[2] in NEUTRAL:
+            return True
+        return not value if name in OPTIONAL else name in config.read
+
+    given = settings_of(flattened(dict(config)))
+    return [name for name, value in given if not is_known(name, value)]
 
 
 def untied(config: Config) -> dict[str, Any]:

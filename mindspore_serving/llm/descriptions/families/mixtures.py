@@ -152,7 +152,7 @@ ROWS: dict[str, Architecture] = {
     ),
     "Dots1ForCausalLM": Architecture(
         experts=SIGMOID_EXPERTS,
-        **ATTENTION_BIASED, qk_norm=OF_HEAD,
+        **ATTENTION_BIASED, qk_norm=OF_HEAD, unused=("num_experts_per_tok",),
         follows=(*DENSE_FIRST, *TYPED_WINDOW, "max_window_layers"),
         defaults={**WINDOWED, **UNGROUPED, "max_window_layers": 62}, fixed={**PLAIN, **SIGMOID},
     ),

@@ -69,7 +69,7 @@ LFM2 = Architecture(
     ),
     unused=("conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_dim", "block_mlp_init_scale",
             "block_norm_eps", "block_out_init_scale", "block_use_swiglu", "block_use_xavier_init",
-            "use_pos_enc", "theta", "num_heads"),
+            "use_pos_enc", "theta", "num_heads", "conv_bias"),
     qk_norm=OF_HEAD, state=CONVOLUTION, follows=("layer_types",), read=_lfm2, fixed=PLAIN,
     defaults={"tie_word_embeddings": True, "rope_theta": 1_000_000.0, "conv_L_cache": 3,
               "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0,
