@@ -34,7 +34,7 @@ PICTURES = Leftover(
 LEFTOVERS = (
     PICTURES,
     Leftover(
-        r"(.*\.)?(rotary_(pos_)?emb|rope)\.(\w*inv_freq|freqs|freqs_cis|cos_cached|sin_cached)",
+        r"(.*\.)?(\w*inv_freq|freqs_cis|(cos|sin)_cached|rope\.freqs)",
         "rotary positions, which are computed",
     ),
     Leftover(r"(.*\.)?(position_ids|token_type_ids)", "numbers of positions"),
@@ -49,7 +49,7 @@ LEFTOVERS = (
         "scales of inputs and caches, which are not rounded, and sizes",
     ),
     Leftover(
-        r"(adam_[mv]|moments?|moment[12]|accum|exp_avg|exp_avg_sq|momentum)\..*"
+        r"(adam_[mv]|moments?|moment[12]|accum|accu_grads|exp_avg|exp_avg_sq|momentum)\..*"
         r"|global_step|learning_rate|beta[12]_power|(loss_)?scale_sense|epoch_num|step_num"
         r"|(current|last_overflow)_iterator_step",
         "of an optimizer",

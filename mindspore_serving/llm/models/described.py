@@ -31,10 +31,16 @@ def described(config: Config, form: Architecture | None = None) -> tuple[Noted, 
         form = form.variant(form, whole)
     known = {*form.follows, *form.fixed}
     own = {key: one for key, one in given.items() if key not in OPTIONAL or key in known}
-    settings = Noted({**form.defaults, **own, "architectures": names}, note)
+    defaults = {key: one for key, one in form.defaults.items() if not _is_told(key, given)}
+    settings = Noted({**defaults, **own, "architectures": names}, note)
     _refuse(form, settings)
     translated: dict[str, Any] = {**settings, **(form.read(settings) if form.read else {})}
     return Noted(translated, note), form
+
+
+def _is_told(key: str, given: Config) -> bool:
+    """Whether config.json has the same by an older name."""
+    return key == "rope_parameters" and bool(given.get("rope_scaling"))
 
 
 def _refuse(form: Architecture, settings: Noted) -> None:

@@ -129,10 +129,14 @@ def _whole_heads(config: Config, layers: list[int]) -> Config:
 
 
 LATER = replace(GEMMA, norm=RMS, qk_norm=OF_HEAD, value_norm=True, cut=False)
-LATER_SETTINGS = (*TYPED_WINDOW, *LAYER_INPUTS, "final_logit_softcapping")
+LATER_SETTINGS = (
+    *TYPED_WINDOW, *LAYER_INPUTS, "final_logit_softcapping", "rope_local_base_freq",
+)  # fmt: skip
 GEMMA4 = replace(
     LATER,
-    follows=(*LATER_SETTINGS, "attention_k_eq_v", "global_head_dim", "num_global_key_value_heads"),
+    follows=(
+        *LATER_SETTINGS, "attention_k_eq_v", "global_head_dim", "num_global_key_value_heads",
+    ),
     names=replace(SANDWICH, scalar="layer_scalar"),
     experts=Experts(
         router="router.proj", prefix="experts", joined=("gate_up_proj", "down_proj"),
@@ -179,7 +183,6 @@ GEMMA3N = replace(
     LATER,
     follows=(
         *LATER_SETTINGS,
-        "rope_local_base_freq",
         "altup_num_inputs",
         "activation_sparsity_pattern",
     ),
