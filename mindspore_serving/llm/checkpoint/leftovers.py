@@ -49,11 +49,10 @@ LEFTOVERS = (
         "scales of inputs and caches, which are not rounded, and sizes",
     ),
     Leftover(
-        r"(adam_[mv]|moments?|moment[12]|accum|accu_grads|exp_avg|exp_avg_sq|momentum)\..*"
-        r"|global_step|learning_rate|beta[12]_power|(loss_)?scale_sense|epoch_num|step_num"
-        r"|(current|last_overflow)_iterator_step",
+        r"(adam_[mv]|moments?|moment[12]|accum|accu_grads|exp_avg|exp_avg_sq|momentum)\..*",
         "of an optimizer",
     ),
+    Leftover(r"\w+", "numbers about training", dims=(0,)),
     Leftover(r"(v_head|value_head)\..*", "a head of training"),
 )  # fmt: skip
 # Behind encoders; `engine.heads` reads those that are asked for.

@@ -16,11 +16,13 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.pooling import read_pooling
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.opening import open_definition
+from mindspore_serving.llm.pictures.tower import Tower
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.encoding import open_encoder_model
-from tests.llm import checkpoints, encoders
+from tests.llm import checkpoints, encoders, lora_files, seeing
 from tests.llm.gguf_files import write_model
 from tests.llm.stepping import all_logits, relative_error
 
@@ -118,7 +120,14 @@ NOT_FOR_INFERENCE: dict[str, tuple[Tensors, tuple[str, ...]]] = {
             "global_step": torch.ones(1),
             "mtp.fc.weight": torch.ones(64, 128),
         },
-        ("positions.*inv_freq", "caches.*k_scale", "zeros.*q_proj.bias", "2 of an opt", "mtp.fc"),
+        (
+            "positions.*inv_freq",
+            "caches.*k_scale",
+            "zeros.*q_proj.bias",
+            "1 of an opt",
+            "about training.*global_step",
+            "mtp.fc",
+        ),
     ),
     "gpt2": (
         {
@@ -219,3 +228,69 @@ def test_a_classifier_with_a_layer_that_its_architecture_does_not_have_is_refuse
     changed(tmp_path, {"classifier.middle.weight": torch.ones(64, 64)})
     with pytest.raises(StartError, match=r"'classifier\.middle\.weight', which the head of"):
         Encoder.open(tmp_path, EngineConfig(), "torch")
+
+
+@pytest.mark.parametrize("extra", ["model.vision_tower.stem.weight", "model.surprise.weight"])
+def test_tensors_of_pictures_are_left_out_where_texts_alone_are_served(
+    tmp_path: Path, extra: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(checkpoints.build("gemma3n", tmp_path), {extra: torch.ones(4)})
+    text = json.loads((path / "config.json").read_text())
+    config = {"architectures": ["Gemma3nForConditionalGeneration"], "text_config": text}
+    (path / "config.json").write_text(json.dumps(config))
+    if "vision" in extra:
+        assert extra not in open_definition(path)[0].names()
+        assert "left out: 1 of pictures or sounds" in capfd.readouterr().err
+    else:
+        with pytest.raises(StartError, match=r"does not have: 'model\.surprise\.weight'"):
+            open_definition(path)
+
+
+@pytest.mark.parametrize("kind", ["llava", seeing.SEES_WHOLE])
+def test_a_tensor_that_a_vision_tower_does_not_have_is_refused(tmp_path: Path, kind: str) -> None:
+    path = seeing.build(tmp_path, kind)
+    Tower.open(path, EngineConfig(device="cpu"))
+    names = [name for name in load_file(path / "model.safetensors") if "vision" in name]
+    stem = names[0].partition(".embeddings.")[0]
+    changed(path, {f"{stem}.surprise.weight": torch.ones(4)})
+    open_definition(path)  # its part is of texts
+    with pytest.raises(StartError, match=r"surprise\.weight', which its vision tower"):
+        Tower.open(path, EngineConfig(device="cpu"))
+
+
+def test_a_tensor_that_a_dense_module_does_not_have_is_refused(tmp_path: Path) -> None:
+    dense = ([[1.0, 2.0]], [0.5], "Identity")
+    encoders.describe_modules(tmp_path, {}, normalizes=False, dense=dense)
+    assert len(read_pooling(tmp_path, 2).denses) == 1
+    file = tmp_path / "2_Dense" / "model.safetensors"
+    save_file(load_file(file) | {"gate.weight": torch.ones(2)}, file)
+    with pytest.raises(StartError, match=r"has a tensor 'gate\.weight'"):
+        read_pooling(tmp_path, 2)
+
+
+ADAPTED = "base_model.model.model.layers.0.self_attn"
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ([f"{ADAPTED}.gate.lora_A.weight", f"{ADAPTED}.gate.lora_B.weight"], "cannot be adapted"),
+        ([f"{ADAPTED}.q_proj.bias"], "of the adapter is not supported"),
+        ([f"{ADAPTED}.q_proj.lora_magnitude_vector"], "of the adapter is not supported"),
+    ],
+)
+def test_a_tensor_of_an_adapter_that_nothing_reads_is_refused(
+    tmp_path: Path, names: list[str], says: str
+) -> None:
+    path = checkpoints.build("llama", tmp_path)
+    tensors = lora_files.adapter(path, lora_files.ATTENTION, 1)
+    shapes = {".lora_A.weight": (4, 64), ".lora_B.weight": (64, 4)}
+    ends = {
+        name: next((one for end, one in shapes.items() if name.endswith(end)), (64,))
+        for name in names
+    }
+    tensors |= {name: torch.ones(shape) for name, shape in ends.items()}
+    adapter = lora_files.write(tmp_path / "adapter", tensors)
+    config = EngineConfig(device="cpu", kv_cache_memory=2**20, adapters={"own": str(adapter)})
+    with pytest.raises(StartError, match=says):
+        open_runner(path, "torch", config)
