@@ -26,12 +26,12 @@ from mindspore_serving.llm.checkpoint.conversion import (
     write_other_files,
 )
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.part import cut_layers
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.runtimes.mindir.cut import RankFile, rank_directory
-from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, exportable
+from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, check_exportable
 
 TOP_K = 100  # tokens that topk.mindir keeps, fewer if the vocabulary is smaller
 
@@ -44,8 +44,8 @@ def export_mindir(source: str | Path, target: str | Path, ranks: int = 1) -> Non
     """
     source, target = Path(source), Path(target)
     check_is_new(target)
-    checkpoint = open_arranged(source)
-    spec = exportable(checkpoint.config)
+    checkpoint, spec, _ = open_definition(source)
+    check_exportable(spec)
     config = {k: value for k, value in checkpoint.config.items() if k != "quantization_config"}
     with new_directory(target) as directory:
         _write_graphs(directory, checkpoint, spec, ranks)

@@ -32,8 +32,7 @@ from mindspore_serving.llm.checkpoint.packing import GROUP, Packed, is_router, p
 from mindspore_serving.llm.checkpoint.quantized.methods import OURS, SCALED, quantization_of
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.opening import open_definition, untied
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
 
@@ -92,10 +91,9 @@ def quantize(
     if is_float and text is not None:
         raise StartError(f"mode is {mode!r}, but int8 and int4 alone are calibrated: give no text")
     check_is_new(target)
-    checkpoint = open_arranged(source)
+    checkpoint, spec, _ = open_definition(source)
     if quantization_of(checkpoint.config):
         raise StartError(f"{source} is quantised already; quantise the float checkpoint")
-    spec, _ = load_definition(checkpoint.config)
     plan = _plan(checkpoint, spec, with_tables=is_float)
     found = None
     if text is not None:
@@ -202,10 +200,7 @@ def _config(
     method: dict[str, Any] = {"quant_method": OURS, "mode": mode, SCALED: is_scaled}
     if mode == "int4":
         method["group_size"] = rounding.group
-    result = {**config, "tie_word_embeddings": False, "quantization_config": method}
-    if isinstance(config.get("text_config"), dict):
-        result["text_config"] = {**config["text_config"], "tie_word_embeddings": False}
-    return result
+    return {**untied(config), "quantization_config": method}
 
 
 if __name__ == "__main__":

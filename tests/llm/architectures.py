@@ -142,6 +142,11 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 32,
          "moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_end_index": -1},
     ),
+    "ernie4_5-moe-biased": (
+        "Ernie4_5_Moe",
+        {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 32, "use_bias": True,
+         "moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_norm_min": 0.7},
+    ),
     "hunyuan": (
         "HunYuanDenseV1",
         {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 20.0,

@@ -6,7 +6,7 @@ are large enough that greedy tokens vary, so that equal tokens mean something.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from tests.llm.references import PUBLISHED
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
 COMMON_SETTINGS = set(transformers.PretrainedConfig().to_dict())  # of no architecture
+NOTHING: Mapping[str, Any] = {}
 VOCAB = 160
 LAYERS = 3
 EOS = 2  # in every config; the reference never stops at it
@@ -111,22 +112,27 @@ ALL = (*TRANSFORMERS, *PUBLISHED)
 TRANSFORMERS["llama-deep"] = ("Llama", {"num_hidden_layers": 4})  # to be cut; else as llama
 
 
-def build(name: str, directory: Path, *, shards: int = 1, dtype: str = "float32") -> Path:
+def build(
+    name: str, directory: Path, *, shards: int = 1, dtype: str = "float32", **settings: Any
+) -> Path:
     """Write `name`'s checkpoint below `directory` and return its own directory.
 
     With `shards` > 1 there are about that many files and an index.  `dtype` is that of the file.
+    `settings` are other ones of a configuration that transformers has.
     """
     target = directory / name
     if name in TRANSFORMERS or name in architectures.TRANSFORMERS:
-        _build_with_transformers(name, target, shards, getattr(torch, dtype))
+        _build_with_transformers(_model(name, settings), target, shards, getattr(torch, dtype))
     else:
         _build_published(name, target, shards, getattr(torch, dtype))
     return target
 
 
-def _build_with_transformers(name: str, target: Path, shards: int, dtype: torch.dtype) -> None:
-    model, family = _model(name)
-    with _seeded(name):
+def _build_with_transformers(
+    built: tuple[Any, str], target: Path, shards: int, dtype: torch.dtype
+) -> None:
+    model, family = built
+    with _seeded(target.name):
         stored = ("_bias", "layer_scalar")
         biases = (pair for pair in model.named_buffers() if pair[0].endswith(stored))
         for key, weight in (*model.named_parameters(), *biases):
@@ -155,13 +161,13 @@ def configuration(name: str) -> dict[str, Any]:
     return {**own, "architectures": [architecture(name)]}
 
 
-def _model(name: str) -> tuple[Any, str]:
+def _model(name: str, settings: Mapping[str, Any]) -> tuple[Any, str]:
     """A model with any weights, and its family."""
-    config, family = _config(name)
+    config, family = _config(name, settings)
     return getattr(transformers, architecture(name))(config), family
 
 
-def _config(name: str) -> tuple[Any, str]:
+def _config(name: str, settings: Mapping[str, Any] = NOTHING) -> tuple[Any, str]:
     if name in architectures.TRANSFORMERS:
         family, extra = architectures.TRANSFORMERS[name]
         sizes = SIZES | {"num_hidden_layers": 2} | extra
@@ -171,13 +177,13 @@ def _config(name: str) -> tuple[Any, str]:
     if family == "GPT2":
         config = transformers.GPT2Config(
             vocab_size=VOCAB, n_embd=64, n_layer=LAYERS, n_head=4, n_positions=512,
-            bos_token_id=1, eos_token_id=EOS,
+            bos_token_id=1, eos_token_id=EOS, **settings,
         )  # fmt: skip
         return config, family
     kind = family + ("TextConfig" if family in architectures.TEXT_PARTS else "Config")
     known = getattr(transformers, kind)
     sizes = {key: size for key, size in sizes.items() if key in extra or _has(known, key)}
-    return known(**sizes), family
+    return known(**sizes | settings), family
 
 
 def _has(known: Any, key: str) -> bool:

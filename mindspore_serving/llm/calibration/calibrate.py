@@ -16,9 +16,9 @@ from mindspore_serving.llm.calibration.scaling import (
     Scaled,
     best_scale,
 )
-from mindspore_serving.llm.calibration.tracing import LINEAR, trace
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.models.tracing import LINEAR, trace
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 

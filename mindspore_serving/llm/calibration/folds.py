@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.calibration.tracing import LINEAR, Call
+from mindspore_serving.llm.models.tracing import LINEAR, Call
 
 Shape = Callable[[str], tuple[int, ...]]
 NORMS = ("rms_norm", "layer_norm")

@@ -170,6 +170,9 @@ def _read_dense(directory: Path) -> Dense:
     tensors = read_safetensors(file)
     if "linear.weight" not in tensors:
         raise StartError(f"{file} has no tensor 'linear.weight'")
+    others = sorted(set(tensors) - {"linear.weight", "linear.bias"})
+    if others:
+        raise StartError(f"{file} has a tensor {others[0]!r}, which a Dense module does not have")
     arrays = {name: to_f32(one, f"tensor {name!r} of {file}") for name, one in tensors.items()}
     return Dense(arrays["linear.weight"], arrays.get("linear.bias"), activation)
 

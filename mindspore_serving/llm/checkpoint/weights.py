@@ -70,6 +70,22 @@ class Checkpoint:
         config = read_config(directory) or read_json(directory / CONFIG)
         return cls(directory, config, present(config, tensors))
 
+    @classmethod
+    def of(
+        cls,
+        other: "Checkpoint",
+        *,
+        config: dict[str, Any] | None = None,
+        tensors: dict[str, StoredTensor] | None = None,
+    ) -> "Checkpoint":
+        """`other` with another configuration, or other tensors."""
+        config = other.config if config is None else config
+        return cls(other.directory, config, other._tensors if tensors is None else tensors)
+
+    def noting(self) -> "Noting":
+        """It, noting which tensors are read."""
+        return Noting(self.directory, self.config, self._tensors)
+
     def release(self) -> None:
         """Give back the memory of the files, from which they are read when they are used again."""
         release(stored.bits for stored in self._tensors.values())
@@ -139,6 +155,20 @@ class Checkpoint:
         if packed is not None:
             return unpack(packed)
         return to_f32(StoredTensor(*self.raw(name)), f"tensor {name!r} of {self.directory}")
+
+
+class Noting(Checkpoint):
+    """A checkpoint that notes the names of tensors in `read` when they are read."""
+
+    def __init__(
+        self, directory: Path, config: dict[str, Any], tensors: dict[str, StoredTensor]
+    ) -> None:
+        super().__init__(directory, config, tensors)
+        self.read: set[str] = set()
+
+    def stored(self, name: str) -> StoredTensor:
+        self.read.add(name)
+        return super().stored(name)
 
 
 def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:

@@ -105,10 +105,14 @@ class Architecture:
     Args:
         defaults: what config.json may leave out.
         fixed: key of config.json -> the values that are computed; others are refused.
+        follows: settings that it has of those that only some architectures have
+            (`settings.OPTIONAL`).
+        unused: settings that change nothing, or nothing in some of its models.
         experts: of the layers that are mixtures.
         read: what config.json says, in the words that `spec` reads.
         variant: the description for this config.json, where that decides more than sizes.
-        qkv_bias, output_bias, mlp_bias: whether there are biases, or the key that says so.
+        qkv_bias, output_bias, mlp_bias, head_bias: whether there are biases, or the key that
+            says so.
         parallel: attention and feed-forward block have the same input; without `mlp_norm` the
             same norm as well.
         rope: which features are rotated together: HALVES, PAIRS, or "" for none.
@@ -132,6 +136,8 @@ class Architecture:
     experts: Experts | None = None
     defaults: Config = field(default_factory=dict)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    follows: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     read: Callable[[Config], Config] | None = None
     variant: "Callable[[Architecture, Config], Architecture] | None" = None
     norm: str = RMS
@@ -139,7 +145,7 @@ class Architecture:
     qkv_bias: bool | str = False
     output_bias: bool | str = False
     mlp_bias: bool | str = False
-    head_bias: bool = False
+    head_bias: bool | str = False
     parallel: bool = False
     gated: bool = True
     rope: str = HALVES
@@ -160,6 +166,11 @@ class Architecture:
     skips_positions: bool = False
     has_pictures: bool = False
     sees_pictures_whole: bool = False
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """What config.json may have that is read, or refused, where it matters."""
+        return frozenset((*self.follows, *self.fixed, *self.unused, *self.defaults))
 
     @property
     def is_llama_shaped(self) -> bool:

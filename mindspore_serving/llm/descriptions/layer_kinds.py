@@ -22,7 +22,7 @@ def windows(config: Config, num_layers: int, form: Architecture) -> tuple[int, .
         window = 0
     kinds = config.get("layer_types")
     pattern = config.get("sliding_window_pattern")  # every so many layers, one sees everything
-    first = (config.get("max_window_layers") or 0) if "use_sliding_window" in config else 0
+    first = config.get("max_window_layers") or 0
     if kinds is not None:
         _check_kinds(kinds, num_layers, form)
         return tuple(window if kind == SLIDING else 0 for kind in kinds)
@@ -95,7 +95,7 @@ def rotated(config: Config, form: Architecture, sizes: tuple[int, ...]) -> tuple
     step = config.get("no_rope_layer_interval")
     if step:
         return tuple((i + 1) % step != 0 for i in range(len(sizes)))
-    if form.rotated_windows and any(sizes):
+    if form.rotated_windows and config.get("sliding_window"):
         return tuple(map(bool, sizes))
     return (True,) * len(sizes)
 

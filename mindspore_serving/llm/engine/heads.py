@@ -52,6 +52,9 @@ _FAMILIES = {
 }  # fmt: skip
 _ROBERTA = _Names()  # and all others but ModernBERT
 _MODERN = "ModernBert"
+# How tensors of heads begin: of labels, and of words.
+LABELS = ("classifier.", "pre_classifier.", "score.", "head.")
+MASKED = ("cls.predictions.", "lm_head.", "vocab_", "decoder.", "head.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +71,54 @@ class Head:
 
 def sequence_head(checkpoint: Checkpoint) -> Head:
     """Of the pooled states of texts.  Raises StartError for a wrong tensor."""
+    return _whole(checkpoint, _sequence_head, LABELS)
+
+
+def token_head(checkpoint: Checkpoint) -> Head:
+    """Of every state [tokens, hidden size].  Raises StartError for a wrong tensor."""
+    return _whole(checkpoint, _token_head, LABELS)
+
+
+def masked_head(checkpoint: Checkpoint) -> Head:
+    """Of the states of masks [masks, hidden size]; an output is a token of the vocabulary.  Raises
+    StartError for a wrong tensor."""
+    return _whole(checkpoint, _masked_head, MASKED)
+
+
+def _whole(
+    checkpoint: Checkpoint, build: Callable[[Checkpoint], Head], prefixes: tuple[str, ...]
+) -> Head:
+    """What `build` makes, of all tensors that begin with one of `prefixes`: StartError for one that
+    is not read, unless it repeats another."""
+    noting = checkpoint.noting()
+    head = build(noting)
+    read = [checkpoint.stored(name).bits for name in noting.read]
+    for name in set(checkpoint.names()) - noting.read:
+        bits = checkpoint.stored(name).bits
+        if name.startswith(prefixes) and not any(np.array_equal(bits, one) for one in read):
+            raise StartError(
+                f"{checkpoint.directory} has a tensor {name!r}, which the head of "
+                f"{checkpoint.config['architectures'][0]} does not have: results would be wrong "
+                "without it"
+            )
+    return head
+
+
+def _sequence_head(checkpoint: Checkpoint) -> Head:
     family = _family(checkpoint)
     if family == _MODERN:
-        return token_head(checkpoint)
+        return _token_head(checkpoint)
     names = _FAMILIES.get(family, _ROBERTA)
     first, last = (_biased(checkpoint, name) for name in (names.dense, names.labels))
     return last.behind(first.apply, names.activation)
 
 
-def token_head(checkpoint: Checkpoint) -> Head:
-    """Of every state [tokens, hidden size]."""
+def _token_head(checkpoint: Checkpoint) -> Head:
     last = _biased(checkpoint, "classifier")
     return last.behind(*_modern_layers(checkpoint)) if _family(checkpoint) == _MODERN else last
 
 
-def masked_head(checkpoint: Checkpoint) -> Head:
-    """Of the states of masks [masks, hidden size]; an output is a token of the vocabulary."""
+def _masked_head(checkpoint: Checkpoint) -> Head:
     family, form = _family(checkpoint), encoder_form(checkpoint.config)
     words = f"{form.names.embedding}.weight"  # the matrix in most checkpoints
     if family == _MODERN:

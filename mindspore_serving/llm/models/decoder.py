@@ -25,7 +25,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     x = ops.gather_rows(x, inputs.rows)
     x = ops.hidden(norm(ops, spec, x, names.norm))
     head = names.embedding if spec.tied_embeddings else names.head
-    bias = ops.weight(f"{names.head}.bias") if spec.form.head_bias else None
+    bias = ops.weight(f"{names.head}.bias") if spec.head_bias else None
     logits = ops.logits(scaled(ops, x, spec.scales.head), ops.weight(f"{head}.weight"), bias)
     return ops.softcap(logits, spec.logit_softcap) if spec.logit_softcap else logits
 

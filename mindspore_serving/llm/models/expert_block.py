@@ -14,6 +14,7 @@ class Routing:
     Args:
         top_k: experts of a token.
         normalize: their shares are divided by their sum.
+        least: what they are divided by at least.
         scores: "softmax" or "sigmoid" of what the router gives.
         scale: the shares are multiplied by it at last.
         groups: equal parts of the experts, of which first the `top_groups` best are chosen.
@@ -23,6 +24,7 @@ class Routing:
 
     top_k: int
     normalize: bool
+    least: float = 0.0
     scores: str = "softmax"
     scale: float = 1.0
     groups: int = 1

@@ -79,8 +79,9 @@ class Layer:
         else:  # apart, as copies of parts of a result so wide would cost prompts 3 to 10 %
             gate, up = (self.linear(h, name, spec.mlp_bias) for name in gate_up)
         gate = scaled(ops, gate, spec.scales.gate)
-        if spec.cutoffs and spec.cutoffs[self.index]:
-            gate = ops.sparse(gate, spec.cutoffs[self.index])
+        cutoff = spec.cutoffs[self.index] if spec.cutoffs else None
+        if cutoff is not None:
+            gate = ops.sparse(gate, cutoff)
         if spec.activation in SILU:
             h = ops.silu_mul(gate, up)
         else:

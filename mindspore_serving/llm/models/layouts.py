@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.leftovers import PICTURES
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
@@ -28,6 +29,7 @@ from mindspore_serving.llm.descriptions.families.chatglm import CHATGLM
 from mindspore_serving.llm.descriptions.families.encoders import PREFIXES, rows_before_first
 from mindspore_serving.llm.models import encoder_form, has_encoder
 from mindspore_serving.llm.models.bodies import generator_of, whole_name, with_generator
+from mindspore_serving.llm.models.described import described
 from mindspore_serving.llm.models.spec import heads_of
 
 Tensors: TypeAlias = dict[str, StoredTensor]
@@ -232,14 +234,14 @@ _TEXT_PARTS = (
 
 
 def _text_part(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """The text model alone, under the names that it has alone."""
+    """The text model under the names that it has alone; without what `llm.pictures` reads."""
+    _, form = described(checkpoint.config)
     result = {}
     for name, stored in tensors.items():
-        for before, after in _TEXT_PARTS:
-            if name.startswith(before):
-                result[after + name[len(before) :]] = stored
-        if name.startswith(("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.")):
-            result[name] = stored
+        parts = (pair for pair in _TEXT_PARTS if name.startswith(pair[0]))
+        before, after = next(parts, ("", ""))
+        if not (form.has_pictures and PICTURES.has(name, stored.shape)):
+            result[after + name[len(before) :]] = stored
     return result
 
 

@@ -5,7 +5,9 @@ Knows no tensor.
 """
 
 import math
+from collections import ChainMap
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -58,7 +60,11 @@ def ropes(
 
     def rope(parameters: Config, theta: float, dim: int = whole) -> Rope:
         return rope_from(
-            {**shared, **parameters}, base=theta, head_dim=dim, trained=trained, longest=longest
+            ChainMap(cast(Any, parameters), shared),
+            base=theta,
+            head_dim=dim,
+            trained=trained,
+            longest=longest,
         )
 
     local_base = config.get("rope_local_base_freq")

@@ -1,13 +1,12 @@
 """A model's sizes and options, read from config.json once and checked.  Knows no runtime."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.descriptions import layer_kinds
 from mindspore_serving.llm.descriptions.architecture import RMS, RMS_PLUS_ONE, Architecture, Config
-from mindspore_serving.llm.descriptions.config_types import MOST_FEATURES, check_types, number, size
-from mindspore_serving.llm.descriptions.families import FAMILIES
+from mindspore_serving.llm.descriptions.config_types import MOST_FEATURES, number, size
+from mindspore_serving.llm.models.described import described
 from mindspore_serving.llm.models.layer_state import LayerState, state_of
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.models.positions import Temperature, ropes, scaling_of, temperature
@@ -44,8 +43,8 @@ class ModelSpec:
     `keys_are_values`, layers without a window have one projection for both.  `layer_inputs`
     features of each token are the input of one layer alone, 0 for none; the first `layer_words`
     tokens have some of their own.  `streams` are hidden states beside one another.  `cutoffs` has,
-    for each layer, what `ops.sparse` does with gates, 0 for nothing; it is empty if no layer has
-    one.  `activation` is the name in config.json.
+    for each layer, what `ops.sparse` does with gates, None for nothing; it is empty if no layer
+    has one.  `activation` is the name in config.json.
     """
 
     architecture: str
@@ -61,7 +60,7 @@ class ModelSpec:
     sources: tuple[int, ...]
     keys_are_values: bool
     streams: Streams | None
-    cutoffs: tuple[float, ...]
+    cutoffs: tuple[float | None, ...]
     layer_inputs: int
     layer_words: int
     vocab_size: int
@@ -81,6 +80,7 @@ class ModelSpec:
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
+    head_bias: bool
     qk_norm: bool
     activation: str
     mixture: Mixture | None
@@ -154,15 +154,14 @@ def from_config(
     `max_model_len` is the longest text to be served, by default the model's own limit; some rotary
     scalings depend on it.  Raises StartError naming a key that is missing or out of range.
     """
-    config, form = _described(config, form)
+    config, form = described(config, form)
     num_layers = size(config, "num_hidden_layers", "n_layer")
     hidden = size(config, *HIDDEN)
     latent = latent_of(config)
     num_heads, num_kv_heads, head_dim = _heads(config, hidden, latent)
     windows = layer_kinds.windows(config, num_layers, form)
     heads = layer_kinds.heads(config, windows, (num_kv_heads, head_dim))
-    whole = next((heads[i][1] for i, window in enumerate(windows) if not window), head_dim)
-    dims = (latent.rotated, latent.rotated) if latent else (whole, head_dim)
+    dims = _rotary_dims(windows, heads, head_dim, latent)
     trained, rope, local_rope = _positions(config, dims, max_model_len)
     activation = next((str(config[key]) for key in ACTIVATION_KEYS if config.get(key)), "silu")
     rotated = layer_kinds.rotated(config, form, windows)
@@ -200,12 +199,22 @@ def from_config(
         qkv_bias=_flag(config, form.qkv_bias),
         output_bias=_flag(config, form.output_bias),
         mlp_bias=_flag(config, form.mlp_bias),
+        head_bias=_flag(config, form.head_bias),
         qk_norm=bool(form.qk_norm) and _flag(config, form.qk_norm_key or True),
         activation=activation,
         mixture=mixture_of(config, form.experts, num_layers),
         latent=latent,
         state=state_of(config, form, hidden, activation),
     )
+
+
+def _rotary_dims(
+    windows: tuple[int, ...], heads: layer_kinds.Heads, head_dim: int, latent: Latent | None
+) -> tuple[int, int]:
+    """Features of a head that are turned at most, in layers without and with a window."""
+    if latent:
+        return latent.rotated, latent.rotated
+    return next((heads[i][1] for i, size in enumerate(windows) if not size), head_dim), head_dim
 
 
 def _positions(
@@ -224,36 +233,9 @@ def _positions(
 
 def heads_of(config: Config) -> tuple[int, int, int]:
     """(query heads, key-value heads, features of each) of config.json."""
-    config, _ = _described(config)
+    config, _ = described(config)
     hidden = size(config, *HIDDEN)
     return _heads(config, hidden, latent_of(config))
-
-
-def _described(
-    config: Config, form: Architecture | None = None
-) -> tuple[dict[str, Any], Architecture]:
-    """With a multi-modal model's text part on top, the architecture's defaults below, and its own
-    words translated; its description."""
-    names = config.get("architectures")
-    if not isinstance(names, list) or not names:
-        raise StartError("config.json has no architectures")
-    check_types(config)
-    text = config.get("text_config")
-    given = {**config, **text} if isinstance(text, dict) else {**config}
-    check_types(given)
-    form = form or FAMILIES[str(names[0])]
-    flat = {**form.defaults, **given, "architectures": names}
-    for key, accepted in form.fixed.items():
-        value = flat.get(key)
-        if value is not None and value not in accepted:
-            words = " or ".join(map(repr, accepted)) or "none"
-            raise StartError(
-                f"config.json has {key} {value!r}, of which {names[0]} is not computed; expected "
-                f"{words}"
-            )
-    if form.variant is not None:
-        form = form.variant(form, flat)
-    return {**flat, **(form.read(flat) if form.read else {})}, form
 
 
 def _heads(config: Config, hidden: int, latent: Latent | None) -> tuple[int, int, int]:

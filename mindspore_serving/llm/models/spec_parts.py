@@ -78,6 +78,7 @@ def _routing(config: Config, experts: Experts, count: int) -> Routing:
     routing = Routing(
         top_k=size(config, "num_experts_per_tok", "moe_k"),
         normalize=bool(config.get("norm_topk_prob", False)),
+        least=scale_of(config, "moe_norm_min", 0.0),
         scores=experts.scores,
         scale=scale_of(config, "routed_scaling_factor", 1.0),
         groups=groups,
@@ -169,17 +170,16 @@ def streams_of(config: Config) -> Streams | None:
     return Streams(count, active, bool(config.get("altup_correct_scale")))
 
 
-def cutoffs_of(config: Config, num_layers: int) -> tuple[float, ...]:
-    """In standard deviations, of the shares of gates that are 0; a gate that may be anything has no
-    share."""
+def cutoffs_of(config: Config, num_layers: int) -> tuple[float | None, ...]:
+    """In standard deviations, of the shares of gates that are 0; None where the share is 0."""
     shares = config.get("activation_sparsity_pattern") or ()
     if len(shares) not in (0, num_layers) or not all(share < 1 for share in shares):
         raise StartError(
             f"config.json has activation_sparsity_pattern {str(shares)[:80]}, expected a number "
             f"below 1 for each of {num_layers} layers"
         )
-    found = tuple(NormalDist().inv_cdf(share) if share else 0.0 for share in shares)
-    return found if any(found) else ()
+    found = tuple(NormalDist().inv_cdf(share) if share > 0 else None for share in shares)
+    return found if any(shares) else ()
 
 
 def scale_of(config: Config, name: str, default: float) -> float:

@@ -11,8 +11,8 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.quantized.methods import SCALED, quantization_of
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models import Decoder, load_definition
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models import Decoder
+from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.exchange import Exchange
 from mindspore_serving.llm.parallel.grid import Grid
@@ -42,13 +42,12 @@ class Part:
 def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = None) -> Part:
     """What this process holds of the model in `directory`; all without a grid.  No weight is read
     yet.  Raises StartError: a broken or unknown checkpoint, a model that cannot be cut so."""
-    checkpoint = open_arranged(directory)
+    checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
     if config.has_adapters and quantization_of(checkpoint.config).get(SCALED):
         raise StartError(
             f"{directory} was calibrated, which has scaled what LoRA adapters multiply: leave "
             "adapters and max_loras out, or quantise the model without --calibrate"
         )
-    spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     if grid is None:
         return Part(spec, decoder, checkpoint)
     if spec.form.has_pictures and config.max_images:

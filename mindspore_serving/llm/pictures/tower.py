@@ -15,6 +15,7 @@ import numpy as np
 from mindspore_serving import extras
 from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.checkpoint.leftovers import LEFTOVERS, PICTURES
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.pictures.reader import Picture, to_arrays
 from mindspore_serving.llm.step import Vectors
@@ -112,6 +113,9 @@ def _load(directory: Path, config: EngineConfig) -> Any:
         ) from error
     finally:
         transformers.logging.set_verbosity(verbosity)
+    for name in sorted(name for name in loaded["unexpected_keys"] if PICTURES.has(name, ())):
+        if not any(row.has(name, ()) for row in LEFTOVERS if row is not PICTURES):
+            raise StartError(f"{directory} has a tensor {name!r}, which its vision tower has not")
     wrong = [*loaded["missing_keys"], *(name for name, *_ in loaded["mismatched_keys"])]
     for name in sorted(wrong):
         if not name.endswith(("lm_head.weight", "embed_tokens.weight")):

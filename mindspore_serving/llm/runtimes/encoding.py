@@ -13,12 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.leftovers import HEADS, LEFTOVERS
 from mindspore_serving.llm.checkpoint.pooling import longest_prompt
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.descriptions.settings import Noted
 from mindspore_serving.llm.models import encoder_form
+from mindspore_serving.llm.models.decoder import encoder
 from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.opening import check_tensors, tell_unknown
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
+from mindspore_serving.llm.models.tracing import read_names
 from mindspore_serving.llm.step import Tokens
 
 MASKED = np.float32(-1e9)  # added to a score: finite, so that nothing becomes NaN
@@ -40,7 +45,11 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
     Raises StartError: a broken or unknown checkpoint, a limit beyond its positions.
     """
     checkpoint = open_arranged(directory)
-    spec = from_config(checkpoint.config, form=encoder_form(checkpoint.config))
+    noted = Noted(checkpoint.config)
+    spec = from_config(noted, form=encoder_form(checkpoint.config))
+    tell_unknown(checkpoint.directory, noted, spec.form.settings)
+    read = read_names(spec, encoder, checkpoint.has)
+    checkpoint = check_tensors(checkpoint, read, (*LEFTOVERS, HEADS))
     names, most = spec.form.names, spec.max_position_embeddings
     for stem, rows in ((names.embedding, spec.vocab_size), (names.positions, most)):
         name, wanted = f"{stem}.weight", (rows, spec.hidden_size)

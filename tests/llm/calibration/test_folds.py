@@ -10,11 +10,11 @@ pytest.importorskip("transformers")
 
 from mindspore_serving.llm.calibration.folds import find_folds
 from mindspore_serving.llm.calibration.scaling import Scaled, apply
-from mindspore_serving.llm.calibration.tracing import trace
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.tracing import trace
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, relative_error

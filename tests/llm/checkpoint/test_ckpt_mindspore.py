@@ -18,6 +18,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.ckpt import MINDFORMERS
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
@@ -114,6 +115,23 @@ def test_a_model_in_a_ckpt_answers_as_the_reference(
     row = Row(prompt, 0, list(range(-(-len(prompt) // runner.block_size))), len(prompt))
     expected = checkpoints.logits(model, prompt)
     np.testing.assert_allclose(runner.run(Step((row,))), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("extra", ["adam_m.model.norm.weight", "lm_head.bias"])
+def test_a_ckpt_with_states_of_an_optimizer_is_opened_and_one_with_a_bias_refused(
+    tmp_path: Path, extra: str
+) -> None:
+    """Also with the notes that MindSpore writes beside."""
+    model = checkpoints.build("llama", tmp_path)
+    arrays = {name: t.numpy() for name, t in load_file(model / "model.safetensors").items()}
+    (model / "model.safetensors").unlink()
+    own = {**arrays, extra: np.ones(64, np.float32)}
+    save(model / "model.ckpt", own, append_dict={"epoch": 3, "lr": 0.1})
+    if extra.startswith("adam"):
+        assert set(open_definition(model)[0].names()) == set(arrays)
+    else:
+        with pytest.raises(StartError, match="does not have: 'lm_head.bias'"):
+            open_definition(model)
 
 
 def _of_mindformers(name: str) -> str:

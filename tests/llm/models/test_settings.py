@@ -12,39 +12,25 @@ import pytest
 pytest.importorskip("transformers")
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.descriptions.settings import NEUTRAL
 from mindspore_serving.llm.models import load_definition
 from tests.llm import architectures, checkpoints
 
 pytestmark = pytest.mark.torch
 INERT = {
-    *("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "eod_token_id"),  # checked, ids
-    *("initializer_range", "init_std", "use_cache", "is_decoder", "num_nextn_predict_layers"),
-    *("attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "hidden_dropout", "dropout"),
-    *("residual_dropout", "embedding_dropout", "classifier_dropout", "layerdrop"),  # of training
-    *("output_router_logits", "router_aux_loss_coef", "router_jitter_noise"),  # of training
-    *("reorder_and_upcast_attn", "slow_but_exact", "moe_norm_min"),  # the same sum in another order
-    # Sizes that the tensors have themselves, and what another setting decides.
-    *("moe_intermediate_size", "shared_expert_intermediate_size", "n_shared_experts"),
-    *("moe_num_shared_experts", "qk_head_dim", "rope_parameters.type"),
-    # Of how a sum is computed, of the first weights, and of what transformers gives beside tokens.
-    *("mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient"),
+    *NEUTRAL,
+    "rope_parameters.type",  # `rope_type` says the same
+    *("n_shared_experts", "moe_num_shared_experts"),  # but 0: their tensors are as large as all
 }
-SUMMARY = {f"summary_{kind}" for kind in
-           ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")}  # fmt: skip
 MAMBA = {f"mamba_{size}" for size in
          ("n_heads", "n_groups", "d_state", "d_head", "d_conv", "expand", "conv_bias",
           "proj_bias")}  # fmt: skip
-NEMOTRON = {
-    *("time_step_min", "time_step_max", "time_step_floor", "rescale_prenorm_residual"),  # at first
-    *("chunk_size", "use_mamba_kernels", "residual_in_fp32", "mamba_ssm_cache_dtype"),  # rounding
-    *("expand", "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap"),  # of tensors
-    *("mtp_layers_block_type", "sliding_window"),  # which transformers computes in no layer
-}
+NEMOTRON = {"expand", "sliding_window"}  # of tensors, and of no layer in transformers
 MOE = {"n_routed_experts", "num_experts_per_tok", "norm_topk_prob", "routed_scaling_factor",
        "n_group", "topk_group", "moe_latent_size"}  # fmt: skip
 LAYERS = {"sliding_window", "use_sliding_window", "max_window_layers"}  # `layer_types` decides
 WITH_PATTERN = {"sliding_window_pattern", "_sliding_window_pattern"}
-WIDTHS = {"vocab_size_per_layer_input", "use_double_wide_mlp"}  # of tensors, which have them
+WIDTHS = {"vocab_size_per_layer_input"}  # of tensors, which have them
 LATENT = {"head_dim", "num_key_value_heads"}  # of keys that are not cached as they are
 LATENT_SIZES = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 CHATGLM = {"multi_query_attention": True, "multi_query_group_num": 2, "kv_channels": 16}
@@ -57,6 +43,8 @@ OF_ONE = {
     "gemma3": WITH_PATTERN,
     **dict.fromkeys(("dots1", "qwen2-moe", "qwen2", "qwen3", "qwen3-moe"), LAYERS),
     "ernie4_5-moe": {"moe_layer_end_index"},  # beyond the last layer
+    "ernie4_5-moe-biased": {"moe_layer_end_index"},
+    **dict.fromkeys(("gpt-neox", "gpt-neox-serial"), {"is_decoder"}),
     "hunyuan": {"rope_parameters.factor"},  # `alpha` decides
     **dict.fromkeys(("falcon", "falcon-alibi"), {"num_ln_in_parallel_attn", "num_kv_heads"}),
     "falcon-new": {"multi_query", "parallel_attn"},
@@ -70,13 +58,11 @@ OF_ONE = {
     "granite4": {"intermediate_size", "num_experts_per_tok", "time_step_limit", *MAMBA},
     **dict.fromkeys(("gemma4", "gemma4-large"), WIDTHS | {"num_experts", "top_k_experts"}),
     "gemma4-moe": WIDTHS,
-    **dict.fromkeys(("gemma3n", "gemma3n-uneven"), {"laurel_rank", "altup_coef_clip"}),  # training
     "granite4-mamba": {"intermediate_size"},  # of experts, whose tensors have it
     **dict.fromkeys(("falcon-h1", "falcon-h1-normed"), {"mamba_expand"}),  # with `mamba_d_ssm`
     "nemotron-h": NEMOTRON | MOE,
-    "mamba2": NEMOTRON | {"time_step_rank"},
+    "mamba2": NEMOTRON,
     "nemotron-h-moe": NEMOTRON | {"intermediate_size", "moe_latent_size"},
-    "gpt2": SUMMARY,
 }  # fmt: skip
 
 

@@ -79,7 +79,8 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
     match = _NAME.fullmatch(name)
     role, leaf = (match[2], match[3] or "weight") if match else ("", leaf)
     if match and int(match[1]) >= model.config["num_hidden_layers"]:
-        return  # of layers that guess several tokens
+        _check_predicts(model.file, name, int(match[1]))
+        return
     layer = f"{names.layers}.{match[1]}" if match else ""
     end = name.split(".", 2)[-1]
     if end in roles.states and match and f"blk.{match[1]}.{RATE}" in model.file.tensors:
@@ -102,6 +103,17 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
         raise StartError(
             f"{model.file.path} has a tensor {name!r}, which models of architecture {family!r} do "
             "not have here: it is made for a newer or another kind of model"
+        )
+
+
+def _check_predicts(file: GgufFile, name: str, layer: int) -> None:
+    """Raises StartError for a tensor of a layer that the file does not say predicts more tokens:
+    these are behind all others, and counted with them."""
+    count = file.metadata.get(f"{file.metadata[ARCHITECTURE]}.block_count")
+    if not isinstance(count, int) or layer >= count:
+        raise StartError(
+            f"{file.path} has a tensor {name!r}, but block_count {count}: it is damaged, or says "
+            "that it has fewer layers than it has"
         )
 
 

@@ -68,6 +68,7 @@ CHATGLM = Architecture(
         "apply_residual_connection_post_layernorm": (False,), "pre_seq_len": (0,),
         "quantization_bit": (0,), "add_bias_linear": (False,),
     },
+    unused=("original_rope", "interleaved_qkv", "prefix_projection", "seq_length"),
     defaults={
         "partial_rotary_factor": 0.5, "add_qkv_bias": False,
         "layernorm_epsilon": 1e-5, "rope_ratio": 1,

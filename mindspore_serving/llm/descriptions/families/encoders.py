@@ -13,6 +13,7 @@ from mindspore_serving.llm.descriptions.config_types import number, size
 from mindspore_serving.llm.descriptions.families.gemma import GEMMA3
 from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 
+DISTANCES = 32  # of MPNet
 PREFIXES = ("bert.", "roberta.", "mpnet.", "distilbert.", "model.")  # where there is a head as well
 
 
@@ -79,7 +80,8 @@ BERT = Architecture(
         after_mlp="output.LayerNorm",
     ),
     norm=LAYER, norm_bias=True, **_BIASED, gated=False, rope="", norms_sums=True, read=_bert,
-    fixed={"position_embedding_type": ("absolute",), "is_decoder": (False,)},
+    fixed={"position_embedding_type": ("absolute",), "is_decoder": (False,),
+           "add_cross_attention": (False,)},
     defaults={"hidden_act": "gelu"},
 )  # fmt: skip
 ROBERTA = replace(BERT, read=_roberta, skips_positions=True)
@@ -97,6 +99,7 @@ ENCODERS: dict[str, Architecture] = {
             down="ffn.lin2", after_mlp="output_layer_norm",
         ),
         defaults={"activation": "gelu", "layer_norm_eps": 1e-12},
+        unused=("hidden_dim", "sinusoidal_pos_embds"),
     ),
     "MPNet": replace(
         ROBERTA,
@@ -105,6 +108,7 @@ ENCODERS: dict[str, Architecture] = {
             qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
             output="attention.attn.o", after_attention="attention.LayerNorm",
         ),
+        fixed={**BERT.fixed, "relative_attention_num_buckets": (DISTANCES,)},
     ),
     "ModernBert": Architecture(
         names=Names(
@@ -113,13 +117,13 @@ ENCODERS: dict[str, Architecture] = {
             output="attn.Wo", mlp_norm="mlp_norm", gate_up=("mlp.Wi",), down="mlp.Wo",
         ),
         norm=LAYER, qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias",
-        read=_modern_bert, variant=_modern_bert_form, begins_normed=True,
+        read=_modern_bert, variant=_modern_bert_form, begins_normed=True, follows=("layer_types",),
         defaults={"hidden_activation": "gelu", "norm_eps": 1e-5},
     ),
     "Gemma3Text": replace(
         GEMMA3,
         names=replace(GEMMA3.names, embedding="embed_tokens", norm="norm", layers="layers"),
         read=_gemma, cut=False,
-        fixed={"use_bidirectional_attention": (True,), "attn_logit_softcapping": ()},
+        fixed={**GEMMA3.fixed, "use_bidirectional_attention": (True,)},
     ),
 }  # fmt: skip

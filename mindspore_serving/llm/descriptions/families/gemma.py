@@ -20,6 +20,7 @@ from mindspore_serving.llm.descriptions.architecture import (
 )
 from mindspore_serving.llm.descriptions.config_types import size
 from mindspore_serving.llm.descriptions.families.llama import ATTENTION_BIASED, PLAIN, SANDWICH
+from mindspore_serving.llm.descriptions.settings import LAYER_INPUTS, PATTERN, TYPED_WINDOW
 
 
 def _gemma(config: Config) -> Config:
@@ -34,12 +35,14 @@ def _gemma(config: Config) -> Config:
 
 SPARSE = 10  # first layers of Gemma 3n whose gates are sparse, where config.json does not say
 GEMMA_DEFAULTS = {"tie_word_embeddings": True, "head_dim": 256, "rms_norm_eps": 1e-6}
+CAPPED = ("final_logit_softcapping", "query_pre_attn_scalar")
 GEMMA = Architecture(
     norm=RMS_PLUS_ONE, read=_gemma, **ATTENTION_BIASED, defaults=GEMMA_DEFAULTS, fixed=PLAIN,
     cut=True,
 )  # fmt: skip
 GEMMA2 = replace(
     GEMMA,
+    follows=(*TYPED_WINDOW, *CAPPED, "attn_logit_softcapping"),
     names=SANDWICH,
     defaults={
         **GEMMA_DEFAULTS,
@@ -52,6 +55,9 @@ GEMMA2 = replace(
 )
 GEMMA3 = replace(
     GEMMA,
+    follows=(*TYPED_WINDOW, *CAPPED, PATTERN, "rope_local_base_freq"),
+    fixed={**PLAIN, "attn_logit_softcapping": ()},
+    unused=("_sliding_window_pattern",),
     names=SANDWICH,
     qk_norm=OF_HEAD,
     defaults={
@@ -123,8 +129,14 @@ def _whole_heads(config: Config, layers: list[int]) -> Config:
 
 
 LATER = replace(GEMMA, norm=RMS, qk_norm=OF_HEAD, value_norm=True, cut=False)
+LATER_SETTINGS = (
+    *TYPED_WINDOW, *LAYER_INPUTS, "final_logit_softcapping", "rope_local_base_freq",
+)  # fmt: skip
 GEMMA4 = replace(
     LATER,
+    follows=(
+        *LATER_SETTINGS, "attention_k_eq_v", "global_head_dim", "num_global_key_value_heads",
+    ),
     names=replace(SANDWICH, scalar="layer_scalar"),
     experts=Experts(
         router="router.proj", prefix="experts", joined=("gate_up_proj", "down_proj"),
@@ -169,6 +181,11 @@ def _sparse_layers(count: int) -> list[float]:
 
 GEMMA3N = replace(
     LATER,
+    follows=(
+        *LATER_SETTINGS,
+        "altup_num_inputs",
+        "activation_sparsity_pattern",
+    ),
     names=replace(SANDWICH, low_rank="laurel"),
     read=_gemma3n,
     defaults={

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.descriptions import layer_kinds
 from mindspore_serving.llm.descriptions.architecture import (
     LAYER,
     LAYER_PLAIN,
@@ -18,7 +19,8 @@ from mindspore_serving.llm.descriptions.architecture import (
     Names,
 )
 from mindspore_serving.llm.descriptions.config_types import number, size
-from mindspore_serving.llm.descriptions.families.llama import PLAIN
+from mindspore_serving.llm.descriptions.families.llama import PLAIN, WINDOWED
+from mindspore_serving.llm.descriptions.settings import PATTERN, TYPED_WINDOW, WINDOW
 
 QKV = ("self_attention.query", "self_attention.key", "self_attention.value")  # cut by `layouts`
 BIASED: dict[str, Any] = {
@@ -97,6 +99,13 @@ def _cohere(config: Config) -> Config:
     return {"logits_scaling": 1 / number(config, "logit_scale")}
 
 
+def _cohere2(config: Config) -> Config:
+    """Only layers with a window have positions."""
+    count = size(config, "num_hidden_layers")
+    sizes = layer_kinds.windows(config, count, COHERE)
+    return {**_cohere(config), "no_rope_layers": [int(bool(window)) for window in sizes]}
+
+
 COHERE = Architecture(
     names=Names(mlp_norm=""), norm=LAYER, parallel=True, rope=PAIRS, read=_cohere,
     qkv_bias="attention_bias", output_bias="attention_bias", qk_norm=OF_EACH_HEAD,
@@ -114,7 +123,7 @@ ROWS: Mapping[str, Architecture] = {
             output="attention.dense", gate_up=("mlp.dense_h_to_4h",), down="mlp.dense_4h_to_h",
         ),
         **BIASED | {"qkv_bias": "attention_bias", "output_bias": "attention_bias"}, gated=False,
-        read=_neox, variant=_neox_variant,
+        read=_neox, variant=_neox_variant, unused=("is_decoder",),
         defaults={"partial_rotary_factor": 0.25, "attention_bias": True, "hidden_act": "gelu"},
     ),
     "GPTJForCausalLM": Architecture(
@@ -143,6 +152,7 @@ ROWS: Mapping[str, Architecture] = {
     "Starcoder2ForCausalLM": Architecture(
         names=Names(gate_up=("mlp.c_fc",), down="mlp.c_proj"), norm=LAYER, norm_bias=True,
         qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", gated=False,
+        follows=WINDOW,
         defaults={"use_bias": True, "tie_word_embeddings": True,
                   "hidden_act": "gelu_pytorch_tanh"},
     ),
@@ -173,7 +183,7 @@ ROWS: Mapping[str, Architecture] = {
         **BIASED, gated=False, alibi=True,
         defaults={"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh",
                   "seq_length": 2048, "layer_norm_epsilon": 1e-5},
-        fixed=NO_RESIDUAL,
+        fixed=NO_RESIDUAL, unused=("pretraining_tp",),
     ),
     "FalconForCausalLM": Architecture(
         names=Names(
@@ -184,15 +194,16 @@ ROWS: Mapping[str, Architecture] = {
         ),
         norm=LAYER, norm_bias=True, qkv_bias="bias", output_bias="bias", mlp_bias="bias",
         gated=False, alibi_scaled=True, read=_falcon_heads, variant=_falcon,
+        unused=("multi_query", "parallel_attn", "num_kv_heads", "n_head_kv",
+                "num_ln_in_parallel_attn"),
         defaults={"tie_word_embeddings": True, "activation": "gelu", "layer_norm_epsilon": 1e-5,
                   "max_position_embeddings": 2048},
         fixed=NO_RESIDUAL,
     ),
     "CohereForCausalLM": COHERE,
     "Cohere2ForCausalLM": replace(
-        COHERE, qk_norm="", qk_norm_key="", rotated_windows=True,
-        defaults={"tie_word_embeddings": True, "logit_scale": 0.0625, "sliding_window": 4096,
-                  "sliding_window_pattern": 4},
+        COHERE, qk_norm="", qk_norm_key="", read=_cohere2, follows=(*TYPED_WINDOW, PATTERN),
+        defaults={**WINDOWED, "tie_word_embeddings": True, "logit_scale": 0.0625, PATTERN: 4},
     ),
     "NemotronForCausalLM": Architecture(
         norm=LAYER_PLUS_ONE, norm_bias=True, qkv_bias="attention_bias",

@@ -15,9 +15,19 @@ from mindspore_serving.llm.descriptions.architecture import (
     Names,
 )
 from mindspore_serving.llm.descriptions.config_types import size
+from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
+from mindspore_serving.llm.descriptions.settings import (
+    PATTERN,
+    SCALES,
+    SWITCHED_WINDOW,
+    TYPED_WINDOW,
+    WINDOW,
+)
 
 # config.json's name -> what is accepted, of what no row computes otherwise.
 PLAIN = {"pretraining_tp": (1,), "use_bidirectional_attention": (False,), "clip_qkv": ()}
+ERNIE = {**PLAIN, "compression_ratio": (1.0,)}
+LATENT_HEADS = ("head_dim", "num_key_value_heads")  # of keys that are not cached as they are
 ATTENTION_BIASED: dict[str, Any] = {"qkv_bias": "attention_bias", "output_bias": "attention_bias"}
 AFTER: dict[str, Any] = {  # norms behind the blocks
     "after_attention": "post_attention_layernorm",
@@ -31,13 +41,16 @@ LLAMA = Architecture(
     qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias", fixed=PLAIN,
     cut=True,
 )  # fmt: skip
-MISTRAL = Architecture(fixed=PLAIN, cut=True)
+WINDOWED: dict[str, Any] = {"sliding_window": 4096}  # where config.json does not say
+SWITCHED: dict[str, Any] = {**WINDOWED, "use_sliding_window": False, "max_window_layers": 28}
+MISTRAL = Architecture(fixed=PLAIN, follows=TYPED_WINDOW, defaults=WINDOWED, cut=True)
+MINISTRAL3 = replace(MISTRAL, follows=WINDOW, defaults={})
 QWEN2 = Architecture(
-    qkv_bias=True, defaults={"use_sliding_window": False}, fixed=PLAIN, cut=True,
+    qkv_bias=True, follows=SWITCHED_WINDOW, defaults=SWITCHED, fixed=PLAIN, cut=True,
 )  # fmt: skip
 QWEN3 = Architecture(
     qkv_bias="attention_bias", output_bias="attention_bias", qk_norm=OF_HEAD,
-    defaults={"use_sliding_window": False}, fixed=PLAIN, cut=True,
+    follows=SWITCHED_WINDOW, defaults=SWITCHED, fixed=PLAIN, cut=True,
 )  # fmt: skip
 INTERNLM2 = Architecture(
     names=Names(
@@ -48,6 +61,11 @@ INTERNLM2 = Architecture(
     ),
     qkv_bias="bias", output_bias="bias", fixed=PLAIN, cut=True,
 )  # fmt: skip
+
+
+def _mistral3(form: Architecture, config: Config) -> Architecture:
+    """The text model is a Ministral 3, or a Mistral."""
+    return replace(form, defaults=WINDOWED) if config.get("model_type") == "mistral" else form
 
 
 def _baichuan(form: Architecture, config: Config) -> Architecture:
@@ -65,11 +83,24 @@ def _olmo3(config: Config) -> Config:
 OLMO2 = Architecture(
     names=POST_NORMS, qk_norm=OF_ALL, **ATTENTION_BIASED, fixed=PLAIN,
 )  # fmt: skip
-OLMO3 = replace(OLMO2, read=_olmo3, defaults={"sliding_window": 4096, "sliding_window_pattern": 4})
+OLMO3 = replace(
+    OLMO2, read=_olmo3, follows=TYPED_WINDOW,
+    defaults={**WINDOWED, PATTERN: 4, "rope_theta": 500_000.0},
+)  # fmt: skip
 EXAONE4 = Architecture(
     names=POST_NORMS, qk_norm=OF_HEAD, rotated_windows=True, fixed=PLAIN, cut=True,
-    defaults={"sliding_window": 4096, "sliding_window_pattern": 4},
+    follows=(*TYPED_WINDOW, PATTERN), defaults={**WINDOWED, PATTERN: 4},
 )  # fmt: skip
+
+
+def _smollm3(config: Config) -> Config:
+    """Where layers are not listed, those without positions have a window, if it is switched on."""
+    window, kinds = config.get("sliding_window"), config.get("layer_types")
+    if kinds is None:
+        count, step = size(config, "num_hidden_layers"), size(config, "no_rope_layer_interval")
+        turned = config.get("no_rope_layers") or [(i + 1) % step for i in range(count)]
+        kinds = [FULL if turns or not config["use_sliding_window"] else SLIDING for turns in turned]
+    return {"use_sliding_window": True, "sliding_window": window, "layer_types": kinds}
 
 
 def _minicpm3(config: Config) -> Config:
@@ -85,12 +116,13 @@ ROWS: dict[str, Architecture] = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": MISTRAL,
     "MinistralForCausalLM": MISTRAL,
-    "Ministral3ForCausalLM": MISTRAL,
-    "Mistral3ForConditionalGeneration": MISTRAL,
+    "Ministral3ForCausalLM": MINISTRAL3,
+    "Mistral3ForConditionalGeneration": replace(MINISTRAL3, variant=_mistral3),
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
     "SmolLM3ForCausalLM": replace(
-        LLAMA,
+        LLAMA, read=_smollm3,
+        follows=(*TYPED_WINDOW, "use_sliding_window", "no_rope_layers", "no_rope_layer_interval"),
         defaults={
             "tie_word_embeddings": True, "rope_theta": 2_000_000.0, "use_sliding_window": False,
             "no_rope_layer_interval": 4,
@@ -111,19 +143,26 @@ ROWS: dict[str, Architecture] = {
         names=Names(qkv=("self_attn.W_pack",)), variant=_baichuan, fixed=PLAIN
     ),
     "Phi3ForCausalLM": Architecture(
-        names=Names(qkv=("self_attn.qkv_proj",), gate_up=FUSED_GATE), fixed=PLAIN, cut=True
+        names=Names(qkv=("self_attn.qkv_proj",), gate_up=FUSED_GATE), follows=WINDOW, fixed=PLAIN,
+        cut=True,
     ),
-    "GraniteForCausalLM": replace(LLAMA, defaults={"attention_multiplier": 1.0}),
+    "GraniteForCausalLM": replace(
+        LLAMA, follows=SCALES, defaults={"attention_multiplier": 1.0}
+    ),
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
     "Exaone4ForCausalLM": EXAONE4,
     "Ernie4_5ForCausalLM": Architecture(
-        rope=PAIRS, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", fixed=PLAIN,
+        rope=PAIRS, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", fixed=ERNIE,
         defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0}, cut=True,
     ),
     "HunYuanDenseV1ForCausalLM": Architecture(
         names=Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm"),
-        **ATTENTION_BIASED, qk_norm=OF_HEAD, norm_after_rope=True, fixed=PLAIN, cut=True,
+        **ATTENTION_BIASED, qk_norm=OF_HEAD, norm_after_rope=True, cut=True,
+        fixed={**PLAIN, "use_cla": (False,), "use_mla": (False,), "use_qk_norm": (True,),
+               "norm_type": ("rms",), "use_rotary_pos_emb": (True,)},
+        unused=("cla_share_factor", "attention_head_dim", "add_classification_head",
+                "rope_parameters.factor", "rope_scaling.factor"),
     ),
     "GlmForCausalLM": Architecture(
         names=Names(gate_up=FUSED_GATE), rope=PAIRS, qkv_bias="attention_bias", fixed=PLAIN,
@@ -138,7 +177,8 @@ ROWS: dict[str, Architecture] = {
         defaults={"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 128},
     ),
     "MiniCPM3ForCausalLM": Architecture(
-        read=_minicpm3, **ATTENTION_BIASED, mlp_bias="mlp_bias", fixed=PLAIN,
+        read=_minicpm3, unused=LATENT_HEADS, **ATTENTION_BIASED, mlp_bias="mlp_bias",
+        fixed=PLAIN,
         defaults={"tie_word_embeddings": True, "scale_emb": 12, "scale_depth": 1.4,
                   "dim_model_base": 256},
     ),

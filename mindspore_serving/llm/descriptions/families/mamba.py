@@ -18,10 +18,12 @@ from mindspore_serving.llm.descriptions.config_types import size
 from mindspore_serving.llm.descriptions.families.llama import ATTENTION_BIASED, PLAIN
 from mindspore_serving.llm.descriptions.families.mixtures import GRANITE_EXPERTS
 from mindspore_serving.llm.descriptions.layer_kinds import FULL
+from mindspore_serving.llm.descriptions.settings import GROUPED, PROJECTION_SCALES, SCALES
 
 KINDS = {"linear_attention": MAMBA, "attention": FULL}  # what else layers are called
 LETTERS = {"M": MAMBA, "*": FULL, "-": "mlp", "E": "moe"}
 NORMED = {"mamba_rms_norm": True, "mamba_norm_before_gate": False}
+STATE_SETTINGS = ("mamba_d_head", "mamba_proj_bias", "time_step_limit")  # without such layers
 SIZES = {
     **NORMED, "mamba_expand": 2, "mamba_d_conv": 4, "mamba_n_groups": 1, "mamba_conv_bias": True,
 }  # fmt: skip
@@ -124,6 +126,7 @@ GRANITE4 = Architecture(
     names=Names(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
     experts=replace(GRANITE_EXPERTS, shares_dense=True),
     **ATTENTION_BIASED, state=MAMBA, read=_granite4, variant=_granite4_form, fixed=PLAIN, cut=True,
+    follows=(*SCALES, "layer_types"), unused=STATE_SETTINGS,
     defaults={**SIZES, "attention_multiplier": 1.0, "num_local_experts": 8,
               "num_experts_per_tok": 2, "norm_topk_prob": True, "mamba_n_heads": 128,
               "mamba_d_state": 256},
@@ -138,7 +141,7 @@ BAMBA = Architecture(
     defaults={**SIZES, "partial_rotary_factor": 0.5},
 )  # fmt: skip
 FALCON_H1 = replace(
-    BAMBA, read=_falcon_h1, attends_beside=True,
+    BAMBA, read=_falcon_h1, attends_beside=True, follows=PROJECTION_SCALES,
     defaults={**SIZES, "mamba_rms_norm": False, "mamba_norm_before_gate": True},
 )  # fmt: skip
 NEMOTRON_H = Architecture(
@@ -154,7 +157,8 @@ NEMOTRON_H = Architecture(
         latent=("mixer.fc1_latent_proj", "mixer.fc2_latent_proj"),
     ),
     gated=False, rope="", mlp_bias="mlp_bias", state=MAMBA, single=True, read=_nemotron_h,
-    variant=_nemotron_h_form,
+    variant=_nemotron_h_form, follows=(*GROUPED, "moe_latent_size"),
+    unused=("expand", "n_routed_experts", "num_experts_per_tok", "sliding_window"),
     fixed={**PLAIN, "attention_bias": (False,), "mamba_proj_bias": (False,)},
     defaults={**NORMED, "mamba_expand": 2, "mamba_hidden_act": "silu", "mlp_hidden_act": "relu2",
               "layer_norm_epsilon": 1e-5, "conv_kernel": 4, "use_conv_bias": True,

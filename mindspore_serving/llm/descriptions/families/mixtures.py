@@ -17,7 +17,25 @@ from mindspore_serving.llm.descriptions.architecture import (
     Names,
 )
 from mindspore_serving.llm.descriptions.config_types import size
-from mindspore_serving.llm.descriptions.families.llama import ATTENTION_BIASED, PLAIN, QWEN3
+from mindspore_serving.llm.descriptions.families.llama import (
+    ATTENTION_BIASED,
+    ERNIE,
+    LATENT_HEADS,
+    PLAIN,
+    QWEN3,
+    SWITCHED,
+    WINDOWED,
+)
+from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
+from mindspore_serving.llm.descriptions.settings import (
+    DENSE_FIRST,
+    GATED,
+    SCALES,
+    SPARSE,
+    SWITCHED_WINDOW,
+    TYPED_WINDOW,
+    WINDOW,
+)
 
 SHARED = "mlp.shared_experts"
 CORRECTION = "mlp.gate.e_score_correction_bias"
@@ -34,6 +52,14 @@ def _ernie(config: Config) -> Config:
     end = num_layers if last in (None, -1) else min(last + 1, num_layers)
     layers = [i for i in range(first, end) if (i + 1) % step == 0]
     return {"moe_layers": layers, "norm_topk_prob": True}
+
+
+def _qwen2_moe(config: Config) -> Config:
+    """Where layers are not listed, every second one of the first has a window."""
+    first = config["max_window_layers"] if config["use_sliding_window"] else 0
+    count = size(config, "num_hidden_layers")
+    kinds = [FULL if i % 2 or i >= first else SLIDING for i in range(count)]
+    return {"layer_types": config.get("layer_types") or kinds}
 
 
 def _llama4(config: Config) -> Config:
@@ -68,10 +94,11 @@ def _deepseek(config: Config) -> Config:
 
 DEEPSEEK2 = Architecture(
     experts=Experts(shared=SHARED), rope=PAIRS, **ATTENTION_BIASED, mlp_bias="mlp_bias",
-    read=_deepseek,
+    read=_deepseek, follows=DENSE_FIRST, unused=LATENT_HEADS,
     fixed={**PLAIN, "moe_layer_freq": (1,), "scoring_func": ("softmax",),
            "norm_topk_prob": (False,)},
 )  # fmt: skip
+UNGROUPED = {"n_group": 1, "topk_group": 1}  # where config.json does not say
 SIGMOID = {"scoring_func": ("sigmoid",), "moe_layer_freq": (1,)}
 SIGMOID_EXPERTS = Experts(scores="sigmoid", by_pairs=True, correction=CORRECTION, shared=SHARED)
 GRANITE_EXPERTS = Experts(
@@ -85,41 +112,49 @@ ROWS: dict[str, Architecture] = {
             router="block_sparse_moe.gate", prefix="block_sparse_moe.experts", gate="w1",
             up="w3", down="w2",
         ),
-        defaults={"norm_topk_prob": True}, fixed=PLAIN, cut=True,
+        follows=WINDOW, fixed=PLAIN, cut=True,
+        defaults={"norm_topk_prob": True, "rope_theta": 1_000_000.0},
     ),
     "GraniteMoeForCausalLM": Architecture(
-        experts=GRANITE_EXPERTS, **ATTENTION_BIASED, fixed=PLAIN,
+        experts=GRANITE_EXPERTS, **ATTENTION_BIASED, follows=SCALES, fixed=PLAIN,
         defaults={"attention_multiplier": 1.0, "norm_topk_prob": True},
     ),
     "Qwen2MoeForCausalLM": Architecture(
         experts=Experts(
             shared="mlp.shared_expert", shared_gate="mlp.shared_expert_gate"
         ),
-        qkv_bias="qkv_bias", defaults={"use_sliding_window": False, "qkv_bias": True}, fixed=PLAIN,
+        qkv_bias="qkv_bias", follows=(*SWITCHED_WINDOW, *SPARSE), read=_qwen2_moe,
+        defaults={**SWITCHED, "qkv_bias": True}, fixed=PLAIN,
     ),
-    "Qwen3MoeForCausalLM": replace(QWEN3, experts=Experts()),
+    "Qwen3MoeForCausalLM": replace(
+        QWEN3, experts=Experts(), follows=(*WINDOW, *SPARSE, "use_sliding_window"),
+        defaults={**WINDOWED, "use_sliding_window": False}, unused=("max_window_layers",),
+    ),
     "OlmoeForCausalLM": Architecture(
-        experts=Experts(), qk_norm=OF_ALL, **ATTENTION_BIASED, fixed=PLAIN
+        experts=Experts(), qk_norm=OF_ALL, **ATTENTION_BIASED, follows=GATED, fixed=PLAIN
     ),
     "Ernie4_5_MoeForCausalLM": Architecture(
         experts=Experts(
             correction="mlp.moe_statics.e_score_correction_bias", shared=SHARED
         ),
         rope=PAIRS, read=_ernie, qkv_bias="use_bias", output_bias="use_bias",
-        mlp_bias="use_bias", fixed=PLAIN,
-        defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0, "moe_layer_start_index": 1},
+        mlp_bias="use_bias", head_bias="use_bias", fixed=ERNIE,
+        follows=("moe_layer_end_index", "moe_num_shared_experts", "moe_norm_min"),
+        defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0, "moe_layer_start_index": 1,
+                  "moe_norm_min": 1e-12},
     ),
     "Glm4MoeForCausalLM": Architecture(
         experts=SIGMOID_EXPERTS,
-        qkv_bias="attention_bias", qk_norm=OF_HEAD, qk_norm_key="use_qk_norm",
-        defaults={"partial_rotary_factor": 0.5, "norm_topk_prob": True,
+        qkv_bias="attention_bias", qk_norm=OF_HEAD, qk_norm_key="use_qk_norm", follows=DENSE_FIRST,
+        defaults={**UNGROUPED, "partial_rotary_factor": 0.5, "norm_topk_prob": True,
                   "first_k_dense_replace": 1},
         fixed={**PLAIN, **SIGMOID},
     ),
     "Dots1ForCausalLM": Architecture(
         experts=SIGMOID_EXPERTS,
-        **ATTENTION_BIASED, qk_norm=OF_HEAD,
-        fixed={**PLAIN, **SIGMOID},
+        **ATTENTION_BIASED, qk_norm=OF_HEAD, unused=("num_experts_per_tok",),
+        follows=(*DENSE_FIRST, *TYPED_WINDOW, "max_window_layers"),
+        defaults={**WINDOWED, **UNGROUPED, "max_window_layers": 62}, fixed={**PLAIN, **SIGMOID},
     ),
     "DeepseekV2ForCausalLM": DEEPSEEK2,
     "DeepseekV3ForCausalLM": replace(
@@ -139,6 +174,8 @@ ROWS: dict[str, Architecture] = {
             shared="feed_forward.shared_expert", joined=("gate_up_proj", "down_proj"),
             scores="sigmoid", scales_input=True,
         ),
+        follows=("layer_types", "no_rope_layers", "no_rope_layer_interval",
+                 "attn_temperature_tuning"),
         rope=PAIRS, **ATTENTION_BIASED, qk_norm=UNWEIGHTED, qk_norm_key="use_qk_norm",
         norm_after_rope=True, read=_llama4, fixed=PLAIN,
         defaults={"rope_theta": 500_000.0, "use_qk_norm": True, "attn_temperature_tuning": True,
@@ -151,7 +188,8 @@ ROWS: dict[str, Architecture] = {
             router="mlp.router", router_bias=True, bias=True, clamped=True,
             joined=("gate_up_proj", "down_proj"),
         ),
-        **ATTENTION_BIASED, fixed=PLAIN,
+        **ATTENTION_BIASED, follows=TYPED_WINDOW, fixed=PLAIN,
+        unused=("experts_per_token", "initial_context_length"),
         defaults={"attention_bias": True, "head_dim": 64, "sliding_window": 128,
                   "sliding_window_pattern": 2, "norm_topk_prob": True, "num_experts_per_tok": 4,
                   "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "rope_theta": 150_000.0},

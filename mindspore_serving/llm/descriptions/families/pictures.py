@@ -16,13 +16,8 @@ _LLAMA_7B = {  # what transformers takes where text_config does not say it
 }  # fmt: skip
 
 
-def _without_window(config: Config) -> Config:
-    """Qwen 2 has one in its configuration, which is used only if it says so."""
-    return {} if "use_sliding_window" in config else {"use_sliding_window": False}
-
-
 _TEXT_MODELS = {  # by model_type
-    "llama": LLAMA, "mistral": MISTRAL, "qwen2": replace(QWEN2, read=_without_window),
+    "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2,
 }  # fmt: skip
 
 
@@ -33,7 +28,9 @@ def _text_model(form: Architecture, config: Config) -> Architecture:
             f"config.json has a text_config with model_type {kind!r}, expected one of "
             f"{', '.join(_TEXT_MODELS)}"
         )
-    return replace(_TEXT_MODELS[str(kind)], cut=False, has_pictures=True)
+    own = _TEXT_MODELS[str(kind)]
+    defaults = {**form.defaults, **own.defaults}
+    return replace(own, defaults=defaults, cut=False, has_pictures=True)
 
 
 _LLAVA = Architecture(variant=_text_model, fixed=PLAIN, defaults=_LLAMA_7B)

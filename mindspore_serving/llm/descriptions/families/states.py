@@ -18,6 +18,7 @@ from mindspore_serving.llm.descriptions.architecture import (
 from mindspore_serving.llm.descriptions.config_types import size
 from mindspore_serving.llm.descriptions.families.llama import ATTENTION_BIASED, PLAIN
 from mindspore_serving.llm.descriptions.layer_kinds import FULL
+from mindspore_serving.llm.descriptions.settings import SPARSE
 
 
 def _lfm2(config: Config) -> Config:
@@ -66,7 +67,10 @@ LFM2 = Architecture(
         output="self_attn.out_proj", gate_up=("feed_forward.w1", "feed_forward.w3"),
         down="feed_forward.w2",
     ),
-    qk_norm=OF_HEAD, state=CONVOLUTION, read=_lfm2, fixed=PLAIN,
+    unused=("conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_dim", "block_mlp_init_scale",
+            "block_norm_eps", "block_out_init_scale", "block_use_swiglu", "block_use_xavier_init",
+            "use_pos_enc", "theta", "num_heads", "conv_bias"),
+    qk_norm=OF_HEAD, state=CONVOLUTION, follows=("layer_types",), read=_lfm2, fixed=PLAIN,
     defaults={"tie_word_embeddings": True, "rope_theta": 1_000_000.0, "conv_L_cache": 3,
               "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0,
               "block_multiple_of": 256},
@@ -77,25 +81,27 @@ LFM2_MOE = replace(
         router="feed_forward.gate", prefix="feed_forward.experts", gate="w1", up="w3", down="w2",
         scores="sigmoid",
     ),
-    variant=_lfm2_moe,
+    variant=_lfm2_moe, follows=("layer_types", "norm_topk_prob", "routed_scaling_factor"),
     defaults={**LFM2.defaults, "block_auto_adjust_ff_dim": False, "norm_topk_prob": True,
-              "use_expert_bias": True},
+              "use_expert_bias": True, "num_dense_layers": 2},
 )  # fmt: skip
 
 
 QWEN3_5 = Architecture(
     norm=RMS_PLUS_ONE, qk_norm=OF_HEAD, output_gate=True, state=DELTA_RULE, read=_qwen3_next,
-    **ATTENTION_BIASED, fixed=PLAIN,
+    **ATTENTION_BIASED, follows=("layer_types",), fixed=PLAIN,
     defaults={"partial_rotary_factor": 0.25, "full_attention_interval": 4, "head_dim": 256},
 )  # fmt: skip
 SHARED = Experts(shared="mlp.shared_expert", shared_gate="mlp.shared_expert_gate")
 QWEN3_NEXT = replace(
     QWEN3_5,
     experts=SHARED,
+    follows=("layer_types", *SPARSE),
     defaults={**QWEN3_5.defaults, "norm_topk_prob": True},
 )
 QWEN3_5_MOE = replace(
     QWEN3_NEXT,
+    follows=("layer_types",),
     experts=replace(SHARED, joined=("gate_up_proj", "down_proj"), joined_rows=True),
 )
 

@@ -20,6 +20,12 @@ F32 = npt.NDArray[np.float32]
 def exportable(config: Mapping[str, Any], max_model_len: int | None = None) -> ModelSpec:
     """The spec of config.json.  Raises StartError for a model that the graph cannot compute."""
     spec, _ = load_definition(config, max_model_len=max_model_len)
+    check_exportable(spec)
+    return spec
+
+
+def check_exportable(spec: ModelSpec) -> None:
+    """Raises StartError for a model that the graph cannot compute."""
     if not spec.is_llama_shaped:
         raise StartError(
             f"{spec.architecture} is not shaped like Llama, so it can neither be exported nor run "
@@ -37,7 +43,6 @@ def exportable(config: Mapping[str, Any], max_model_len: int | None = None) -> M
             f"the layers of the model have windows of {sorted(set(spec.windows))} tokens, "
             "expected the same for all: the graph has one mask"
         )
-    return spec
 
 
 def sources(spec: ModelSpec) -> dict[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ def route(scores: F32, routing: Routing, correction: F32 | None) -> tuple[F32, I
     chosen = _largest(wanted, routing.top_k)
     shares = np.take_along_axis(scores, chosen, -1)
     if routing.normalize:
-        shares = shares / shares.sum(-1, keepdims=True)
+        shares = shares / np.maximum(shares.sum(-1, keepdims=True), np.float32(routing.least))
     return shares * np.float32(routing.scale), chosen
 
 

@@ -17,7 +17,7 @@ from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.runtimes.capacity import (
@@ -29,7 +29,7 @@ from mindspore_serving.llm.runtimes.capacity import (
 from mindspore_serving.llm.runtimes.layout import Layout, Span
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, GraphCall
 from mindspore_serving.llm.runtimes.mindir.export_cell import DecoderCell
-from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, exportable
+from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, check_exportable
 from mindspore_serving.llm.runtimes.mindir.graphs import computed, decoder_inputs
 from mindspore_serving.llm.runtimes.mindir.library import mindspore, use_device
 from mindspore_serving.llm.runtimes.mindir.runner import DenseRunner
@@ -97,8 +97,8 @@ def open_graphs(directory: str | Path, config: EngineConfig, target: str) -> Den
 
     Raises StartError: a broken checkpoint or one that is not shaped like Llama, no memory.
     """
-    checkpoint = open_arranged(directory)
-    spec = exportable(checkpoint.config, config.max_model_len)
+    checkpoint, spec, _ = open_definition(directory, max_model_len=config.max_model_len)
+    check_exportable(spec)
     use_device(target)
     try:
         with LOCK:

@@ -12,8 +12,8 @@ import numpy as np
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models import Decoder, load_definition
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models import Decoder
+from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.ops import Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import (
@@ -47,8 +47,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
         from mindspore_serving.llm.runtimes.mindspore.graph import open_graphs
 
         return open_graphs(directory, config, target)
-    checkpoint = open_arranged(directory)
-    spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
+    checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
     use_device(target)
     model = MindSporeModel(spec, decoder, Weights(checkpoint), OPERATORS[target])
     _load(model)

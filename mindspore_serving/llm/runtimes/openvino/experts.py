@@ -111,7 +111,9 @@ def route(
     if wanted is not scores:
         shares = opset.gather_elements(scores, chosen, 1)
     if routing.normalize:
-        shares = opset.divide(shares, opset.reduce_sum(shares, i64(-1), keep_dims=True))
+        total = opset.reduce_sum(shares, i64(-1), keep_dims=True)
+        total = opset.maximum(total, f32(routing.least)) if routing.least else total
+        shares = opset.divide(shares, total)
     if routing.scale != 1.0:
         shares = opset.multiply(shares, f32(routing.scale))
     if gains is not None:

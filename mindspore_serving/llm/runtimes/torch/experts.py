@@ -20,7 +20,7 @@ def route(scores: Tensor, routing: Routing, correction: Tensor | None) -> tuple[
     chosen = wanted.topk(routing.top_k, -1).indices
     shares = scores.gather(1, chosen)
     if routing.normalize:
-        shares = shares / shares.sum(-1, keepdim=True)
+        shares = shares / shares.sum(-1, keepdim=True).clamp(min=routing.least)
     return shares * routing.scale, chosen
 
 

@@ -35,9 +35,11 @@ class Trace:
 
     def __init__(self, has_weight: Callable[[str], bool]) -> None:
         self.calls: list[Call] = []
+        self.names: set[str] = set()  # of weights, and other texts in arguments
         self._has_weight = has_weight
 
     def weight(self, name: str) -> "Name":
+        self.names.add(name)
         return Name(name)
 
     def has_weight(self, name: str) -> bool:
@@ -73,6 +75,7 @@ class Trace:
 
     def _note(self, operation: str, given: tuple[Any, ...], named: dict[str, Any]) -> Call:
         found = list(_flat((*given, *named.values())))
+        self.names.update(each for each in found if isinstance(each, str))
         inputs = tuple(each for each in found if isinstance(each, Call))
         weights = tuple(str(each) for each in found if isinstance(each, Name))
         call = Call(operation, inputs, weights, given, named)
@@ -90,12 +93,23 @@ class Name(str):
 
 def trace(spec: ModelSpec, decoder: Decoder, has_weight: Callable[[str], bool]) -> list[Call]:
     """The calls of one pass, in order."""
+    return _traced(spec, decoder, has_weight).calls
+
+
+def read_names(
+    spec: ModelSpec, decoder: Decoder, has_weight: Callable[[str], bool]
+) -> frozenset[str]:
+    """What a pass reads: the names of its tensors, among other texts."""
+    return frozenset(_traced(spec, decoder, has_weight).names)
+
+
+def _traced(spec: ModelSpec, decoder: Decoder, has_weight: Callable[[str], bool]) -> Trace:
     ops: Any = Trace(has_weight)
     is_long = Call("input") if spec.rope.switch else None
     inputs = Inputs(Call("input"), Call("input"), Call("input"), is_long=is_long)
     decoder(ops, spec, inputs)
-    calls: list[Call] = ops.calls
-    return calls
+    traced: Trace = ops
+    return traced
 
 
 def _flat(given: Iterable[Any]) -> Iterator[Any]:
