@@ -37,6 +37,8 @@ class Code(IntEnum):
     WRONG_VERB = 14
     INVALID_TENSOR = 15
     UNSUPPORTED = 16
+    UPSTREAM_FAILED = 17
+    UPSTREAM_LATE = 18
 
 
 _BY_CODE: dict[Code, "type[ServingError]"] = {}  # the first class of each
@@ -128,6 +130,18 @@ class DeadlineExceeded(ServingError):
     """The caller's time is up."""
 
     code = Code.DEADLINE_EXCEEDED
+
+
+class UpstreamFailed(ServingError):
+    """Another server, which has the model, failed or sent what is no answer."""
+
+    code = Code.UPSTREAM_FAILED
+
+
+class UpstreamLate(DeadlineExceeded):
+    """Another server, which has the model, did not answer in time."""
+
+    code = Code.UPSTREAM_LATE
 
 
 class Cancelled(ServingError):
