@@ -200,6 +200,12 @@ class NoPlace(ResourceShortage):
     """No machine has room for it now."""
 
 
+def printable(text: str) -> str:
+    """`text` with escapes in place of halves of characters, which no message can hold; Python has
+    them for bytes of names of files."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """ "; did you mean 'NAME'?" for the name in `known` that is nearest to `given`; "" if none is
     near.  Capital letters do not count.  Of long names and many, nothing is said."""
