@@ -27,8 +27,8 @@ def choose(policy: str, found: Sequence[int]) -> list[int]:
         wanted = {int(text) for text in numbers}
         return [version for version in found if version in wanted]
     raise InvalidInputs(
-        f"the version policy is {policy!r:.100}, expected 'latest', 'latest:N', 'all' or versions as "
-        "'1,3'"
+        f"the version policy is {policy!r:.100}, expected 'latest', 'latest:N', 'all' or versions "
+        "as '1,3'"
     )
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-
 _MAX_DIGITS = 19  # of 64 bits; Python refuses to read thousands
 
 
