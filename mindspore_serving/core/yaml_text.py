@@ -26,7 +26,7 @@ class Loader(yaml.SafeLoader):
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
-        self._open_anchors: list[str] = []
+        self._open_anchors: list[str | None] = []
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
         """Looks at every open bracket again with each token, so there may be few of them."""
@@ -35,11 +35,11 @@ class Loader(yaml.SafeLoader):
         super().fetch_flow_collection_start(TokenClass)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
-        anchor = getattr(event, "anchor", None)
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        anchor, mark = event.anchor, event.start_mark
         if isinstance(event, yaml.AliasEvent):
             if anchor in self._open_anchors:
-                raise ComposerError(None, None, _ENDLESS, event.start_mark)
+                raise ComposerError(None, None, _ENDLESS, mark)
             return super().compose_node(parent, index)
         self._open_anchors.append(anchor)
         node = super().compose_node(parent, index)
