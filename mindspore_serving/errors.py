@@ -37,6 +37,8 @@ class Code(IntEnum):
     WRONG_VERB = 14
     INVALID_TENSOR = 15
     UNSUPPORTED = 16
+    UPSTREAM_FAILED = 17
+    UPSTREAM_LATE = 18
 
 
 _BY_CODE: dict[Code, "type[ServingError]"] = {}  # the first class of each
@@ -130,6 +132,18 @@ class DeadlineExceeded(ServingError):
     code = Code.DEADLINE_EXCEEDED
 
 
+class UpstreamFailed(ServingError):
+    """Another server, which has the model, failed or sent what is no answer."""
+
+    code = Code.UPSTREAM_FAILED
+
+
+class UpstreamLate(DeadlineExceeded):
+    """Another server, which has the model, did not answer in time."""
+
+    code = Code.UPSTREAM_LATE
+
+
 class Cancelled(ServingError):
     """The caller has left."""
 
@@ -184,6 +198,12 @@ class ResourceShortage(StartError):
 
 class NoPlace(ResourceShortage):
     """No machine has room for it now."""
+
+
+def printable(text: str) -> str:
+    """`text` with escapes in place of halves of characters, which no message can hold; Python has
+    them for bytes of names of files."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -138,6 +138,7 @@ def test_importing_reads_no_setting(run):
         ({"GLOG_logtostderr": "2"}, "GLOG_logtostderr should be one of 0, 1, but it is '2'"),
         ({"GLOG_logtostderr": "0"}, "GLOG_log_dir must be an existing directory"),
         ({"GLOG_logtostderr": "0", "GLOG_log_dir": "/no/such"}, "but it is '/no/such'"),
+        ({"logger_maxBytes": "9" * 5000}, "logger_maxBytes should be a number >= 0, but it is '99"),
         ({"logger_maxBytes": "-1"}, "logger_maxBytes should be a number >= 0, but it is '-1'"),
         ({"logger_backupCount": "many"}, "logger_backupCount should be a number >= 0"),
         ({"GLOG_stderrthreshold": "7"}, "GLOG_stderrthreshold should be one of"),

@@ -27,7 +27,6 @@ _KINDS = {"boolean": "true or false", "integer": "an integer", "number": "a numb
 _KINDS |= {"string": "text (in quotes, if it looks like a number)", "array": "a list"}
 _KINDS |= {"object": "names with values", "scalar": "a number, true, false or text"}
 _TAGS = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
-_TAGS |= {"seq": "array", "map": "object"}
 
 
 class _Loader(Loader):
@@ -147,8 +146,8 @@ class _Reader:
             shown = repr(node.value[:100]) if isinstance(node.value, str) else _KINDS[given]
             self._fail(node, f"{name!r} is {shown}, expected {_KINDS[kind]}")
         with faults(f"{self._path}, line {node.start_mark.line + 1}: {name!r}"):
-            value = yaml.SafeLoader("").construct_object(node)
-        return float(value) if kind == "number" else value
+            value = Loader("").construct_object(node)
+            return float(value) if kind == "number" else value
 
     def _absolute(self, path: str) -> str:
         return os.path.join(self._directory, path)
@@ -158,4 +157,9 @@ class _Reader:
 
 
 def _kind(node: yaml.Node) -> str:
+    """By its form, as any tag may be in front of it, and of a scalar by its tag."""
+    if isinstance(node, yaml.SequenceNode):
+        return "array"
+    if isinstance(node, yaml.MappingNode):
+        return "object"
     return _TAGS.get(node.tag.rpartition(":")[2], "null")

@@ -10,13 +10,16 @@ from typing import Any
 
 import msgspec
 
+MAX_PREFERRED_SIZE = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
     """How long requests may wait for company.
 
     `max_wait` (seconds) 0 takes whatever is queued, as the original did.  With a delay, a batch
-    leaves when `preferred_size` instances wait or the oldest has waited `max_wait`.
+    leaves when `preferred_size` instances wait, at most MAX_PREFERRED_SIZE, or the oldest has
+    waited `max_wait`.
     """
 
     max_wait: float = 0.0

@@ -13,7 +13,7 @@ import msgspec
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.reading_messages import Embed, Embedded, Score, Scored
-from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, printable
 
 CODEC = "llm"  # the codec of all of them, see `wire`
 
@@ -247,9 +247,9 @@ def to_refused(error: ServingError) -> Refused | None:
     if isinstance(error, RequestRefused):
         return error.refused
     if isinstance(error, Overloaded):
-        return Refused("overloaded", str(error), retry_after=error.retry_after)
+        return Refused("overloaded", printable(str(error)), retry_after=error.retry_after)
     if isinstance(error, InvalidInputs):
-        return Refused("input", str(error), field=getattr(error, "field", ""))
+        return Refused("input", printable(str(error)), field=getattr(error, "field", ""))
     return None
 
 

@@ -8,22 +8,52 @@ from contextlib import contextmanager
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
 from yaml.scanner import ScannerError
 
 from mindspore_serving.errors import InvalidInputs
 
 _MAX_BRACKETS = 16  # open at once; four are enough for every option
 _TOO_DEEP = "it is nested too deeply"
+_ENDLESS = "it is a part of itself"
+# What PyYAML's constructors raise for a value that does not fit its tag.
+_WRONG = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's, which refuses more than 16 open brackets."""
+    """PyYAML's, which refuses more than 16 open brackets, integers of over 64 bits, and what has
+    itself as a part."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._open_anchors: list[str | None] = []
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
         """Looks at every open bracket again with each token, so there may be few of them."""
         if self.flow_level == _MAX_BRACKETS:
             raise ScannerError(None, None, _TOO_DEEP, self.get_mark())
         super().fetch_flow_collection_start(TokenClass)
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        anchor, mark = event.anchor, event.start_mark
+        if isinstance(event, yaml.AliasEvent):
+            if anchor in self._open_anchors:
+                raise ComposerError(None, None, _ENDLESS, mark)
+            return super().compose_node(parent, index)
+        self._open_anchors.append(anchor)
+        node = super().compose_node(parent, index)
+        self._open_anchors.pop()
+        return node
+
+    def construct_yaml_int(self, node: Any) -> int:
+        value: int = super().construct_yaml_int(node)
+        if value.bit_length() > 64:
+            raise ValueError("an integer of over 64 bits")
+        return value
+
+
+Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
 
 
 def load(text: str, where: str) -> Any:
@@ -45,6 +75,6 @@ def faults(where: str) -> Iterator[None]:
         raise InvalidInputs(f"{where}{line}: {problem}") from None
     except RecursionError:
         raise InvalidInputs(f"{where}: {_TOO_DEEP}") from None
-    except (ValueError, LookupError, AttributeError) as error:  # `!!bool perhaps`, 2026-99-99
+    except _WRONG as error:  # `!!bool perhaps`, 2026-99-99
         problem = f"a value cannot be read ({type(error).__name__}: {error})"
         raise InvalidInputs(f"{where}: {problem:.300}") from None

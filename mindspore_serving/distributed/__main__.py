@@ -10,7 +10,7 @@ import sys
 from mindspore_serving import log
 from mindspore_serving.distributed import agent
 from mindspore_serving.distributed.setup import AgentFailed, AgentReady, AgentSetup
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServingError, printable
 from mindspore_serving.ipc.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter, leave_current_directory
 
@@ -29,7 +29,7 @@ def main() -> int:
     except Exception as error:
         if not isinstance(error, ServingError):
             log.error("an agent could not start", exc_info=True)
-        script.send(AgentFailed(str(error) or repr(error)))
+        script.send(AgentFailed(printable(str(error)) or repr(error)))
         return 1
     script.send(AgentReady())
     agent.serve(connection, models)

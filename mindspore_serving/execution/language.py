@@ -17,9 +17,7 @@ from mindspore_serving.core.llm_messages import (
     Grammar,
     LLMRequest,
     Refused,
-    Started,
     decode_request,
-    encode_events,
 )
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import (
@@ -34,12 +32,12 @@ from mindspore_serving.errors import (
 from mindspore_serving.execution.generation_trace import GenerationTrace
 from mindspore_serving.execution.item_trace import ItemTrace
 from mindspore_serving.execution.job import Job, JobQueue
+from mindspore_serving.execution.language_replies import Encoded, encode, to_reply
 from mindspore_serving.ipc.arena import Arena, NoArena
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
     Numbers,
     SetAdapters,
-    SpanReport,
     WorkReply,
     to_fault,
 )
@@ -152,7 +150,7 @@ class LanguageService:
         self.stage = stage
         self._open: dict[int, str] = {}  # work item -> the engine's request
         self._traces: dict[int, GenerationTrace] = {}  # by work item
-        self._replies: list[tuple[int, list[Event] | ServingError, bool]] = []
+        self._replies: list[tuple[int, Encoded | ServingError, bool]] = []
 
     @property
     def has_work(self) -> bool:
@@ -211,7 +209,7 @@ class LanguageService:
                 del self._open[item_id]
             if trace is not None:
                 trace.take(events, is_last=is_last)
-            self._replies.append((item_id, events, is_last))
+            self._replies.append((item_id, encode(events), is_last))
 
         self._open[item_id] = self.engine.accept(
             request, sink, item_id, request_id, trace.timeline if trace else None
@@ -230,27 +228,21 @@ class LanguageService:
         """What the engine has made since.  Raises RuntimeError if its step loop broke."""
         self.engine.collect()
         replies, self._replies = self._replies, []
-        return [self._reply(arena, *one) for one in replies]
-
-    def _reply(
-        self,
-        arena: Arena | NoArena,
-        item_id: int,
-        events: list[Event] | ServingError,
-        is_last: bool,
-    ) -> WorkReply:
-        spans: list[SpanReport] = []
-        if is_last and item_id in self._traces:
-            spans = self._traces.pop(item_id).finish()
-        if isinstance(events, ServingError):
-            return WorkReply(item_id, [], rejected=to_fault(events), spans=spans)
-        return WorkReply(
-            item_id,
-            [arena.put(encode_events(events))],
-            is_last=is_last,
-            has_output=any(type(event) is not Started for event in events),
-            spans=spans,
-        )
+        ended: set[int] = set()
+        sent: list[WorkReply] = []
+        for item_id, reply, is_last in replies:
+            if item_id in ended:
+                continue
+            if isinstance(reply, ServingError) and not is_last:  # it cannot be sent
+                ended.add(item_id)
+                if item_id in self._open:
+                    self.engine.cancel(self._open.pop(item_id))
+                is_last = True
+            spans = (
+                self._traces.pop(item_id).finish() if is_last and item_id in self._traces else []
+            )
+            sent.append(to_reply(arena, item_id, reply, spans, is_last=is_last))
+        return sent
 
     def close(self) -> None:
         self.engine.close()

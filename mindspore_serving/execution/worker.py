@@ -10,7 +10,7 @@ import msgspec
 
 from mindspore_serving import extras, loading, log
 from mindspore_serving.core.graph import StageKind
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServingError, printable
 from mindspore_serving.execution.connection import Connection, Inbox, PostSource, ThreadSource
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.host import Host
@@ -102,7 +102,7 @@ class Worker:
         except Exception as error:
             if not isinstance(error, ServingError):
                 log.error("loading servable %s", setup.servable_name, exc_info=True)
-            self._connection.send(Failed(str(error) or repr(error)))
+            self._connection.send(Failed(printable(str(error)) or repr(error)))
             return None
         self._remote.version = host.version
         card = None if host.language is None else host.language.engine.card
@@ -112,7 +112,7 @@ class Worker:
 
     def _broke(self, reason: str) -> None:
         """From any thread: the servable cannot go on; the master ends this process."""
-        self._connection.send(Failed(reason))
+        self._connection.send(Failed(printable(reason)))
 
     def _serve_threads(self, host: Host) -> None:
         """With a model that runs several batches at a time, on threads of their own."""

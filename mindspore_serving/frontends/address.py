@@ -47,7 +47,7 @@ def parse(text: str, tag: str, *, allow_unix: bool) -> Address:
         raise InvalidInputs(
             f"Serving Error: The type of {tag} address '{text}' port is not a number"
         )
-    if not 1 <= int(port) <= 65535:
+    if len(port) > 9 or not 1 <= int(port) <= 65535:
         raise InvalidInputs(
             f"Serving Error: The port of the {tag} address '{text}' is out of legal range "
             "[1 ~ 65535]"

@@ -6,6 +6,7 @@ that.  Clients that are no browsers say none of it, or the server's own name.
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
@@ -15,6 +16,9 @@ ANY = "*"
 _SAFE = ("GET", "HEAD")  # change nothing, and a page of another site cannot read the answer
 _OURS = (b"same-origin", b"none")  # none: a person typed the address
 _MAX_KEPT = 1024
+_HOST = re.compile(
+    r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::[0-9]{0,5})?", re.ASCII
+)
 
 
 class SiteRules:
@@ -82,10 +86,15 @@ def is_loopback(host: str) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """A Host header without its port, and an IPv6 address without brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower().rstrip(".")
+    """A Host header without its port, and an IPv6 address without brackets; "" for what is neither
+    a name nor an address, with or without a port."""
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return ""
+    address, name = found["address"], found["name"]
+    if address is not None:
+        return address if ":" in address else ""
+    return str(name).lower().removesuffix(".")
 
 
 def _is_address(name: str) -> bool:

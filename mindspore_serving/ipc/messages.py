@@ -11,7 +11,7 @@ import msgspec
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import InstanceSignature
-from mindspore_serving.errors import Code, ServingError, from_code
+from mindspore_serving.errors import Code, ServingError, from_code, printable
 from mindspore_serving.tracing.options import TraceOptions
 
 
@@ -66,7 +66,7 @@ class Fault(Message, frozen=True):
 
 
 def to_fault(error: ServingError) -> Fault:
-    text = str(error) or Code(error.code).name
+    text = printable(str(error)) or Code(error.code).name
     return Fault(error.code, text, getattr(error, "retry_after", None))
 
 

@@ -23,6 +23,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+_MAX_DIGITS = 18
 LEVELS = {
     "0": logging.DEBUG,
     "1": logging.INFO,
@@ -89,6 +90,6 @@ def _choice(
 
 def _count(env: Mapping[str, str], name: str, default: int) -> int:
     value = env.get(name, str(default))
-    if not (value.isascii() and value.isdigit()):
-        raise ValueError(f"{name} should be a number >= 0, but it is '{value}'")
+    if not (value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS):
+        raise ValueError(f"{name} should be a number >= 0, but it is '{value:.32}'")
     return int(value)

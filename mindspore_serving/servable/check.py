@@ -10,6 +10,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+_BITS = 64  # of an int in a message between processes; Python's may have any number
 _LISTS: tuple[Any, ...] = (tuple, list)
 _T = TypeVar("_T")
 
@@ -51,6 +52,8 @@ def check_number(name: str, value: object, minimum: float = 0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         kind = type(value)
         raise InvalidInputs(f"Parameter '{name}' should be int or float, but actually {kind}")
+    if isinstance(value, int):
+        value = _check_int(f"Parameter '{name}'", value, None, None)
     if not minimum <= value < float("inf"):
         raise InvalidInputs(
             f"Parameter '{name}' should be >= {minimum:g} and finite, but actually {value}"
@@ -146,12 +149,17 @@ def _not_empty(what: str, value: object, kind: type[_T]) -> _T:
 
 def _check_int(prefix: str, given: object, minimum: int | None, maximum: int | None) -> int:
     value = _typed(prefix, given, int, "int")
+    if value.bit_length() >= _BITS:
+        shown = f"an int of {value.bit_length()} bits"
+        raise InvalidInputs(f"{prefix} should be {_range(minimum, maximum)}, but actually {shown}")
     if minimum is not None and value < minimum or maximum is not None and value > maximum:
         raise InvalidInputs(f"{prefix} should be {_range(minimum, maximum)}, but actually {value}")
     return value
 
 
 def _range(minimum: int | None, maximum: int | None) -> str:
+    if minimum is None and maximum is None:
+        return f"of {_BITS} bits"
     if minimum is None:
         return f"<= {maximum}"
     return f">= {minimum}" if maximum is None else f"in range [{minimum},{maximum}]"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from mindspore_serving.errors import InvalidInputs
 
 LATEST, ALL = "latest", "all"
+_MAX_DIGITS = 10
 
 
 def choose(policy: str, found: Sequence[int]) -> list[int]:
@@ -19,13 +20,18 @@ def choose(policy: str, found: Sequence[int]) -> list[int]:
     name, colon, number = policy.partition(":")
     if policy == ALL:
         return list(found)
-    if name == LATEST and (not colon or (number.isascii() and number.isdigit() and int(number))):
+    if name == LATEST and (not colon or _is_number(number)):
         return list(found[-int(number or 1) :])
     numbers = policy.split(",")
-    if all(text.isascii() and text.isdigit() and int(text) for text in numbers):
+    if all(map(_is_number, numbers)):
         wanted = {int(text) for text in numbers}
         return [version for version in found if version in wanted]
     raise InvalidInputs(
-        f"the version policy is {policy!r}, expected 'latest', 'latest:N', 'all' or versions as "
-        "'1,3'"
+        f"the version policy is {policy!r:.100}, expected 'latest', 'latest:N', 'all' or versions "
+        "as '1,3'"
     )
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number from 1 on, of no more digits than a version has."""
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text) > 0

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindspore_serving.core.deployment import BatchPolicy, Scaling
+from mindspore_serving.core.deployment import MAX_PREFERRED_SIZE, BatchPolicy, Scaling
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.bare import file_alias
 from mindspore_serving.servable.check import (
@@ -36,7 +36,7 @@ def absolute(path: str) -> str:
 def check_batching(max_delay_ms: float, preferred_size: int) -> BatchPolicy:
     return BatchPolicy(
         max_wait=check_number("max_batch_delay_ms", max_delay_ms) / 1000,
-        preferred_size=check_int("preferred_batch_size", preferred_size, 0),
+        preferred_size=check_int("preferred_batch_size", preferred_size, 0, MAX_PREFERRED_SIZE),
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import Instance
-from mindspore_serving.errors import InvalidField, InvalidInputs, StageFailed, TooLarge
+from mindspore_serving.errors import InvalidField, InvalidInputs, StageFailed, TooLarge, printable
 from mindspore_serving.wire import json_values, status, tensor
 from mindspore_serving.wire.json_shape import Shape, check_shape
 from mindspore_serving.wire.ms_path import Route, parse_path
@@ -105,7 +105,7 @@ def assemble(
 
 def assemble_error(text: str) -> bytes:
     """The body of a request, or the item of an instance, that failed."""
-    clean = (text or "Predict failed").encode("utf-8", "backslashreplace").decode()
+    clean = printable(text or "Predict failed")
     return _encoder.encode({"error_msg": clean})
 
 

@@ -125,6 +125,10 @@ def test_an_empty_file_gives_nothing(read, text):
         ("http_port: !!int x", "line 1: 'http_port': a value cannot be read (ValueError: "),
         ("no_grpc: !!bool perhaps", "line 1: 'no_grpc': a value cannot be read (KeyError: "),
         ("http_port: " + "9" * 5000, "line 1: 'http_port': a value cannot be read"),
+        ("shutdown_timeout: " + "9" * 400, "line 1: 'shutdown_timeout': a value cannot be read"),
+        ("llm_option: {a: !!int " + "1:" * 3000 + "1}", "line 1: 'llm_option.a': a value cannot"),
+        ("wait: !!null [a]", "line 1: 'wait' is a list, expected true or false"),
+        ("servables: [!!str [a]]", "line 1: expected names with values"),
     ],
 )
 def test_what_is_wrong_is_reported_with_its_line(read, text, error):

@@ -330,6 +330,10 @@ def test_a_large_tensor_of_a_body_may_be_answered_in_shared_memory(api: Api) -> 
         asked.set_shared_memory("out", large.nbytes + 1)
         error = error_of(lambda: api.infer("toy.same", x=large, outputs=[asked]))
         assert "are not in shared memory region 'out'" in str(error)
+        asked.set_shared_memory("out", large.nbytes - 1)
+        error = error_of(lambda: api.infer("toy.same", x=large, outputs=[asked]))
+        assert "has 1048576 bytes, its shared memory 'out' has 1048575" in str(error)
+        assert error.status() in ("400", "StatusCode.INVALID_ARGUMENT")
     finally:
         api.client.unregister_system_shared_memory()
         theirs.close()

@@ -109,3 +109,39 @@ def test_a_cancelled_item_ends_once_and_its_blocks_are_free(hosted):
     hosted.until(is_free)
     assert len(hosted.of(5)) == 1
     assert not hosted.service.has_work
+
+
+class TooLargeNumbers:
+    """An engine whose answers begin with a number that no message holds."""
+
+    num_open = 0
+    unready = ""
+
+    def __init__(self):
+        self.cancelled = []
+        self._sinks = {}
+
+    def accept(self, request, sink, item_id=0, log_id="", timeline=None):
+        self._sinks[str(item_id)] = sink
+        return str(item_id)
+
+    def collect(self):
+        for number, sink in self._sinks.items():
+            sink([Started(2**70 if number == "1" else 7, 0)], False)
+            sink([Finished(1, 0, 1)], True)
+        self._sinks.clear()
+
+    def cancel(self, request_id):
+        self.cancelled.append(request_id)
+
+
+def test_an_answer_that_no_message_holds_fails_alone():
+    engine = TooLargeNumbers()
+    service = LanguageService(engine, LanguageStage(engine, SamplingParams()))
+    for item_id in (1, 2):
+        service.accept(item_id, "@generate", encode_request(Generate(prompt="a")))
+    bad, *good = service.collect(NoArena())
+    assert (bad.id, bad.rejected.code) == (1, Code.FAILED)
+    assert "cannot be sent" in bad.rejected.text
+    assert [(one.id, one.is_last) for one in good] == [(2, False), (2, True)]
+    assert not service.has_work

@@ -51,6 +51,7 @@ def locked(background):
         b"Content-Length:\r\n",
         b"Content-Length: 5 5\r\n",
         b"Content-Length: 18446744073709551616\r\n",
+        b"Content-Length: %b5\r\n" % (b"0" * 4400),
         b"Transfer-Encoding: chunked, identity\r\n",
         b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
         b"Transfer-Encoding: \x0bchunked\r\n",

@@ -127,7 +127,36 @@ def test_what_no_browser_sends_as_origin_is_refused(given):
 
 
 @pytest.mark.parametrize("path", [CLASSIC, CHAT, b"/servables"])
-@pytest.mark.parametrize("host", [b"evil.example", b"evil.example:1500", b"localhost.evil.example"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"evil.example",
+        b"evil.example:1500",
+        b"localhost.evil.example",
+        b"[::1].evil.example",
+        b"[::1].evil.example:1500",
+        b"[::1]evil.example",
+        b"[::1]:1500.evil.example",
+        b"[::1]:evil.example",
+        b"[::1",
+        b"::1]",
+        b"[::1%evil.example]",
+        b"[127.0.0.1]",
+        b"[localhost]",
+        b"localhost:evil.example",
+        b"localhost:1500:evil.example",
+        b"127.0.0.1:evil.example",
+        b"evil.example@localhost",
+        b"localhost@evil.example",
+        b"localhost/evil.example",
+        b"localhost..",
+        b"localhost evil.example",
+        b"localhost\xa0",
+        b"",
+        b".",
+        b":1500",
+    ],
+)
 def test_a_name_that_is_pointed_at_this_machine_is_refused(background, path, host):
     with serving(background) as web:
         status, _, body = ask(web, path=path, host=host)
@@ -136,7 +165,11 @@ def test_a_name_that_is_pointed_at_this_machine_is_refused(background, path, hos
 
 
 @pytest.mark.parametrize(
-    "host", [OWN, b"localhost", b"LOCALHOST:1500", b"[::1]:1500", b"10.0.0.7", b"serving.example"]
+    "host",
+    [
+        *(OWN, b"localhost", b"LOCALHOST:1500", b"localhost.", b"[::1]", b"[::1]:1500"),
+        *(b"[::ffff:127.0.0.1]", b"10.0.0.7", b"serving.example", b"serving.example.:80"),
+    ],
 )
 def test_addresses_and_names_that_are_its_own_are_accepted(background, host):
     with serving(background, allowed_hosts=["serving.example"]) as web:

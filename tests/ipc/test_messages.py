@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
+from mindspore_serving.errors import StageFailed
 from mindspore_serving.ipc import messages as m
 from mindspore_serving.ipc.channel import Frames, encode
 
@@ -96,3 +97,10 @@ def test_a_field_of_a_wrong_type_is_refused():
 
     with pytest.raises(msgspec.ValidationError):
         list(Frames(m.ToWorker).feed(encode(Forged(["not a number"]))))
+
+
+def test_an_error_with_half_a_character_is_sent_with_an_escape():
+    """As of a file whose name is no UTF-8."""
+    fault = m.to_fault(StageFailed("no file a\udcff"))
+    (found,) = Frames(m.ToMaster).feed(encode(m.Done([m.WorkReply(7, [], rejected=fault)])))
+    assert found.replies[0].rejected.text == r"no file a\udcff"

@@ -29,7 +29,20 @@ def test_where_there_are_none_none_is_chosen(policy):
     assert choose(policy, []) == []
 
 
-@pytest.mark.parametrize("policy", ["", "newest", "latest:0", "latest:", "latest:-1", "1,,2", "v1"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "",
+        "newest",
+        "latest:0",
+        "latest:",
+        "latest:-1",
+        "1,,2",
+        "v1",
+        "9" * 5000,
+        "latest:" + "9" * 5000,
+    ],
+)
 def test_another_policy_is_refused(policy):
     with pytest.raises(InvalidInputs, match="expected 'latest', 'latest:N', 'all' or versions"):
         choose(policy, [1, 3])

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+_MAX_DIGITS = 19  # of 64 bits; Python refuses to read thousands
+
 
 class Refusal(Exception):
     """What was read is not served as HTTP: the answer has `status` and `text`, and the connection
@@ -52,6 +54,8 @@ class Head:
             raise Refusal(505, f"HTTP/{self.version} is not served here: use HTTP/1.1.")
         if b"transfer-encoding" in self.fields and not self._is_chunked():
             raise Refusal(501, "The only Transfer-Encoding is chunked, in HTTP/1.1.")
+        if len(self.fields.get(b"content-length", b"")) > _MAX_DIGITS:
+            raise Refusal(400, f"Content-Length has more than {_MAX_DIGITS} digits.")
         if self.method == b"CONNECT":
             raise Refusal(400, "CONNECT is not served: this is not a proxy.")
 

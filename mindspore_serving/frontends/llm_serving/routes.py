@@ -21,6 +21,7 @@ from mindspore_serving.errors import (
     Overloaded,
     ServingError,
     TooLarge,
+    UpstreamFailed,
 )
 from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.disconnect import Owned, while_there
@@ -115,7 +116,7 @@ async def _answer(site: Site, form: Form, request: Request, body: ClientRequest)
 
 async def _gather(generation: Generation, writer: Writer) -> None:
     if writer.started is not None:
-        async for chunk in chunks_of(generation, writer, raises=(DeadlineExceeded,)):
+        async for chunk in chunks_of(generation, writer, raises=(DeadlineExceeded, UpstreamFailed)):
             writer.write_whole(chunk)
 
 

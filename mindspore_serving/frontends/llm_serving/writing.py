@@ -14,6 +14,7 @@ from mindspore_serving.errors import (
     Overloaded,
     ServableUnavailable,
     ServingError,
+    UpstreamFailed,
 )
 from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.llm_serving.frames import Shown, Whole
@@ -36,6 +37,9 @@ EMPTY = Fault("Error203: prompt token empty", -203, "prompt_token_ids_empty")
 FAILED = Fault("error304: generation task stop abnormally!, please retry!", -1, "predict_failed")
 
 
+_BY_STATUS = (NotFound, Overloaded, ServableUnavailable, DeadlineExceeded, UpstreamFailed)
+
+
 def to_fault(error: ServingError) -> Fault:
     """Raises `error` again if HTTP has a status for it."""
     if isinstance(error, RequestRefused):
@@ -44,7 +48,7 @@ def to_fault(error: ServingError) -> Fault:
         if error.refused.reason == "empty":
             return EMPTY
         raise error
-    if isinstance(error, NotFound | Overloaded | ServableUnavailable | DeadlineExceeded):
+    if isinstance(error, _BY_STATUS):
         raise error
     return FAILED
 

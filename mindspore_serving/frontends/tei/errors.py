@@ -37,4 +37,4 @@ def _kind(error: Exception, status: int) -> tuple[int, str]:
         return 413, "Validation"
     if status == 503:
         return 503, "Unhealthy"
-    return (status if status in (404, 413, 504) else 424), "Backend"
+    return (status if status in (404, 413, 502, 504) else 424), "Backend"

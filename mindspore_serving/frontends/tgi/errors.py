@@ -17,6 +17,7 @@ from mindspore_serving.errors import (
     Overloaded,
     ServableUnavailable,
     ServingError,
+    UpstreamFailed,
 )
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.json_answer import to_json
@@ -92,8 +93,9 @@ def to_tgi_error(error: Exception) -> TgiError:
         return invalid(str(error))
     if isinstance(error, ServableUnavailable):
         return TgiError(503, "generation", str(error), status.retry_after(error))
-    if isinstance(error, DeadlineExceeded):
-        return TgiError(504, "generation", f"Request failed during generation: {error}")
+    if isinstance(error, DeadlineExceeded | UpstreamFailed):
+        text = f"Request failed during generation: {error}"
+        return TgiError(status.of(error.code).http, "generation", text)
     if isinstance(error, Forbidden):
         return TgiError(403, "forbidden", str(error))
     if isinstance(error, ServingError):

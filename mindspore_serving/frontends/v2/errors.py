@@ -4,7 +4,7 @@ import msgspec
 from starlette.responses import Response
 
 from mindspore_serving import log
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServingError, printable
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.wire import status
 
@@ -26,7 +26,7 @@ def to_body(text: str) -> bytes:
 
 
 def _to_object(text: str) -> dict[str, str]:
-    return {"error": text.encode("utf-8", "backslashreplace").decode()}
+    return {"error": printable(text)}
 
 
 def to_serving_error(error: Exception) -> ServingError:

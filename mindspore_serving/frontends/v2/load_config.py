@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.deployment import BatchPolicy
+from mindspore_serving.core.deployment import MAX_PREFERRED_SIZE, BatchPolicy
 from mindspore_serving.core.service import Changes
 from mindspore_serving.errors import InvalidInputs
 
@@ -41,11 +41,16 @@ def _batching(value: Any) -> Changes:
     delay = fields.pop("max_queue_delay_microseconds", 0)
     sizes = fields.pop("preferred_batch_size", [])
     _refuse_others("dynamic_batching", fields)
-    if not isinstance(sizes, list) or not all(type(one) is int and one > 0 for one in sizes):
-        raise InvalidInputs("config: preferred_batch_size is no list of numbers over 0")
+    if not isinstance(sizes, list) or not all(map(_is_size, sizes)):
+        accepted = f"a list of numbers of 1 to {MAX_PREFERRED_SIZE}"
+        raise InvalidInputs(f"config: preferred_batch_size is not {accepted}")
     # Clients write 64-bit numbers as texts, as JSON of protobuf does.
     seconds = _number("max_queue_delay_microseconds", delay, _MOST_SECONDS * 1e6) / 1e6
     return {"batching": BatchPolicy(seconds, max(sizes, default=0))}
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 < value <= MAX_PREFERRED_SIZE
 
 
 def _workers(value: Any) -> Changes:
@@ -95,7 +100,7 @@ def _seconds(name: str, text: str) -> float:
 def _number(name: str, value: object, most: float) -> float:
     try:
         found = float(value) if isinstance(value, int | float | str) else -1.0
-    except ValueError:
+    except (ValueError, OverflowError):
         found = -1.0
     if not 0 <= found <= most:
         raise InvalidInputs(f"config: {name} is {value!r:.32}, expected 0 to {most:g}")

@@ -116,8 +116,16 @@ class SharedMemory:
     def write(self, region: Region, pieces: list[memoryview]) -> None:
         """Raises InvalidInputs."""
         found, start = self._find(region)
-        for piece in pieces:
-            start += os.pwrite(found.file.number, piece, start)
+        try:
+            for piece in pieces:
+                rest = piece.cast("B")
+                while rest:
+                    count = os.pwrite(found.file.number, rest, start)
+                    start, rest = start + count, rest[count:]
+        except OSError as error:  # made smaller since, and its memory is full
+            raise InvalidInputs(
+                f"shared memory region '{region.name}' cannot be written to: {error.strerror}"
+            ) from None
 
     def close(self) -> None:
         self._regions.clear()

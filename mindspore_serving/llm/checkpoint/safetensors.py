@@ -51,6 +51,12 @@ WRITTEN = {
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 2 * 2**30  # of a file that is written, at most, unless one tensor is larger
 MAX_HEADER_BYTES = 100 * 2**20  # the format's own limit
+MAX_TENSORS = 2**17  # of a file
+MAX_DIMS = 32  # that an array of numpy has
+MAX_BYTES = 2**62  # of a tensor, an empty one's other sizes included
+# How often a header has a character, for each tensor and for what is said of the whole file.
+_MARKS = {b":": 4, b"[": 2, b"{": 1, b",": MAX_DIMS}
+_OTHER_MARKS = 2**18
 MADV_POPULATE_READ = 22  # since Linux 5.14; Python has no name for it
 
 
@@ -96,15 +102,19 @@ def _mapping(array: object) -> mmap.mmap | None:
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
     """The tensors of one file.  Raises StartError naming it, and the tensor that is wrong."""
-    header, body = _read_header(path)
+    header, mapped = _read_header(path)
     header.pop("__metadata__", None)
+    if len(header) > MAX_TENSORS:
+        raise StartError(f"{path} has {len(header)} tensors, expected at most {MAX_TENSORS}")
+    body: npt.NDArray[np.uint8] = mapped.view(np.ndarray)  # a memmap's own slices take longer
+    address = body.ctypes.data
     tensors = {}
     ranges = []
     for name, entry in header.items():
         dtype, shape, begin, end = _checked_entry(path, name, entry, body.size)
         ranges.append((begin, end, name))
-        bits = body[begin:end].view(np.ndarray)
-        if bits.ctypes.data % BITS[dtype].itemsize:
+        bits = body[begin:end]
+        if (address + begin) % BITS[dtype].itemsize:
             bits = bits.copy()  # other writers do not align; native code reads aligned memory
         tensors[name] = StoredTensor(dtype, shape, bits.view(BITS[dtype]).reshape(shape))
     ranges.sort()
@@ -128,8 +138,11 @@ def _read_header(path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint8]]:
             f"{path} has {size} bytes and says that its header has {length}: truncated, or no "
             "safetensors file"
         )
+    text = mapped[8 : 8 + length].tobytes()
+    if any(text.count(mark) > most * MAX_TENSORS + _OTHER_MARKS for mark, most in _MARKS.items()):
+        raise StartError(f"{path} has a header of more than {MAX_TENSORS} tensors")
     try:
-        header = json.loads(mapped[8 : 8 + length].tobytes())
+        header = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StartError(f"{path} has a header that is not JSON: {error}") from None
     if not isinstance(header, dict):
@@ -140,30 +153,35 @@ def _read_header(path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint8]]:
 def _checked_entry(
     path: Path, name: str, entry: object, available: int
 ) -> tuple[str, tuple[int, ...], int, int]:
-    where = f"{path}: tensor {name!r}"
+    where = f"{path}: tensor {name!r:.200}"
     fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
     dtype, given = fields.get("dtype"), fields.get("data_offsets")
     shape, offsets = _sizes(fields.get("shape")), _sizes(given)
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise StartError(f"{where} has dtype {dtype!r}, expected one of {', '.join(BITS)}")
+        raise StartError(f"{where} has dtype {dtype!r:.100}, expected one of {', '.join(BITS)}")
     if shape is None:
-        raise StartError(f"{where} has shape {fields.get('shape')!r}, expected a list of sizes")
+        given = fields.get("shape")
+        raise StartError(f"{where} has shape {given!r:.100}, expected a list of sizes")
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise StartError(f"{where} has data_offsets {given!r}, expected [begin, end]")
+        raise StartError(f"{where} has data_offsets {given!r:.100}, expected [begin, end]")
     begin, end = offsets
     if end > available:
         raise StartError(
             f"{where} ends at byte {end} of the data, of which the file has {available}: truncated"
         )
-    if prod(shape) * BITS[dtype].itemsize != end - begin:
+    item = BITS[dtype].itemsize
+    if prod(size for size in shape if size) * item > MAX_BYTES:
+        raise StartError(f"{where} has shape {list(shape)}, expected at most {MAX_BYTES} bytes")
+    if prod(shape) * item != end - begin:
         raise StartError(f"{where} has {end - begin} bytes, expected {list(shape)} of {dtype}")
     return dtype, shape, begin, end
 
 
 def _sizes(value: object) -> tuple[int, ...] | None:
-    if isinstance(value, list) and all(type(size) is int and size >= 0 for size in value):
-        return tuple(value)
-    return None
+    if not isinstance(value, list) or len(value) > MAX_DIMS:
+        return None
+    is_size = all(type(size) is int and 0 <= size < MAX_BYTES for size in value)
+    return tuple(value) if is_size else None
 
 
 def write_safetensors(

@@ -1,13 +1,17 @@
 """Pictures from other servers, if the operator allows their hosts.
 
 An address is resolved once, checked and then connected to, so that no name can become a private
-address in between; each redirect is checked alike.
+address in between; each redirect is checked alike.  All of it, names, handshakes, heads and
+redirects included, has one deadline, at which the connection is cut off: a time-out of a socket
+begins anew with each byte.
 """
 
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from ipaddress import IPv6Address, ip_address
@@ -20,6 +24,7 @@ MAX_REDIRECTS = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PORTS = {"http": 80, "https": 443}
 _CHUNK = 1 << 16
+_TOO_LONG = "cannot be fetched: it takes too long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,9 @@ def _ask(parts: SplitResult, limits: FetchLimits, deadline: float) -> bytes | st
     """The file, or where it is."""
     host = str(parts.hostname)
     try:
-        with _connect(parts, limits, deadline) as stream:
+        with _connect(parts, limits, deadline) as stream, _cut_off(stream, deadline):
+            if isinstance(stream, ssl.SSLSocket):
+                stream.do_handshake()
             connection = HTTPConnection(host, parts.port or _PORTS[parts.scheme])
             connection.sock = stream
             path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
@@ -80,28 +87,69 @@ def _ask(parts: SplitResult, limits: FetchLimits, deadline: float) -> bytes | st
                 return location
             if response.status != 200:
                 raise InvalidInputs(f"cannot be fetched: {host} answers {response.status}")
-            return _read(response, stream, limits, deadline)
+            return _read(response, limits, deadline)
     except (OSError, HTTPException, UnicodeError, ValueError) as error:
         if isinstance(error, InvalidInputs):
             raise
+        _left(deadline)
         raise InvalidInputs(f"cannot be fetched from {host}: {error or 'no answer'}") from None
 
 
 def _connect(parts: SplitResult, limits: FetchLimits, deadline: float) -> socket.socket:
     host = str(parts.hostname)
     port = parts.port or _PORTS[parts.scheme]
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    address = str(found[0][4][0])
+    address = _resolve(host, port, deadline)
     if host not in _named(limits.hosts) and not _is_public(address):
         raise InvalidInputs(f"is at {host}, whose address is not a public one")
     stream = socket.create_connection((address, port), _left(deadline))
     if parts.scheme == "http":
         return stream
     try:
-        return ssl.create_default_context().wrap_socket(stream, server_hostname=host)
+        context = ssl.create_default_context()
+        return context.wrap_socket(stream, server_hostname=host, do_handshake_on_connect=False)
     except BaseException:
         stream.close()
         raise
+
+
+def _resolve(host: str, port: int, deadline: float) -> str:
+    """The first address of a name.  The library waits for as long as name servers like, so another
+    thread does."""
+    outcome: list[str | OSError | UnicodeError] = []
+
+    def look() -> None:
+        try:
+            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            outcome.append(error)
+        else:
+            outcome.append(str(entries[0][4][0]))
+
+    thread = threading.Thread(target=look, name="resolve", daemon=True)
+    thread.start()
+    thread.join(_left(deadline))
+    if not outcome:
+        raise InvalidInputs(_TOO_LONG)
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]
+
+
+@contextmanager
+def _cut_off(stream: socket.socket, deadline: float) -> Iterator[None]:
+    """End reading and writing at the deadline, whatever waits."""
+    timer = threading.Timer(_left(deadline), _shut, [stream])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _shut(stream: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(stream, socket.SHUT_RDWR)  # TLS would take its own state away
 
 
 def _is_public(address: str) -> bool:
@@ -111,13 +159,11 @@ def _is_public(address: str) -> bool:
     return found.is_global and not found.is_multicast
 
 
-def _read(
-    response: HTTPResponse, stream: socket.socket, limits: FetchLimits, deadline: float
-) -> bytes:
+def _read(response: HTTPResponse, limits: FetchLimits, deadline: float) -> bytes:
     content = bytearray()
     while True:
-        stream.settimeout(_left(deadline))
         piece = response.read1(_CHUNK)
+        _left(deadline)
         if not piece:
             return bytes(content)
         content += piece
@@ -128,5 +174,5 @@ def _read(
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise InvalidInputs("cannot be fetched: it takes too long")
+        raise InvalidInputs(_TOO_LONG)
     return left

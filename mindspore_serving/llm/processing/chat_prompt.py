@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from mindspore_serving.core.llm_messages import Generate, Refused, RequestRefused, Tokenize
-from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
+from mindspore_serving.errors import InvalidField, InvalidInputs, StartError, printable
 from mindspore_serving.llm.chat.generic_tools import with_tools
 from mindspore_serving.llm.chat.messages import Message
 from mindspore_serving.llm.chat.template import ChatTemplate
@@ -46,7 +46,7 @@ class ChatPrompt:
         except InvalidField:
             raise
         except (InvalidInputs, StartError) as error:
-            raise RequestRefused(Refused("template", str(error))) from None
+            raise RequestRefused(Refused("template", printable(str(error)))) from None
 
     def _render(
         self,

@@ -21,7 +21,7 @@ from mindspore_serving.core.llm_messages import (
     to_refused,
 )
 from mindspore_serving.core.reading_messages import Embed, Score
-from mindspore_serving.errors import ServingError, from_code
+from mindspore_serving.errors import ServingError, from_code, printable
 from mindspore_serving.llm.pictures.messages import find_pictures
 from mindspore_serving.llm.pictures.reader import Picture
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
@@ -88,7 +88,7 @@ def decode_work(data: bytes) -> Prompt | Prompts | Made:
 
 
 def to_failed(error: ServingError) -> Failed:
-    return Failed(error.code, str(error), to_refused(error))
+    return Failed(error.code, printable(str(error)), to_refused(error))
 
 
 def encode_job(request: LLMRequest, request_id: str = "") -> bytes:

@@ -1,21 +1,24 @@
-"""HTTP/1.1 to one server: a connection for each request, and answers that are read in bounds.
+"""HTTP/1.1 to one server: a connection for each request, and answers that are read in bounds of
+size and time.
 
 Knows no language model.  Redirects are not followed, and proxies of the environment not used.
 """
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import httptools
 
-from mindspore_serving.errors import ServableUnavailable, ServingError
+from mindspore_serving.errors import ServableUnavailable, ServingError, UpstreamFailed, UpstreamLate
 
-MOST_HEAD = 64 << 10  # bytes of a status line and headers
+MOST_HEAD = 64 << 10  # bytes of a status line and headers, those of 1xx answers included
 MOST_LINE = 1 << 20  # bytes of a line of an answer
 MOST_BODY = 1 << 20  # bytes of a body that is read at once
+MOST_FRAMING = 64 << 10  # bytes in a row that are no body: sizes of chunks, extensions, trailers
 _READ = 64 << 10
 
 
@@ -29,54 +32,52 @@ class Failure(Exception):
 
 
 class Answer:
-    """The head of an answer, and its body piece by piece: each comes within `timeout` seconds."""
+    """The head of an answer, and its body piece by piece, in the time that `clock` gives."""
 
     def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        transport: asyncio.WriteTransport,
-        server: "Server",
-        timeout: float,
+        self, reader: asyncio.StreamReader, clock: "Clock", server: "Server", max_bytes: int
     ) -> None:
         self.status = 0
-        self.timeout = timeout
         self.headers: dict[str, str] = {}
+        self.clock = clock
         self._reader = reader
-        self._transport = transport
-        self._is_late = False
         self._server = server
         self._parser = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
         self._has_head = self._is_done = False
+        self._max_bytes = max_bytes
+        self._size = self._framing = 0  # bytes: all, and since the last of the body
 
     async def lines(self) -> AsyncIterator[bytes]:
         """The lines of the body, without their ends."""
-        rest = b""
+        rest: list[bytes] = []
+        size = 0
         while piece := await self._read():
-            *whole, rest = (rest + piece).split(b"\n")
+            *whole, last = piece.split(b"\n")
             for line in whole:
-                yield line.rstrip(b"\r")
-            if len(rest) > MOST_LINE:
+                yield b"".join((*rest, line)).rstrip(b"\r")
+                rest, size = [], 0
+            rest.append(last)
+            size += len(last)
+            if size > MOST_LINE:
                 raise self.failed(f"it sent a line of over {MOST_LINE:,} bytes")
-        if rest:
-            yield rest
+        if size:
+            yield b"".join(rest)
 
     async def whole(self) -> bytes:
         """All of the body."""
-        found = b""
+        found = bytearray()
         while piece := await self._read():
             found += piece
             if len(found) > MOST_BODY:
                 raise self.failed(f"it sent a body of over {MOST_BODY:,} bytes")
-        return found
+        return bytes(found)
 
     async def read_head(self) -> None:
-        size = 0
-        with self._in_time():
-            while not self._has_head:
-                size += await self._feed()
-                if size > MOST_HEAD and not self._has_head:
-                    raise self.failed(f"it sent a head of over {MOST_HEAD:,} bytes")
+        while not self._has_head:
+            await self._feed()
+            if self._size > MOST_HEAD and not self._has_head:
+                raise self.failed(f"it sent a head of over {MOST_HEAD:,} bytes")
         if self.headers.get("content-encoding", "identity") != "identity":
             raise self.failed("it sent a compressed body, which was not asked for")
 
@@ -85,68 +86,126 @@ class Answer:
         key = self._server.key
         return text.replace(key, "***") if key else text
 
-    def failed(self, text: str, *, may_retry: bool = True) -> Failure:
+    def failed(
+        self, text: str, *, may_retry: bool = True, kind: type[ServingError] = UpstreamFailed
+    ) -> Failure:
         text = f"the upstream {self._server.where}: {self.shown(text)}"
-        return Failure(ServingError(text), may_retry=may_retry)
+        return Failure(kind(text), may_retry=may_retry)
 
     async def _read(self) -> bytes:
         """The next piece of the body; nothing at its end."""
         while not self._pieces and not self._is_done:
-            with self._in_time():
-                await self._feed()
+            await self._feed()
         found, self._pieces = b"".join(self._pieces), []
         return found
 
-    @contextmanager
-    def _in_time(self) -> Iterator[None]:
-        """Close the connection after `timeout` seconds.  (`asyncio.wait_for` would lose the end of
-        a task that is cancelled while data comes.)"""
-        timer = asyncio.get_running_loop().call_later(self.timeout, self._give_up)
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    def _give_up(self) -> None:
-        self._is_late = True
-        self._transport.abort()
-
-    async def _feed(self) -> int:
-        """Parse what comes next; how many bytes it was."""
+    async def _feed(self) -> None:
+        """Parse what comes next."""
         try:
             data = await self._reader.read(_READ)
         except OSError as error:
-            raise self.failed(f"the connection broke: {error}") from None
-        if self._is_late:
-            raise self.failed(f"it sent nothing for {self.timeout:g} s")
+            data, broken = b"", str(error)
+        else:
+            broken = ""
+        if self.clock.problem:
+            raise self.failed(self.clock.problem, kind=UpstreamLate)
+        if broken:
+            raise self.failed(f"the connection broke: {broken}")
         if data:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserError as error:
-                raise self.failed(f"it does not speak HTTP: {error}") from None
+            self._parse(data)
         elif self._has_head and not {"content-length", "transfer-encoding"} & self.headers.keys():
             self._is_done = True  # such a body ends with the connection
         else:
             raise self.failed("it closed the connection before its answer was complete")
-        return len(data)
 
-    # --- called by the parser -----------------------------------------------------------------
+    def _parse(self, data: bytes) -> None:
+        self._size += len(data)
+        self._framing += len(data)
+        if self._size > self._max_bytes:
+            raise self.failed(f"it sent over {self._max_bytes:,} bytes", may_retry=False)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise self.failed(f"it answered {self.status}, to change the protocol") from None
+        except httptools.HttpParserError as error:
+            raise self.failed(f"it does not speak HTTP: {error}") from None
+        if self._pieces:
+            self._framing = 0
+        elif self._has_head and self._framing > MOST_FRAMING:
+            raise self.failed(f"it sent {self._framing:,} bytes that are no part of its body")
+
+    # --- called by the parser; what is behind the end of the answer is left out ---------------
 
     def on_message_begin(self) -> None:
-        self.headers = {}
+        if not self._is_done:
+            self.headers = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self._has_head:  # else it is a trailer
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-        self._has_head = self.status >= 200
+        if not self._has_head:
+            self.status = self._parser.get_status_code()
+            self._has_head = self.status >= 200
 
     def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
+        if not self._is_done:
+            self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         self._is_done = self._has_head
+
+
+class Clock:
+    """Ends a connection, by `end`, that is too late: `problem` is what to say then, else "".
+
+    `total` are the seconds for everything; `allow` says until when something has to come, however
+    many bytes do that are nothing.  (`asyncio.wait_for` would lose the end of a task that is
+    cancelled while data comes.)
+    """
+
+    def __init__(self, total: float, end: Callable[[], object]) -> None:
+        self.problem = ""
+        self._loop = asyncio.get_running_loop()
+        self._end = end
+        self._total = self._loop.call_later(
+            max(0.0, total), self._give_up, "its time is up: it did not complete its answer"
+        )
+        self._next: asyncio.TimerHandle | None = None
+
+    def allow(self, seconds: float) -> None:
+        """The next part of the answer has to come within so many seconds."""
+        self._cancel_next()
+        problem = f"it sent nothing of an answer for {seconds:g} s"
+        self._next = self._loop.call_later(seconds, self._give_up, problem)
+
+    def pause(self) -> None:
+        """It is not waited for."""
+        self._cancel_next()
+
+    def stop(self) -> None:
+        self._cancel_next()
+        self._total.cancel()
+
+    def _cancel_next(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+
+    def _give_up(self, problem: str) -> None:
+        self.problem = self.problem or problem
+        self._end()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one answer: seconds to the `first` part of it that has content, from one such part to
+    the `next`, and in `total`; and its most bytes, head and framing included."""
+
+    first: float
+    next: float
+    total: float
+    max_bytes: int
 
 
 class Server:
@@ -167,17 +226,20 @@ class Server:
 
     @asynccontextmanager
     async def send(
-        self, path: str, body: bytes | None, headers: Mapping[str, str], timeout: float
+        self, path: str, body: bytes | None, headers: Mapping[str, str], bounds: Bounds
     ) -> AsyncIterator[Answer]:
-        """The answer to a POST of `body`, JSON, or to a GET, once its head has come, within
-        `timeout` seconds.  The connection is closed behind it.  Raises Failure."""
+        """The answer to a POST of `body`, JSON, or to a GET, once its head has come.  The
+        connection is closed behind it.  Raises Failure."""
         reader, writer = await self._connect()
+        clock = Clock(bounds.total, writer.transport.abort)
         try:
-            answer = Answer(reader, writer.transport, self, timeout)
+            clock.allow(bounds.first)
+            answer = Answer(reader, clock, self, bounds.max_bytes)
             writer.write(self._request(path, body, headers))
             await answer.read_head()
             yield answer
         finally:
+            clock.stop()
             writer.transport.abort()
 
     def _request(self, path: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:

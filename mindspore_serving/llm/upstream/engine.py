@@ -6,12 +6,10 @@ Does for an upstream what `serving.async_engine` does for a model that is loaded
 import asyncio
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.core.declaration import UPSTREAM
@@ -22,14 +20,20 @@ from mindspore_serving.errors import InvalidInputs, ServableUnavailable, Serving
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.serving.recording import Recorder
 from mindspore_serving.llm.serving.timeline import Timeline
+from mindspore_serving.llm.upstream.budget import Room
 from mindspore_serving.llm.upstream.connection import Server
 from mindspore_serving.llm.upstream.exchange import find_models
 from mindspore_serving.llm.upstream.generation import Generation, Put, Totals
 from mindspore_serving.llm.upstream.options import UpstreamOptions, make_context, read_key
+from mindspore_serving.llm.upstream.outbox import Outbox
+from mindspore_serving.llm.upstream.pieces import MAX_COUNT
 
 _LONGEST = 1 << 20  # tokens, where nobody says how many it takes
-_MOST_IDS = 2**31 - 1
 _MOST_LISTED = 8  # names in an error
+
+
+_Given: TypeAlias = tuple[str, list[Event] | ServingError, bool]
+"""For which request, what, and whether it is the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +72,25 @@ class UpstreamModel:
         self.adapters = NoAdapters()
         self._options = options
         self._wake = wake
-        self._model, self._length = options.model, 0
+        self._model, self._length, self._max_model_len = options.model, 0, max_model_len
         self._server = _open_server(options)
         self._open: dict[str, _Open] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._outbox: deque[tuple[str, list[Event] | ServingError, bool]] = deque()
-        self._recorder, self._totals = Recorder(), Totals()
+        self._recorder, self._totals, self._room = Recorder(), Totals(), Room()
         self._ids = count(1)
         self._problem: BaseException | None = None
         self._loop = asyncio.new_event_loop()
+        self._outbox: Outbox[_Given] = Outbox(self._loop, wake)
         self._is_closing = asyncio.Event()
         self._has_looked = threading.Event()
         self._thread = threading.Thread(target=self._run, name="upstream", daemon=True)
         self._thread.start()
         self._has_looked.wait()
-        self.card = self._card(max_model_len or self._length or _LONGEST)
+        self.card = self._card(self._longest)
+
+    @property
+    def _longest(self) -> int:
+        return self._max_model_len or self._length or _LONGEST
 
     @property
     def num_open(self) -> int:
@@ -130,8 +138,7 @@ class UpstreamModel:
 
     def collect(self) -> None:
         """As `AsyncEngine.collect`."""
-        while self._outbox:
-            request_id, found, is_last = self._outbox.popleft()
+        for request_id, found, is_last in self._outbox.collect():
             entry = self._open.get(request_id)
             if entry is None:
                 continue  # it was cancelled
@@ -154,7 +161,7 @@ class UpstreamModel:
             dtype="",
             quantization="",
             max_model_len=length,
-            vocab_size=_MOST_IDS,
+            vocab_size=MAX_COUNT,
             can_generate=True,
             embedding_size=0,
             has_chat_template=True,
@@ -213,12 +220,15 @@ class UpstreamModel:
             found = await find_models(self._server, options.connect_timeout)
         except ServingError as error:
             return str(error)
+        except Exception as error:  # whatever it sent, requests go on
+            log.error("asking the upstream for its models", exc_info=True)
+            return f"the upstream {where} cannot be asked for its models: {error!r}"
         lengths = dict(found)
         if not options.model and len(lengths) != 1:
             listed = ", ".join(list(lengths)[:_MOST_LISTED]) or "no models"
             return f"the upstream {where} lists {listed}: name one by the engine option 'model'"
         self._model = options.model or next(iter(lengths))
-        self._length = max(0, min(lengths.get(self._model, 0), _MOST_IDS))
+        self._length = lengths.get(self._model, 0)
         return ""
 
     def _set_unready(self, reason: str) -> None:
@@ -242,32 +252,43 @@ class UpstreamModel:
             self._tasks[request_id].cancel()
 
     async def _answer(self, request_id: str, entry: _Open) -> None:
-        put = partial(self._put, request_id)
         try:
-            await self._ask(entry, put)
+            await self._ask(request_id, entry)
         except ServableUnavailable as error:
             self._set_unready(str(error))
-            put(error, True)
+            self._put(request_id, error, True)
         except ServingError as error:
-            put(error, True)
+            self._put(request_id, error, True)
         except Exception as error:
             log.error("asking the upstream", exc_info=True)
-            put(ServingError(f"asking the upstream failed: {error!r}"), True)
+            problem = ServingError(f"asking the upstream failed: {error!r}")
+            self._put(request_id, problem, True)
 
-    async def _ask(self, entry: _Open, put: Put) -> None:
+    async def _ask(self, request_id: str, entry: _Open) -> None:
         request = entry.request
         if not isinstance(request, Generate):
             raise InvalidInputs(f"an upstream is not asked to {type(request).__name__.lower()}")
         if not self._model:
             raise ServableUnavailable(self.unready)
-        generation = Generation(request, entry.timeline, self._recorder, self._totals)
-        await generation.run(self._server, self._model, self._options, put)
+        generation = Generation(
+            request,
+            entry.timeline,
+            self._recorder,
+            self._totals,
+            max_tokens=self._longest,
+            room=self._room,
+        )
+
+        async def give(events: list[Event], is_last: bool) -> None:
+            self._put(request_id, events, is_last)
+            await self._outbox.drained()
+
+        await generation.run(self._server, self._model, self._options, give)
 
     def _put(self, request_id: str, found: list[Event] | ServingError, is_last: bool) -> None:
         if request_id not in self._open:
             self._stop(request_id)  # it was cancelled, also if a library lost that
-        self._outbox.append((request_id, found, is_last))
-        self._wake()
+        self._outbox.put((request_id, found, is_last))
 
 
 def _open_server(options: UpstreamOptions) -> Server:

@@ -3,12 +3,17 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from mindspore_serving.core.llm_messages import Chunk, Generate, Token, ToolCallDelta
-from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.upstream.budget import Budget, WrongPiece
+from mindspore_serving.llm.upstream.pieces import (
+    CallDelta,
+    CalledFunction,
+    Choice,
+    Delta,
+    Piece,
+    Usage,
+)
 
-_MOST_CALLS = 128  # of tools, in one answer
 _REASONS = {
     "stop": "stop",
     "eos": "stop",
@@ -18,90 +23,16 @@ _REASONS = {
     "abort": "abort",
 }
 UNKNOWN = 0  # the id of a token whose id the server does not give
-
-
-class CalledFunction(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class CallDelta(msgspec.Struct):
-    index: int = 0
-    function: CalledFunction | None = None
-
-
-class Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: list[CallDelta] | None = None
-
-
-class Top(msgspec.Struct):
-    token: str
-    logprob: float
-    bytes: list[int] | None = None
-
-
-class Scored(Top):
-    top_logprobs: list[Top] | None = None
-
-
-class Logprobs(msgspec.Struct):
-    """`content` is that of chats, the lists beside it that of completions."""
-
-    content: list[Scored] | None = None
-    tokens: list[str] | None = None
-    token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float] | None] | None = None
-
-
-class Choice(msgspec.Struct):
-    index: int = 0
-    text: str | None = None
-    delta: Delta | None = None
-    logprobs: Logprobs | None = None
-    token_ids: list[int] | None = None
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-
-
-class PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class AnswerDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
-
-
-class Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: PromptDetails | None = None
-    completion_tokens_details: AnswerDetails | None = None
-
-
-class Piece(msgspec.Struct):
-    """The data of one server-sent event."""
-
-    choices: list[Choice] = []
-    usage: Usage | None = None
-    error: Any = None
-
-
-decode_piece = msgspec.json.Decoder(Piece).decode
-
-
-class WrongPiece(ServingError):
-    """What is no piece of an answer to the request."""
+_LOWEST = -9999.0  # log-probability
 
 
 class AnswerReader:
-    """Makes chunks of the pieces of the answers to `request`.  `usage` is the newest."""
+    """Makes chunks of the pieces of the answers to `request`, within `budget`.  `usage` is the
+    newest."""
 
-    def __init__(self, request: Generate) -> None:
+    def __init__(self, request: Generate, budget: Budget) -> None:
         self.usage = Usage()
+        self.budget = budget
         self._request = request
         self._open = set(range(request.params.n))
         self._calls: dict[tuple[int, int], str] = {}  # names of tools, by answer and call
@@ -113,6 +44,7 @@ class AnswerReader:
 
     def take(self, piece: Piece) -> list[Chunk]:
         """Raises WrongPiece."""
+        self.budget.take_event()
         if piece.usage is not None:
             self.usage = piece.usage
         chunks = (self._chunk(choice) for choice in piece.choices)
@@ -130,7 +62,9 @@ class AnswerReader:
         tokens = _tokens(choice, text or reasoning) if self._request.has_tokens else None
         count = len(tokens) if tokens is not None else int(bool(text or reasoning or calls))
         ids = tuple(choice.token_ids or (UNKNOWN,) * count)
-        return Chunk(choice.index, text, ids, tokens, reason, cause, reasoning, calls)
+        chunk = Chunk(choice.index, text, ids, tokens, reason, cause, reasoning, calls)
+        self.budget.take_chunk(chunk, has_ids=bool(choice.token_ids or choice.logprobs))
+        return chunk
 
     def _reason(self, choice: Choice) -> tuple[Any, str | int | None]:
         given = choice.finish_reason
@@ -138,7 +72,7 @@ class AnswerReader:
             return None, None
         reason = _REASONS.get(given)
         if reason is None:
-            return "error", f"the upstream ended it: {given}"
+            raise WrongPiece(f"it ended an answer for {given!r}")
         if reason == "stop" and any(index == choice.index for index, _ in self._calls):
             reason = "tool_calls"
         return reason, choice.stop_reason
@@ -146,8 +80,6 @@ class AnswerReader:
     def _tool_calls(self, index: int, deltas: Sequence[CallDelta]) -> Iterator[ToolCallDelta]:
         for delta in deltas:
             place, function = (index, delta.index), delta.function or CalledFunction()
-            if not 0 <= delta.index < _MOST_CALLS:
-                raise WrongPiece(f"it sent call {delta.index} of a tool")
             if place not in self._calls:
                 if not function.name:
                     raise WrongPiece("it sent a call of a tool without a name")
@@ -182,22 +114,22 @@ def _tokens(choice: Choice, text: str) -> tuple[Token, ...]:
     elif text:
         rows.append((text, text.encode(), None, ()))
     return tuple(
-        Token(_at(ids, place) or UNKNOWN, token, data, False, logprob, tops)
+        Token(_at(ids, place) or UNKNOWN, token, data, False, _finite(logprob), tops)
         for place, (token, data, logprob, tops) in enumerate(rows)
     )
 
 
+def _finite(logprob: float | None) -> float | None:
+    """Some servers write the lowest number there is for what is impossible."""
+    return None if logprob is None else max(logprob, _LOWEST)
+
+
 def _top(token: str, data: list[int] | None, logprob: float) -> Token:
-    return Token(UNKNOWN, token, _bytes(token, data), False, logprob)
+    return Token(UNKNOWN, token, _bytes(token, data), False, _finite(logprob))
 
 
 def _bytes(token: str, data: list[int] | None) -> bytes:
-    if data is None:
-        return token.encode()
-    try:
-        return bytes(data)
-    except ValueError:
-        raise WrongPiece("it sent numbers over 255 as bytes of a token") from None
+    return token.encode() if data is None else bytes(data)
 
 
 def _at(values: Sequence[Any] | None, place: int) -> Any:

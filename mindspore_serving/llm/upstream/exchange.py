@@ -9,16 +9,26 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.core.llm_messages import Chunk
-from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
-from mindspore_serving.llm.upstream.connection import Answer, Failure, Server
-from mindspore_serving.llm.upstream.events import AnswerReader, WrongPiece, decode_piece
+from mindspore_serving.errors import InvalidInputs, Overloaded, UpstreamFailed, UpstreamLate
+from mindspore_serving.llm.upstream.budget import WrongPiece
+from mindspore_serving.llm.upstream.connection import (
+    MOST_BODY,
+    MOST_HEAD,
+    Answer,
+    Bounds,
+    Failure,
+    Server,
+)
+from mindspore_serving.llm.upstream.events import AnswerReader
 from mindspore_serving.llm.upstream.options import UpstreamOptions
+from mindspore_serving.llm.upstream.pieces import decode_models, decode_piece
 
 _FIRST_DELAY, _MOST_DELAY = 0.25, 4.0  # seconds between two tries
 _REFUSED = (400, 413, 422)
 _BUSY = (408, 429, 503)
 _KEY = (401, 403)
-_LATER = (500, 502, 504, *_BUSY)  # another try may succeed
+_LATE = 504
+_LATER = (500, 502, _LATE, *_BUSY)  # another try may succeed
 _MOST_TEXT = 500  # characters of an error
 _DATA = b"data:"
 
@@ -27,26 +37,31 @@ async def chunks(
     server: Server, path: str, body: bytes, reader: AnswerReader, options: UpstreamOptions
 ) -> AsyncIterator[list[Chunk]]:
     """What `reader` makes of the answer to `body`.  Raises ServingError."""
+    now = asyncio.get_running_loop().time
+    end = now() + options.total_timeout
     delay = _FIRST_DELAY
     for is_last in (*(False,) * options.retries, True):
         has_begun = False
         try:
-            async for found in _attempt(server, path, body, reader, options):
+            times = (options.first_timeout, options.idle_timeout, end - now())
+            bounds = Bounds(*times, reader.budget.max_bytes)
+            async for found in _attempt(server, path, body, reader, bounds):
                 has_begun = True
                 yield found
             return
         except Failure as failure:
-            if has_begun or is_last or not failure.may_retry:
+            is_late = now() + delay >= end
+            if has_begun or is_last or is_late or not failure.may_retry:
                 raise failure.error from None
         await asyncio.sleep(delay)
         delay = min(2 * delay, _MOST_DELAY)
 
 
 async def _attempt(
-    server: Server, path: str, body: bytes, reader: AnswerReader, options: UpstreamOptions
+    server: Server, path: str, body: bytes, reader: AnswerReader, bounds: Bounds
 ) -> AsyncIterator[list[Chunk]]:
     headers = {"Accept": "text/event-stream"}
-    async with server.send(path, body, headers, options.first_timeout) as answer:
+    async with server.send(path, body, headers, bounds) as answer:
         if answer.status != 200:
             raise await read_failure(answer)
         async for line in answer.lines():
@@ -57,8 +72,9 @@ async def _attempt(
                 break
             found = _read(answer, data, reader)
             if found:
-                answer.timeout = options.idle_timeout
+                answer.clock.pause()
                 yield found
+                answer.clock.allow(bounds.next)
         if not reader.is_done:
             raise answer.failed("it ended its answer early")
 
@@ -66,8 +82,9 @@ async def _attempt(
 def _read(answer: Answer, data: bytes, reader: AnswerReader) -> list[Chunk]:
     try:
         piece = decode_piece(data)
-        if piece.error is not None:
-            raise answer.failed(f"it failed: {_text_of(piece.error)}", may_retry=False)
+        error = bytes(piece.error)
+        if error != b"null":
+            raise answer.failed(f"it failed: {_message(error)}", may_retry=False)
         return reader.take(piece)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise answer.failed(f"it sent what is no piece of an answer: {error}") from None
@@ -88,7 +105,9 @@ async def read_failure(answer: Answer) -> Failure:
     if status in _REFUSED:
         refusal = InvalidInputs(answer.shown(text) or f"the upstream answered {status}")
         return Failure(refusal, may_retry=False)
-    failure = answer.failed(f"it answered {status}: {text}", may_retry=status in _LATER)
+    kind = UpstreamLate if status == _LATE else UpstreamFailed
+    text = f"it answered {status}: {text}"
+    failure = answer.failed(text, may_retry=status in _LATER, kind=kind)
     if status in _BUSY:
         busy = Overloaded(str(failure), _retry_after(answer.headers))
         return Failure(busy, may_retry=True)
@@ -119,8 +138,9 @@ def _text_of(error: Any) -> str:
 async def find_models(server: Server, timeout: float) -> list[tuple[str, int]]:
     """The models that the server lists, and how many tokens each takes, 0 if it does not say; none
     if it has no such list.  Raises ServingError if it is not ready."""
+    bounds = Bounds(timeout, timeout, timeout, MOST_HEAD + 2 * MOST_BODY)
     try:
-        async with server.send("/models", None, {"Accept": "application/json"}, timeout) as answer:
+        async with server.send("/models", None, {"Accept": "application/json"}, bounds) as answer:
             if answer.status in (404, 405, 501):
                 return []
             if answer.status != 200:
@@ -130,18 +150,9 @@ async def find_models(server: Server, timeout: float) -> list[tuple[str, int]]:
         raise failure.error from None
 
 
-class _Listed(msgspec.Struct):
-    id: str
-    max_model_len: int | None = None
-
-
-class _List(msgspec.Struct):
-    data: list[_Listed] | None = None
-
-
 def _read_models(body: bytes) -> list[tuple[str, int]]:
     try:
-        found = msgspec.json.decode(body, type=_List)
+        found = decode_models(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise ServingError(f"the upstream's list of models cannot be read: {error}") from None
-    return [(one.id, one.max_model_len or 0) for one in found.data or ()]
+        raise UpstreamFailed(f"the upstream's list of models cannot be read: {error}") from None
+    return [(one.id, one.length) for one in found.data or ()]

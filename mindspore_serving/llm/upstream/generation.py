@@ -1,30 +1,31 @@
 """One request under way: what comes of the other server, as events and in numbers."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
-
-import msgspec
 
 from mindspore_serving.core.generation import FinishReason
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate, Started
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.serving.recording import Recorder, Timing
 from mindspore_serving.llm.serving.timeline import Timeline
+from mindspore_serving.llm.upstream.budget import Budget, Room
 from mindspore_serving.llm.upstream.connection import Server
 from mindspore_serving.llm.upstream.events import AnswerReader
 from mindspore_serving.llm.upstream.exchange import chunks
+from mindspore_serving.llm.upstream.gathering import Gathered
 from mindspore_serving.llm.upstream.options import UpstreamOptions
 from mindspore_serving.llm.upstream.requests import to_body
 
 Put: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 """Takes events, or the error that ended the request, and whether they are the last."""
+Give: TypeAlias = Callable[[list[Event], bool], Awaitable[None]]
+"""The same, and waits while there is no room for more."""
 
 _REASONS = {
     "length": FinishReason.LENGTH,
     "abort": FinishReason.ABORT,
-    "error": FinishReason.ERROR,
 }
 
 
@@ -38,32 +39,45 @@ class Totals:
 
 
 class Generation:
-    """Answers `request`: at once, or at the end if it is no stream."""
+    """Answers `request`: at once, or at the end if it is no stream.
+
+    `max_tokens` is what an answer may have, if the request does not say; `room` is for what is kept
+    until the end.
+    """
 
     def __init__(
-        self, request: Generate, line: Timeline, recorder: Recorder, totals: Totals
+        self,
+        request: Generate,
+        line: Timeline,
+        recorder: Recorder,
+        totals: Totals,
+        *,
+        max_tokens: int,
+        room: Room,
     ) -> None:
         self._request = request
         self._line = line
         self._totals = totals
         self._timing = Timing(recorder, line)
-        self._reader = AnswerReader(request)
-        self._kept: list[Chunk] = []
+        budget = Budget(request.params.max_tokens or max_tokens, request.params.n)
+        self._reader = AnswerReader(request, budget)
+        self._gathered = Gathered(room)
         self._has_started = False
 
-    async def run(self, server: Server, model: str, options: UpstreamOptions, put: Put) -> None:
+    async def run(self, server: Server, model: str, options: UpstreamOptions, give: Give) -> None:
         """Raises ServingError."""
         path, body = to_body(self._request, model, options)
         self._line.ready = self._line.first_step = time.monotonic()
         self._timing.begin()
-        async for found in chunks(server, path, body, self._reader, options):
-            self._note(found)
-            if self._request.is_stream:
-                put([*self._started(), *found], False)
-            else:
-                self._kept += found
-        finished = self._end()
-        put([*self._started(), *join(self._kept), finished], True)
+        with self._gathered:
+            async for found in chunks(server, path, body, self._reader, options):
+                self._note(found)
+                if self._request.is_stream:
+                    await give([*self._started(), *found], False)
+                else:
+                    self._gathered.add(found)
+            finished = self._end()
+            await give([*self._started(), *self._gathered.chunks(), finished], True)
 
     def _note(self, found: Sequence[Chunk]) -> None:
         self._totals.num_pieces += 1
@@ -98,24 +112,3 @@ class Generation:
             line.num_generated_tokens,
             num_reasoning_tokens=(answer and answer.reasoning_tokens) or 0,
         )
-
-
-def join(parts: Sequence[Chunk]) -> list[Chunk]:
-    """One chunk for each answer."""
-    found: dict[int, list[Chunk]] = {}
-    for part in parts:
-        found.setdefault(part.index, []).append(part)
-    return [_join(own) for own in found.values()]
-
-
-def _join(parts: Sequence[Chunk]) -> Chunk:
-    return msgspec.structs.replace(
-        parts[-1],
-        text="".join([part.text for part in parts]),
-        reasoning="".join([part.reasoning for part in parts]),
-        token_ids=tuple(one for part in parts for one in part.token_ids),
-        tokens=None
-        if parts[0].tokens is None
-        else tuple(one for part in parts for one in part.tokens or ()),
-        tool_calls=tuple(one for part in parts for one in part.tool_calls),
-    )

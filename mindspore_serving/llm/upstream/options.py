@@ -42,8 +42,9 @@ class UpstreamOptions(
         max_tokens_name: what it calls the most tokens of an answer to a chat.
         retries: how often a request is sent again, if nothing of its answer has come.
         connect_timeout: seconds to connect.
-        first_timeout: seconds to the first token.
-        idle_timeout: seconds from one piece of an answer to the next.
+        first_timeout: seconds to the first piece of an answer that has content.
+        idle_timeout: seconds from one such piece to the next.
+        total_timeout: seconds for a whole answer, tries included.
         health_interval: seconds between two looks at whether the server answers.
         tls_ca: a PEM file of authorities to trust in place of the system's.
         tls_verify: false: its certificate may be anybody's.
@@ -58,6 +59,7 @@ class UpstreamOptions(
     connect_timeout: _Seconds = 5.0
     first_timeout: _Seconds = 300.0
     idle_timeout: _Seconds = 60.0
+    total_timeout: _Seconds = 3600.0
     health_interval: _Seconds = 5.0
     tls_ca: str = ""
     tls_verify: bool = True

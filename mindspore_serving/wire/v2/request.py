@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.pieces import Buffer, Stored, here
-from mindspore_serving.errors import InvalidInputs, StageFailed
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire.v2.chunks import Form
 from mindspore_serving.wire.v2.datatypes import BYTES, datatype_of
 from mindspore_serving.wire.v2.outputs import OutputTensor
@@ -142,9 +142,9 @@ def region_parameters(region: Region, size: int) -> dict[str, Any]:
 
 
 def check_fits(tensor: OutputTensor, region: Region) -> None:
-    """Raises StageFailed."""
+    """Raises InvalidInputs."""
     if tensor.num_bytes > region.size:
-        raise StageFailed(
+        raise InvalidInputs(
             f"output '{tensor.name}' has {tensor.num_bytes} bytes, its shared memory "
             f"'{region.name}' has {region.size}"
         )

@@ -1,5 +1,6 @@
 """Shared memory of clients: which files can be named, and that no client can harm the server."""
 
+import errno
 import os
 
 import pytest
@@ -46,6 +47,26 @@ def test_a_part_of_a_region_is_read_and_written(memory, place, key):
     assert memory.read(Region("r", 5, 3)) == bytes([15, 16, 17])
     memory.write(Region("r", 0, 20), [memoryview(b"ab"), memoryview(b"c")])
     assert (place / "data").read_bytes()[9:14] == bytes([9]) + b"abc" + bytes([13])
+
+
+def test_a_region_that_cannot_be_written_to_is_the_clients_fault(memory, monkeypatch):
+    """Its file was made smaller, and there is no memory to make it larger again."""
+    memory.register("r", "data", 0, 100)
+
+    def full(number, data, at):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(InvalidInputs, match="region 'r' cannot be written to: No space left"):
+        memory.write(Region("r", 0, 3), [memoryview(b"abc")])
+
+
+def test_what_is_written_in_parts_is_written_whole(memory, place, monkeypatch):
+    memory.register("r", "data", 0, 100)
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda number, data, at: write(number, data[:2], at))
+    memory.write(Region("r", 1, 9), [memoryview(b"abcde"), memoryview(b"fgh")])
+    assert (place / "data").read_bytes()[:10] == b"\0abcdefgh\t"
 
 
 def test_regions_are_shown_and_forgotten(memory):

@@ -130,6 +130,36 @@ def test_a_broken_file_is_refused(case: str, path: Path) -> None:
         GgufFile(path)
 
 
+def sparse(path: Path, size: int, *arrays: tuple[int, int]) -> Path:
+    """A file of `size` bytes, most of them not stored, with arrays of so many elements: (type,
+    count)."""
+    with path.open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, len(arrays)))
+        for number, (kind, count) in enumerate(arrays):
+            key = f"k{number}".encode()
+            file.write(struct.pack("<Q", len(key)) + key + struct.pack("<IIQ", 9, kind, count))
+            file.seek(8 * count if kind == 8 else count, 1)
+        file.truncate(size)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ([(8, 2**29)], "'k0' with 536870912 texts"),
+        ([(8, 2**10), (8, 2**22)], "'k1' with 4194304 texts"),
+        ([(0, 2**23)], "'k0' with 8388608 numbers"),
+        ([(0, 2**22)] * 65, "bytes at"),
+    ],
+)
+def test_a_sparse_file_has_no_more_elements_than_a_vocabulary(
+    arrays: list[tuple[int, int]], message: str, tmp_path: Path
+) -> None:
+    path = sparse(tmp_path / "sparse.gguf", 2**33, *arrays)
+    with pytest.raises(StartError, match=message):
+        GgufFile(path)
+
+
 @given(length=st.integers(0, 700))
 def test_a_file_that_is_cut_off_is_refused(
     length: int, tmp_path_factory: pytest.TempPathFactory

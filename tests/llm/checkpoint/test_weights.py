@@ -158,6 +158,13 @@ def test_an_index_that_does_not_fit_its_files_is_refused(directory, weight_map, 
         ({"w": entry(shape=(True, 2))}, bytes(8), "tensor 'w' has shape"),
         ({"w": entry(offsets=(8, 0))}, bytes(8), "tensor 'w' has data_offsets"),
         ({"w": 3}, bytes(8), "tensor 'w' has dtype None"),
+        ({"w": entry(shape=[1] * 99, offsets=(0, 4))}, bytes(8), "tensor 'w' has shape"),
+        ({"w": entry(shape=(0, 2**70), offsets=(0, 0))}, bytes(8), "tensor 'w' has shape"),
+        ({"w": entry(shape=(0, *[2**61] * 9), offsets=(0, 0))}, b"", "expected at most 4611"),
+        ({"w": entry(shape=[2**61] * 32)}, bytes(8), "expected at most 4611"),
+        ({"w": entry(shape=list(range(10**4)))}, bytes(8), "tensor 'w' has shape .{100}, expected"),
+        ({"w" * 10**4: entry("F33")}, bytes(8), "tensor 'w{199} has dtype"),
+        (b'{"w":{"shape":[' + b"9" * 5000 + b"]}}", b"", "not JSON"),
         ({"a": entry(), "b": entry(offsets=(4, 12))}, bytes(12), "'a' and 'b' overlap"),
         ([], b"", "not an object"),
         (b"{nonsense", b"", "not JSON"),
@@ -169,6 +176,26 @@ def test_a_broken_file_is_refused_by_name(directory, header, body, text):
     with pytest.raises(StartError, match=text) as caught:
         Checkpoint.open(directory)
     assert "model.safetensors" in str(caught.value)
+
+
+MANY = safetensors.MAX_TENSORS + 1
+EMPTY = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        ("{" + ",".join(f'"{name}":{EMPTY}' for name in range(MANY)) + "}", "has 131073 tensors"),
+        ('{"a":[' + "[]," * 2**20 + "[]]}", "a header of more than 131072 tensors"),
+        ('{"a":{' + '"":0,' * 2**20 + '"":0}}', "a header of more than 131072 tensors"),
+        ('{"a":[' + "0," * 2**23 + "0]}", "a header of more than 131072 tensors"),
+    ],
+    ids=["tensors", "arrays", "keys", "numbers"],
+)
+def test_a_header_has_no_more_than_so_many_tensors_may_have(directory, header, text):
+    write_raw(directory / "model.safetensors", header.encode())
+    with pytest.raises(StartError, match=text):
+        Checkpoint.open(directory)
 
 
 @pytest.mark.parametrize("content", [b"", b"1234", struct.pack("<Q", 2**63) + b"{}"])

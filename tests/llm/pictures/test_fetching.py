@@ -1,6 +1,8 @@
 """Pictures are fetched from hosts that the operator allows, within limits."""
 
+import socket
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -14,6 +16,9 @@ FILE = b"picture" * 100
 
 class Site(BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path.startswith("/slow/"):
+            self.dribble(self.path.removeprefix("/slow/"))
+            return
         if self.path == "/a.png?x=1":
             self.send_response(200)
             self.end_headers()
@@ -29,8 +34,55 @@ class Site(BaseHTTPRequestHandler):
         else:
             self.send_error(404)
 
+    def dribble(self, what):
+        """A byte now and then, of a head or a body that does not end."""
+        head, piece = SLOW[what]
+        with suppress(OSError):  # the client has left
+            self.wfile.write(head)
+            while not is_over.wait(0.02):
+                self.wfile.write(piece)
+
     def log_message(self, *_):
         pass
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+SLOW = {
+    "status": (b"HTTP/1.1 200 ", b"a"),
+    "interim": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "header": (OK + b"A: ", b"a"),
+    "headers": (OK, b"A: b\r\n"),
+    "body": (OK + b"\r\n", b"a"),
+    "chunk": (CHUNKED + b"5;", b"a"),
+    "trailers": (CHUNKED + b"1\r\na\r\n0\r\n", b"A: b\r\n"),
+    "silence": (b"", b""),
+}
+is_over = threading.Event()
+
+
+@pytest.mark.parametrize("what", [*SLOW, "redirects"])
+def test_a_fetch_that_dribbles_ends_at_its_deadline(what, site):
+    url = f"http://{site}/to//slow/body" if what == "redirects" else f"http://{site}/slow/{what}"
+    with pytest.raises(InvalidInputs, match="it takes too long"):
+        fetch(url, FetchLimits(["127.0.0.1"], 1 << 20, 0.2))
+
+
+def test_a_name_that_is_not_found_in_time_ends_a_fetch(monkeypatch):
+    def look(*_, **__):
+        is_over.wait(PATIENCE)
+        raise OSError("no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    with pytest.raises(InvalidInputs, match="it takes too long"):
+        fetch("http://slow.example/a.png", FetchLimits(["slow.example"], 1000, 0.05))
+
+
+def test_a_handshake_that_does_not_end_ends_a_fetch():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(InvalidInputs, match="it takes too long"):
+            fetch(f"https://127.0.0.1:{port}/a", FetchLimits(["127.0.0.1"], 1000, 0.1))
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +91,7 @@ def site():
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"127.0.0.1:{server.server_port}"
+        is_over.set()
         server.shutdown()
         thread.join()
 

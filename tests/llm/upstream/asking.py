@@ -62,9 +62,11 @@ def asking(**options: Any) -> Iterator[Asking]:
         found.model.close()
 
 
-def prompt(text: str = "Hello", *, is_stream: bool = True, **params: Any) -> Generate:
-    given = {"max_tokens": 8, **params}
-    return Generate(prompt=text, params=SamplingParams(**given), is_stream=is_stream)
+def prompt(text: str = "Hello", *, is_stream: bool = True, **given: Any) -> Generate:
+    given = {"max_tokens": 8, **given}
+    has_tokens = "logprobs" in given
+    params = SamplingParams(**given)
+    return Generate(prompt=text, params=params, is_stream=is_stream, has_tokens=has_tokens)
 
 
 def text_of(events: list[Event] | ServingError) -> str:

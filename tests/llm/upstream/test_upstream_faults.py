@@ -133,10 +133,10 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
 
     with faulty(silent) as server:
         with asking(url=server.url, first_timeout=0.05, idle_timeout=0.05) as asked:
-            assert "sent nothing for 0.05 s" in asked.fails(prompt())
+            assert "sent nothing of an answer for 0.05 s" in asked.fails(prompt())
         server.script = stuck
         with asking(url=server.url, idle_timeout=0.05) as asked:
-            assert "sent nothing for 0.05 s" in asked.fails(prompt())
+            assert "sent nothing of an answer for 0.05 s" in asked.fails(prompt())
         is_over.set()
 
 

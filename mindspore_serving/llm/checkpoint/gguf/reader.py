@@ -22,8 +22,10 @@ from mindspore_serving.llm.checkpoint.gguf.types import TENSOR_TYPES, TensorType
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-MAX_KEYS, MAX_TENSORS, MAX_DIMS = 2**16, 2**20, 4
+MAX_KEYS, MAX_TENSORS, MAX_DIMS = 2**16, 2**17, 4
 MAX_NAME, MAX_TEXT = 2**16, 2**26  # bytes of a key or a tensor's name, and of a text
+MAX_HEAD = 2**28  # bytes of all metadata: a file may be sparse, and have more than is stored of it
+MAX_ELEMENTS = 2**22  # of an array, and of all arrays of texts together
 ALIGNMENT = "general.alignment"
 TEXT, ARRAY, BOOL = 8, 9, 7
 NUMBERS = {
@@ -59,7 +61,7 @@ class GgufFile:
         with path.open("rb") as file:
             size = path.stat().st_size
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        self._at = 0
+        self._at = self._num_texts = 0
         num_tensors, num_keys = self._read_head()
         self.metadata: dict[str, Any] = dict(self._keys(num_keys))
         if self.metadata.get("split.count", 0) not in (0, 1):
@@ -129,12 +131,15 @@ class GgufFile:
         kind, count = self._number("<I"), self._number("<Q")
         begin = self._at
         if kind == TEXT:
-            if count > (len(self._map) - begin) // 8:
+            self._num_texts += count
+            if self._num_texts > MAX_ELEMENTS or count > (len(self._map) - begin) // 8:
                 raise self._broken(f"key {key!r} with {count} texts")
             for _ in range(count):
                 self._skip_text()
         elif kind in NUMBERS:
             self._skip(count * np.dtype(NUMBERS[kind]).itemsize)
+            if count > MAX_ELEMENTS:
+                raise self._broken(f"key {key!r} with {count} numbers")
         else:
             raise self._broken(f"key {key!r}, an array of type {kind}")
         return Array(kind, count, begin)
@@ -187,7 +192,7 @@ class GgufFile:
         return self._map[begin : self._at]
 
     def _skip(self, count: int) -> None:
-        if count > len(self._map) - self._at:
+        if count > min(len(self._map), MAX_HEAD) - self._at:
             raise self._broken(f"{count} bytes at {self._at} of {len(self._map)}")
         self._at += count
 

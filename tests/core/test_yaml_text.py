@@ -1,0 +1,46 @@
+"""YAML of operators: whatever it says, the fault is told in one line."""
+
+from itertools import product
+
+import pytest
+
+from mindspore_serving.core.yaml_text import load
+from mindspore_serving.errors import InvalidInputs
+
+TAGS = ("int", "float", "bool", "null", "str", "binary", "timestamp", "omap", "pairs", "set")
+TAGS += ("seq", "map", "merge", "value", "python/object:os.system", "python/tuple", "foo")
+VALUES = ("x", "''", "[a]", "{a: b}", "{[a]: b}", "0x", "-", "1e9999", "9" * 5000, "2001-99-99")
+VALUES += ("2001-01-01T00:00:00+99:99", "1:" * 3000 + "1", "{=: 1}", "{<<: [1]}", "&a [*a]", "~")
+FORMS = ("!!{0} {1}", "a: !!{0} {1}", "? !!{0} {1}\n: 1", "!{0} {1}")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_value_behind_every_tag_of_yaml_is_a_value_or_a_fault(form: str) -> None:
+    faults = []
+    for tag, value in product(TAGS, VALUES):
+        try:
+            load(form.format(tag, value), "the file")
+        except InvalidInputs as error:
+            faults.append(str(error))
+    assert len(faults) > 100
+    assert all(fault.startswith("the file") and len(fault) < 400 for fault in faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("!!float " + "1:" * 3000 + "1", "OverflowError"),
+        ("!!timestamp {=: 1}", "TypeError"),
+        (str(2**64), "an integer of over 64 bits"),
+        ("&a [*a]", "it is a part of itself"),
+        ("&a {b: [{c: *a}]}", "it is a part of itself"),
+    ],
+)
+def test_what_yaml_cannot_hold_is_named(text: str, fault: str) -> None:
+    with pytest.raises(InvalidInputs, match=fault):
+        load(text, "the file")
+
+
+def test_what_is_named_twice_in_yaml_is_there_twice() -> None:
+    assert load("a: &x [1]\nb: *x\nc: [*x, *x]", "f") == {"a": [1], "b": [1], "c": [[1], [1]]}
+    assert load(f"[{2**64 - 1}, -1]", "f") == [2**64 - 1, -1]
