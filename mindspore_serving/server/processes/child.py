@@ -30,6 +30,7 @@ class Child:
     connections: socket.socket
 
     ended: "asyncio.Future[int]"
+    is_killed: bool = False
 
     def watch(self) -> None:
         """From here on `ended` will be done, with its exit status."""
@@ -45,6 +46,7 @@ class Child:
         self.ended.set_result(status)
 
     def kill(self) -> None:
+        self.is_killed = True
         if self.process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
