@@ -144,7 +144,9 @@ class ServeSettings:
     allow_origin: tuple[str, ...] = option(
         (), "other site whose web pages may use the server, or *; repeatable", action="append"
     )
-    allow_loading: bool = option(False, "clients may load and unload servables by their names")
+    allow_loading: bool = option(
+        False, "clients may load and unload servables, and change the log level"
+    )
     allow_lora_loading: tuple[str, ...] = option(
         (),
         "clients may load and unload LoRA adapters that are below this directory; repeatable",

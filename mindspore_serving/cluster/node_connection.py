@@ -25,6 +25,8 @@ from mindspore_serving.errors import TooLarge
 
 PING_SECONDS = 1.0
 SILENCE_SECONDS = 8.0  # without anything from the other end, it is lost
+MOST_MESSAGES = 100  # that are read in a second; more wait, and so does who sends them
+FRAMES_AT_ONCE = 16  # that are read before others have their turn
 BUFFER = 1 << 18  # bytes that wait in a connection, in each direction
 FAILURES = (
     OSError,
@@ -46,6 +48,7 @@ class Connection:
         self.writer = writer
         self.why_aborted = ""
         self._num_received = 0
+        self._num_messages, self._second = 0, 0.0  # since the begin of this one
         writer.transport.set_write_buffer_limits(BUFFER)
 
     @property
@@ -74,7 +77,20 @@ class Connection:
             raise TooLarge(f"it sent a frame of {length} bytes, at most {limit} are accepted")
         data = await self.reader.readexactly(length)
         self._num_received += 1
+        if kind == MESSAGE:
+            await self._slow_down()
+        if self._num_received % FRAMES_AT_ONCE == 0:
+            await asyncio.sleep(0)  # what is in the buffer is read without a pause
         return kind, data
+
+    async def _slow_down(self) -> None:
+        """Wait until the next second if there are too many messages in this one."""
+        now = asyncio.get_running_loop().time()
+        if now - self._second >= 1:
+            self._num_messages, self._second = 0, now
+        self._num_messages += 1
+        if self._num_messages >= MOST_MESSAGES:
+            await asyncio.sleep(self._second + 1 - now)
 
     async def send_data(self, data: bytes) -> None:
         """A piece of a worker's stream; waits while the other end does not read."""

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mindspore_serving import __version__, log
@@ -30,10 +31,11 @@ from mindspore_serving.cluster.node_messages import (
 from mindspore_serving.cluster.nodes import Machine
 from mindspore_serving.cluster.remote import RemoteLauncher
 from mindspore_serving.cluster.spreading import SpreadingLauncher
+from mindspore_serving.cluster.strangers import Strangers
 from mindspore_serving.errors import InvalidInputs
 
 HANDSHAKE_SECONDS = 10.0
-MOST_UNKNOWN = 64  # connections that have not proved themselves yet
+MOST_UNKNOWN = 64  # connections that have not proved themselves yet; the oldest gives way
 _LOG_SECONDS = 1.0  # between two lines about those that could not
 
 
@@ -56,7 +58,7 @@ class NodeServer:
         self._security = security
         self._launcher = launcher
         self._launchers: dict[Connection, RemoteLauncher] = {}  # of the nodes
-        self._num_unknown = 0
+        self._strangers = Strangers(MOST_UNKNOWN)
         self._logged = -_LOG_SECONDS
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -70,10 +72,11 @@ class NodeServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._listener.close()
 
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -84,12 +87,12 @@ class NodeServer:
                 log.warning("nodes cannot connect: %s", error)
                 await asyncio.sleep(_LOG_SECONDS)
                 continue
-            if self._num_unknown >= MOST_UNKNOWN:
-                stream.close()
-                self._warn(address[0], f"{MOST_UNKNOWN} others have not proved themselves yet")
-            else:
-                self._num_unknown += 1
-                self._run(self._meet(stream, address[0]))
+            meeting = self._run(self._meet(stream, address[0]))
+            self._strangers.add(meeting, address[0], partial(self._push_out, meeting, address[0]))
+
+    def _push_out(self, meeting: "asyncio.Task[None]", host: str) -> None:
+        self._warn(host, f"{MOST_UNKNOWN} newer ones have not proved themselves yet")
+        meeting.cancel()
 
     async def _meet(self, stream: socket.socket, host: str) -> None:
         """Let one connection prove itself, then serve it."""
@@ -99,7 +102,7 @@ class NodeServer:
             self._warn(host, str(error))
             return
         finally:
-            self._num_unknown -= 1
+            self._strangers.discard(asyncio.current_task())
         try:
             if isinstance(message, Join):
                 await self._serve(connection, message)
@@ -116,6 +119,9 @@ class NodeServer:
         except OSError as error:
             stream.close()
             raise OSError(f"the handshake of TLS has failed: {error}") from error
+        except BaseException:
+            stream.close()
+            raise
         try:
             first = self._first_message(connection)
             return connection, await asyncio.wait_for(first, HANDSHAKE_SECONDS)

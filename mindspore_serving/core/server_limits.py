@@ -40,15 +40,17 @@ class ServerLimits:
     max_body_memory: int = param(
         2 << 30,
         "bodies of requests that are not answered, together: at least one of the largest; one more "
-        "that is over 64 KiB is answered 429; of gRPC every message, and one that still comes "
-        "counts as the largest; else RESOURCE_EXHAUSTED",
+        "that is over 64 KiB is answered 429, or RESOURCE_EXHAUSTED. An address has at most three "
+        "quarters of what others leave, a connection of it three quarters of that, and of gRPC "
+        "64 KiB in any case. A message of gRPC counts when all of it has come; one that takes over "
+        "half a second counts as the largest, and gives way",
         at_least=1 << 20,
     )
     max_unsent_memory: int = param(
         2 << 30,
         "answers that clients have not taken, together; where there are more, HTTP cuts those off "
-        "that wait for longest, and the last one never; gRPC, messages of streams as well: a "
-        "connection may have as much as it leaves to others; else RESOURCE_EXHAUSTED. Pieces of "
+        "that wait for longest, of the address that has most, and the last one never; gRPC, "
+        "messages of streams as well: shares as of bodies; else RESOURCE_EXHAUSTED. Pieces of "
         "streams that wait behind a client count for themselves: where all of them have more, "
         "those with over 64 KiB end",
         at_least=1 << 20,

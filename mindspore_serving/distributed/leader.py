@@ -7,9 +7,11 @@ the clock and the waiting.
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from mindspore_serving import log
+from mindspore_serving.cluster.strangers import Strangers
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.messages import (
     Accepted,
@@ -29,7 +31,7 @@ from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.ipc.messages import AgentPlace
 
-MOST_UNKNOWN = 256  # connections that have not proved the token
+MOST_UNKNOWN = 256  # connections that have not proved the token; the oldest gives way
 GREETING = 10.0  # seconds that they have for it
 
 OnBroken: TypeAlias = Callable[[str], None]
@@ -60,6 +62,7 @@ class Leader:
         self._timeout = timeout
         self._on_broken = on_broken
         self._peers: set[Peer] = set()
+        self._strangers = Strangers(MOST_UNKNOWN)
         self._agents: dict[int, Peer] = {}
         self._pids: dict[int, int] = {}  # of agents, by rank
         self._end = ""  # why there is no gang any more
@@ -135,8 +138,8 @@ class Leader:
 
     def on_opened(self, peer: Peer) -> None:
         self._peers.add(peer)
-        if len([one for one in self._peers if not one.is_known]) > MOST_UNKNOWN:
-            peer.refuse("too many connections wait")
+        refuse = partial(peer.refuse, "too many newer connections wait")
+        self._strangers.add(peer, peer.address, refuse)
 
     def on_message(self, peer: Peer, message: ToGang) -> None:
         if self._end:
@@ -149,6 +152,7 @@ class Leader:
             self.gang.take(peer, message.ranks)
             peer.send(Accepted())
         elif isinstance(message, Hello):
+            self._strangers.discard(peer)
             peer.send(self._plan)
         elif isinstance(message, GaveUp):
             if not self.gang.is_complete:
@@ -171,6 +175,7 @@ class Leader:
 
     def on_closed(self, peer: Peer) -> None:
         self._peers.discard(peer)
+        self._strangers.discard(peer)
         if self._end:
             return
         if peer.rank is not None:

@@ -18,6 +18,7 @@ from mindspore_serving.distributed.messages import (
     MEDIUM,
     PROTOCOL,
     SMALL,
+    Beat,
     Challenge,
     Hello,
     Refused,
@@ -26,6 +27,7 @@ from mindspore_serving.distributed.messages import (
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.ipc.channel import FRAME_LIMIT, Frames, encode
 
+MOST_BEATS = 100  # signs of life in a second; who sends more is not read for one
 MOST_WORDS = 4096  # characters of a reason
 
 
@@ -48,6 +50,8 @@ class Peer(asyncio.Protocol):
         self.is_known = False  # it has proved the token
         self.silent_for = 0.0  # seconds, counted by the owner; before that, of its whole life
         self.why = ""  # it was refused
+        self.address = ""
+        self._num_beats, self._second = 0, 0.0  # since the begin of this one
         self._owner = owner
         self._secret = secret
         self._nonce = secrets.token_bytes(token.NONCE)
@@ -58,6 +62,7 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         keep_alive(transport.get_extra_info("socket"))
+        self.address = str((transport.get_extra_info("peername") or ("",))[0])
         if self._encryption is None:
             self._challenge()
         self._owner.on_opened(self)
@@ -69,6 +74,7 @@ class Peer(asyncio.Protocol):
             for message in self._frames.feed(self._decrypt(data)):
                 if self._transport is None:
                     return  # refused
+                self._num_beats += isinstance(message, Beat)
                 if self.is_known:
                     self._owner.on_message(self, message)
                 else:
@@ -78,10 +84,29 @@ class Peer(asyncio.Protocol):
         except ssl.SSLError as error:
             log.warning("a script or an agent is refused: no TLS that is accepted: %s", error)
             self.close()
+        if self._num_beats:
+            self._slow_down()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._owner.on_closed(self)
+
+    def _slow_down(self) -> None:
+        """Read on in the next second if there are too many signs of life in this one."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now - self._second >= 1:
+            self._second = now
+        elif self._num_beats < MOST_BEATS:
+            return
+        if self._num_beats >= MOST_BEATS and self._transport is not None:
+            self._transport.pause_reading()
+            loop.call_later(1, self._read_on)
+        self._num_beats = 0
+
+    def _read_on(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def expect_tensors(self) -> None:
         """From now on it may send large messages."""

@@ -5,8 +5,8 @@ is then read when the code asks for it, and what a caller without a key sends is
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import NoReturn
 
 import grpc
@@ -17,7 +17,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.keys import KeyHolder, Keys
-from mindspore_serving.frontends.memory import NO_MEMORY, BodyMemory
+from mindspore_serving.frontends.memory import NOBODY, Peer, Quota, peer_of
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.frontends.spans import begin_rpc, fail
@@ -26,24 +26,51 @@ from mindspore_serving.wire import status
 
 HALF_SENT_GRACE = 0.5  # seconds that clients have to send the rest of a message when we stop
 _ID = NAME.decode()
-SLOW = 10.0  # seconds after which a message that still comes gives way to others
+SLOW = 10.0  # seconds after which a message that still comes gives way to all others
+LEAST = 64 << 10  # bytes of messages that each connection may have in any case
 
 
 class AdmittedCall:
     """A call whose message was read; `leave` at its end.  `timeout` is in seconds."""
 
-    __slots__ = ("_holder", "_reader", "body", "timeout")
+    __slots__ = ("_holder", "_peer", "_reader", "body", "timeout")
 
     def __init__(self, holder: KeyHolder | None, reader: MessageReader) -> None:
         self._holder = holder
         self._reader = reader
+        self._peer = NOBODY
         self.body = b""
         self.timeout = 0.0
 
+    async def read(self, context: Context) -> None:
+        """Raises ServingError."""
+        self._peer, self.body = await self._reader.read(context)
+
     def leave(self) -> None:
-        self._reader.give_back(len(self.body))
+        self._reader.give_back(self._peer, len(self.body))
         if self._holder is not None:
             self._holder.release()
+
+
+class OpenCalls:
+    """Calls that may stay open for long: at most `most` at once, of which no client has all."""
+
+    def __init__(self, most: int) -> None:
+        self._quota = Quota(most)
+
+    @asynccontextmanager
+    async def holding(self, context: Context) -> AsyncIterator[Peer]:
+        """While a call is open, of the peer that this gives.  Ends it if it is one too many."""
+        peer = peer_of(context.peer())
+        if not self._quota.take(peer, 1):
+            text = (
+                f"{self._quota.held} calls like this are open, of the {self._quota.most} that may"
+            )
+            await abort(context, Overloaded(text))
+        try:
+            yield peer
+        finally:
+            self._quota.give_back(peer, 1)
 
 
 class CallGate:
@@ -56,16 +83,16 @@ class CallGate:
         self.limits = limits
         self._keys = keys
         self._tracer = tracer
-        self._memory = BodyMemory(limits.max_body_memory)
-        self._reader = MessageReader(self._memory, max_message, limits.body_timeout, SLOW)
+        memory = Quota(limits.max_body_memory, largest=max_message, least=LEAST)
+        self.reader = MessageReader(memory, max_message, limits.body_timeout, SLOW)
 
     async def admit(self, context: Context, method: str) -> AdmittedCall:
         """Ends the call of `method` (package.Service/Method) if it may not come in."""
         self.name(context, method)
         try:
-            call = AdmittedCall(self.hold(context), self._reader)
+            call = AdmittedCall(self.hold(context), self.reader)
             try:
-                call.body = await self._reader.read(context)
+                await call.read(context)
             except BaseException:
                 call.leave()
                 raise
@@ -95,19 +122,18 @@ class CallGate:
         return self._keys.find(_find(context, "authorization")).admit()
 
     @contextmanager
-    def holding(self, num_bytes: int) -> Iterator[None]:
+    def holding(self, peer: Peer, num_bytes: int) -> Iterator[None]:
         """While a message that was read otherwise is held.  Raises Overloaded."""
-        if not self._memory.take(num_bytes):
-            raise Overloaded(NO_MEMORY)
+        self.reader.take(peer, num_bytes)
         try:
             yield
         finally:
-            self._reader.give_back(num_bytes)
+            self.reader.give_back(peer, num_bytes)
 
     def close(self) -> None:
         """The server stops: refuse, a little later, calls whose messages are not complete."""
         error = ServableUnavailable("the server is stopping")
-        asyncio.get_running_loop().call_later(HALF_SENT_GRACE, self._reader.end_all, error)
+        asyncio.get_running_loop().call_later(HALF_SENT_GRACE, self.reader.end_all, error)
 
     def timeout_of(self, context: Context) -> float:
         """The seconds that the caller and the server allow."""

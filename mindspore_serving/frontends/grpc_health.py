@@ -11,17 +11,17 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2 as pb
 
 from mindspore_serving.core.service import Control
-from mindspore_serving.errors import InvalidInputs, NotFound, Overloaded, ServingError
-from mindspore_serving.frontends.grpc_calls import abort
+from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
+from mindspore_serving.frontends.grpc_calls import OpenCalls, abort
 from mindspore_serving.frontends.health import are_ready, of_servable
-from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.memory import Quota
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.ms_grpc import SERVICE as MS_SERVICE
 
 SERVICE = "grpc.health.v1.Health"
 _READ_SECONDS = 5.0
 _NUM_READING = 4  # requests that are read at once: they may come without a key, and be large
-_MAX_WATCHES = 256
+_MAX_WATCHES = 256  # at once, of which none takes all
 _PERIOD = 0.5  # seconds between two looks for those who watch
 
 
@@ -31,9 +31,9 @@ class HealthService:
     def __init__(self, control: Control, max_message: int) -> None:
         """`max_message` is in bytes."""
         self._control = control
-        memory = BodyMemory(_NUM_READING * max_message)
+        memory = Quota(_NUM_READING * max_message, largest=max_message)
         self._reader = MessageReader(memory, max_message, _READ_SECONDS, slow=0.0)
-        self._num_watches = 0
+        self._watches = OpenCalls(_MAX_WATCHES)
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def handler(self) -> Any:
@@ -58,11 +58,8 @@ class HealthService:
 
     async def _watch(self, _: object, context: Context) -> AsyncIterator[bytes]:
         name = await self._read_name(context)
-        if self._num_watches >= _MAX_WATCHES:
-            await abort(context, Overloaded(f"{_MAX_WATCHES} others watch already"))
-        self._num_watches += 1
         shown = None
-        try:
+        async with self._watches.holding(context):
             while shown is None or not self._closed.done():
                 state = self._state(name)
                 if state != shown:
@@ -71,14 +68,12 @@ class HealthService:
                 await asyncio.wait([self._closed], timeout=_PERIOD)
             if shown != pb.HealthCheckResponse.NOT_SERVING:
                 yield _encode(pb.HealthCheckResponse.NOT_SERVING)
-        finally:
-            self._num_watches -= 1
 
     async def _read_name(self, context: Context) -> str:
         """The service that is asked for."""
         try:
-            body = await self._reader.read(context)
-            self._reader.give_back(len(body))
+            peer, body = await self._reader.read(context)
+            self._reader.give_back(peer, len(body))
             return str(pb.HealthCheckRequest.FromString(body).service)
         except DecodeError:
             await abort(context, InvalidInputs("the request is no HealthCheckRequest"))

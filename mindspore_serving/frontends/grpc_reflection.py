@@ -12,13 +12,13 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from mindspore_serving.errors import Overloaded, ServingError
-from mindspore_serving.frontends.grpc_calls import CallGate, abort
+from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.grpc_calls import CallGate, OpenCalls, abort
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.proto import inference_pb2, ms_service_pb2
 
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
-_MAX_CALLS = 64
+_MAX_CALLS = 64  # at once, of which none takes all
 
 
 class ReflectionService:
@@ -30,7 +30,7 @@ class ReflectionService:
             pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
         self._servicer = ReflectionServicer([*names, *SERVICES], pool)
         self._gate = gate
-        self._num_calls = 0
+        self._calls = OpenCalls(_MAX_CALLS)
 
     def handlers(self) -> list[Any]:
         """The service by each of its names, to be added to a server."""
@@ -47,13 +47,10 @@ class ReflectionService:
             holder = self._gate.hold(context)
         except ServingError as error:
             await abort(context, error)
-        self._num_calls += 1
         try:
-            if self._num_calls > _MAX_CALLS:
-                await abort(context, Overloaded(f"{_MAX_CALLS} others ask already"))
-            async for response in self._servicer.ServerReflectionInfo(requests, context):
-                yield response
+            async with self._calls.holding(context):
+                async for response in self._servicer.ServerReflectionInfo(requests, context):
+                    yield response
         finally:
-            self._num_calls -= 1
             if holder is not None:
                 holder.release()

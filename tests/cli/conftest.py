@@ -74,6 +74,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = write_words(tmp_path_factory.mktemp("served"))
     http, grpc = free_port(), free_port()
     ports = ["--http-port", str(http), "--grpc-port", str(grpc)]
-    with Command([*SERVING, "serve", "words", *ports], directory) as command:
+    with Command([*SERVING, "serve", "words", "--allow-loading", *ports], directory) as command:
         command.says("Ctrl-C stops")
         yield Served(command, http, grpc)

@@ -14,11 +14,13 @@ from mindspore_serving.cluster.base import ANYTHING, Needs
 from mindspore_serving.cluster.dialing import MasterAddress
 from mindspore_serving.cluster.node_connection import Connection, connect
 from mindspore_serving.cluster.node_messages import (
+    DATA,
     HEADER,
     MESSAGE,
     Attach,
     Join,
     Joined,
+    Leave,
     Ping,
     Refused,
     Start,
@@ -34,6 +36,7 @@ from tests.e2e.authority import Authority
 from tests.waiting import PATIENCE, until
 
 TOKEN = "a token of no use elsewhere"
+B = Join(__version__, "b", 2, "none", [], {})
 JOIN = Join(__version__, "a", 2, "none", [], {})
 
 
@@ -160,26 +163,59 @@ async def test_a_flood_of_strangers_holds_up_no_node_that_has_joined(monkeypatch
         node = await join(port)
         assert await answer(node) == Joined()
         strangers = [await dial(port, b"") for _ in range(3 * node_server.MOST_UNKNOWN)]
-        refused = strangers[node_server.MOST_UNKNOWN :]
-        assert all([await is_closed(one) for one in refused])  # at once: they are too many
+        pushed_out = strangers[: -node_server.MOST_UNKNOWN]
+        assert all([await is_closed(one) for one in pushed_out])  # at once: they are too many
         assert choices(launcher) == ["a"]
         assert await answer(node) == Ping()
-        for one in strangers:
-            one.abort()
-        other = await until_joined(port)
-        assert choices(launcher) == ["a", "b"]
-        other.abort()
 
 
-async def until_joined(port: int) -> Connection:
-    """The node "b", once the server has room for it."""
+async def test_silent_strangers_keep_no_node_out():
+    async with serving() as (launcher, port):
+        for _ in range(node_server.MOST_UNKNOWN):
+            await dial(port, b"")
+        node = await join(port, B)
+        assert await answer(node) == Joined()
+        assert choices(launcher) == ["b"]
+
+
+async def test_a_flood_of_pings_is_not_read_faster_than_its_limit():
+    async with serving() as (launcher, port):
+        node = await join(port)
+        assert await answer(node) == Joined()
+        node.writer.write(encode(Ping()) * (100 * node_connection.MOST_MESSAGES))
+        node.send(Leave())
+        assert await answer(await join(port, B)) == Joined()
+        machine = next(one for one in launcher.machines if one.name == "a")
+        await answer(node)  # it is alive
+        assert not machine.is_leaving  # which comes behind all pings
+
+
+async def test_small_pieces_of_a_workers_stream_let_others_have_their_turn():
+    reader = asyncio.StreamReader()
+    reader.feed_data((HEADER.pack(DATA, 1) + b"x") * 1000)
+    others = []
+    connection = Connection(reader, NoWriter())
+    turns = asyncio.create_task(count_turns(others))
+    for _ in range(1000):
+        await connection.receive_frame()
+    turns.cancel()
+    assert len(others) >= 1000 // node_connection.FRAMES_AT_ONCE
+
+
+async def count_turns(turns: list[None]) -> None:
     while True:
-        connection = await join(port, Join(__version__, "b", 2, "none", [], {}))
-        try:
-            assert await answer(connection) == Joined()
-        except (EOFError, ConnectionError):
-            continue
-        return connection
+        turns.append(None)
+        await asyncio.sleep(0)
+
+
+class NoWriter:
+    """Of a connection that only reads."""
+
+    def __init__(self):
+        self.transport = self
+
+    def set_write_buffer_limits(self, high):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A gang's model in this process, with agents that are only connections: what they may do to it."""
 
+import os
 import socket
 import struct
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -282,14 +283,30 @@ def test_who_does_not_greet_is_sent_away(opening, monkeypatch):
     assert len(all_of(raw(opening(timeout=0.4)))) > token.NONCE
 
 
-def test_too_many_who_do_not_greet_are_sent_away(opening, monkeypatch):
+def test_of_too_many_who_do_not_greet_the_oldest_are_sent_away_and_others_join(
+    opening, monkeypatch
+):
     monkeypatch.setattr(leader, "MOST_UNKNOWN", 2)
     gang = opening()
-    waiting = [raw(gang), raw(gang)]
-    with pytest.raises(StartError, match="too many connections wait"):
-        connect(gang.address)
-    for stream in waiting:
-        stream.close()
+    waiting = [raw(gang) for _ in range(4)]
+    agents = complete(gang, "x", "x")
+    assert len(agents) == 2
+    for stream in waiting[:3]:  # the connections of the agents have pushed out one
+        assert b"too many newer connections wait" in all_of(stream)
+    waiting[3].close()
+
+
+def test_a_flood_of_signs_of_life_is_not_read_faster_than_its_limit(opening, pool):
+    gang = opening()
+    flooder = gang.connect()
+    flood = encode(Beat()) * (8_000_000 // len(encode(Beat()))) + encode(GaveUp("behind it all"))
+    stream = socket.socket(fileno=os.dup(flooder.fileno()))
+    flooding = pool.submit(stream.sendall, flood)
+    assert len(complete(gang, "x", "x")) == 2  # else the gang has given up
+    assert not flooding.done()
+    stream.shutdown(socket.SHUT_RDWR)
+    stream.close()
+    assert isinstance(flooding.exception(PATIENCE), OSError)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ class RawGrpc:
     """`closed` has the streams that the server has ended, `answers` what came of them;
     `initial_window` is how many bytes of a call the server takes before it reads them."""
 
-    def __init__(self, port: int) -> None:
-        self.stream = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    def __init__(self, port: int, source: str = "127.0.0.1") -> None:
+        """`source` is the address that it comes from."""
+        where = ("127.0.0.1", port)
+        self.stream = socket.create_connection(where, PATIENCE, source_address=(source, 0))
         self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed: set[int] = set()
         self.answers: dict[int, bytearray] = {}
@@ -98,6 +100,12 @@ class RawGrpc:
         elif kind == DATA and size:
             for window in (0, number):
                 self._send(WINDOW_UPDATE, 0, window, size.to_bytes(4, "big"))
+
+    def drip(self) -> None:
+        """Send a byte of each call that is open, if it can be sent without waiting."""
+        for number in self._windows.keys() - self.closed - {0}:
+            if min(self._windows[0], self._windows[number]) > 0:
+                self.send(number, b"x")
 
     def wait_until_closed(self, number: int) -> None:
         while number not in self.closed:

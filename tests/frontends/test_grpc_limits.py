@@ -9,7 +9,7 @@ import pytest
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
-from mindspore_serving.frontends import ms_grpc
+from mindspore_serving.frontends import message_reader, ms_grpc
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.grpc_calls import CallGate
 from mindspore_serving.frontends.grpc_server import GrpcServer
@@ -52,9 +52,9 @@ class Served:
         self.inference = Inference()
         self.port = free_port()
         address = Address(f"127.0.0.1:{self.port}", "127.0.0.1", self.port)
-        gate = CallGate(Keys(keys), limits, LARGEST)
-        handler = ms_grpc.handler(self.inference, gate)
-        self.server = GrpcServer(address, [handler], limits, [gate.close])
+        self.gate = CallGate(Keys(keys), limits, LARGEST)
+        handler = ms_grpc.handler(self.inference, self.gate)
+        self.server = GrpcServer(address, [handler], limits, [self.gate.close])
         background.run(self.server.start(LARGEST, None))
         self.channels = [self._channel()]
         self._raw: list[Client] = []
@@ -63,8 +63,8 @@ class Served:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
         return grpc.insecure_channel(f"127.0.0.1:{self.port}", options)
 
-    def raw(self) -> Client:
-        self._raw.append(Client(self.port))
+    def raw(self, source: str = "127.0.0.1") -> Client:
+        self._raw.append(Client(self.port, source))
         return self._raw[-1]
 
     def call(self, body: bytes, *metadata, is_new: bool = False):
@@ -119,16 +119,20 @@ def test_a_path_that_is_not_utf8_ends_no_call_and_not_the_service(background):
         assert status_of(running) == "OK"
 
 
-def test_messages_that_come_take_no_more_memory_than_there_is(background):
-    with serving(background, max_body_memory=2 * LARGEST) as served:
+def test_messages_that_come_slowly_take_no_more_memory_than_their_connection_may(
+    background, monkeypatch
+):
+    monkeypatch.setattr(message_reader, "QUICK", 0.05)
+    with serving(background, max_body_memory=4 * LARGEST) as served:
         client = served.raw()
-        for _ in range(2):
-            client.begin_to_send(LARGEST)
-        refused = served.call(message())
-        assert status_of(refused) == "RESOURCE_EXHAUSTED"
-        assert ("retry-after", "1") in [tuple(pair) for pair in refused.trailing_metadata()]
+        numbers = [client.begin_to_send(LARGEST) for _ in range(5)]
+        for number in numbers[2:]:
+            client.wait_until_closed(number)
+        assert client.closed == set(numbers[2:])
+        assert served.gate.reader.num_counted == 2
+        assert status_of(served.call(message(LARGEST - 100))) == "OK"
         client.stream.close()
-        eventually(lambda: status_of(served.call(message())) == "OK")
+        eventually(lambda: served.gate.reader.num_counted == 0)
 
 
 def test_what_is_not_read_yet_stays_with_the_client_also_with_a_fast_one(background):
@@ -160,11 +164,13 @@ def test_messages_that_are_not_answered_count_as_held(background):
         served.inference.holds = True
         first = served.call(message(2 * MEGABYTE))
         asked = served.inference.wait_for(1)
-        assert status_of(served.call(message())) == "RESOURCE_EXHAUSTED"
+        refused = served.call(message(3 * MEGABYTE))
+        assert status_of(refused) == "RESOURCE_EXHAUSTED"
+        assert ("retry-after", "1") in [tuple(pair) for pair in refused.trailing_metadata()]
         served.inference.answer(asked, Reply([b""]))
         assert status_of(first) == "OK"
         served.inference.holds = False
-        assert status_of(served.call(message())) == "OK"
+        assert status_of(served.call(message(3 * MEGABYTE))) == "OK"
 
 
 def ask(client: Client, size: int, path: str = PREDICT) -> int:
@@ -221,13 +227,31 @@ def test_messages_of_streams_that_are_not_taken_count_until_they_are(background)
         eventually(lambda: unsent.held == 0)
 
 
-def test_a_message_that_comes_slowly_gives_way_when_there_is_no_memory(background, monkeypatch):
-    monkeypatch.setattr("mindspore_serving.frontends.grpc_calls.SLOW", 0.0)
+@pytest.mark.parametrize(
+    ("size", "slow", "status"),
+    [
+        (MEGABYTE, 600.0, "OK"),  # of one that has less
+        (LARGEST, 600.0, "RESOURCE_EXHAUSTED"),  # that has as much
+        (LARGEST, 0.0, "OK"),
+    ],
+)
+def test_a_message_that_comes_slowly_gives_way_to_one_that_has_come(
+    background, monkeypatch, size, slow, status
+):
+    monkeypatch.setattr(message_reader, "QUICK", 0.05)
+    monkeypatch.setattr("mindspore_serving.frontends.grpc_calls.SLOW", slow)
     with serving(background, max_body_memory=LARGEST) as served:
         client = served.raw()
         number = client.begin_to_send(LARGEST)
-        assert status_of(served.call(message())) == "OK"
-        client.wait_until_closed(number)
+        eventually(lambda: served.gate.reader.num_counted == 1)
+        body = message(2 * size - len(message(size)))  # of that size
+        served.inference.holds = True
+        call = served.call(body)
+        if status == "OK":
+            served.inference.answer(served.inference.wait_for(1), Reply([b""]))
+        assert status_of(call) == status
+        if status == "OK":
+            client.wait_until_closed(number)
 
 
 def test_a_message_that_comes_in_drops_ends_in_the_end(background):

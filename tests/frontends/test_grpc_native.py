@@ -182,7 +182,7 @@ def test_messages_that_are_not_answered_count_as_held(background):
         served.inference.holds = True
         first = served.call(message(LARGEST // 2))
         asked = served.inference.wait_for(1)
-        refused = served.call(message())
+        refused = served.call(message(LARGEST // 2))
         assert status_of(refused) == "RESOURCE_EXHAUSTED"
         assert ("retry-after", "1") in [tuple(pair) for pair in refused.trailing_metadata()]
         asked.reply(Reply(failure=Overloaded("no")))

@@ -124,7 +124,7 @@ def test_without_being_asked_nothing_of_requests_is_logged(tmp_path) -> None:
 def test_the_level_can_be_changed_while_the_server_and_its_workers_run(tmp_path) -> None:
     write_words(tmp_path)
     port = free_port()
-    words = [*SERVING, "serve", "words", "--http-port", str(port), "--no-grpc"]
+    words = [*SERVING, "serve", "words", "--http-port", str(port), "--no-grpc", "--allow-loading"]
     with Command(words, tmp_path) as command:
         command.says("Ctrl-C stops")
         running = Observed(command, port, 0, tmp_path)

@@ -17,7 +17,7 @@ from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
 from mindspore_serving.frontends.http.unsent import UnsentAnswers
-from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.memory import NOBODY, Allowance, Peer, Quota
 from mindspore_serving.frontends.spans import end_http
 
 _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size of a body
@@ -31,7 +31,7 @@ class Shared:
     limits: ServerLimits
     max_body: int  # bytes
     open_exchange: Callable[[Head, Output], Exchange]
-    memory: BodyMemory
+    memory: Quota
     responses: Responses
     unsent: UnsentAnswers
     pool: BodyPool
@@ -51,7 +51,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, shared: Shared, on_closed: Callable[[], None] = lambda: None) -> None:
         self._on_closed = on_closed
-        self.memory, self.pool = shared.memory, shared.pool
+        self.memory, self.pool = Allowance(shared.memory, NOBODY), shared.pool
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(shared.limits, self._open)
@@ -71,6 +71,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
+        address = transport.get_extra_info("peername")
+        if isinstance(address, tuple):
+            self.memory = Allowance(self._shared.memory, Peer(address[0], object()))
         self.flow = Flow(transport)
         self._shared.connections.add(self)
 

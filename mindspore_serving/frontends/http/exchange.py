@@ -10,7 +10,7 @@ from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Refusal
-from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.memory import Allowance
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.tracing.request_span import RequestSpan
 
@@ -23,7 +23,7 @@ class Output(Protocol):
 
     transport: asyncio.Transport
     flow: Flow
-    memory: BodyMemory
+    memory: Allowance
     pool: BodyPool
 
     def resume_reading(self) -> None:

@@ -15,7 +15,7 @@ from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.listener import Connecting, Listener
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.unsent import UnsentAnswers
-from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.memory import Quota
 from mindspore_serving.frontends.spans import begin_http
 from mindspore_serving.tls import Certificates
 from mindspore_serving.tracing.request_span import Tracer
@@ -46,7 +46,7 @@ class HttpServer:
         self._path = path
         self._tracer = tracer
         limits = limits or ServerLimits()
-        memory = BodyMemory(limits.max_body_memory)
+        memory = Quota(limits.max_body_memory, largest=path.rest.max_body)
         unsent = UnsentAnswers(limits.max_unsent_memory)
         self.shared = Shared(
             limits,

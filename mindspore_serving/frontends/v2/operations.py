@@ -88,7 +88,8 @@ def infer_answer(outputs: Schema) -> dict[str, Any]:
 
 def v2_section(v2: V2, *, allows_loading: bool, has_language: bool) -> Section:
     """What callers of this server may do, with or without language models."""
-    operations = [*_of_server(), *_of_models(), *_of_repository(allows_loading=allows_loading)]
+    operations = [*_of_server(allows_loading=allows_loading), *_of_models()]
+    operations += _of_repository(allows_loading=allows_loading)
     if has_language:
         operations += _of_texts()
     if v2.memory.is_enabled:
@@ -120,7 +121,7 @@ def generate_answers(*, is_stream: bool) -> dict[str, Any]:
     return {JSON: to_object({**names, TEXT_OUTPUT: texts}, "id")}
 
 
-def _of_server() -> Iterator[Operation]:
+def _of_server(*, allows_loading: bool) -> Iterator[Operation]:
     metadata = to_object({"name": STRING, "version": STRING, "extensions": to_array(STRING)})
     live, ready = {JSON: to_object({"live": BOOL})}, {JSON: to_object({"ready": BOOL})}
     yield Operation("GET", "/v2", "The server", {JSON: metadata})
@@ -136,9 +137,10 @@ def _of_server() -> Iterator[Operation]:
         what = "Which levels are logged" if "logging" in path else "How requests are traced"
         answer = {JSON: to_object(dict.fromkeys(present, {}))}
         yield Operation("GET", path, what, answer)
-        yield Operation(
-            "POST", path, f"Change it: {what.lower()}", answer, Body(OBJECT, example={})
-        )
+        text = f"Change it: {what.lower()}"
+        if "logging" in path and not allows_loading:
+            text = "Clients may not change it: 403, but for an empty object"
+        yield Operation("POST", path, text, answer, Body(OBJECT, example={}))
 
 
 def _of_models() -> Iterator[Operation]:

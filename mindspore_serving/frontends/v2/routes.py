@@ -67,7 +67,9 @@ def _server_routes(v2: V2) -> list[BaseRoute]:
         return to_json(settings.log_settings())
 
     async def change_log(http: Request) -> Response:
-        return to_json(settings.change_log_settings(await _object(http)))
+        changes = await _object(http)
+        settings.check_log_changes(v2.site.repository, changes)
+        return to_json(settings.change_log_settings(changes))
 
     async def show_trace(_: Request) -> Response:
         return to_json(settings.trace_settings(v2.traces))

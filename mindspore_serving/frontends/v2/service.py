@@ -175,7 +175,9 @@ class Service:
         }
 
     async def _log(self, request: pb.LogSettingsRequest) -> dict[str, Any]:
-        found = settings.change_log_settings(messages.to_parameters(request.settings))
+        changes = messages.to_parameters(request.settings)
+        settings.check_log_changes(self._v2.site.repository, changes)
+        found = settings.change_log_settings(changes)
         fields = {bool: "bool_param", int: "uint32_param", str: "string_param"}
         return {"settings": {name: {fields[type(one)]: one} for name, one in found.items()}}
 

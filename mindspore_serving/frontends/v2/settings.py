@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindspore_serving import log
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.core.service import ModelControl
+from mindspore_serving.errors import Forbidden, InvalidInputs
 from mindspore_serving.tracing.options import TraceOptions
 
 _FLAGS = ("log_info", "log_warning", "log_error")  # from level 1 on
@@ -20,6 +21,15 @@ def log_settings() -> dict[str, Any]:
         _VERBOSE: 1 if level == 0 else 0,
         "log_format": "default",
     }
+
+
+def check_log_changes(repository: ModelControl | None, changes: Mapping[str, Any]) -> None:
+    """Raises Forbidden for changes that the operator lets nobody make, as those of models."""
+    if changes and (repository is None or not repository.is_allowed):
+        raise Forbidden(
+            "clients may not change what this server logs; --allow-loading, or allow_loading of "
+            "the function that starts it, lets them, and SIGUSR1 and SIGUSR2 do it without"
+        )
 
 
 def change_log_settings(changes: Mapping[str, Any]) -> dict[str, Any]:

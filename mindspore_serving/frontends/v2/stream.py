@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TypeAlias
 
-from mindspore_serving.errors import Overloaded, ServingError
-from mindspore_serving.frontends.grpc_calls import CallGate, abort
+from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.grpc_calls import CallGate, OpenCalls, abort
 from mindspore_serving.frontends.grpc_unsent import UnsentReplies
+from mindspore_serving.frontends.memory import Peer
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2.errors import to_serving_error
@@ -18,7 +19,7 @@ from mindspore_serving.wire.v2 import messages
 from mindspore_serving.wire.v2.messages import Target
 from mindspore_serving.wire.v2.request import ENABLE_FINAL, FINAL, InferRequest
 
-MAX_CALLS = 256  # of a server at once: each may hold a message that still comes
+MAX_CALLS = 256  # of a server at once, of which none has all: each may hold a message that comes
 MAX_REQUESTS = 128  # of one call that are not answered; further ones are not read
 _MAX_UNSENT = 64  # responses
 _Response: TypeAlias = tuple[bytes, int]  # and how many bytes of it count as unsent
@@ -34,7 +35,7 @@ class Stream:
         self._gate = gate
         self._unsent = unsent
         self._name = name
-        self._num_calls = 0
+        self._calls = OpenCalls(MAX_CALLS)
 
     async def answer(self, _: object, context: Context) -> AsyncIterator[bytes]:
         """The responses to one call, until the client has sent all and each is answered."""
@@ -43,16 +44,15 @@ class Stream:
             holder = self._gate.hold(context)
         except ServingError as error:
             await abort(context, error)
-        self._num_calls += 1
-        call = _Call(self._v2, self._gate, self._unsent, context)
         try:
-            if self._num_calls > MAX_CALLS:
-                await abort(context, Overloaded(f"{MAX_CALLS} streams are open already"))
-            async for response in call.responses():
-                yield response
+            async with self._calls.holding(context) as peer:
+                call = _Call(self._v2, self._gate, self._unsent, (context, peer))
+                try:
+                    async for response in call.responses():
+                        yield response
+                finally:
+                    call.close()
         finally:
-            self._num_calls -= 1
-            call.close()
             if holder is not None:
                 holder.release()
 
@@ -61,13 +61,12 @@ class _Call:
     """One call: a task reads, a task for each request answers."""
 
     def __init__(
-        self, v2: V2, gate: CallGate, unsent: UnsentReplies, context: Context
-    ) -> None:  # fmt: skip
+        self, v2: V2, gate: CallGate, unsent: UnsentReplies, caller: tuple[Context, Peer]
+    ) -> None:
         self._v2 = v2
         self._gate = gate
         self._unsent = unsent
-        self._context = context
-        self._peer = context.peer()
+        self._context, self._peer = caller
         self._responses: asyncio.Queue[_Response | None] = asyncio.Queue(_MAX_UNSENT)
         self._room = asyncio.Semaphore(MAX_REQUESTS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,7 +122,7 @@ class _Call:
         """Never raises for anything about the request."""
         request_id, failure = "", None
         try:
-            with self._gate.holding(len(body)):
+            with self._gate.holding(self._peer, len(body)):
                 message, raw = messages.read(body)
                 request_id = message.id
                 target = messages.target_of(message)

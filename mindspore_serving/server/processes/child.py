@@ -23,6 +23,7 @@ class FrontEndProcess(Child):
     """
 
     ended: "asyncio.Task[int]"
+    is_killed = False
 
     def __init__(self, number: int) -> None:
         """Raises OSError."""
@@ -49,6 +50,11 @@ class FrontEndProcess(Child):
         """As `Child.close`, and close the socket for connections."""
         super().close()
         self.connections.close()
+
+    def kill(self) -> None:
+        """As `Child.kill`."""
+        self.is_killed = True
+        super().kill()
 
 
 async def start(number: int) -> FrontEndProcess:

@@ -33,6 +33,7 @@ from mindspore_serving.server.processes.session import Desk, Session
 LOOK_SECONDS = 0.1  # between two looks whether what is served has changed
 LOOKS_PER_SYNC = 10
 SYNC_SECONDS = 1.0  # that an answer waits for front ends, of which one may hang
+START_SECONDS = 120.0  # that a process has until it serves
 END_SECONDS = 1.0  # more than they have to let requests finish
 
 
@@ -68,7 +69,7 @@ class FrontEnds:
         self._tasks = [
             asyncio.create_task(self._keep(number, *one)) for number, one in enumerate(started)
         ]
-        self._tasks.append(asyncio.create_task(self._follow()))
+        self._tasks += [asyncio.create_task(self._follow()), asyncio.create_task(self._watch())]
 
     async def start_http(self, message: ServeHttp, app: ASGIApp) -> None:
         """Accept connections, for front ends to serve; what they cannot answer `app` does.  Raises
@@ -97,9 +98,12 @@ class FrontEnds:
         state = self._state = msgspec.structs.replace(
             state_of(self._control), serial=next(self._serials)
         )
-        syncing = [asyncio.ensure_future(session.sync(state)) for session in self._live]
-        if syncing:
-            await asyncio.wait(syncing, timeout=SYNC_SECONDS)
+        syncing = {
+            asyncio.ensure_future(session.sync(state)): session for session in list(self._live)
+        }
+        awaited = [one for one, session in syncing.items() if not session.pulse.is_silent]
+        if awaited:
+            await asyncio.wait(awaited, timeout=SYNC_SECONDS)
 
     async def renew(self) -> None:
         """Returns when all front ends let in what is to be let in now; or soon, if one hangs."""
@@ -137,18 +141,25 @@ class FrontEnds:
         self._children.add(child)
         session = Session(child.ends, self.desk)
         try:
-            await session.sync(self._state)
-            for message in self._services:
-                await self._ask(session, message)
-            self._admit(session)  # what was renewed meanwhile
-        except BaseException:
+            await asyncio.wait_for(self._begin(session), START_SECONDS)
+        except BaseException as error:
             child.kill()
             session.pipe.close()
             self._children.discard(child)
+            if isinstance(error, asyncio.TimeoutError):
+                text = f"front-end process {number} has not begun within {START_SECONDS:g} s"
+                raise StartError(text) from None
             raise
         self._live[session] = child
         self._has_live.set()
         return session, child
+
+    async def _begin(self, session: Session) -> None:
+        """Returns when it serves what there is to serve.  Raises StartError."""
+        await session.sync(self._state)
+        for message in self._services:
+            await self._ask(session, message)
+        self._admit(session)  # what was renewed meanwhile
 
     async def _keep(self, number: int, session: Session, child: FrontEndProcess) -> None:
         """Have another process when one ends."""
@@ -197,6 +208,20 @@ class FrontEnds:
             if has_changed or look % LOOKS_PER_SYNC == 0:
                 await self.sync()
 
+    async def _watch(self) -> None:
+        """End those that do not answer."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            # If we were stopped ourselves for a while, they are not to blame.
+            elapsed, last = min(loop.time() - last, 2 * LOOK_SECONDS), loop.time()
+            for session, child in self._live.items():
+                session.look(elapsed)
+                if session.pulse.is_dead and not child.is_killed:
+                    log.error("a front end has not answered for %.0f s", session.pulse.silent_for)
+                    child.kill()
+
     # --- connections --------------------------------------------------------------------------
 
     async def _hand(self, connection: socket.socket, on_closed: Callable[[], None]) -> None:
@@ -206,7 +231,7 @@ class FrontEnds:
             if not self._live:  # the server stops
                 on_closed()
                 return
-            session = min(self._live, key=lambda one: one.num_connections)
+            session = min(self._live, key=lambda one: (one.pulse.is_silent, one.num_connections))
             child = self._live[session] = self._live.pop(session)  # among equals it is next last
             number = session.add_connection(on_closed)
             with suppress(OSError):

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 
 from mindspore_serving import log
 from mindspore_serving.core.service import Call, Inference, Reply, Request
+from mindspore_serving.dispatch.liveness import Pulse
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends.access import Responses
 from mindspore_serving.ipc.messages import to_fault, to_faults
@@ -20,6 +21,10 @@ from mindspore_serving.server.processes.pipe import Ends, Pipe
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.span import Recorder, from_traceparent
 from mindspore_serving.wire import cutting
+
+# Without an answer for so long, a front end gets no connections, and after MOST_TIMEOUTS as long it
+# is ended: its connections would hang.
+HEARTBEAT_SECONDS = 3.0
 
 
 @dataclass(slots=True)
@@ -46,6 +51,8 @@ class Session:
     def __init__(self, ends: Ends, desk: Desk) -> None:
         self._desk = desk
         self.pipe: Pipe[ToMaster] = Pipe(ends, ToMaster, self._take, self._end)
+        self.pulse = Pulse(HEARTBEAT_SECONDS)
+        self._num_syncs = 0
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listening: list[asyncio.Future[None]] = []  # of what it was asked to serve
         self._synced: dict[int, asyncio.Future[None]] = {}
@@ -73,6 +80,10 @@ class Session:
         synced = self._synced[state.serial] = asyncio.get_running_loop().create_future()
         self.pipe.send(state)
         await synced
+
+    def look(self, elapsed: float) -> None:
+        """Note whether it has answered since the last look, so many seconds ago."""
+        self.pulse.see(self._num_syncs, elapsed)
 
     def add_connection(self, on_closed: Callable[[], None]) -> int:
         """The number of a connection that it gets."""
@@ -160,6 +171,7 @@ class Session:
         self.remove_connection(message.connection)
 
     def _on_synced(self, message: Synced) -> None:
+        self._num_syncs += 1
         for protocol, code, count in message.responses:
             self._desk.responses.counts[protocol, code] += count
         synced = self._synced.pop(message.serial, None)

@@ -113,7 +113,7 @@ def test_one_that_waits_is_sent_whatever_came_behind_it(served: Served) -> None:
     number = client.call(STREAM)
     for name in "abc":
         ask(client, number, name, is_last=name == "c")
-    for index, size in enumerate((MEGABYTE, MEGABYTE // 2, MEGABYTE * 29 // 10)):
+    for index, size in enumerate((MEGABYTE, MEGABYTE // 2, MEGABYTE * 17 // 10)):
         before = served.unsent.held
         served.answer(index + 1, size)
         eventually(lambda before=before, size=size: served.unsent.held >= before + size)

@@ -1,0 +1,69 @@
+"""A front-end process that stands still: others answer meanwhile, and it is ended and replaced."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindspore_serving.server.processes import session
+from mindspore_serving.server.processes.child import Child
+from tests.e2e.harness import (
+    Calls,
+    config,
+    eventually,
+    front_ends,
+    is_alive,
+    serving,
+    write_servable,
+)
+
+SOURCE = """
+@method("y")
+def double(x):
+    return x * 2
+"""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    monkeypatch.setattr(session, "HEARTBEAT_SECONDS", 1.0)
+    write_servable(tmp_path, "toy", SOURCE)
+    options: dict[str, Any] = {"use_status_codes": True}
+    with serving(tmp_path, config(tmp_path, "toy"), front_ends=2, **options) as found:
+        yield found
+
+
+def has_answer(calls: Calls) -> bool:
+    """Whether a new connection is answered; one that a process got which then ended is not."""
+    try:
+        return bool(calls.post("toy", "double", {"x": 4}) == {"instances": [{"y": 8}]})
+    except ConnectionError:
+        return False
+
+
+def test_a_front_end_that_is_stopped_is_ended_and_another_serves(calls: Calls) -> None:
+    before = front_ends(os.getpid())
+    os.kill(before[0], signal.SIGSTOP)
+    eventually(lambda: not is_alive(before[0]))
+    eventually(lambda: len(front_ends(os.getpid())) == 2)
+    assert before[1] in front_ends(os.getpid())  # nothing was wrong with it
+    eventually(lambda: all(has_answer(calls) for _ in range(4)))
+
+
+def test_new_connections_go_past_a_front_end_that_does_not_answer(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[Child] = []
+    monkeypatch.setattr(Child, "kill", lambda child: ends.append(child))
+    stopped = front_ends(os.getpid())[0]
+    os.kill(stopped, signal.SIGSTOP)
+    eventually(lambda: ends)  # it would be ended now
+    try:
+        assert all(has_answer(calls) for _ in range(6))
+        assert calls.http_call("GET", "/metrics")[0] == 200  # which the master answers
+    finally:
+        monkeypatch.undo()
+        os.kill(stopped, signal.SIGCONT)
