@@ -1,6 +1,7 @@
 """Ordinary numbers, over both protocols, to models that want one type; and what is refused."""
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,27 @@ def test_what_would_be_lost_fails_its_instance_alone(
 
 
 def test_what_cannot_be_read_is_named_with_its_instance(calls: Calls) -> None:
-    reply = calls.post("triple", "float32", [{"x": [1, 2]}] * 40 + [{"x": None}])
-    assert reply["error_msg"].endswith("not supported (input x) (instance 40, counted from 0)")
+    reply = calls.post("triple", "int32", [{"x": [1, 2]}] * 40 + [{"x": [1, None]}])
+    assert "null is a missing value of floats, the input is int32" in reply["error_msg"]
+    assert reply["error_msg"].endswith("(input x) (instance 40, counted from 0)")
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("method", ["float32", "float16"])
+def test_missing_values_reach_floats_through_json_and_come_back_as_null(
+    calls: Calls, method: str, missing: float | None
+) -> None:
+    x = [missing, 1.5]  # NaN and infinities are written as Python writes them
+    reply = calls.post("triple", method, [{"x": x}] * 64)
+    assert reply == {"instances": [{"y": [None, 4.5]}] * 64}
+    datatype = {"float32": "FP32", "float16": "FP16"}[method]
+    tensor = {"name": "x", "datatype": datatype, "shape": [2, 2], "data": [*x, *x]}
+    body = json.dumps({"inputs": [tensor]})
+    status, text, *_ = calls.http_call("POST", f"/v2/models/triple.{method}/infer", body)
+    assert (status, json.loads(text)["outputs"][0]["data"]) == (200, [None, 4.5] * 2)
+    (answer,) = calls.client("triple", method).infer({"x": x})
+    expected = np.array([np.nan if missing is None else missing, 4.5], method)
+    np.testing.assert_array_equal(answer["y"], expected, strict=True)
 
 
 def test_every_worker_knows_the_types(calls: Calls) -> None:
