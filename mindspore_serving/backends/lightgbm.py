@@ -39,8 +39,8 @@ class LightgbmBackend(TabularBackend):
         objective = _OBJECTIVE.search(text)
         if objective is not None and objective.group(1) in _CLASSES:
             names = (PREDICTION, PROBABILITIES)
-            return Predictor(x, names, lambda rows: to_classes(predict(rows)))
-        return Predictor(x, (PREDICTION,), lambda rows: [predict(rows)])
+            return Predictor((x,), names, lambda rows: to_classes(predict(rows)))
+        return Predictor((x,), (PREDICTION,), lambda rows: [predict(rows)])
 
 
 def _check_whole(source: ModelSource, path: str, text: str) -> None:

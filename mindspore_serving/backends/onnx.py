@@ -139,6 +139,11 @@ def _warm(source: ModelSource, path: str, session: Any) -> Signature:
             raise load_error(
                 source, path, f"{what}, which replies cannot carry: export it as plain tensors"
             )
+        if spec.dtype == TEXT and max((spec.shape or (1,))[1:], default=1) > 1:
+            what = f"output {index} '{node.name}' has {max(spec.shape or ())} texts for an instance"
+            raise load_error(
+                source, path, f"{what}, replies carry one: export an output for each column"
+            )
     names = [spec.name for spec in signature.inputs]
     return warm_up(
         lambda arrays: _run(session, dict(zip(names, arrays, strict=True))),

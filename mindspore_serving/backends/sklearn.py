@@ -8,6 +8,7 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.sklearn_inputs import inputs_of
 from mindspore_serving.backends.source import load_error, words
 from mindspore_serving.backends.tabular import (
     PREDICTION,
@@ -15,10 +16,7 @@ from mindspore_serving.backends.tabular import (
     TRANSFORMED,
     Predictor,
     TabularBackend,
-    features,
 )
-from mindspore_serving.core.dtype import TEXT
-from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StartError
 
 _BY_NAME = (
@@ -58,7 +56,13 @@ class SklearnBackend(TabularBackend):
             kind = type(model).__name__
             raise load_error(source, path, f"it is a {kind}, without predict and transform")
 
-        return Predictor(_input(model), names, lambda x: _called(model, methods, x))
+        inputs = inputs_of(model)
+        return Predictor(
+            inputs.specs,
+            names,
+            lambda *x: _called(model, methods, inputs.to_rows(*x)),
+            inputs.example,
+        )
 
 
 def _loaded(source: ModelSource, path: str) -> Any:
@@ -83,16 +87,6 @@ def _trusted(source: ModelSource, path: str) -> Any:
             source, path, f"it has types that skops does not trust: {', '.join(unknown)}; {_TRUST}"
         )
     return skops.io.load(path, trusted=unknown)
-
-
-def _input(model: Any) -> TensorSpec:
-    count = getattr(model, "n_features_in_", None)
-    if count is not None:
-        return features(count, "float64")
-    first = model.steps[0][1] if hasattr(model, "steps") else model
-    if hasattr(first, "build_analyzer"):  # the vectorisers of texts
-        return TensorSpec("x", TEXT, (-1,))
-    return TensorSpec("x", None, None)
 
 
 def _called(model: Any, methods: Sequence[str], x: Array) -> list[Array]:

@@ -1,5 +1,5 @@
-"""What models of rows have in common: one input `x`, a row of features or one text, and the outputs
-`prediction` and `probabilities`.
+"""What models of rows have in common: one input `x`, a row of features or one text, or an input for
+each column, and the outputs `prediction` and `probabilities`.
 
 Knows no format.
 """
@@ -22,11 +22,13 @@ PREDICTION, PROBABILITIES, TRANSFORMED = "prediction", "probabilities", "transfo
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """A loaded file: `predict` gets rows of `x` and returns an array for each of `outputs`."""
+    """A loaded file: `predict` gets the rows of each of `inputs` and returns an array for each of
+    `outputs`.  `example` is an instance that it knows, if not any will do."""
 
-    x: TensorSpec
+    inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]
-    predict: Callable[[Array], Sequence[Array]]
+    predict: Callable[..., Sequence[Array]]
+    example: tuple[Array, ...] = ()
 
 
 class TabularBackend(ABC):
@@ -43,7 +45,8 @@ class TabularBackend(ABC):
 
     @classmethod
     def load(cls, source: ModelSource) -> "TabularBackend":
-        """Load every file and run it once, on a row of zeros or an empty text.
+        """Load every file and run it once, on an instance that it knows, a row of zeros or an empty
+        text.
 
         Of `Context`, `thread_num` is applied.  The default is 1: most batches are small, and other
         workers want the cores too.
@@ -61,7 +64,7 @@ class TabularBackend(ABC):
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         try:
-            return list(map(np.asarray, self._predictors[subgraph].predict(inputs[0])))
+            return list(map(np.asarray, self._predictors[subgraph].predict(*inputs)))
         except Exception as error:  # of many kinds, by what the model is made of
             raise StageFailed(words(error)) from error
 
@@ -101,21 +104,30 @@ def _opened(
 
 
 def _signature(source: ModelSource, path: str, predictor: Predictor) -> Signature:
-    """With the types and shapes of the outputs, if a run on zeros tells them."""
-    x = predictor.x
+    """With the types and shapes of the outputs, if a run tells them."""
     results: Sequence[Array | None] = [None] * len(predictor.outputs)
-    if x.shape is not None:
-        shape = [max(dim, 1) for dim in x.shape]
-        is_text = x.dtype == dtypes.TEXT
-        rows = np.full(shape, "", object) if is_text else np.zeros(shape, x.dtype)
+    rows = predictor.example or [_zeros(spec) for spec in predictor.inputs]
+    if all(one is not None for one in rows):
         try:
-            results = [np.asarray(result) for result in predictor.predict(rows)]
+            results = [np.asarray(result) for result in predictor.predict(*rows)]
         except StartError as error:
             raise load_error(source, path, error) from error
         except Exception as error:  # zeros may be no category of it
-            log.warning("Model file '%s' is not warmed up with zeros: %s", path, words(error))
-    outputs = zip(predictor.outputs, results, strict=True)
-    return Signature((x,), tuple(_output(name, result) for name, result in outputs))
+            log.warning("Model file '%s' is not warmed up: %s", path, words(error))
+    outputs = [_output(*one) for one in zip(predictor.outputs, results, strict=True)]
+    for output in outputs:
+        if output.dtype == dtypes.TEXT and output.shape != (-1,):
+            raise load_error(
+                source, path, f"its output '{output.name}' is several texts, replies carry one"
+            )
+    return Signature(predictor.inputs, tuple(outputs))
+
+
+def _zeros(spec: TensorSpec) -> Array | None:
+    if spec.shape is None:
+        return None
+    shape = [max(dim, 1) for dim in spec.shape]
+    return np.full(shape, "", object) if spec.dtype == dtypes.TEXT else np.zeros(shape, spec.dtype)
 
 
 def _output(name: str, result: Array | None) -> TensorSpec:

@@ -49,8 +49,8 @@ class XgboostBackend(TabularBackend):
         has_labels = int(config["learner_model_param"]["num_target"]) > 1  # each with a probability
         if objective in _CLASSES and not has_labels:
             names = (PREDICTION, PROBABILITIES)
-            return Predictor(x, names, lambda rows: to_classes(predict(rows)))
-        return Predictor(x, (PREDICTION,), lambda rows: [predict(rows)])
+            return Predictor((x,), names, lambda rows: to_classes(predict(rows)))
+        return Predictor((x,), (PREDICTION,), lambda rows: [predict(rows)])
 
 
 def _tree_predictor(booster: Any) -> Callable[[Array], Array]:

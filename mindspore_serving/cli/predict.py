@@ -87,15 +87,17 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
 
 
 def _to_value(item: Any) -> Any:
-    """Numbers in Python's own types, which the server casts to those of the model."""
+    """Numbers in Python's own types, which the server casts to those of the model; null is NaN, as
+    what the model wants is not known here."""
     import numpy as np
 
+    from mindspore_serving.core import casting
     from mindspore_serving.core import dtype as dtypes
     from mindspore_serving.wire import json_values
 
-    if isinstance(item, int | float | list):
+    if item is None or isinstance(item, int | float | list):
         with suppress(ValueError):  # lists of unequal lengths
-            array = np.asarray(item)
+            array = casting.with_missing(np.asarray(item))
             if array.dtype in dtypes.BY_NUMPY and array.size:
                 return array
     return json_values.to_value(item)

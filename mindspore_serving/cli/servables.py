@@ -10,10 +10,10 @@ from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.preflight import check_interpreter, check_library
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.declaration import UPSTREAM
-from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.core.deployment import Deployment, Refused
+from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.upstream.options import check_options
-from mindspore_serving.servable import repository, version_policy
+from mindspore_serving.servable import bare, repository, version_policy
 from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.repository import is_language_model, is_upstream
@@ -39,15 +39,15 @@ _SUPERVISION = (
 )
 
 
-def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[str]]:
+def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[Refused]]:
     """What is to be started, and why the rest is not: what is no model, or lacks its library.
 
-    Raises ServingError: there is nothing to be started, a setting is wrong, or with `strict`
-    anything is not.
+    Raises ServingError: there is nothing to be started, a path does not exist, a setting is wrong,
+    or with `strict` anything is not.
     """
     configs, refused = _configs(settings)
     if refused and settings.strict:
-        raise StartError(f"Not served, and --strict is given: {'; '.join(refused)}")
+        raise StartError(f"Not served, and --strict is given: {_joined(refused)}")
     may_come = refused or settings.poll or settings.reload or settings.allow_loading
     if not may_come and not any(_is_language(config) for config in configs):
         _check_no_options(settings)
@@ -69,10 +69,11 @@ def _check_no_options(settings: ServeSettings) -> None:
             )
 
 
-def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
-    """One for each servable version found.  Raises ServingError: nothing there, or a wrong
+def look_again(settings: ServeSettings) -> list[Deployment | Refused]:
+    """What is to be served now, and what is not.  Raises ServingError: nothing is there, or a wrong
     setting."""
-    return _configs(settings)[0]
+    configs, refused = _configs(settings)
+    return [*to_deployments(configs), *refused]
 
 
 def to_deployments(configs: list[server.ServableStartConfig]) -> list[Deployment]:
@@ -123,12 +124,18 @@ def _upstream_options(settings: ServeSettings) -> dict[str, Any]:
     return {"engine": UPSTREAM, "engine_options": own, **most}
 
 
-def _configs(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[str]]:
+def _joined(refused: list[Refused]) -> str:
+    return "; ".join(map(str, refused))
+
+
+def _configs(
+    settings: ServeSettings,
+) -> tuple[list[server.ServableStartConfig], list[Refused]]:
     parts = [_configs_of(part) for part in settings.parts()]
     configs = [config for own, _ in parts for config in own]
-    refused = [text for _, own in parts for text in own]
+    refused = [one for _, own in parts for one in own]
     if not configs and refused:
-        raise StartError("; ".join(refused))
+        raise StartError(_joined(refused))
     if not configs:
         raise InvalidInputs("nothing is to be served: give a PATH, or 'servables' in --config")
     first: dict[str, str] = {}
@@ -143,31 +150,58 @@ def _configs(settings: ServeSettings) -> tuple[list[server.ServableStartConfig],
     return configs, refused
 
 
-def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[str]]:
+def _configs_of(
+    settings: ServeSettings,
+) -> tuple[list[server.ServableStartConfig], list[Refused]]:
     """Those of the paths of `settings`, or of its upstream."""
     if settings.upstream:
         options = _upstream_options(settings)
         return [_config(settings, (os.getcwd(), settings.name), 0, options)], []
-    at = [discover(path, allow_pickle=settings.allow_pickle) for path in settings.paths]
-    found = list(dict.fromkeys(place for one in at for place in one.places))
+    found, refused = _discover(settings)
     if settings.name and len(found) > 1:
         raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
-    refused = [text for one in at for text in one.refused]
-    for place in list(found):
-        try:
-            check_interpreter(settings.python, settings.environment)
-            if not (settings.python or settings.environment):
-                check_library(*place, settings.runtime, settings.backend, settings.engine)
-        except StartError as error:
-            refused.append(f"{place[1]}: {error}")
-            found.remove(place)
     options = llm_options(settings)
     configs = []
     for place in found:
         own = options if is_language_model(os.path.join(*place)) else {}
-        versions = _versions(settings.versions, *place)
+        try:
+            _check_library(settings, place)
+            versions = _versions(settings.versions, *place, is_alone=len(found) == 1)
+        except StartError as error:
+            refused.append(Refused(_name(settings, *place), str(error)))
+            continue
         configs += [_config(settings, place, version, own) for version in versions]
     return configs, refused
+
+
+def _discover(settings: ServeSettings) -> tuple[list[tuple[str, str]], list[Refused]]:
+    """The servables at the paths, and what is none.  Raises StartError for a path that does not
+    exist, which is a typing mistake."""
+    found: dict[tuple[str, str], None] = {}
+    refused = []
+    for path in settings.paths:
+        try:
+            at = discover(path, allow_pickle=settings.allow_pickle)
+        except ServingError as error:
+            if not os.path.exists(path):
+                raise
+            place = os.path.split(os.path.abspath(path))
+            refused.append(Refused(_name(settings, *place), str(error)))
+        else:
+            found |= dict.fromkeys(at.places)
+            refused += at.refused
+    return list(found), refused
+
+
+def _name(settings: ServeSettings, directory: str, name: str) -> str:
+    """What clients call a servable, or would if it was served."""
+    return settings.name or bare.file_alias(directory, name) or name
+
+
+def _check_library(settings: ServeSettings, place: tuple[str, str]) -> None:
+    check_interpreter(settings.python, settings.environment)
+    if not (settings.python or settings.environment):
+        check_library(*place, settings.runtime, settings.backend, settings.engine)
 
 
 def _config(
@@ -218,13 +252,16 @@ def _unloadable(settings: ServeSettings) -> ServeSettings:
     )
 
 
-def _versions(policy: str, directory: str, name: str) -> list[int]:
-    """The versions to serve; 0 of a servable without version directories, whose version is 1."""
+def _versions(policy: str, directory: str, name: str, *, is_alone: bool) -> list[int]:
+    """The versions to serve; 0 of a servable without version directories, whose version is 1.
+
+    Raises InvalidInputs if none is left of a servable that is alone, else StartError."""
     found = repository.versions(directory, name)
     chosen = version_policy.choose(policy, found or [1])
     if not chosen:
-        raise InvalidInputs(
+        text = (
             f"--versions {policy} leaves none of servable {name}, which has "
             f"{', '.join(map(str, found)) or '1 alone, as it has no version directories'}"
         )
+        raise InvalidInputs(text) if is_alone else StartError(text)
     return chosen if found else [0]

@@ -35,8 +35,8 @@ def run(settings: ServeSettings) -> int:
     tls = _tls(settings)
     _set_log(settings)
     configs, refused = servables.find(settings)
-    for text in refused:
-        log.tell(f"Not served: {text}")
+    for one in refused:
+        log.tell(f"Not served: {one}")
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
         source = servables.url_of(config.llm_options) or config.servable_directory
@@ -46,8 +46,8 @@ def run(settings: ServeSettings) -> int:
         if not settings.wait:
             _listen(settings, tls)
         seconds, failed = startup.load(
-            servables.to_deployments(configs),
-            lambda: servables.to_deployments(servables.to_configs(settings)),
+            [*servables.to_deployments(configs), *refused],
+            lambda: servables.look_again(settings),
             _poll_seconds(settings),
             is_strict=settings.strict,
         )

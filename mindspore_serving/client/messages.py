@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import grpc
 import numpy as np
 
+from mindspore_serving.core import casting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Instance, Value
 from mindspore_serving.errors import InvalidInputs
@@ -98,11 +99,13 @@ def _to_array(value: object) -> "np.ndarray[Any, Any]":
 
 def _from_list(value: Sequence[object]) -> "np.ndarray[Any, Any]":
     """Numbers in lists of equal lengths: of Python's ints an int64 array, of floats, or both, a
-    float64 array, which the server casts to the type of the model.  Raises InvalidInputs."""
+    float64 array, which the server casts to the type of the model.  None beside numbers is NaN, a
+    missing value.  Raises InvalidInputs."""
     try:
         array = np.asarray(value)
     except ValueError:
         raise InvalidInputs("The lists of an array should have equal lengths") from None
+    array = casting.with_missing(array)
     if array.dtype.kind not in "biuf":
         raise InvalidInputs(
             "A list should hold numbers, or lists of numbers; a str or bytes is sent by itself"

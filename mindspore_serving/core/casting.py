@@ -44,7 +44,8 @@ def cast(array: Array, wanted: DType) -> Array:
 
 
 def from_plain(flat: list[Any], kinds: AbstractSet[type], wanted: DType) -> Array | None:
-    """Plain numbers, ints and floats as `kinds` says, as `wanted`; None if they do not fit."""
+    """Plain numbers, ints and floats as `kinds` says, as `wanted`; None if they do not fit.  NaN
+    and infinities are floats like any others."""
     if wanted.kind == "f":
         return _to_floats(flat, wanted)
     if wanted.kind not in "iu":
@@ -59,15 +60,30 @@ def from_plain(flat: list[Any], kinds: AbstractSet[type], wanted: DType) -> Arra
     return np.array(flat, wanted)
 
 
+def with_missing(array: Array) -> Array:
+    """An array of objects that are None and Python's numbers as float64, None as NaN; any other
+    array as it is."""
+    kinds = set(map(type, array.flat)) if array.dtype == object else set()
+    if type(None) not in kinds or not kinds <= {type(None), int, float}:
+        return array
+    try:
+        return array.astype(_FLOAT64)
+    except OverflowError:  # an int that is no double
+        return array
+
+
 def _to_floats(flat: list[Any], wanted: DType) -> Array | None:
     limit = _TO_INFINITY[wanted]
     try:
-        if len(flat) < _FEW:
-            return np.array(flat, wanted) if -limit < min(flat) <= max(flat) < limit else None
+        if len(flat) < _FEW and -limit < min(flat) <= max(flat) < limit:
+            return np.array(flat, wanted)
         doubles = np.array(flat, _FLOAT64)
     except OverflowError:  # an int that is no double
         return None
-    return doubles.astype(wanted) if -limit < doubles.min() <= doubles.max() < limit else None
+    if -limit < doubles.min() <= doubles.max() < limit:
+        return doubles.astype(wanted)
+    is_lost = np.isfinite(doubles) & (np.abs(doubles) >= limit)
+    return None if is_lost.any() else doubles.astype(wanted)
 
 
 def _is_whole(number: float) -> bool:

@@ -61,6 +61,18 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """What is not served, and why.  `name` is what clients would call it, "" for what is no
+    model."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}" if self.name else self.reason
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """One version of one servable.  `version` 0 means the newest directory found at start.
 

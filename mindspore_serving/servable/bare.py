@@ -37,6 +37,11 @@ def is_bare(root: str, *, allow_pickle: bool = False) -> bool:
     )
 
 
+def has_model_file(root: str, *, allow_pickle: bool = False) -> bool:
+    """Whether there is a file of a known kind of model at `root`, served or not."""
+    return any(files for _, files in _places(root, allow_pickle=allow_pickle))
+
+
 def find_bare_model(root: str, version: int, *, allow_pickle: bool = False) -> ModelSpec:
     """The model of one version of `root`; of a file, and of files beside each other, that is 1.
 
@@ -89,7 +94,7 @@ def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:
 def _places(root: str, *, allow_pickle: bool) -> Iterator[tuple[int, list[ModelFile]]]:
     """Where models are looked for: each version with the files in it."""
     if os.path.isfile(root):
-        file = recognize(root, allow_pickle=allow_pickle)
+        file = recognize(root, allow_pickle=allow_pickle, is_meant=True)
         yield 1, [file] if file is not None else []
         return
     for number in versions(root) or [1]:

@@ -21,13 +21,17 @@ _SUFFIXES = {
     ".skops": "sklearn",
     ".ubj": "xgboost",
 }
-SUFFIXES = ", ".join((*_SUFFIXES, ".json (XGBoost)", ".txt (LightGBM)", ".gguf"))
+_TORCHSCRIPT = (".jit", ".torchscript", ".ts", ".ptl")
+_OTHERS = (f"{', '.join(_TORCHSCRIPT)} (TorchScript)", ".json (XGBoost)", ".txt (LightGBM)")
+SUFFIXES = ", ".join((*_SUFFIXES, *_OTHERS, ".gguf"))
 SAVED_MODEL = "saved_model.pb"  # the directory that holds it is the model
+_TORCH = re.compile(rb"\APK\x03\x04.{26}[^/]{1,256}/data(/|\.pkl)", re.DOTALL)  # an archive of it
 _CONTENTS = (  # suffix, what its head matches, format
     (".xml", re.compile(rb"<net\b"), "openvino"),
     (".json", re.compile(rb'\A\s*\{\s*"(learner"\s*:\s*\{|version"\s*:\s*\[)'), "xgboost"),
     (".json", re.compile(rb'\A\s*\{\s*"base_code"'), ""),
     (".txt", re.compile(rb"\Atree\r?\n"), "lightgbm"),
+    *((suffix, _TORCH, "pytorch") for suffix in _TORCHSCRIPT),
 )
 _PICKLES = (".pkl", ".pickle", ".joblib", ".sav")
 PICKLE_TEXT = (
@@ -60,13 +64,18 @@ class ModelFile:
     why_not: str = ""
 
 
-def recognize(path: str, *, allow_pickle: bool = False) -> ModelFile | None:
-    """What the file at `path` is; None if it is nothing that belongs to a model's format."""
+def recognize(path: str, *, allow_pickle: bool = False, is_meant: bool = False) -> ModelFile | None:
+    """What the file at `path` is; None if it is nothing that belongs to a model's format.
+
+    If it `is_meant`, named itself and not found in a directory, an archive of PyTorch may have any
+    ending."""
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1].lower()
     if suffix in _PICKLES:
         return ModelFile(name, "sklearn") if allow_pickle else ModelFile(name, "", PICKLE_TEXT)
     model_format = _format(path, suffix)
+    if model_format is None and is_meant and _TORCH.search(_head(path)):
+        model_format = "pytorch"
     if model_format is None:
         return None
     return ModelFile(name, model_format, "" if model_format else _NOT_SERVED[suffix])

@@ -7,30 +7,23 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
-from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.deployment import Deployment, Refused
 from mindspore_serving.core.service import Changes, ModelState, ServableReadiness
-from mindspore_serving.errors import NotFound, ServingError
+from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.metrics.exposition import Page
-from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
+from mindspore_serving.servable.fingerprint import Fingerprint
+from mindspore_serving.server.version_files import Found, key_of, look_at
 
 MOST_SHOWN = 128  # characters of a name that a client gave
 UNLOAD_SECONDS = 60.0  # that a servable which leaves may take for what it has
 
-Wanted = Callable[[], Sequence[Deployment]]
+Wanted = Callable[[], Sequence[Deployment | Refused]]
 Roll = Callable[[Sequence[Deployment], Sequence[Deployment], float], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A version that is to be served, and its files."""
-
-    deployment: Deployment
-    files: Fingerprint
 
 
 class ModelRepository:
@@ -56,6 +49,8 @@ class ModelRepository:
         self._files: dict[tuple[str, int], Fingerprint] = {}  # of what is deployed, when it was
         self._failed: dict[str, list[Found]] = {}  # what could not be loaded
         self._failures: dict[str, str] = {}  # ... and why
+        self._refused: dict[str, str] = {}  # by name: why it is not even tried, at the last look
+        self._told: dict[str, str] = {}  # of those, what the log has
         self._unloaded: set[str] = set()  # by name: they stay so until they are loaded by name
         self._changes: dict[str, Changes] = {}  # by name: what clients have other than is wanted
         self._generations = itertools.count(1)
@@ -64,13 +59,18 @@ class ModelRepository:
         self._tasks: set[asyncio.Task[None]] = set()  # that load and unload
         self._looking: asyncio.Task[dict[str, list[Found]]] | None = None  # for clients
 
-    async def begin(self, deployments: Sequence[Deployment], wanted: Wanted) -> None:
-        """`deployments` are served at first, and later what `wanted` gives, when somebody asks for
-        it.  Its ServingErrors are reported to them."""
+    async def begin(
+        self, first: Sequence[Deployment | Refused], wanted: Wanted
+    ) -> list[Deployment]:
+        """The deployments of `first`, which are served now, and later what `wanted` gives, when
+        somebody asks for it.  Its ServingErrors are reported to them."""
         self._wanted = wanted
-        self._last = await on_thread("files", _look_at, deployments)
+        deployments = self._without_refused(first)
+        self._told = self._refused
+        self._last = await on_thread("files", look_at, deployments)
         for one in itertools.chain(*self._last.values()):
-            self._files[_key(one.deployment)] = one.files
+            self._files[key_of(one.deployment)] = one.files
+        return deployments
 
     def on_failed(self, name: str, error: ServingError) -> None:
         """What `begin` was given under `name` could not be loaded: it is not tried again before its
@@ -103,6 +103,8 @@ class ModelRepository:
         is served goes on.
         """
         if name not in await self._look():  # before there is a lock of that name
+            if name in self._refused:
+                raise StartError(f"servable '{name}' cannot be loaded: {self._refused[name]}")
             raise NotFound(f"There is no servable '{name[:MOST_SHOWN]}' to be loaded")
         await self._to_the_end(self._load(name, changes or {}, is_forced=is_forced))
 
@@ -131,15 +133,23 @@ class ModelRepository:
             if name not in names:
                 reason = self._failures.get(name, "it is not loaded")
                 states.append(ModelState(name, version, False, False, reason))
+        names |= found.keys()
+        states += (
+            ModelState(name, 0, False, False, reason)
+            for name, reason in self._refused.items()
+            if name not in names
+        )
         return states
 
     def add_metrics(self, page: Page) -> None:
         """Put on `page` which versions could not be loaded."""
         shown = {(one.name, one.version): 0 for one in self._readiness()}
+        names = {name for name, _ in shown} | self._failed.keys()
+        shown |= {(name, 0): 1 for name in self._refused.keys() - names}
         for name in self._failed.keys() - self._unloaded:
             current = {one.version: one for one in self._deployed_as(name)}
             new = (one for one in self._failed[name] if self._is_new(one, current))
-            shown |= {_key(one.deployment): 1 for one in new}
+            shown |= {key_of(one.deployment): 1 for one in new}
         for (name, version), failed in sorted(shown.items()):
             page.add("serving_load_failed", failed, name, str(version))
 
@@ -201,7 +211,11 @@ class ModelRepository:
         last, self._last = self._last, found
         for name in self._failed.keys() - found.keys():
             self._forget_failure(name)
+        for name, reason in self._refused.items() - self._told.items():
+            log.warning("servable %s stays as it is: %s", name, reason)
+        self._told = self._refused
         names = {*found, *(one.name for one in self._deployed())} - self._unloaded
+        names -= self._refused.keys()
         settled = [name for name in names if found.get(name) == last.get(name)]
         await asyncio.gather(*(self._adapt(name, found.get(name, [])) for name in settled))
 
@@ -238,7 +252,7 @@ class ModelRepository:
             raise
         self._forget_failure(name)
         for one in new:
-            self._files[_key(one.deployment)] = one.files
+            self._files[key_of(one.deployment)] = one.files
 
     def _forget_failure(self, name: str) -> None:
         self._failed.pop(name, None)
@@ -249,26 +263,21 @@ class ModelRepository:
         running = current.get(deployment.version)
         if running is None or replace(running, generation=0) != replace(deployment, generation=0):
             return True
-        return self._files.get(_key(deployment)) != found.files
+        return self._files.get(key_of(deployment)) != found.files
 
     def _deployed_as(self, name: str) -> list[Deployment]:
         return [one for one in self._deployed() if one.name == name]
 
     def _find(self) -> dict[str, list[Found]]:
         """What is to be served now.  Raises ServingError."""
-        given = [one for one in self._wanted() if one.name not in self._added]
-        given += (one for own in self._added.values() for one in own())
-        return _look_at([replace(one, **self._changes.get(one.name, {})) for one in given])
+        given = self._without_refused(self._wanted())
+        given = [one for one in given if one.name not in self._added]
+        added = (one for own in self._added.values() for one in own())
+        given += (one for one in added if isinstance(one, Deployment))
+        return look_at([replace(one, **self._changes.get(one.name, {})) for one in given])
 
-
-def _look_at(deployments: Sequence[Deployment]) -> dict[str, list[Found]]:
-    """`deployments` with their files, by name."""
-    found: dict[str, list[Found]] = {}
-    for one in deployments:
-        files = fingerprint(one.servable_directory, one.servable_name, one.version)
-        found.setdefault(one.name, []).append(Found(one, files))
-    return found
-
-
-def _key(deployment: Deployment) -> tuple[str, int]:
-    return deployment.name, deployment.version
+    def _without_refused(self, found: Sequence[Deployment | Refused]) -> list[Deployment]:
+        """The deployments of `found`; the rest is noted."""
+        refused = (one for one in found if isinstance(one, Refused) and one.name)
+        self._refused = {one.name: one.reason for one in refused}
+        return [one for one in found if isinstance(one, Deployment)]

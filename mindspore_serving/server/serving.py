@@ -15,7 +15,7 @@ from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.spreading import SpreadingLauncher
-from mindspore_serving.core.deployment import Capacity, Deployment
+from mindspore_serving.core.deployment import Capacity, Deployment, Refused
 from mindspore_serving.core.service import Inference, ServableReadiness
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
@@ -106,16 +106,16 @@ class Serving:
 
     async def deploy(
         self,
-        deployments: Sequence[Deployment],
+        first: Sequence[Deployment | Refused],
         wanted: Wanted,
         poll_seconds: float,
         *,
         is_strict: bool = True,
     ) -> list[tuple[str, StartError]]:
-        """Serve `deployments`; with `poll_seconds`, look at what `wanted` gives so often, and serve
-        that.  Raises StartError.  Unless `is_strict`, returns what cannot be served, if not all."""
+        """Serve `first`; with `poll_seconds`, look at what `wanted` gives so often, and serve that.
+        Raises StartError.  Unless `is_strict`, returns what cannot be loaded, if not all."""
         self.is_deployed = True
-        await self.repository.begin(deployments, wanted)
+        deployments = await self.repository.begin(first, wanted)
         failed = await self._master.deploy(deployments, is_strict=is_strict)
         for deployment, error in failed:
             self.repository.on_failed(deployment.name, error)

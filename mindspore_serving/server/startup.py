@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.aio import BackgroundLoop
-from mindspore_serving.core.deployment import Capacity, Deployment
+from mindspore_serving.core.deployment import Capacity, Deployment, Refused
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError, shortened
@@ -80,8 +80,8 @@ def deploy(
 
 
 def load(
-    deployments: Sequence[Deployment],
-    wanted: Callable[[], Sequence[Deployment]] | None = None,
+    deployments: Sequence[Deployment | Refused],
+    wanted: Callable[[], Sequence[Deployment | Refused]] | None = None,
     poll_seconds: float = 0.0,
     *,
     is_strict: bool = True,

@@ -7,6 +7,7 @@ instances, methods or URLs.
 
 import base64
 import binascii
+import math
 from itertools import chain
 from typing import Any
 
@@ -24,7 +25,6 @@ _FLOAT32: "np.dtype[Any]" = np.dtype("<f4")
 _BOOL: "np.dtype[Any]" = np.dtype("?")
 _NUMBERS = {int, float}
 _WIDEST = {int: np.dtype("<i8"), float: np.dtype("<f8")}
-_FLOAT32_LIMIT = (2 - 2.0**-24) * 2.0**127  # the least double that float32 rounds to infinity
 
 _TYPES = {row.name: row for row in dtypes.TABLE} | {
     f"fp{bits}": dtypes.BY_NAME[f"float{bits}"] for bits in (16, 32, 64)
@@ -46,7 +46,9 @@ def to_value(value: Any, wanted: "np.dtype[Any] | None" = None) -> Value:
         row, shape, data = _parse_object(value)
         return _from_bytes(row, shape, data)
     if value is None:
-        raise InvalidInputs("json value is null, it is not supported")
+        if wanted is None or wanted.kind != "f":
+            raise InvalidInputs(f"json value is null, it is not supported{_of_floats(wanted)}")
+        value = math.nan
     kind = type(value)
     if wanted is not None and kind is not bool:
         return _typed([value], {kind}, (), wanted)
@@ -76,12 +78,14 @@ def _from_list(value: list[Any], wanted: "np.dtype[Any] | None") -> Value:
         kinds = set(map(type, flat))
     if wanted is not None and kinds <= _NUMBERS:
         return _typed(flat, kinds, shape, wanted)
+    if type(None) in kinds:
+        return _with_missing(flat, kinds, shape, wanted)
     if len(kinds) > 1:
         return _refuse_mixture(kinds)
     kind = kinds.pop()
     if kind is str or kind is dict:
         return _from_single(flat, shape)
-    if kind is type(None) or kind is list:
+    if kind is list:
         raise InvalidInputs("json array, data should be number, bool, string or bytes")
     return _numbers(flat, kind, shape)
 
@@ -111,8 +115,29 @@ def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
     return flat, tuple(shape)
 
 
+def _with_missing(
+    flat: list[Any], kinds: set[type], shape: tuple[int, ...], wanted: "np.dtype[Any] | None"
+) -> Value:
+    """Floats of which some are missing: null is NaN, where floats are wanted or are beside it."""
+    others = kinds - {type(None)}
+    is_float = others == {float} if wanted is None else wanted.kind == "f" and others <= _NUMBERS
+    if not is_float:
+        raise InvalidInputs(
+            "json array, data should be number, bool, string or bytes, and an element is null"
+            f"{_of_floats(wanted)}"
+        )
+    flat = [math.nan if item is None else item for item in flat]
+    return _typed(flat, others | {float}, shape, _FLOAT32 if wanted is None else wanted)
+
+
+def _of_floats(wanted: "np.dtype[Any] | None") -> str:
+    """What null is, for an error of an input that it is not for."""
+    text = "; null is a missing value of floats"
+    return f"{text}, the input is {wanted}" if wanted is not None else text
+
+
 def _refuse_mixture(kinds: set[type]) -> Value:
-    if kinds & {type(None), list}:
+    if list in kinds:
         raise InvalidInputs("json array, data should be number, bool, string or bytes")
     names = {int: "integer", float: "float", bool: "bool", str: "string", dict: "object"}
     found = sorted(names[kind] for kind in kinds)
@@ -137,10 +162,11 @@ def _typed(
 
 def _numbers(flat: list[Any], kind: type, shape: tuple[int, ...]) -> Value:
     if kind is float:
-        if max(flat) >= _FLOAT32_LIMIT or min(flat) <= -_FLOAT32_LIMIT:
+        floats = casting.from_plain(flat, {float}, _FLOAT32)
+        if floats is None:
             raise InvalidInputs("json value, number is out of the range of float32")
-        dtype = _FLOAT32
-    elif kind is int:
+        return floats if len(shape) == 1 else floats.reshape(shape)
+    if kind is int:
         if max(flat) > 2**31 - 1 or min(flat) < -(2**31):
             raise InvalidInputs(
                 "json value, integer is out of the range of int32; send other types as "

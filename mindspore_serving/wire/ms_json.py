@@ -12,7 +12,7 @@ import msgspec
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import InvalidField, InvalidInputs, StageFailed, TooLarge, printable
-from mindspore_serving.wire import json_values, status, tensor
+from mindspore_serving.wire import json_literals, json_values, status, tensor
 from mindspore_serving.wire.json_shape import Shape, check_shape
 from mindspore_serving.wire.ms_path import Route, parse_path
 from mindspore_serving.wire.status import Failure
@@ -49,11 +49,11 @@ class _Object(msgspec.Struct, gc=False):
     """Any JSON object, of which nothing is kept."""
 
 
-_body = msgspec.json.Decoder(_Body)
-_raw_body = msgspec.json.Decoder(_RawBody)
-_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
-_objects = msgspec.json.Decoder(list[_Object])
-_any = msgspec.json.Decoder()
+_body = json_literals.Decoder[_Body](_Body)
+_raw_body = json_literals.RawDecoder[_RawBody](_RawBody)
+_raw_list = json_literals.RawDecoder[list[msgspec.Raw]](list[msgspec.Raw])
+_objects = json_literals.RawDecoder[list[_Object]](list[_Object])
+_any = json_literals.Decoder[Any]()
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
@@ -187,7 +187,7 @@ def _to_instance(item: dict[str, Any], method: Method, label: str, if_empty: str
 # --------------------------------------------------------------------- both
 
 
-def _parse(decoder: "msgspec.json.Decoder[Any]", text: bytes | memoryview) -> Any:
+def _parse(decoder: json_literals.Decoder[Any], text: bytes | memoryview) -> Any:
     if not text:
         raise InvalidInputs("http message invalid")
     try:

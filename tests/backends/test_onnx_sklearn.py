@@ -96,14 +96,37 @@ def test_texts_go_through_a_model_without_batch_dimension(onnx, opened):
     assert outcomes(backend, [("hello",)], with_batch_dim=False) == [("hello",)]
 
 
-def test_several_texts_in_an_instance_are_refused_by_name(opened, tmp_path):
-    from onnx import TensorProto, helper, save
+def write_identity(path, inputs, outputs):
+    """Texts of shape `inputs` in, the same as shape `outputs` out."""
+    from onnx import TensorProto, helper, numpy_helper, save
 
-    kind = helper.make_tensor_value_info("x", TensorProto.STRING, ["N", 3])
-    result = helper.make_tensor_value_info("y", TensorProto.STRING, ["N", 3])
-    nodes = [helper.make_node("Identity", ["x"], ["y"])]
-    graph = helper.make_graph(nodes, "columns", [kind], [result])
+    shape = [dim if isinstance(dim, int) else -1 for dim in outputs]
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        "columns",
+        [helper.make_tensor_value_info("x", TensorProto.STRING, inputs)],
+        [helper.make_tensor_value_info("y", TensorProto.STRING, outputs)],
+        [numpy_helper.from_array(np.array(shape), "shape")],
+    )
     opset = helper.make_opsetid("", 17)
-    save(helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "columns.onnx")
-    with pytest.raises(StartError, match="input 0 'x' has 3 texts for an instance, requests carry"):
+    save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "text"),
+    [
+        (["N", 3], ["N", 3], "input 0 'x' has 3 texts for an instance, requests carry"),
+        (["N", 1], ["M", 2], "output 0 'y' has 2 texts for an instance, replies carry one"),
+    ],
+)
+def test_several_texts_in_an_instance_are_refused_by_name(opened, tmp_path, inputs, outputs, text):
+    write_identity(tmp_path / "columns.onnx", inputs, outputs)
+    with pytest.raises(StartError, match=text):
         opened("onnx", tmp_path / "columns.onnx")
+
+
+def test_texts_are_refused_by_name_where_openvino_runs_the_file(opened, tmp_path):
+    pytest.importorskip("openvino", reason="it reads the file")
+    write_identity(tmp_path / "text.onnx", ["N", 1], ["N", 1])
+    with pytest.raises(StartError, match="input 0 'x' is of type string, which requests cannot"):
+        opened("onnx_openvino", tmp_path / "text.onnx")

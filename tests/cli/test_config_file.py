@@ -8,7 +8,7 @@ import yaml
 
 from mindspore_serving.cli import config, config_file, main
 from mindspore_serving.cli.config_fields import FIELDS, PER_SERVABLE, schema
-from mindspore_serving.cli.servables import llm_options, to_configs
+from mindspore_serving.cli.servables import find, llm_options
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.cli.tool_settings import ConfigSettings
 from mindspore_serving.errors import InvalidInputs, StartError
@@ -165,7 +165,7 @@ def test_servables_have_settings_of_their_own(read, tmp_path):
             "  - {path: two/words, name: other, num_parallel_workers: 2, max_requests: 3}"
         ),
     )
-    first, second = to_configs(settings)
+    first, second = find(settings)[0]
     assert (first.alias, first.max_requests, first.num_parallel_workers) == ("", 7, 0)
     assert (second.alias, second.max_requests, second.num_parallel_workers) == ("other", 3, 2)
 
@@ -175,7 +175,7 @@ def test_the_backend_is_that_of_model_files_alone(tmp_path):
     (tmp_path / "models" / "net").mkdir()
     (tmp_path / "models" / "net" / "net.onnx").touch()
     settings = ServeSettings(paths=(str(tmp_path / "models"),), backend="openvino")
-    backends = {config.servable_name: config.backend for config in to_configs(settings)}
+    backends = {config.servable_name: config.backend for config in find(settings)[0]}
     assert backends == {"net": "openvino", "words": ""}
 
 
@@ -184,7 +184,7 @@ def test_two_servables_of_one_name_are_refused(read, tmp_path):
         write_words(tmp_path / name)
     settings = ServeSettings(paths=(), **read("servables: [one, two]"))
     with pytest.raises(InvalidInputs, match="two servables have the name 'words'.*another 'name'"):
-        to_configs(settings)
+        find(settings)
 
 
 def shown(capsys, *words):

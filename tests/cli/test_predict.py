@@ -24,6 +24,13 @@ def test_both_protocols_print_the_same_json(served, where, tmp_path: Path) -> No
     assert json.loads(done.stdout) == {"instances": [{"y": [[3.0, 5.0]]}, {"y": 14}, {"y": 4}]}
 
 
+@pytest.mark.parametrize("missing", ["NaN", "null", "Infinity"])
+def test_missing_values_are_read_and_printed_as_null(where, tmp_path: Path, missing: str) -> None:
+    words = [*SERVING, "predict", where, "words", "double", f'{{"x": [1.5, {missing}]}}']
+    done = run(words, tmp_path)
+    assert (done.returncode, done.stdout) == (0, '{"instances": [{"y": [3.0, null]}]}\n')
+
+
 def test_a_failed_instance_is_status_1_and_the_others_are_shown(where, tmp_path: Path) -> None:
     instances = [{"left": "a", "right": "b"}, {"left": "fail", "right": "b"}]
     words = [*SERVING, "predict", where, "words", "joined", json.dumps(instances)]

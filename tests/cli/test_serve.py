@@ -156,6 +156,79 @@ def test_a_model_that_cannot_be_served_is_named_and_keeps_no_other_down(tmp_path
         assert json.loads(done.stdout) == {"instances": [{"y": 4}]}
 
 
+@pytest.mark.onnx
+def test_a_path_that_cannot_be_served_is_named_and_keeps_no_other_down(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    write_onnx(tmp_path / "old" / "1" / "model.onnx")
+    for name, content in {"scaler.pkl": b"\x80\x04N.", "net.jit": b"<p>", "readme": b"!"}.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "empty").mkdir()
+    paths = ["scaler.pkl", "words", "net.jit", "readme", "empty", "my model.onnx"]
+    shutil.copy(tmp_path / "old" / "1" / "model.onnx", tmp_path / "my model.onnx")
+    port = str(free_port())
+    with serve(tmp_path, *paths, "--http-port", port, "--no-grpc") as command:
+        command.says(READY)
+        for words in (
+            "scaler: scaler.pkl is a pickle",
+            f"net: '{tmp_path}/net.jit' is no model file that is known",
+            "readme: ",
+            f"empty: There is no servable in '{tmp_path}/empty'",
+            "my model: ",
+        ):
+            assert f"Not served: {words}" in command.text
+        with urlopen(f"http://127.0.0.1:{port}/health") as answer:
+            assert answer.status == 200
+        done = run([*SERVING, "models", "--http", f"127.0.0.1:{port}", "--json"], tmp_path)
+        states = {row["name"]: (row["state"], row["reason"]) for row in json.loads(done.stdout)}
+        assert states["words"] == ("READY", "")
+        assert states["scaler"][0] == "UNAVAILABLE"
+        assert "--allow-pickle" in states["scaler"][1]
+        assert states.keys() >= {"words", "scaler", "net", "readme", "empty", "my model"}
+
+
+@pytest.mark.parametrize("paths", [["scaler.pkl"], ["scaler.pkl", "net.jit"]])
+def test_where_no_path_can_be_served_each_is_named_with_status_1(tmp_path: Path, paths) -> None:
+    (tmp_path / "scaler.pkl").write_bytes(b"\x80\x04N.")
+    (tmp_path / "net.jit").write_bytes(b"<p>")
+    done = run([*SERVING, "serve", *paths, "--no-grpc"], tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert [one for one in paths if one not in done.stderr] == []
+
+
+def test_a_path_that_does_not_exist_ends_it_before_anything_is_loaded(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    done = run([*SERVING, "serve", "words", "wrods", "--no-grpc"], tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no file or directory" in done.stderr
+    assert "did you mean 'words'?" in done.stderr
+
+
+def test_versions_that_one_servable_does_not_have_keep_no_other_down(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    write_onnx(tmp_path / "net" / "2" / "model.onnx")
+    options = ["--versions", "2", "--http-port", str(free_port()), "--no-grpc"]
+    with serve(tmp_path, "words", "net", *options) as command:
+        command.says(READY)
+        assert "Not served: words: --versions 2 leaves none of servable words" in command.text
+        assert "net, version 2" in command.text
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torchscript_is_served_whatever_its_ending_is(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    scripted = torch.jit.script(torch.nn.Hardtanh(0.0, 6.0))
+    for name in ("net.jit", "copy.saved"):
+        torch.jit.save(scripted, tmp_path / name)
+    port = str(free_port())
+    with serve(tmp_path, "net.jit", "copy.saved", "--http-port", port, "--no-grpc") as command:
+        command.says(READY)
+        for name in ("net", "copy"):
+            call = [*SERVING, "predict", f"http://127.0.0.1:{port}", name, "predict"]
+            done = run([*call, '{"input": [-2.5, 4.5, 9.5]}'], tmp_path)
+            assert list(json.loads(done.stdout)["instances"][0].values()) == [[0.0, 4.5, 6.0]]
+
+
 def test_with_json_all_that_it_complains_of_is_json(tmp_path: Path) -> None:
     write_good_and_bad(tmp_path / "models")
     options = ["--log-format", "json", "--host", "0.0.0.0", "--http-port", "70000"]

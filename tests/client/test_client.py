@@ -49,6 +49,8 @@ def test_arrays_of_every_type_come_back(client, dtype, shape):
         ([np.float32(1), np.float32(2)], np.array([1, 2], np.float32)),
         ([np.ones(2, np.int8), np.zeros(2, np.int8)], np.array([[1, 1], [0, 0]], np.int8)),
         ([], np.array([], np.float64)),
+        ([1, None], np.array([1, np.nan])),
+        ([[None], [2.5]], np.array([[np.nan], [2.5]])),
     ],
 )
 def test_numbers_are_sent_as_arrays(client, value, expected):
@@ -87,7 +89,9 @@ def test_the_golden_bytes_are_sent(service, address):
     [
         ([[1], [2, 3]], "should have equal lengths"),
         (["a"], "should hold numbers"),
-        ([1, None], "should hold numbers"),
+        ([True, None], "should hold numbers"),
+        (["a", None], "should hold numbers"),
+        ([2**2000, None], "should hold numbers"),
         ([2**70], "should hold numbers"),
         ({"b64": ""}, "Not support value type <class 'dict'>"),
         (None, "Not support value type <class 'NoneType'>"),

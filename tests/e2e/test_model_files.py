@@ -44,6 +44,15 @@ def train_reviews():
     return model, skl2onnx.convert_sklearn(model, initial_types=[("text", kind)], options=plain)
 
 
+def train_colours():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    rows = np.array([["red", 1.0], ["blue", 2.0], ["red", 2.0]], object)
+    return make_pipeline(OneHotEncoder(), LogisticRegression()).fit(rows, [0, 1, 0])
+
+
 class Served:
     """What runs, and the models as their libraries have them."""
 
@@ -54,6 +63,9 @@ class Served:
         self.iris = train_iris()
         (directory / "iris").mkdir(parents=True)
         skops.io.dump(self.iris, directory / "iris" / "any name.skops")
+        self.colours = train_colours()
+        (directory / "colours").mkdir()
+        skops.io.dump(self.colours, directory / "colours" / "pipeline.skops")
         self.reviews, onnx = train_reviews()
         (directory / "reviews" / "3").mkdir(parents=True)
         (directory / "reviews" / "3" / "pipeline.onnx").write_bytes(onnx.SerializeToString())
@@ -92,6 +104,15 @@ def test_a_scikit_learn_model_takes_rows_of_plain_numbers(served: Served) -> Non
         np.testing.assert_allclose(
             [one["probabilities"] for one in answers], served.iris.predict_proba(ROWS), rtol=1e-12
         )
+
+
+def test_a_pipeline_that_encodes_texts_takes_an_input_for_each_column(served: Served) -> None:
+    rows = [("blue", 1), ("red", 2)]
+    expected = served.colours.predict_proba(np.array(rows, object))
+    for call in (served.post, served.call):
+        answers = call("colours", *({"x0": colour, "x1": size} for colour, size in rows))
+        found = [one["probabilities"] for one in answers]
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_pickle_is_served_where_the_command_line_allows_it(served: Served) -> None:

@@ -1,139 +1,179 @@
-"""Numbers that no message between processes, no tensor and no float holds, in every field of every
-protocol: refused or used, never a failure of the server.
-"""
+"""Ordinary numbers, over both protocols, to models that want one type; and what is refused."""
 
-import http.client
 import json
-import os
+import math
 from collections.abc import Iterator
-from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-import grpc
+import numpy as np
 import pytest
 
-from mindspore_serving.core.generation import SAMPLING
-from mindspore_serving.frontends.v2.service import SERVICE as V2_SERVICE
-from mindspore_serving.proto import inference_pb2 as pb
-from tests.e2e.described import described, document
-from tests.e2e.harness import Calls, workers
-from tests.e2e.number_slots import MARK, slots, with_number
-from tests.waiting import PATIENCE
+from tests.e2e.harness import Calls, config, eventually, serving, write_servable
 
-JSON = "application/json"
-NUMBERS = (str(2**63), str(2**66), "1e400", "9" * 5000)
-LEFT_OUT = ("/v2/logging",)  # what changes the server for others
-CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-FREE = {
-    "a schema": {"response_format": {"type": "json_schema", "json_schema": {
-        "name": "a", "schema": {"type": "integer", "minimum": MARK}}}},
-    "a tool": {"tools": [{"type": "function", "function": {"name": "f", "parameters": {
-        "type": "object", "properties": {"a": {"type": "number", "maximum": MARK}}}}}]},
-    "arguments": {"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
-        "tool_calls": [{"id": "a", "type": "function", "function": {
-            "name": "f", "arguments": '{"a": 73786976294838206464}'}}]}, CHAT["messages"][0]]},
-    "a message": {"messages": [{"role": "user", "content": "a", "more": MARK}]},
-    "a part": {"messages": [{"role": "user", "content": [
-        {"type": "text", "text": "a", "more": MARK}]}]},
-    "a variable": {"chat_template_kwargs": {"a": MARK}},
-    "metadata": {"metadata": {"a": MARK}},
-    "an unknown field": {"what_is_this": {"a": [MARK]}},
-}  # fmt: skip
+SOURCE = """
+from mindspore_serving.core.value import Signature, TensorSpec
+
+def declare(dtype):
+    def triple(x):
+        return (x.astype("f8") * 3).astype(dtype)
+
+    triple.__name__ = f"triple_{dtype}"
+    spec = lambda name: TensorSpec(name, np.dtype(dtype), (-1, 2))
+    triple.signature = Signature((spec("x"),), (spec("y"),))
+    return register.declare_model(triple, model_format="Python")
+
+def register_model(model, name):
+    def method(x):
+        return register.add_stage(model, x, outputs_count=1)
+    method.__name__ = name
+    register.register_method(output_names=["y"])(method)
+
+models = {dtype: declare(dtype) for dtype in ("float32", "float16", "int32", "int64", "uint8")}
+for dtype, model in models.items():
+    register_model(model, dtype)
+
+def get_owner(x):
+    return os.environ.get("SERVING_DEVICE_ID", "none")
+
+@register.register_method(output_names=["y", "dtype", "owner"])
+def seen(x):
+    y = register.add_stage(models["int64"], x, outputs_count=1)
+    dtype = register.add_stage(lambda x: str(x.dtype), x, outputs_count=1)
+    return y, dtype, register.add_stage(get_owner, x, outputs_count=1)
+"""
 
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
-    with described(tmp_path_factory.mktemp("numbers"), use_status_codes=True) as found:
-        yield found
+    directory: Path = tmp_path_factory.mktemp("numbers")
+    write_servable(directory, "triple", SOURCE)
+    options = {"device_type": "cpu", "device_ids": 0, "num_parallel_workers": 2}
+    with serving(directory, config(directory, "triple", **options)) as made:
+        yield made
 
 
-def operations(calls: Calls) -> Iterator[tuple[str, Any, Any]]:
-    """The path, the schema and an example of each request with a body."""
-    whole = document(calls)
-    known = []
-    for path, verbs in whole["paths"].items():
-        content = verbs.get("post", {}).get("requestBody", {}).get("content", {}).get(JSON, {})
-        if "example" not in content or "{" in path or path in LEFT_OUT:
-            continue
-        if content["schema"] not in known:  # else it is the same body
-            known.append(content["schema"])
-            yield path, content["schema"], content["example"]
+@pytest.mark.parametrize(
+    ("method", "x"),
+    [
+        ("float32", [1, 2]),
+        ("float32", [1, 0.5]),
+        ("float16", [1, 0.25]),
+        ("int32", [5.0, 2]),
+        ("int64", [2**40, -1]),
+        ("uint8", [0, 85]),
+    ],
+)
+def test_json_numbers_become_what_the_model_wants(calls: Calls, method: str, x: Any) -> None:
+    assert calls.post("triple", method, [{"x": x}]) == {"instances": [{"y": [3 * n for n in x]}]}
 
 
-class Post:
-    """Sends bodies over one connection."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", calls.http, timeout=PATIENCE)
-
-    def __call__(self, path: str, body: bytes) -> tuple[int, bytes]:
-        self._connection.request("POST", path, body, {"Content-Type": JSON})
-        answer = self._connection.getresponse()
-        return answer.status, answer.read()
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-@pytest.fixture
-def post(calls: Calls) -> Iterator[Post]:
-    """The workers are the same at the end."""
-    pids = sorted(workers(os.getpid()))
-    with closing(Post(calls)) as found:
-        yield found
-    assert sorted(workers(os.getpid())) == pids
-
-
-def test_no_number_in_a_field_is_a_failure_of_the_server(calls: Calls, post: Post) -> None:
-    whole, failed, names = document(calls), [], set()
-    for path, schema, example in operations(calls):
-        for at in filter(None, dict.fromkeys(slots(schema, whole))):
-            names.add(at[0])
-            for number in NUMBERS:
-                status, answer = post(path, with_number(example, at, number))
-                if status >= 500 and status != 501:
-                    failed.append((path, at, number[:20], status, answer[:200]))
-    assert failed == []
-    rows = [row for row in SAMPLING.values() if row.kind in (int, float)]
-    assert {row.aliases["openai"] for row in rows} - {None} <= names
-
-
-@pytest.mark.parametrize("form", FREE)
-def test_no_number_in_what_has_no_form_is_a_failure_of_the_server(post: Post, form: str) -> None:
-    for number in NUMBERS:
-        body = json.dumps({**CHAT, **FREE[form]}).replace(f'"{MARK}"', number)
-        status, answer = post("/v1/chat/completions", body.encode())
-        assert status in (200, 400, 422), answer
-
-
-@pytest.mark.parametrize("number", NUMBERS, ids=len)
-def test_no_number_in_a_parameter_over_grpc_is_a_failure_of_the_server(
-    calls: Calls, post: Post, number: str
+@pytest.mark.parametrize(
+    ("method", "x", "text"),
+    [
+        ("int32", [5.5, 1], "float32 [2] given, int32 [2] wanted: an array of float32 is not cast"),
+        ("uint8", [256, 1], "int32 [2] given, uint8 [2] wanted: 256 is out of the range of uint8"),
+        ("int32", [2**31, 1], "int64 [2] given, int32 [2] wanted: 2147483648 is out of the range"),
+        ("float16", [1e5, 1], "float32 [2] given, float16 [2] wanted: 100000.0 is out of the"),
+        ("float32", [True, False], "bool [2] given, float32 [2] wanted: an array of bool is not"),
+        ("float32", [1, 2, 3], "float32 [3] given, float32 [2] wanted"),
+        ("float32", "text", "a str given, float32 [2] wanted"),
+    ],
+)
+def test_what_would_be_lost_fails_its_instance_alone(
+    calls: Calls, method: str, x: Any, text: str
 ) -> None:
-    codes = {}
-    with grpc.insecure_channel(calls.grpc) as channel:
-        unary = channel.unary_unary(f"/{V2_SERVICE}/ModelInfer")
-        for name in SAMPLING:
-            request = pb.ModelInferRequest(model_name="chatty")
-            for field, value in (
-                ("text_input", "a"),
-                ("sampling_parameters", json.dumps({"max_tokens": "2", name: number})),
-            ):
-                request.inputs.add(name=field, datatype="BYTES", shape=[1])
-                data = len(value).to_bytes(4, "little") + value.encode()
-                request.raw_input_contents.append(data)
-            call = unary.future(request.SerializeToString(), timeout=PATIENCE)
-            codes[name] = call.code()
-    wrong = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE}
-    assert not wrong & set(codes.values()), codes
+    good, bad = calls.post("triple", method, [{"x": [1, 2]}, {"x": x}])["instances"]
+    assert good == {"y": [3, 6]}
+    assert f"; input 'x': {text}" in bad["error_msg"]
+    assert bad["error_msg"].endswith(" (instance 1, counted from 0)")
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=len)
-def test_no_number_in_a_parameter_of_a_method_is_a_failure_of_the_server(
-    post: Post, number: str
+def test_what_cannot_be_read_is_named_with_its_instance(calls: Calls) -> None:
+    reply = calls.post("triple", "int32", [{"x": [1, 2]}] * 40 + [{"x": [1, None]}])
+    assert "null is a missing value of floats, the input is int32" in reply["error_msg"]
+    assert reply["error_msg"].endswith("(input x) (instance 40, counted from 0)")
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("method", ["float32", "float16"])
+def test_missing_values_reach_floats_through_json_and_come_back_as_null(
+    calls: Calls, method: str, missing: float | None
 ) -> None:
-    for name in SAMPLING:
-        instance = {"prompt": "a", "parameters": f'{{"max_tokens": 2, "{name}": {number}}}'}
-        body = json.dumps({"instances": [instance]}).encode()
-        status, answer = post("/model/chatty:generate", body)
-        assert status in (200, 400), (name, answer)
+    x = [missing, 1.5]  # NaN and infinities are written as Python writes them
+    reply = calls.post("triple", method, [{"x": x}] * 64)
+    assert reply == {"instances": [{"y": [None, 4.5]}] * 64}
+    datatype = {"float32": "FP32", "float16": "FP16"}[method]
+    tensor = {"name": "x", "datatype": datatype, "shape": [2, 2], "data": [*x, *x]}
+    body = json.dumps({"inputs": [tensor]})
+    status, text, *_ = calls.http_call("POST", f"/v2/models/triple.{method}/infer", body)
+    assert (status, json.loads(text)["outputs"][0]["data"]) == (200, [None, 4.5] * 2)
+    (answer,) = calls.client("triple", method).infer({"x": x})
+    expected = np.array([np.nan if missing is None else missing, 4.5], method)
+    np.testing.assert_array_equal(answer["y"], expected, strict=True)
+
+
+def test_every_worker_knows_the_types(calls: Calls) -> None:
+    owners: set[str] = set()
+
+    def ask() -> bool:
+        rows = calls.post("triple", "seen", [{"x": [1.0, k]} for k in range(64)])["instances"]
+        assert [row["y"] for row in rows] == [[3, 3 * k] for k in range(64)]
+        assert {row["dtype"] for row in rows} == {"int64"}
+        owners.update(row["owner"] for row in rows)
+        return owners == {"0", "none"}
+
+    eventually(ask)
+
+
+@pytest.mark.parametrize(
+    ("method", "x"),
+    [
+        ("float32", [1, 2]),
+        ("float32", [0.5, 2]),
+        ("float32", np.array([0.1, 2.0])),
+        ("float16", (1, 2.5)),
+        ("int64", np.array([1, 2], np.int32)),
+        ("uint8", [1, 2]),
+    ],
+)
+def test_the_client_s_lists_and_wider_arrays_become_what_the_model_wants(
+    calls: Calls, method: str, x: Any
+) -> None:
+    (answer,) = calls.client("triple", method).infer({"x": x})
+    expected = (np.array(x, method).astype("f8") * 3).astype(method)
+    np.testing.assert_array_equal(answer["y"], expected, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "x"),
+    [
+        ("float32", np.array([1, 2], np.int32)),
+        ("float32", [2**24 + 1, 0]),
+        ("int32", [5.0, 1.0]),
+        ("uint8", [256, 0]),
+        ("float32", np.array([1e39, 0])),
+    ],
+)
+def test_arrays_are_not_cast_where_something_would_be_lost(
+    calls: Calls, method: str, x: Any
+) -> None:
+    good = {"x": np.array([1, 2], method)}
+    first, bad = calls.client("triple", method).infer([good, {"x": x}])
+    assert first["y"].tolist() == [3, 6]
+    wanted = {"float32": "Float32", "int32": "Int32", "uint8": "Uint8"}[method]
+    assert f"not match the data type kMSI_{wanted} defined in model" in bad["error"]
+    assert bad["error"].endswith("(instance 1, counted from 0)")
+
+
+def test_servables_lists_the_types_and_shapes(calls: Calls) -> None:
+    ((row,),) = json.loads(calls.http_call("GET", "/servables")[1]).values()
+    method = row["methods"]["float32"]
+    assert method["input_specs"] == [{"name": "x", "dtype": "float32", "shape": [2]}]
+    assert method["output_specs"] == [{"name": "y", "dtype": "float32", "shape": [2]}]
+    names = row["methods"]["seen"]["output_specs"]
+    assert [(one["name"], one["dtype"]) for one in names] == [
+        ("y", "int64"),
+        ("dtype", None),
+        ("owner", None),
+    ]

@@ -1,6 +1,7 @@
 """Protocol v2 as tritonclient speaks it, over HTTP and gRPC, untouched; all against one server."""
 
 import json
+import math
 import queue
 import re
 from collections.abc import Callable, Iterator
@@ -552,6 +553,11 @@ def test_protocol_v1_predicts(calls: Calls) -> None:
     assert post(calls, "/v1/models/toy.same:predict", {"instances": [[1.0, 2.0], [3.0, 4.0]]}) == (
         200,
         {"predictions": [[1.0, 2.0], [3.0, 4.0]]},
+    )
+    missing = {"instances": [[1.5, math.nan], [None, 2.5]]}
+    assert post(calls, "/v1/models/toy.same:predict", missing) == (
+        200,
+        {"predictions": [[1.5, None], [None, 2.5]]},
     )
     both = {"instances": [{"x1": 1, "x2": 2}, {"x1": 3, "x2": 4}]}
     assert post(calls, "/v1/models/toy:predict", both) == (200, {"predictions": [3, 7]})

@@ -16,11 +16,13 @@ def same(x):
     return x
 """
 NO_MODEL = "from mindspore_serving.server import distributed, register\n"
+_TORCH = b"PK\x03\x04" + 26 * b"\0" + b"net/data.pklFB"  # as torch.jit.save begins a file
 HEADS = {
     "forest.json": b'{"learner":{"attributes":{}}}',
     "inference.json": b'{"base_code":{"magic":"pir"}}',
     "boosted.txt": b"tree\nversion=v4\n",
     "net.xml": b'<?xml version="1.0"?>\n<net name="m" version="11">',
+    **{f"net.{ending}": _TORCH for ending in ("jit", "torchscript", "ts", "ptl", "old")},
 }
 
 
@@ -54,6 +56,10 @@ def of(directory, *names):
         ("model.onnx", "onnx"),
         ("model.pt2", "pytorch"),
         ("model.pt", "pytorch"),
+        ("net.jit", "pytorch"),
+        ("net.torchscript", "pytorch"),
+        ("net.ts", "pytorch"),
+        ("net.ptl", "pytorch"),
         ("My Net.V2.ONNX", "onnx"),
         ("net.tflite", "openvino"),
         ("net.pdmodel", "openvino"),
@@ -77,7 +83,7 @@ def test_a_directory_with_one_model_file_is_a_servable(servable, file, model_for
     assert path == str(servable.path / place / file)
 
 
-@pytest.mark.parametrize("file", ["net.onnx", "forest.json", "net.v2.mindir"])
+@pytest.mark.parametrize("file", ["net.onnx", "forest.json", "net.v2.mindir", "net.old"])
 def test_a_model_file_is_a_servable(make_servable, tmp_path, file):
     write(make_servable("models"), file)
     directory = str(tmp_path / "models")
@@ -195,7 +201,7 @@ def test_discover_finds_the_servables_of_a_directory(make_servable, tmp_path):
     (tmp_path / "file").write_text("")
     found = discover(str(tmp_path))
     assert found.places == of(tmp_path, "a", "b", "d")
-    (text,) = found.refused
+    (text,) = map(str, found.refused)
     assert text.startswith("c: ")
     assert text.endswith("it has weights.bin")
 
@@ -208,7 +214,7 @@ def test_links_that_go_in_circles_keep_no_servable_down(make_servable, tmp_path)
     (tmp_path / "self").symlink_to(".")
     found = discover(str(tmp_path))
     assert found.places == of(tmp_path, "good")
-    assert [text.partition(":")[0] for text in found.refused] == ["self"]
+    assert [str(one).partition(":")[0] for one in found.refused] == ["self"]
     assert repository.versions(str(tmp_path), "good") == [1]
 
 
@@ -224,7 +230,7 @@ def test_a_directory_that_cannot_be_read_keeps_no_other_down(make_servable, tmp_
     monkeypatch.setattr(os, "listdir", list_some)  # root may read all
     found = discover(str(tmp_path))
     assert found.places == of(tmp_path, "good")
-    (text,) = found.refused
+    (text,) = map(str, found.refused)
     assert text.startswith("closed cannot be read: [Errno 13] Permission denied")
     with pytest.raises(StartError, match=r"closed' cannot be read: .* Permission denied"):
         discover(str(tmp_path / "closed"))
@@ -237,16 +243,37 @@ def test_a_config_that_is_no_object_is_no_language_models(make_servable, tmp_pat
     (tmp_path / "odd" / "config.json").write_text(text)
     found = discover(str(tmp_path))
     assert found.places == of(tmp_path, "good")
-    assert [text.partition(":")[0] for text in found.refused] == ["odd"]
+    assert [str(one).partition(":")[0] for one in found.refused] == ["odd"]
 
 
 def test_discover_names_model_files_beside_directories_of_servables(make_servable, tmp_path):
     make_servable("a").add("1/model.onnx")
     (tmp_path / "net.onnx").write_bytes(b"model")
     (tmp_path / "old.pkl").write_bytes(b"model")
-    first, second = discover(str(tmp_path)).refused
+    first, second = map(str, discover(str(tmp_path)).refused)
     assert first.startswith("net.onnx lies beside directories of servables: give its own path")
     assert second.startswith("old.pkl is a pickle")
+
+
+def test_discover_gives_a_name_to_what_holds_a_model_that_is_not_served(make_servable, tmp_path):
+    make_servable("good").add("1/model.onnx")
+    make_servable("scaler").add("1/model.pkl")
+    make_servable("notes").add("readme.md")
+    (tmp_path / "old.pkl").write_bytes(b"model")
+    names = [one.name for one in discover(str(tmp_path)).refused]
+    assert names == ["", "scaler", ""]  # notes and old.pkl are no servables
+
+
+def test_a_copy_of_a_torchscript_file_is_not_a_second_model_of_its_directory(servable):
+    write(servable, "1/net.jit", "1/net.old")
+    assert list(make(servable)[0].models) == ["net.jit"]
+
+
+@pytest.mark.parametrize("file", ["page.jit", "code.ts", "data.old"])
+def test_a_file_that_is_no_archive_of_pytorch_is_no_model(make_servable, tmp_path, file):
+    write(make_servable("models"), file)
+    with pytest.raises(StartError, match="no model file that is known"):
+        discover(str(tmp_path / "models" / file))
 
 
 def test_discover_takes_a_servable_itself(servable, make_servable):

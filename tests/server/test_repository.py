@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.deployment import Deployment, Refused
 from mindspore_serving.core.service import ModelState, ServableReadiness
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError
 from mindspore_serving.metrics.exposition import Page
@@ -67,7 +67,7 @@ class Server:
         }
 
     async def begin(self):
-        self.deployed = self.give()
+        self.deployed = [one for one in self.give() if isinstance(one, Deployment)]
         await self.repository.begin(self.give(), self.give)
 
 
@@ -206,6 +206,25 @@ async def test_the_index_has_what_is_served_and_what_could_be(server):
     assert (await server.repository.index())[-1].reason == "broken"
 
 
+async def test_the_index_has_what_is_refused_with_the_reason_until_it_is_not(server):
+    model = server.wanted
+    server.wanted = [*model, Refused("scaler", "it is a pickle"), Refused("", "notes.md: no model")]
+    await server.begin()
+    index = [
+        ModelState("net", 2, True, True),
+        ModelState("scaler", 0, False, False, "it is a pickle"),
+    ]
+    assert await server.repository.index() == index
+    assert server.failures() == {("net", "2"): 0, ("scaler", "0"): 1}
+    with pytest.raises(StartError, match="'scaler' cannot be loaded: it is a pickle"):
+        await server.repository.load("scaler")
+    server.write("scaler", 1)
+    server.want(("net", 2), ("scaler", 1))
+    await server.repository.load("scaler")
+    assert server.rolls == [([("scaler", 1)], [])]
+    assert server.failures() == {("net", "2"): 0, ("scaler", "1"): 0}
+
+
 async def test_who_asked_may_leave_before_the_end(server):
     await server.begin()
     server.gate = asyncio.Event()
@@ -281,6 +300,15 @@ async def test_what_could_not_be_loaded_is_tried_again_when_it_has_changed(serve
     assert caplog.text.count("the weights are broken") == 1
     server.write("net", 2, content="repaired")
     await until(lambda: server.rolls)
+
+
+async def test_a_servable_that_is_refused_now_stays_as_it_is(server, follow, caplog):
+    server.want(("net", 1), ("other", 1))
+    await follow()
+    server.wanted = [Refused("net", "it is a pickle")]
+    await until(lambda: server.rolls)
+    assert server.rolls == [([], [("other", 1)])]
+    assert caplog.text.count("servable net stays as it is: it is a pickle") == 1
 
 
 async def test_while_nobody_can_say_what_is_to_be_served_nothing_changes(server, follow, caplog):

@@ -48,8 +48,8 @@ def test_of_equal_keys_the_last_counts(decode):
         (b"", "http message invalid"),
         (b"{", "Illegal JSON format."),
         (b'{"instances": [1,]}', "Illegal JSON format."),
-        (b'{"instances": NaN}', "Illegal JSON format."),
-        (b'{"instances": {"x": [Infinity]}}', "Illegal JSON format."),
+        (b'{"instances": NaN}', NO_KEY),
+        (b'{"instances": {"x": [Infinitys]}}', "Illegal JSON format."),
         (b'{"instances": {"x": 1}} x', "Illegal JSON format."),
         (b'{"instances": {"x": "\xff"}}', "Illegal JSON format."),
         (b'{"instances": {"x": 1e400}}', "Illegal JSON format."),
@@ -78,7 +78,8 @@ def test_of_equal_keys_the_last_counts(decode):
         (b'{"instances": {"": 1}}', "Parser request failed, string key is empty"),
         (
             b'{"instances": {"x": null}}',
-            "Parser request failed, json value is null, it is not supported (input x)",
+            "Parser request failed, json value is null, it is not supported; null is a missing "
+            "value of floats (input x)",
         ),
         (
             b'{"instances": {"z": 1}}',

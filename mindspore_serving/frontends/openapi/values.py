@@ -106,7 +106,7 @@ def _element(dtype: str, *, is_output: bool) -> Schema:
     if kind.kind == "b":
         return {"type": "boolean"}
     if kind.kind == "f":
-        return {"type": ["number", "null"] if is_output else "number"}
+        return {"type": ["number", "null"]}  # NaN
     limits = np.iinfo(kind)
     return {"type": "integer", "minimum": int(limits.min), "maximum": int(limits.max)}
 

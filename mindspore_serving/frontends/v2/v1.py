@@ -23,6 +23,7 @@ from mindspore_serving.frontends.v2.http_inference import read_encoded
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Model
 from mindspore_serving.frontends.v2.routes import route
+from mindspore_serving.wire.json_literals import RawDecoder
 from mindspore_serving.wire.json_shape import SMALL, has_more_items
 from mindspore_serving.wire.tensor import MAX_INSTANCES
 
@@ -34,7 +35,7 @@ class _Body(msgspec.Struct):
     inputs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_body = msgspec.json.Decoder(_Body)
+_body = RawDecoder[_Body](_Body)
 _name = msgspec.json.Encoder().encode
 
 

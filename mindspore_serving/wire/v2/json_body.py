@@ -8,6 +8,7 @@ import msgspec
 from mindspore_serving.core.pieces import Buffer, Stored
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.wire import json_literals
 from mindspore_serving.wire.json_shape import SMALL, Shape, check_shape
 from mindspore_serving.wire.v2.chunks import Form
 from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BYTES
@@ -51,7 +52,7 @@ class _Body(msgspec.Struct):
     outputs: list[_Output] | None = None
 
 
-_body = msgspec.json.Decoder(_Body)
+_body = json_literals.RawDecoder[_Body](_Body)
 _shape = msgspec.json.Decoder(list[_Int])
 _parameters = msgspec.json.Decoder(_Parameters)
 T = TypeVar("T")
@@ -147,7 +148,9 @@ def _decode_part(raw: msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
     return _checked(decoder, raw)
 
 
-def _checked(decoder: "msgspec.json.Decoder[T]", text: memoryview | msgspec.Raw) -> T:
+def _checked(
+    decoder: "msgspec.json.Decoder[T] | json_literals.Decoder[T]", text: memoryview | msgspec.Raw
+) -> T:
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,5 +1,6 @@
 """The worker's reading of protocol v2: chunks of tensors to instances."""
 
+import math
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,11 +9,13 @@ import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from mindspore_serving.core import casting
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.pieces import Buffer, here
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Instance, Value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
+from mindspore_serving.wire import json_literals
 from mindspore_serving.wire import tensor as values
 from mindspore_serving.wire.tensor import Array
 from mindspore_serving.wire.v2 import datatypes
@@ -20,7 +23,8 @@ from mindspore_serving.wire.v2.chunks import LENGTH, Part, read_chunk
 from mindspore_serving.wire.v2.datatypes import BF16, BOOL, BYTES, Datatype
 from mindspore_serving.wire.v2.tensors import InputTensor, count_elements
 
-_any = msgspec.json.Decoder()
+_any = json_literals.Decoder[Any]()
+_KINDS = {type(None): "null", str: "string", dict: "object", list: "array"}  # as JSON says
 
 
 def decode(chunks: Sequence[Buffer], method: Method, servable_label: str) -> list[Instance]:
@@ -105,21 +109,22 @@ def _from_numbers(flat: list[Any], row: Datatype) -> Array:
     accepted: set[type] = {bool} if row is BOOL else {int}
     if dtype.kind == "f":
         accepted.add(float)
+    if dtype.kind == "f" and type(None) in kinds:  # a missing value
+        flat = [math.nan if element is None else element for element in flat]
+        kinds = kinds - {type(None)} | {float}
     if not kinds <= accepted:
-        names = sorted(kind.__name__ for kind in kinds - accepted)
-        raise InvalidInputs(f"data of {row.name} have elements of type {', '.join(names)}")
-    if dtype.kind in "iu" and flat:
-        limits = np.iinfo(dtype)
-        if min(flat) < limits.min or max(flat) > limits.max:
-            raise InvalidInputs(f"data have a number that is out of the range of {row.name}")
-    try:
-        with np.errstate(over="ignore"):
-            array = np.array(flat, dtype)
-    except OverflowError:
-        raise InvalidInputs(f"data have a number that is out of the range of {row.name}") from None
-    if dtype.kind == "f" and not np.isfinite(array).all():  # JSON has no infinities
+        names = ", ".join(sorted(map(_kind_name, kinds - accepted)))
+        raise InvalidInputs(f"data of {row.name} have elements of type {names}")
+    if row is BOOL or not flat:
+        return np.array(flat, dtype)
+    array = casting.from_plain(flat, kinds, dtype)
+    if array is None:
         raise InvalidInputs(f"data have a number that is out of the range of {row.name}")
     return array
+
+
+def _kind_name(kind: type) -> str:
+    return _KINDS.get(kind, kind.__name__)
 
 
 def _from_typed(contents: pb.InferTensorContents, row: Datatype, total: int) -> Array:
@@ -157,7 +162,7 @@ def _texts(part: Part, data: memoryview, total: int) -> list[Any]:
 def _to_text(element: Any, part: Part) -> Value:
     """A text, unless `content_type` says bytes, or the bytes are none in UTF-8."""
     if not isinstance(element, str | bytes):
-        raise InvalidInputs(f"data of BYTES have an element of type {type(element).__name__}")
+        raise InvalidInputs(f"data of BYTES have an element of type {_kind_name(type(element))}")
     is_boxed = bool(part.shape)
     if part.content_type == "bytes":
         data = element if isinstance(element, bytes) else element.encode()

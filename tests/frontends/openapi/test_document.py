@@ -161,7 +161,7 @@ def test_a_long_value_has_no_example() -> None:
     [
         ("bool", {"type": "boolean"}),
         ("uint8", {"type": "integer", "minimum": 0, "maximum": 255}),
-        ("float64", {"type": "number"}),
+        ("float64", {"type": ["number", "null"]}),
     ],
 )
 def test_a_number_is_what_its_type_can_hold(dtype: str, schema: Any) -> None:

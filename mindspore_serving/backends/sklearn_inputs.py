@@ -1,0 +1,145 @@
+"""Which inputs a scikit-learn model takes: rows of numbers, one text, or columns that hold texts.
+
+Told by what its first steps learnt, as no estimator says it.  Runs no model.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mindspore_serving.backends.base import Array
+from mindspore_serving.backends.tabular import features
+from mindspore_serving.core.dtype import TEXT
+from mindspore_serving.core.value import TensorSpec
+
+Examples: TypeAlias = dict[int, str | float]  # by the number of a column: what the model knows
+
+_WRAPPED = ("best_estimator_", "estimator_", "estimators_", "regressor_", "calibrated_classifiers_")
+_UNCARRIED = {"DictVectorizer": "dictionaries", "FeatureHasher": "dictionaries"}
+_UNCARRIED |= {"MultiLabelBinarizer": "lists of labels"}
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a model takes, and an instance that it knows, () where any will do."""
+
+    specs: tuple[TensorSpec, ...]
+    example: tuple[Array, ...] = ()
+    are_columns: bool = False
+
+    def to_rows(self, *inputs: Array) -> Array:
+        """The rows that the model was trained on."""
+        if not self.are_columns:
+            return inputs[0]
+        rows = np.empty((len(inputs[0]), len(inputs)), object)
+        for number, column in enumerate(inputs):
+            rows[:, number] = column
+        return rows
+
+
+def inputs_of(model: Any) -> Inputs:
+    """The inputs of `model`.  If a column holds texts, each column is an input of its own: requests
+    carry one text in a value.
+
+    Raises ValueError with the reason if no request can carry what it takes.
+    """
+    count = getattr(model, "n_features_in_", None)
+    if count is None:
+        return Inputs((_single(model),))
+    examples = _examples(model, count)
+    values = [examples.get(number, 0.0) for number in range(count)]
+    if not any(isinstance(value, str) for value in values):
+        return Inputs((features(count, "float64"),), (np.array([values], np.float64),))
+    names = list(map(str, getattr(model, "feature_names_in_", ())))
+    names = names or (["x"] if count == 1 else [f"x{number}" for number in range(count)])
+    kinds = [TEXT if isinstance(value, str) else np.dtype("float64") for value in values]
+    specs = (TensorSpec(name, kind, (-1,)) for name, kind in zip(names, kinds, strict=True))
+    columns = (np.array([value], object) for value in values)
+    return Inputs(tuple(specs), tuple(columns), are_columns=True)
+
+
+def _single(model: Any) -> TensorSpec:
+    """The input of a model that does not count features."""
+    steps = list(_first_steps(model))
+    for kind in {type(step).__name__ for step in steps} & _UNCARRIED.keys():
+        raise ValueError(
+            f"it begins with a {kind}, which takes {_UNCARRIED[kind]}, and requests carry numbers "
+            "and texts: train it on columns, as with OneHotEncoder, or serve it as a Python model"
+        )
+    if any(map(_takes_one_text, steps)):
+        return TensorSpec("x", TEXT, (-1,))
+    return TensorSpec("x", None, None)
+
+
+def _takes_one_text(step: Any) -> bool:
+    """Whether it is a vectoriser of texts, or an encoder of labels that are texts."""
+    is_of_labels = type(step).__name__ in ("LabelEncoder", "LabelBinarizer")
+    is_of_texts = is_of_labels and isinstance(_first_known(step.classes_), str)
+    return is_of_texts or hasattr(step, "build_analyzer")
+
+
+def _first_steps(model: Any) -> Iterator[Any]:
+    """What sees the inputs as they are, `model` itself without anything inside."""
+    inner = [*_inside(model)]
+    if not inner:
+        yield model
+    for one in inner:
+        yield from _first_steps(one)
+
+
+def _inside(model: Any) -> Iterator[Any]:
+    """What in `model` sees all of its inputs."""
+    if hasattr(model, "steps"):
+        yield from [step for _, step in model.steps if not _keeps_columns(step)][:1]
+    elif hasattr(model, "transformer_list"):
+        yield from (part for _, part in model.transformer_list if not isinstance(part, str))
+    for name in _WRAPPED:
+        wrapped = getattr(model, name, ())
+        for part in wrapped if isinstance(wrapped, list | tuple) else [wrapped]:
+            calibrated = getattr(part, "estimator", None) if name.startswith("calibrated") else part
+            if hasattr(calibrated, "fit"):
+                yield calibrated
+
+
+def _keeps_columns(step: Any) -> bool:
+    is_identity = type(step).__name__ == "FunctionTransformer" and step.func is None
+    return isinstance(step, str) or step is None or is_identity
+
+
+def _examples(model: Any, count: int) -> Examples:
+    """A value of each column of which `model` has learnt values."""
+    found: Examples = {}
+    learnt = getattr(model, "categories_", None)  # of encoders
+    if learnt is None:
+        learnt = [[value] for value in np.ravel(getattr(model, "statistics_", []))]  # of imputers
+    known = ((number, _first_known(values)) for number, values in enumerate(learnt))
+    found |= {number: value for number, value in known if value is not None}
+    for part, chosen in _parts(model):
+        places = np.arange(count)[chosen]
+        if np.ndim(places) == 0:  # one column, given to a vectoriser as a list of texts
+            texts = any(map(_takes_one_text, _first_steps(part)))
+            found |= {int(places): "text"} if texts else {}
+            continue
+        found |= {int(places[at]): value for at, value in _examples(part, len(places)).items()}
+    for inner in _inside(model):
+        found |= _examples(inner, count)
+    return found
+
+
+def _parts(model: Any) -> Iterator[tuple[Any, Any]]:
+    """The transformers of columns that are chosen by their numbers, each with those."""
+    for _, part, chosen in getattr(model, "transformers_", ()):
+        names = [chosen] if isinstance(chosen, str) else chosen
+        is_named = not isinstance(names, int | slice) and any(isinstance(one, str) for one in names)
+        if not is_named and not isinstance(part, str):
+            yield part, chosen
+
+
+def _first_known(values: Any) -> str | float | None:
+    """A text of `values` if there is one, else a number."""
+    texts = (str(value) for value in values if isinstance(value, str))
+    numbers = (float(value) for value in values if isinstance(value, Real) and value == value)
+    return next(texts, None) or next(numbers, None)
