@@ -151,7 +151,12 @@ def test_a_forced_call_has_a_compiled_grammar(processor):
     assert '\\"look\\"' in prepared.answer_format.grammar.source
 
 
-LONG = SamplingParams(max_tokens=9)
+@pytest.mark.parametrize("asked", [(8, False), (9, True), (2**40, True), (None, False)])
+def test_a_length_of_answer_beyond_the_context_is_capped(processor, asked):
+    max_tokens, is_capped = asked
+    params = SamplingParams(max_tokens=max_tokens)
+    prepared = processor.prepare(Generate(prompt=[1] * 120, params=params))
+    assert prepared.is_capped is is_capped
 
 
 @pytest.mark.parametrize(
@@ -159,7 +164,6 @@ LONG = SamplingParams(max_tokens=9)
     [
         (Generate(prompt=""), "empty", ""),
         (Generate(prompt=[1] * 128), "context", ""),
-        (Generate(prompt=[1] * 120, params=LONG, must_fit=True), "context", ""),
         (Generate(prompt="a", truncate=0), "input", "truncate"),
         (Generate(prompt="a", adapter="none"), "input", "adapter"),
         (Generate(prompt="a", grammar=Grammar("regex", "(")), "grammar", ""),
