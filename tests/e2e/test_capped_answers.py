@@ -103,10 +103,13 @@ def test_openais_client_gets_a_whole_answer_and_the_header(calls):
 
 def test_anthropics_client_gets_a_whole_answer_and_the_header(calls):
     url = f"http://127.0.0.1:{calls.http}"
-    with anthropic.Anthropic(base_url=url, api_key="none") as client:
-        with client.messages.stream(model="chatty", max_tokens=MANY, **CHAT) as stream:
-            assert stream.response.headers[HEADER] == "max_tokens"
-            usage = stream.get_final_message().usage
+    asked = {"model": "chatty", "max_tokens": MANY, **CHAT}
+    with (
+        anthropic.Anthropic(base_url=url, api_key="none") as client,
+        client.messages.stream(**asked) as stream,
+    ):
+        assert stream.response.headers[HEADER] == "max_tokens"
+        usage = stream.get_final_message().usage
     assert usage.input_tokens + usage.output_tokens <= CONTEXT
 
 

@@ -84,6 +84,21 @@ def test_tools_and_reasoning_decide_how_an_answer_is_read(fields, tools, kind, i
     assert (found.grammar.kind if found.grammar else None) == kind
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_on", "expected"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"tool_choice": ToolChoice(mode="none")}, True, False),
+        ({"tool_choice": ToolChoice(mode="required")}, True, False),
+        ({"grammar": Grammar("json_object")}, True, False),
+    ],
+)
+def test_calls_without_markers_are_read_of_auto_alone(fields, is_on, expected):
+    card = replace(HERMES, unmarked_calls=is_on)
+    assert to_answer_format(chat(tools=[LOOK], **fields), card).unmarked is expected
+
+
 def test_without_tools_and_reasoning_nothing_is_parsed():
     grammar = Grammar("json_object")
     found = to_answer_format(chat(grammar=grammar), CARD)
