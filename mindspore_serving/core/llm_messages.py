@@ -67,8 +67,6 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         has_tokens: chunks have their tokens, with log-probabilities if `params` asks for them.
         has_prompt_tokens: `Started` has the prompt's tokens.
         has_markdown: pictures may be in a prompt that is text, as `![](url)`.
-        must_fit: refuse, with reason "context", if prompt and `max_tokens` are longer than the
-            context; else the answer is cut off where the context ends.
         adapter: name of a LoRA adapter, "" for none.
         cache_salt: only requests with the same salt share cached prompts.
         priority: lower runs first.
@@ -90,7 +88,6 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     has_tokens: bool = False
     has_prompt_tokens: bool = False
     has_markdown: bool = False
-    must_fit: bool = False
     adapter: str = ""
     cache_salt: str = ""
     priority: int = 0
@@ -148,12 +145,14 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
 
 class Started(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """The request was accepted, `queue_seconds` after it was ready to be computed.  `seed` is the
-    one that was given, or drawn."""
+    one that was given, or drawn; `is_capped` if the context has room for fewer tokens of an answer
+    than `max_tokens`, which is lowered to that."""
 
     num_prompt_tokens: int
     seed: int
     prompt: tuple[Token, ...] | None = None
     queue_seconds: float = 0.0
+    is_capped: bool = False
 
 
 class PromptScored(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -216,8 +215,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=4):
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """The request was not accepted; nothing follows.
 
-    "context": the prompt, or with `max_tokens` the answer, does not fit; `num_prompt_tokens`,
-    `max_tokens` (0 if not given) and `max_model_len` are the numbers.  "overloaded": too many
+    "context": the prompt leaves no room for an answer; `num_prompt_tokens` and `max_model_len` are
+    the numbers.  "overloaded": too many
     requests or tokens wait.  "template": the chat template refused the messages.  "grammar": it
     cannot be compiled.  "empty": the prompt has no tokens.  "input": anything else that is wrong.
 
@@ -228,7 +227,6 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
     reason: Literal["context", "overloaded", "template", "grammar", "empty", "input"]
     text: str
     num_prompt_tokens: int = 0
-    max_tokens: int = 0
     max_model_len: int = 0
     field: str = ""
     retry_after: float | None = None

@@ -7,8 +7,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """A loaded language model, as front ends and people see it.
 
     `tool_format` and `reasoning_format` name rows of `llm.chat`'s tables, "" if the chat template
-    shows none; the tool format "generic" is that of models whose template has none.  `sampling` are
-    fields of SamplingParams, as the model's authors recommend.
+    shows none; the tool format "generic" is that of models whose template has none.
+    `unmarked_calls` if what a model writes without the markers of its format may be a call.
+    `sampling` are fields of SamplingParams, as the model's authors recommend.
 
     `labels` are those of a classifier, in the order of its outputs; `problem` says what its logits
     are, as problem_type in config.json; `reads_instructions` if it judges documents by a text.
@@ -50,5 +51,6 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: tuple[int, ...] = ()
     any_dimensions: bool = False
     takes_images: bool = False  # prompts may have pictures
+    unmarked_calls: bool = False
     num_ranks: int = 1  # processes over which a worker cuts it
     summary: str = ""  # one line for people: what was chosen, and what it can hold

@@ -5,7 +5,7 @@ is then read when the code asks for it, and what a caller without a key sends is
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import NoReturn
 
@@ -161,6 +161,13 @@ def trailing(error: ServingError | None = None) -> tuple[tuple[str, str], ...]:
     name = ((_ID, log.request_id.get()),)
     seconds = status.retry_after(error)
     return name if seconds is None else (*name, ("retry-after", seconds))
+
+
+def add_trailing(context: Context, headers: Mapping[str, str]) -> None:
+    """Give the caller `headers` as trailing metadata, beside what it gets already."""
+    if headers:
+        before = dict(context.trailing_metadata() or ())
+        context.set_trailing_metadata(tuple({**before, **headers}.items()))
 
 
 def _find(context: Context, wanted: str) -> bytes | None:

@@ -1,10 +1,19 @@
 """Answers that are JSON.  Knows no protocol's form of them."""
 
+from collections.abc import Mapping
+
 import msgspec
 from starlette.responses import Response
 
 
-def to_json(found: object, status: int = 200, retry_after: str | None = None) -> Response:
+def to_json(
+    found: object,
+    status: int = 200,
+    retry_after: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
     """`found` as JSON; of an error, in how many seconds the request may be sent again."""
-    headers = {"retry-after": retry_after} if retry_after else None
-    return Response(msgspec.json.encode(found), status, headers, "application/json")
+    again = {"retry-after": retry_after} if retry_after else {}
+    return Response(
+        msgspec.json.encode(found), status, {**again, **(headers or {})}, "application/json"
+    )

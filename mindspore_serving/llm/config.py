@@ -80,6 +80,8 @@ class EngineConfig:
             address.  A private address is asked only if its host is named here.
         generic_tools: describe tools in a system message where the chat template has no form for
             them; without it such a model calls tools only if it must.
+        unmarked_calls: read what an answer has as bare JSON on lines of its own, or in a fence, as
+            a call, if it names an offered tool and fits its schema.
 
     Raises InvalidInputs naming the option, what was given and what is accepted.
     """
@@ -123,6 +125,7 @@ class EngineConfig:
     max_image_pixels: int = 32_000_000
     image_hosts: Sequence[str] = ()
     generic_tools: bool = True
+    unmarked_calls: bool = True
 
     @property
     def num_ranks(self) -> int:

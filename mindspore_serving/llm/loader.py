@@ -74,6 +74,7 @@ class Opened:
             embedding_size=engine.embedding_size,
             has_chat_template=self.chat_template is not None,
             tool_format=self.tool_format,
+            unmarked_calls=config.unmarked_calls,
             reasoning_format=find_reasoning_format(template),
             adapters=tuple(config.adapters),
             adapter_paths=tuple(map(str, config.adapters.values())),

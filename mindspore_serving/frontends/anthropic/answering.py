@@ -14,6 +14,7 @@ from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
 from mindspore_serving.frontends.anthropic.tools import read_tools
 from mindspore_serving.frontends.anthropic.writing import PING, Writing, write_whole
+from mindspore_serving.frontends.capped import capped_header
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.endpoint import Endpoints, name_ignored
 from mindspore_serving.frontends.json_answer import to_json
@@ -46,11 +47,13 @@ async def answer(site: Site, http: Request, body: MessagesRequest) -> Response:
             generation = stack.enter_context(model.generate(request, terms_of(http)))
             started = await while_there(http, generation.begin())
         writing = Writing(model.name, request.params, started.num_prompt_tokens)
+        headers = capped_header("max_tokens", started)
         if body.stream:
             events = generation.written(writing.begin(), writing.write, to_event)
-            return _reported(EventStream(Owned(events, stack.pop_all()), ping=PING), body)
+            stream = EventStream(Owned(events, stack.pop_all()), headers, ping=PING)
+            return _reported(stream, body)
         whole = await while_there(http, write_whole(generation, writing))
-    return _reported(Response(whole, media_type="application/json"), body)
+    return _reported(Response(whole, 200, headers, "application/json"), body)
 
 
 async def count(site: Site, http: Request, body: CountRequest) -> Response:

@@ -88,7 +88,6 @@ def to_request(body: ClientRequest, model: ServedModel, *, is_stream: bool) -> G
         is_stream=is_stream,
         has_tokens=True,
         has_prompt_tokens=bool(given.decoder_input_details),
-        must_fit=given.max_new_tokens is not None,
         adapter=model.adapter,
         **FIELDS.options(given, model.card),
     )

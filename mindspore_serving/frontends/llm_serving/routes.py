@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mindspore_serving import __version__, log
-from mindspore_serving.core.llm_messages import RequestRefused
+from mindspore_serving.core.llm_messages import RequestRefused, Started
 from mindspore_serving.errors import (
     DeadlineExceeded,
     InvalidField,
@@ -24,6 +24,7 @@ from mindspore_serving.errors import (
     UpstreamFailed,
 )
 from mindspore_serving.frontends.bodies import read_json
+from mindspore_serving.frontends.capped import capped_header
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.endpoint import Answer, Endpoints
 from mindspore_serving.frontends.language import Generation, LanguageModels, ServedModel
@@ -104,14 +105,22 @@ async def _answer(site: Site, form: Form, request: Request, body: ClientRequest)
             writer.started = await while_there(request, generation.begin())
         except ServingError as error:
             writer.fail(to_fault(error))
+        headers = _capped(given, writer.started)
         if not body.stream:
             await while_there(request, _gather(generation, writer))
             whole = writer.whole().to_json() + b"\n"
-            return Response(whole, media_type="application/json")
+            return Response(whole, 200, headers, "application/json")
         frames = frames_of(form, given.return_protocol)
         events = _events(generation, writer, frames, has_last=bool(given.return_full_text))
         owned = Owned(events, stack.pop_all())
-        return EventStream(owned, frames.headers, ping=frames.ping)
+        return EventStream(owned, {**frames.headers, **headers}, ping=frames.ping)
+
+
+def _capped(given: Parameters, started: Started | None) -> dict[str, str]:
+    """The header that says so, if the answer is shorter than was asked for."""
+    if started is None or given.max_new_tokens is None:
+        return {}
+    return capped_header("parameters.max_new_tokens", started)
 
 
 async def _gather(generation: Generation, writer: Writer) -> None:

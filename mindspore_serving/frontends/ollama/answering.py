@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import Forbidden, InvalidField
+from mindspore_serving.frontends.capped import capped_header
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.fields import Fields
 from mindspore_serving.frontends.language import Generation, ServedModel
@@ -82,13 +83,16 @@ async def _answer(
     """One object, or a stream of lines; what the model does is streamed in both, for its times."""
     with ExitStack() as stack:
         stack.enter_context(generation)
-        await while_there(http, generation.begin())
+        started = await while_there(http, generation.begin())
+        given = (body.options or {}).get("num_predict") is not None
+        headers = capped_header("options.num_predict" if given else "", started)
         writing.start()
         if body.stream is False:
             whole = await while_there(http, write_whole(generation, writing))
-            return Response(whole, media_type="application/json")
+            return Response(whole, 200, headers, "application/json")
         lines = generation.written(b"", writing.line, to_line)
-        return EventStream(Owned(lines, stack.pop_all()), media_type=LINES, ping=b" ")
+        owned = Owned(lines, stack.pop_all())
+        return EventStream(owned, headers, media_type=LINES, ping=b" ")
 
 
 def _loaded(body: Generating, writing: Writing) -> Response:

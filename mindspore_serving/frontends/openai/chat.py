@@ -14,6 +14,7 @@ from mindspore_serving.core.llm_messages import (
     Started,
     Token,
 )
+from mindspore_serving.frontends.capped import capped_header, field_of_length
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import Generation, ServedModel
@@ -47,14 +48,15 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
             generation = stack.enter_context(model.generate(request, terms_of(http)))
             started = await while_there(http, generation.begin())
         showing = _showing(body, request, started)
+        headers = capped_header(field_of_length(CHAT, body), started)
         if body.stream:
             chunks = ChatChunks(head, request.params.n, showing, has_usage=wants_usage)
             if body.model == TGI and "openai" not in http.headers.get("user-agent", "").lower():
                 chunks.suit_tgi()
             events = generation.written(chunks.begin(), chunks.take, to_event)
-            return EventStream(Owned(events, stack.pop_all()))
+            return EventStream(Owned(events, stack.pop_all()), headers)
         whole = await while_there(http, _collect(generation, head, showing))
-    return to_json(whole)
+    return to_json(whole, headers=headers)
 
 
 def to_request(body: ChatRequest, model: ServedModel) -> Generate:
@@ -73,7 +75,6 @@ def to_request(body: ChatRequest, model: ServedModel) -> Generate:
         is_stream=bool(body.stream),
         has_tokens=params.logprobs is not None or bool(body.return_token_ids),
         has_prompt_tokens=bool(body.return_token_ids),
-        must_fit=params.max_tokens is not None,
         adapter=model.adapter,
         cache_salt=body.cache_salt or "",
         priority=body.priority or 0,

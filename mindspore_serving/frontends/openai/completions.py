@@ -13,6 +13,7 @@ from mindspore_serving.core.llm_messages import (
     Generate,
     PromptScored,
 )
+from mindspore_serving.frontends.capped import capped_header, field_of_length
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import Generation, ServedModel
@@ -54,11 +55,13 @@ async def answer(site: Site, http: Request, body: CompletionRequest) -> Response
             to_echo(request.prompt or "", one, showing)
             for request, one in zip(requests, started, strict=True)
         ]
+        headers = capped_header(field_of_length(COMPLETIONS, body), *started)
         if body.stream:
             chunks = CompletionChunks(head, showing, echoes, has_usage=wants_usage)
-            return EventStream(Owned(stream_completions(generations, chunks), stack.pop_all()))
+            events = stream_completions(generations, chunks)
+            return EventStream(Owned(events, stack.pop_all()), headers)
         whole = await while_there(http, _collect(generations, echoes, head, showing))
-    return to_json(whole)
+    return to_json(whole, headers=headers)
 
 
 def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:
@@ -76,7 +79,6 @@ def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:
             has_tokens=params.logprobs is not None or bool(body.return_token_ids),
             has_prompt_tokens=bool(body.return_token_ids)
             or (bool(body.echo) and (isinstance(prompt, list) or is_cut)),
-            must_fit=bool(body.max_tokens),
             adapter=model.adapter,
             cache_salt=body.cache_salt or "",
             priority=body.priority or 0,

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.capped import capped_header
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
@@ -92,15 +93,17 @@ async def answer(
             request = chat.to_request(chat_body, model)
             with naming("input", CHAT, chat_body):
                 generation = stack.enter_context(model.generate(request, terms_of(http)))
-                await while_there(http, generation.begin())
+                started = await while_there(http, generation.begin())
         except InvalidField as error:
             raise _renamed(error, messages) from None
+        name = "max_output_tokens" if body.max_output_tokens is not None else ""
+        headers = capped_header(name, started)
         if body.stream:
             events = stream_response(generation, writing, keep)
-            return EventStream(Owned(events, stack.pop_all()))
+            return EventStream(Owned(events, stack.pop_all()), headers)
         whole = await while_there(http, write_whole(generation, writing))
     keep(whole)
-    return to_json(whole)
+    return to_json(whole, headers=headers)
 
 
 async def count(site: Site, http: Request, body: ResponseRequest, store: ResponseStore) -> Response:

@@ -133,7 +133,6 @@ def _to_generate(
         is_stream=is_stream,
         has_tokens=has_tokens,
         has_markdown=model.card.takes_images,
-        must_fit=True,
         adapter=model.adapter,
         **FIELDS.options(parameters, model.card),
     )

@@ -119,11 +119,5 @@ def _of_refused(refused: Refused) -> TgiError:
 
 
 def _too_long(refused: Refused) -> str:
-    """Of a prompt that leaves no room only the length is given, unless it is longer than all."""
     given, most = refused.num_prompt_tokens, refused.max_model_len
-    if not refused.max_tokens and given <= most:
-        return f"`inputs` must have less than {most - 1} tokens. Given: {given}"
-    return (
-        f"`inputs` tokens + `max_new_tokens` must be <= {most}. Given: {given} `inputs` tokens "
-        f"and {refused.max_tokens} `max_new_tokens`"
-    )
+    return f"`inputs` must have less than {most - 1} tokens. Given: {given}"

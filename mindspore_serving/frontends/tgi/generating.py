@@ -1,13 +1,15 @@
 """POST /, /generate and /generate_stream: answers with their headers, and what is counted."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mindspore_serving.errors import ServableUnavailable, ServingError
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.capped import HEADER as CAPPED
+from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
@@ -24,7 +26,12 @@ from mindspore_serving.frontends.tgi.requests import (
     read_json,
     refuse_embedding,
 )
-from mindspore_serving.frontends.tgi.writing import Times, write_stream, write_whole
+from mindspore_serving.frontends.tgi.writing import (
+    StreamWriter,
+    Times,
+    write_stream,
+    write_whole,
+)
 from mindspore_serving.frontends.unknown_fields import HEADER
 
 
@@ -44,7 +51,7 @@ class Generating:
     async def generate_stream(self, http: Request) -> Response:
         body = await read_json(http, self._site)
         found = decode(body, GENERATE)
-        return _named(find_unknown(body), self._stream(http, found))
+        return _named(find_unknown(body), await self._stream(http, found))
 
     async def compat(self, http: Request) -> Response:
         return await self.answer_compat(http, await read_json(http, self._site))
@@ -57,7 +64,7 @@ class Generating:
         unknown = find_unknown(body)
         refuse_embedding(unknown)
         if found.stream:
-            return _named(unknown, self._stream(http, found))
+            return _named(unknown, await self._stream(http, found))
         return _named(unknown, await self._whole(http, found, in_list=True))
 
     async def _whole(self, http: Request, body: GenerateRequest, *, in_list: bool) -> Response:
@@ -77,32 +84,54 @@ class Generating:
         content = encode([answer] if in_list else answer)
         return Response(content, headers=_headers(request, times), media_type="application/json")
 
-    def _stream(self, http: Request, body: GenerateRequest) -> Response:
+    async def _stream(self, http: Request, body: GenerateRequest) -> Response:
         """All is sent as events, errors too; the status is 200 once there is a model."""
-        times = Times()
         self._recorder.count_request()
-        headers = {"x-compute-characters": str(len(body.inputs))}
+        headers = {
+            "x-compute-characters": str(len(body.inputs)),
+            "content-type": "text/event-stream",
+        }
         try:
             request = self._check(http, body, is_stream=True)
         except ServableUnavailable:
             raise  # no model yet: nobody may take that for a stream
         except ServingError as error:
-            events = self._failure(error)
-        else:
-            headers |= {"x-compute-type": request.model.card.runtime}
-            events = self._events(request, times)
-        return EventStream(events, {**headers, "content-type": "text/event-stream"})
+            return EventStream(self._failure(error), headers)
+        headers |= {"x-compute-type": request.model.card.runtime}
+        return await self._begin(http, request, headers)
 
-    async def _failure(self, error: ServingError) -> AsyncIterator[bytes]:
+    async def _begin(
+        self, http: Request, request: CheckedRequest, headers: dict[str, str]
+    ) -> Response:
+        """The stream of a request that the model has accepted, or of why it did not."""
+        times = Times()
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._admitted())
+                generation = request.model.generate(request.generate, request.terms)
+                stack.enter_context(generation)
+                started = await while_there(http, generation.begin())
+            except ClientDisconnect:
+                self._recorder.count_dropped()
+                raise
+            except Exception as error:
+                return EventStream(self._failure(error), headers)
+            times.begin(started)
+            events = self._events(generation, StreamWriter(request, started), request, times)
+            headers |= _capped(request, times)
+            return EventStream(Owned(events, stack.pop_all()), headers)
+
+    async def _failure(self, error: Exception) -> AsyncIterator[bytes]:
         yield self._fail(error).to_event()
 
-    async def _events(self, request: CheckedRequest, times: Times) -> AsyncIterator[bytes]:
+    async def _events(
+        self, generation: Generation, writer: StreamWriter, request: CheckedRequest, times: Times
+    ) -> AsyncIterator[bytes]:
         has_failed = False
         try:
-            with self._admitted():
-                async with aclosing(write_stream(request, times)) as events:
-                    async for event in events:
-                        yield event
+            async with aclosing(write_stream(generation, writer, times)) as events:
+                async for event in events:
+                    yield event
         except Exception as error:
             has_failed = True
             yield self._fail(error).to_event()
@@ -163,4 +192,10 @@ def _headers(request: CheckedRequest, times: Times) -> dict[str, str]:
         "x-time-per-token": str(int(inference * 1000 / max(1, count))),
         "x-prompt-tokens": str(times.num_prompt_tokens),
         "x-generated-tokens": str(count),
+        **_capped(request, times),
     }
+
+
+def _capped(request: CheckedRequest, times: Times) -> dict[str, str]:
+    is_capped = times.is_capped and request.max_new_tokens is not None
+    return {CAPPED: "parameters.max_new_tokens"} if is_capped else {}

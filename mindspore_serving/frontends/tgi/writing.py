@@ -40,12 +40,14 @@ class Times:
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     queued: float = 0.0
+    is_capped: bool = False
 
     def begin(self, started: Started) -> None:
         """Of several answers, the first that is accepted."""
         if not self.begun:
             self.begun = perf_counter() - started.queue_seconds
             self.num_prompt_tokens = started.num_prompt_tokens
+            self.is_capped = started.is_capped
 
     @property
     def inference(self) -> float:
@@ -128,25 +130,23 @@ def finish_reason(chunk: Chunk, count: int, request: CheckedRequest, started: St
     return "stop_sequence" if isinstance(chunk.stop_reason, str) else "eos_token"
 
 
-async def write_stream(request: CheckedRequest, times: Times) -> AsyncGenerator[bytes, None]:
-    """The events of the answer.  `times` are complete once the last was made.  Raises
-    ServingError."""
-    with request.model.generate(request.generate, request.terms) as generation:
-        started = await generation.begin()
-        times.begin(started)
-        writer = StreamWriter(request, started)
-        is_complete = False
-        async for event in generation:
-            if isinstance(event, Chunk):
-                events = writer.write(event)
-                if event.finish_reason is not None:
-                    is_complete = True
-                    times.end(writer.count)
-                yield events
-            elif isinstance(event, Finished):
-                times.queued = event.queue_seconds
-        if not is_complete:
-            raise incomplete(is_stream=True)
+async def write_stream(
+    generation: Generation, writer: StreamWriter, times: Times
+) -> AsyncGenerator[bytes, None]:
+    """The events of the answer of `generation`, which has begun.  `times` are complete once the
+    last was made.  Raises ServingError."""
+    is_complete = False
+    async for event in generation:
+        if isinstance(event, Chunk):
+            events = writer.write(event)
+            if event.finish_reason is not None:
+                is_complete = True
+                times.end(writer.count)
+            yield events
+        elif isinstance(event, Finished):
+            times.queued = event.queue_seconds
+    if not is_complete:
+        raise incomplete(is_stream=True)
 
 
 async def write_whole(request: CheckedRequest, times: Times) -> GenerateResponse:

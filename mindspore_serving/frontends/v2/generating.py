@@ -27,16 +27,18 @@ Pieces: TypeAlias = "AsyncGenerator[list[OutputTensor], None]"
 async def generate(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> Response:
     """Raises ServingError, and ClientDisconnect."""
     model, head, request = await _read(v2, http, name, max_body)
-    tensors = await while_there(http, language.generate(request))
-    return Response(_encode(head, tensors), media_type="application/json")
+    headers: dict[str, str] = {}
+    tensors = await while_there(http, language.generate(request, headers.update))
+    return Response(_encode(head, tensors), 200, headers, "application/json")
 
 
 async def generate_stream(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> Response:
     """Raises ServingError before the first piece; afterwards errors are events."""
     _, head, request = await _read(v2, http, name, max_body, is_stream=True)
-    pieces = language.stream(request)
+    headers: dict[str, str] = {}
+    pieces = language.stream(request, headers.update)
     first = await while_there(http, _next(pieces))
-    return sse.EventStream(_events(head, first, pieces))
+    return sse.EventStream(_events(head, first, pieces), headers)
 
 
 async def _next(pieces: Pieces) -> list[OutputTensor] | None:

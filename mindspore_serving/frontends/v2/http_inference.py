@@ -28,8 +28,11 @@ async def infer(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> 
     body = await read_encoded(http, max_body)
     model = v2.models.find(*name)
     request = parse(model, body, http.headers.get(HEADER_LENGTH), v2.memory.read)
-    found = await while_there(http, v2.infer(model, request, terms_of(http)))
-    return await _respond(http, model, request, found)
+    headers: dict[str, str] = {}
+    found = await while_there(http, v2.infer(model, request, terms_of(http), headers.update))
+    response = await _respond(http, model, request, found)
+    response.headers.update(headers)
+    return response
 
 
 def parse(model: Model, body: Buffer, length: str | None, read_region: ReadRegion) -> InferRequest:

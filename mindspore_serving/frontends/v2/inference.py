@@ -33,28 +33,30 @@ class V2:
     limits: ServerLimits
     traces: TraceOptions | None = None
 
-    async def infer(self, model: Model, request: InferRequest, terms: Terms) -> Selected:
+    async def infer(
+        self, model: Model, request: InferRequest, terms: Terms, headers: language.Headers
+    ) -> Selected:
         """The one answer.  Raises ServingError, Elsewhere."""
         if model.language is not None:
             self._expect_regions(request)
             generate = language.to_generate(model.language, request, terms, is_stream=False)
-            tensors = await language.generate(generate)
+            tensors = await language.generate(generate, headers)
             return self._select(request, tensors)
         reply = await infer(self.site.inference, self.wrap(model, request, terms))
         return await self.finish_soon(request, reply)
 
     async def stream(
-        self, model: Model, request: InferRequest, terms: Terms
+        self, model: Model, request: InferRequest, terms: Terms, headers: language.Headers
     ) -> AsyncGenerator[Selected, None]:
         """Each piece of the answer, just one for a model that does not stream.  Raises
         ServingError; closing it ends the request."""
         if model.language is not None:
             generate = language.to_generate(model.language, request, terms, is_stream=None)
-            async for tensors in language.stream(generate):
+            async for tensors in language.stream(generate, headers):
                 yield self._select(request, tensors)
             return
         if not model.streams:
-            yield await self.infer(model, request, terms)
+            yield await self.infer(model, request, terms, headers)
             return
         wrapped = self.wrap(model, request, terms)
         wrapped.is_stream = True

@@ -2,14 +2,16 @@
 backend has for them.  All at once or, in a stream, piece by piece."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from mindspore_serving.core.llm_messages import Chunk, Generate, RequestRefused
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
-from mindspore_serving.frontends.language import Generation, ServedModel
+from mindspore_serving.frontends.capped import capped_header, field_of_length
+from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2.fields import FIELDS, read
 from mindspore_serving.frontends.v2.models import TEXT_INPUT, TEXT_OUTPUT
@@ -27,14 +29,20 @@ _KINDS = {
 _OWN = ("stream", "exclude_input_in_output")  # also taken from the parameters
 
 
+Headers: TypeAlias = Callable[[Mapping[str, str]], None]
+"""Takes headers of an answer before its first piece."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """`prefix` stands before each text of the answer."""
+    """`prefix` stands before each text of the answer; `length` is the field that asks for its
+    tokens, "" for none."""
 
     model: ServedModel
     generate: Generate
     terms: Terms
     prefix: str
+    length: str
 
 
 def to_generate(
@@ -62,47 +70,52 @@ def of_fields(
         is_stream=streams,
         adapter=model.adapter,
     )
-    return TextRequest(model, generate, terms, prompt if has_prompt else "")
+    length = field_of_length(FIELDS, given)
+    return TextRequest(model, generate, terms, prompt if has_prompt else "", length)
 
 
-async def generate(request: TextRequest) -> list[OutputTensor]:
+async def generate(request: TextRequest, headers: Headers) -> list[OutputTensor]:
     """The whole answer: a text for each of `n`.  Raises ServingError."""
     texts = [""] * request.generate.params.n
-    with request.model.generate(request.generate, request.terms) as generation:
-        async for chunk in _chunks(generation):
+    async with aclosing(_chunks(request, headers)) as chunks:
+        async for chunk in chunks:
             texts[chunk.index] += chunk.text
     return [of_texts(TEXT_OUTPUT, [request.prefix + text for text in texts])]
 
 
-async def stream(request: TextRequest) -> AsyncGenerator[list[OutputTensor], None]:
+async def stream(
+    request: TextRequest, headers: Headers
+) -> AsyncGenerator[list[OutputTensor], None]:
     """The pieces of the answer.  Raises ServingError."""
     if not request.generate.is_stream:
-        yield await generate(request)
+        yield await generate(request, headers)
         return
     if request.generate.params.n != 1:
         raise InvalidInputs("n is over 1, expected 1 in a stream")
-    with request.model.generate(request.generate, request.terms) as generation:
-        async for chunk in _chunks(generation):
+    async with aclosing(_chunks(request, headers)) as chunks:
+        async for chunk in chunks:
             if chunk.text:
                 yield [of_texts(TEXT_OUTPUT, [chunk.text])]
 
 
-async def _chunks(generation: Generation) -> AsyncIterator[Chunk]:
-    try:
-        await generation.begin()
-    except RequestRefused as error:
-        refused = error.refused
-        if refused.reason == "overloaded":
-            raise Overloaded(refused.text, refused.retry_after) from None
-        raise
-    async for event in generation:
-        if not isinstance(event, Chunk):
-            continue
-        if event.finish_reason == "error":
-            raise event.to_error()
-        if event.finish_reason == "abort":
-            raise ServingError("the model did not finish its answer")
-        yield event
+async def _chunks(request: TextRequest, headers: Headers) -> AsyncGenerator[Chunk, None]:
+    with request.model.generate(request.generate, request.terms) as generation:
+        try:
+            started = await generation.begin()
+        except RequestRefused as error:
+            refused = error.refused
+            if refused.reason == "overloaded":
+                raise Overloaded(refused.text, refused.retry_after) from None
+            raise
+        headers(capped_header(request.length, started))
+        async for event in generation:
+            if not isinstance(event, Chunk):
+                continue
+            if event.finish_reason == "error":
+                raise event.to_error()
+            if event.finish_reason == "abort":
+                raise ServingError("the model did not finish its answer")
+            yield event
 
 
 def _inputs(request: InferRequest) -> dict[str, Value]:

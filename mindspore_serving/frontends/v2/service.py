@@ -1,6 +1,7 @@
 """GRPCInferenceService: protocol v2 over gRPC.  Calls that need a message are let in by a gate."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -8,7 +9,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, abort
+from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, abort, add_trailing
 from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.terms import Terms
@@ -80,7 +81,8 @@ class Service:
             target = messages.target_of(message)
             model = self._v2.models.find(target.model, target.version)
             request = messages.parse(message, raw, self._v2.memory.read)
-            found = await self._v2.infer(model, request, Terms(call.timeout))
+            terms, headers = Terms(call.timeout), partial(add_trailing, context)
+            found = await self._v2.infer(model, request, terms, headers)
             return messages.answer(Target(model.name, model.version), request.id, found)
         except Elsewhere:
             raise

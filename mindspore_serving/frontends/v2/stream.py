@@ -4,10 +4,11 @@ ids.  The error of one request is a response and ends no other."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from typing import TypeAlias
 
 from mindspore_serving.errors import ServingError
-from mindspore_serving.frontends.grpc_calls import CallGate, OpenCalls, abort
+from mindspore_serving.frontends.grpc_calls import CallGate, OpenCalls, abort, add_trailing
 from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.frontends.memory import Peer
 from mindspore_serving.frontends.message_reader import Context
@@ -137,7 +138,8 @@ class _Call:
         target = Target(model.name, model.version)
         is_decoupled, wants_final = model.streams, request.parameters.get(ENABLE_FINAL) is True
         terms = Terms(self._gate.timeout_of(self._context))
-        async with aclosing(self._v2.stream(model, request, terms)) as answers:
+        headers = partial(add_trailing, self._context)
+        async with aclosing(self._v2.stream(model, request, terms, headers)) as answers:
             async for found in answers:
                 flags = {FINAL: not is_decoupled} if wants_final else None
                 await self._put(messages.piece(messages.answer(target, request.id, found, flags)))

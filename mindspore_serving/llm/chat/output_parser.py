@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
+from mindspore_serving.llm.chat.answer_text import Content
 from mindspore_serving.llm.chat.json_reader import Held, without_start_of
 from mindspore_serving.llm.chat.reasoning_formats import REASONING_FORMATS
-from mindspore_serving.llm.chat.tool_calls import CallReader, Content
+from mindspore_serving.llm.chat.tool_calls import CallReader
+from mindspore_serving.llm.chat.unmarked_calls import UnmarkedReader
 
 __all__ = ["Content", "Delta", "OutputParser", "Reasoning"]
 
@@ -35,13 +37,20 @@ class OutputParser:
         tool_format: a row of `TOOL_FORMATS`; "" where a JSON object may be a call.
         reasoning_format: a row of `reasoning_formats.REASONING_FORMATS`, or "".
         tools: as OpenAI writes them; without any, no calls are looked for.
+        unmarked: whether calls without the markers of the format are read as well.
     """
 
     def __init__(
-        self, tool_format: str, reasoning_format: str, tools: Sequence[Mapping[str, Any]]
+        self,
+        tool_format: str,
+        reasoning_format: str,
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        unmarked: bool = False,
     ) -> None:
         self._reasoning = _ReasoningReader(reasoning_format) if reasoning_format else None
-        self._calls = CallReader(tool_format, tools) if tools else None
+        self._calls = CallReader(tool_format, tools, is_held=unmarked) if tools else None
+        self._unmarked = UnmarkedReader(tools) if tools and unmarked else None
 
     def feed(self, text: str) -> list[Delta]:
         """What `text` adds."""
@@ -57,12 +66,16 @@ class OutputParser:
         if self._reasoning is not None:
             thought, text = self._reasoning.finish()
             out = _reasoning(thought) + self._read(text)
-        return [*out, *(self._calls.finish(is_cut=is_cut) if self._calls else ())]
+        found = self._calls.finish(is_cut=is_cut) if self._calls else []
+        if self._unmarked is not None:
+            found = [*self._unmarked.feed(found), *self._unmarked.finish()]
+        return [*out, *found]
 
     def _read(self, text: str) -> list[Delta]:
-        if self._calls is not None:
-            return [*self._calls.feed(text)]
-        return [Content(text)] if text else []
+        if self._calls is None:
+            return [Content(text)] if text else []
+        found = self._calls.feed(text)
+        return [*(self._unmarked.feed(found) if self._unmarked else found)]
 
 
 def _reasoning(text: str) -> list[Delta]:

@@ -5,9 +5,9 @@ Pure text: what it gives is independent of how the text was cut into pieces.
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
+from mindspore_serving.llm.chat.answer_text import KEYS, Content
 from mindspore_serving.llm.chat.json_reader import (
     Broken,
     Held,
@@ -27,20 +27,6 @@ from mindspore_serving.llm.chat.tool_formats import TOOL_FORMATS, Tags, Tools, f
 _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _MAX_NAME_CHARS = 256
 _LEAST_MARKER = 2  # characters of a cut marker: a single "<" may as well be the answer's
-_KEYS = {
-    "name": "name",
-    "arguments": "arguments",
-    "parameters": "arguments",
-    "id": "id",  # this and the next are added by some models
-    "type": "type",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """Text that is neither reasoning nor a call."""
-
-    text: str
 
 
 class CallReader:
@@ -49,10 +35,13 @@ class CallReader:
     Args:
         tool_format: a row of `TOOL_FORMATS`.
         tools: without a marker, only these are calls: an answer may be JSON.
+        is_held: a call without a marker is one only as far as `tool_grammars.auto_grammar` holds
+            it; one that is written otherwise is content.
     """
 
-    def __init__(self, tool_format: str, tools: Tools) -> None:
+    def __init__(self, tool_format: str, tools: Tools, *, is_held: bool = False) -> None:
         self._format = TOOL_FORMATS[tool_format]
+        self._is_held = is_held
         functions = [function_of(tool) for tool in tools]
         self._schemas: dict[str, Schema] = {
             one["name"]: one.get("parameters") or {} for one in functions
@@ -237,7 +226,7 @@ class CallReader:
         seen: set[str] = set()
         while char != "}":
             char = yield from next_char()
-            key = _KEYS.get(json.loads((yield from read_string(char))))
+            key = KEYS.get(json.loads((yield from read_string(char))))
             if key is None or key in seen:
                 raise Broken
             seen.add(key)
@@ -291,8 +280,16 @@ class CallReader:
             self._early.append(text)
             return
         if not self._is_begun:
+            self._check_held(self._name)
             self._say(ToolCallDelta(self._num_calls, self._name))
             self._num_calls += 1
             self._is_begun = True
         self._raw.clear()
         self._arguments.append(text)
+
+    def _check_held(self, name: str) -> None:
+        """Raise Broken if no grammar holds the arguments that begin."""
+        if self._is_held and not self._is_marked:
+            begin = f'{{"name": {json.dumps(name, ensure_ascii=False)}'
+            if not "".join(self._raw).endswith(f'{begin}, "{self._format.arguments}": {{'):
+                raise Broken

@@ -11,10 +11,11 @@ from mindspore_serving.llm.engine.sequence import Sequence
 
 
 class ComingBlocks:
-    """For one step's admissions: the blocks that running sequences have not computed yet, and
-    those in `reading`."""
+    """For one step's admissions: the blocks that running sequences have not computed yet and `pool`
+    does not have, and those in `reading`."""
 
-    def __init__(self, block_size: int, reading: Container[bytes] = ()) -> None:
+    def __init__(self, pool: BlockPool, block_size: int, reading: Container[bytes] = ()) -> None:
+        self._pool = pool
         self._block_size = block_size
         self._reading = reading
         self._priorities: dict[bytes, int] = {}  # by hash: of the most urgent that computes it
@@ -27,12 +28,12 @@ class ComingBlocks:
             for digest in hashes[sequence.num_registered :]:
                 self._priorities.setdefault(digest, sequence.order[0])
 
-    def has_next_of(self, sequence: Sequence, pool: BlockPool) -> bool:
-        """Whether the first block of `sequence` that `pool` does not have comes soon."""
+    def has_next_of(self, sequence: Sequence) -> bool:
+        """Whether the first block of `sequence` that the pool does not have comes soon."""
         if not self._priorities and not self._reading:
             return False
         hashes = sequence.hash_known(self._block_size)
-        missing = hashes[len(pool.find(hashes)) :]
+        missing = hashes[len(self._pool.find(hashes)) :]
         if missing and missing[0] in self._reading:
             return True
         priority = self._priorities.get(missing[0]) if missing else None

@@ -2,9 +2,11 @@
 
 There are no phases.  Every sequence has tokens that are not computed yet: one while it decodes,
 many while its prompt is computed.  A step has room for a number of tokens: sequences that decode
-come first, chunks of prompts fill the rest, so that a long prompt does not delay the others.
+come first, chunks of prompts share the rest (`prompt_sharing`), so that a long prompt delays
+neither the answers of others nor their prompts.
 
-A sequence is admitted when the cache has room for all of its tokens.  One whose prompt begins as a
+A sequence is admitted when the cache has room for all of its tokens, and, if it passes others, for
+theirs.  One whose prompt begins as a
 prompt does that is being computed waits for those blocks, and shares them.  When there is no block
 for one that decodes, the last in order (lowest priority, youngest) is preempted: it gives all of
 its blocks back and waits again; later its tokens are computed anew, except those still in the
@@ -14,18 +16,16 @@ are others from then on.
 Decisions only: no clock, no I/O, no model.
 """
 
-from bisect import bisect_left, insort
+from bisect import insort
+from functools import partial
 
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.coming import ComingBlocks
 from mindspore_serving.llm.engine.disk_cache import DiskCache
-from mindspore_serving.llm.engine.sequence import Plan, Scheduled, Sequence, Status
+from mindspore_serving.llm.engine.prompt_sharing import Entrance, share_room, that_fit
+from mindspore_serving.llm.engine.sequence import Plan, Scheduled, Sequence, Status, drop, order_of
 from mindspore_serving.llm.engine.states import StatePool
-
-
-def _order(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.order
 
 
 class Scheduler:
@@ -54,6 +54,7 @@ class Scheduler:
         # Tokens of admitted sequences, and how many of them were in the cache.
         self.num_cache_queries = self.num_cache_hits = 0
         self._config = config
+        self._shares = config.enable_prefix_caching and not num_slots
         self._block_size = block_size
         self._rope_switch = rope_switch
         self._aborted: list[Sequence] = []
@@ -70,7 +71,8 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue `sequence`.  The cache must be able to hold its `max_len`."""
         sequence.status = Status.WAITING
-        insort(self.waiting, sequence, key=_order)
+        sequence.choose_table(self._rope_switch)
+        insort(self.waiting, sequence, key=order_of)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Run `child` on the blocks of `parent`, or let it wait if no more sequences can run."""
@@ -89,16 +91,16 @@ class Scheduler:
         """End `sequence` in any state.  A step under way may still write to its blocks, so they
         are given back when the next one is scheduled."""
         if sequence.status in (Status.WAITING, Status.RUNNING):
-            _remove(self.running if sequence.status is Status.RUNNING else self.waiting, sequence)
+            drop(self.running if sequence.status is Status.RUNNING else self.waiting, sequence)
             sequence.status = Status.ABORTED
             self._aborted.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """End `sequence` after its step: its blocks are free at once."""
         if sequence.status is Status.WAITING:  # a fork that found no room to run
-            _remove(self.waiting, sequence)
+            drop(self.waiting, sequence)
         elif sequence.status is Status.RUNNING:
-            _remove(self.running, sequence)
+            drop(self.running, sequence)
         self._give_back(sequence)
         sequence.status = Status.FINISHED
 
@@ -115,9 +117,7 @@ class Scheduler:
         place = None if self.states is None else self.states.place
         plan = Plan(self._config.max_num_batched_tokens, place)
         self._schedule_decoding(plan)
-        self._schedule_prompts(plan)
-        if self.num_preemptions == num_preemptions:
-            self._admit(plan)
+        self._schedule_prompts(plan, admits=self.num_preemptions == num_preemptions)
         return plan.done()
 
     def finish_step(self, scheduled: Scheduled, sampled: list[list[int]]) -> None:
@@ -162,34 +162,33 @@ class Scheduler:
             else:
                 plan.add(sequence, sequence.tokens[-1:])
 
-    def _schedule_prompts(self, plan: Plan) -> None:
-        for sequence in self.running:
-            if plan.budget <= 0:
-                return
-            if len(sequence.tokens) - sequence.num_computed > 1:
-                plan.add_piece(sequence)
-
-    def _admit(self, plan: Plan) -> None:
-        index = 0  # in `waiting`: those before it wait for blocks that are being computed
-        coming = ComingBlocks(self._block_size, self.disk.reading if self.disk else ())
-        shares = self._config.enable_prefix_caching and self.states is None
-        if self.waiting and shares:
+    def _schedule_prompts(self, plan: Plan, *, admits: bool) -> None:
+        """Pieces of the prompts of running sequences, and of those that are admitted for it."""
+        running = [one for one in self.running if one.num_left > 1]
+        has_place = plan.budget > 0 and len(self.running) < self._most_running
+        if not (admits and self.waiting and has_place):
+            share_room(running, running, plan, lambda sequence: True)
+            return
+        reading = self.disk.reading if self.disk else ()
+        coming = ComingBlocks(self.pool, self._block_size, reading)
+        if self._shares:
             for sequence in self.running:
                 coming.expect(sequence)
-        most = self._most_running
-        while index < min(most, len(self.waiting)) and plan.budget > 0 and len(self.running) < most:
-            sequence = self.waiting[index]
-            sequence.choose_table(self._rope_switch)
-            if coming.has_next_of(sequence, self.pool):
-                index += 1
-                continue
-            if not self._allocate(sequence):
-                return  # later ones wait as well, else small ones could starve it
-            del self.waiting[index]
-            self._run(sequence)
-            plan.add_piece(sequence)
-            if shares:
-                coming.expect(sequence)
+        entrance = Entrance(coming, self._most_running, partial(self._admit, coming))
+        seats = self._most_running - len(self.running)
+        free = self.pool.num_free - self.num_reserved
+        quick = [*running, *that_fit(self.waiting[:seats], self._block_size, free)]
+        share_room([*running, *self.waiting], quick, plan, entrance.enter)
+
+    def _admit(self, coming: ComingBlocks, sequence: Sequence) -> bool:
+        """Run one that waits, if there is room."""
+        if len(self.running) >= self._most_running or not self._allocate(sequence):
+            return False
+        drop(self.waiting, sequence)
+        self._run(sequence)
+        if self._shares:
+            coming.expect(sequence)
+        return True
 
     def _allocate(self, sequence: Sequence) -> bool:
         """Blocks for all tokens of a waiting sequence, shared where the cache holds them.
@@ -260,7 +259,7 @@ class Scheduler:
         self._restart(sequence)
 
     def _restart(self, sequence: Sequence) -> None:
-        _remove(self.running, sequence)
+        drop(self.running, sequence)
         self._give_back(sequence)
         sequence.num_computed = sequence.num_registered = 0
         sequence.draft = []
@@ -284,7 +283,7 @@ class Scheduler:
 
     def _run(self, sequence: Sequence) -> None:
         sequence.status = Status.RUNNING
-        insort(self.running, sequence, key=_order)
+        insort(self.running, sequence, key=order_of)
 
     def _give_back(self, sequence: Sequence) -> None:
         self.pool.free(sequence.blocks)
@@ -294,7 +293,3 @@ class Scheduler:
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
-
-
-def _remove(ordered: list[Sequence], sequence: Sequence) -> None:
-    del ordered[bisect_left(ordered, sequence.order, key=_order)]

@@ -3,6 +3,7 @@
 Decides nothing, and knows neither text nor sampling.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -60,6 +61,11 @@ class Sequence:
         return self.salt, self.adapter
 
     @property
+    def num_left(self) -> int:
+        """Tokens that are not computed."""
+        return len(self.tokens) - self.num_computed
+
+    @property
     def is_decoding(self) -> bool:
         """Whether only its last token is not computed."""
         return len(self.tokens) - self.num_computed == 1
@@ -113,6 +119,16 @@ class Sequence:
         )
 
 
+def order_of(sequence: Sequence) -> tuple[int, int, int]:
+    """The key by which sequences run."""
+    return sequence.order
+
+
+def drop(ordered: list[Sequence], sequence: Sequence) -> None:
+    """Take `sequence` out of those that are `ordered`."""
+    del ordered[bisect_left(ordered, sequence.order, key=order_of)]
+
+
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     """A step, and the sequence of each of its rows."""
@@ -145,11 +161,11 @@ class Plan:
         self.sequences.append(sequence)
         self.budget -= len(tokens)
 
-    def add_piece(self, sequence: Sequence) -> None:
-        """As many of the tokens of `sequence` that are not computed as there is room for; more if
-        a picture has to be computed at once."""
+    def add_piece(self, sequence: Sequence, most: int) -> int:
+        """Up to `most` of the tokens of `sequence` that are not computed, more if a picture has to
+        be computed at once; how many it adds."""
         start = sequence.num_computed
-        end = min(len(sequence.tokens), start + self.budget)
+        end = min(len(sequence.tokens), start + most)
         if sequence.is_scored:
             end = min(end, max(start, sequence.wanted_from) + MAX_SCORED_TOKENS)
         if start < sequence.branch:
@@ -157,6 +173,7 @@ class Plan:
         if sequence.pictures is not None:
             end = sequence.pictures.end_of_piece(start, end)
         self.add(sequence, sequence.tokens[start:end])
+        return end - start
 
     def done(self) -> Scheduled:
         return Scheduled(Step(tuple(self.rows), tuple(self.copies)), tuple(self.sequences))

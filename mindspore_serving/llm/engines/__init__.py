@@ -39,7 +39,7 @@ class EngineRow:
 
 ANY = frozenset({
     "max_num_waiting", "max_num_waiting_tokens", "preparation_timeout", "preparation_memory",
-    "generation_config", "generic_tools",
+    "generation_config", "generic_tools", "unmarked_calls",
 })  # fmt: skip
 """The options of what is before an engine, which all have."""
 

@@ -38,6 +38,7 @@ class AnswerFormat:
             `llm.chat.reasoning_formats`, "" for none.
         is_parsed: whether reasoning and calls are separated from the text.
         parallel: whether calls behind the first count.
+        unmarked: whether calls without the markers of the format count.
     """
 
     tools: Tools
@@ -46,6 +47,7 @@ class AnswerFormat:
     reasoning_format: str = ""
     is_parsed: bool = False
     parallel: bool = True
+    unmarked: bool = False
 
     @property
     def shows_special_tokens(self) -> bool:
@@ -77,6 +79,8 @@ def to_answer_format(request: Generate, card: ModelCard) -> AnswerFormat:
         reasoning,
         is_parsed=bool(tools or reasoning),
         parallel=choice.parallel,
+        # What was asked for by a grammar is text, whatever it looks like.
+        unmarked=card.unmarked_calls and choice.mode == "auto" and request.grammar is None,
     )
 
 
@@ -102,7 +106,8 @@ class AnswerParser:
 
     def __init__(self, answer_format: AnswerFormat) -> None:
         own = answer_format
-        self._parser = OutputParser(own.tool_format, own.reasoning_format, own.tools)
+        formats = own.tool_format, own.reasoning_format, own.tools
+        self._parser = OutputParser(*formats, unmarked=own.unmarked)
         self._parallel = answer_format.parallel
         self._has_calls = False
         self._has_reasoning = False

@@ -56,6 +56,7 @@ class PreparedRequest:
     bad_words_ids: list[list[int]] | None
     adapter: str  # its number may change until it is added
     options: dict[str, Any]  # others of Engine.add
+    is_capped: bool = False  # the request asked for more tokens than there is room for
 
     def add_to(self, engine: Any, request_id: str) -> None:
         """Raises what `Engine.add` raises, InvalidField if there is no such adapter any more."""
@@ -134,6 +135,7 @@ class Processor:
             options["pictures"] = place_pictures(
                 self._pictures, self._tower, prompt.ids, prompt.pictures
             )
+        room = self._card.max_model_len - len(prompt.ids)
         return PreparedRequest(
             prompt.text,
             prompt.ids,
@@ -142,6 +144,7 @@ class Processor:
             prompt.bad_words_ids,
             request.adapter,
             options,
+            is_capped=(prompt.params.max_tokens or 0) > room,
         )
 
     def is_quick(self, request: LLMRequest) -> bool:
@@ -231,7 +234,7 @@ class Processor:
         if not ids:
             text = "the prompt is empty, expected at least one token"
             raise RequestRefused(Refused("empty", text))
-        self._check_length(len(ids), request.params.max_tokens or 0, must_fit=request.must_fit)
+        self._check_length(len(ids))
         return text, ids, pictures.of(request.messages)
 
     def _read_pictures(self, request: Generate | Tokenize) -> PicturePrompt:
@@ -271,14 +274,11 @@ class Processor:
         text = pictures.expand(self._chat.text(request, tools, pictures.token), messages)
         return text, False  # the template has written them
 
-    def _check_length(self, count: int, max_tokens: int, *, must_fit: bool) -> None:
+    def _check_length(self, count: int) -> None:
         most = self._card.max_model_len
-        if count >= most or (must_fit and count + max_tokens > most):
-            wanted = f" and {max_tokens} are asked for" if max_tokens else ""
-            text = (
-                f"the prompt has {count} tokens{wanted}, the model takes {most} for both together"
-            )
-            raise RequestRefused(Refused("context", text, count, max_tokens, most))
+        if count >= most:
+            text = f"the prompt has {count} tokens, the model takes {most} with the answer"
+            raise RequestRefused(Refused("context", text, count, most))
 
     def _with_tokenizer(self) -> Tokenizer:
         return with_tokenizer(self._tokenizer)

@@ -108,7 +108,7 @@ class TextReader:
         most = self._most
         if len(ids) > most:
             text = f"a text has {len(ids)} tokens, the model takes at most {most}"
-            raise RequestRefused(Refused("context", text, len(ids), 0, most))
+            raise RequestRefused(Refused("context", text, len(ids), most))
         return ids
 
     def _check_extent(self, first: str, second: str, side: Side) -> None:
@@ -116,7 +116,7 @@ class TextReader:
         limit = (PER_TOKEN_CUT if side else PER_TOKEN) * most
         if count > limit:
             problem = f"a text has {count} characters, more than {limit}: it cannot be read"
-            raise RequestRefused(Refused("context", problem, count // PER_TOKEN, 0, most))
+            raise RequestRefused(Refused("context", problem, count // PER_TOKEN, most))
 
 
 def check_extent(text: str, card: ModelCard) -> None:
@@ -125,7 +125,7 @@ def check_extent(text: str, card: ModelCard) -> None:
     if len(text) > most:
         problem = f"the prompt has {len(text)} characters, more than {most}: it cannot fit"
         raise RequestRefused(
-            Refused("context", problem, len(text) // PER_TOKEN, 0, card.max_model_len)
+            Refused("context", problem, len(text) // PER_TOKEN, card.max_model_len)
         )
 
 

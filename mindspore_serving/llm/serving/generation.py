@@ -77,7 +77,8 @@ class GenerateAnswer:
         def add(engine: LanguageEngine) -> Any:
             prepared.add_to(engine, request_id)
             waited = time.monotonic() - self._timeline.ready
-            return [(request_id, Started(len(ids), prepared.params.seed or 0, prompt, waited))]
+            seed, is_capped = prepared.params.seed or 0, prepared.is_capped
+            return [(request_id, Started(len(ids), seed, prompt, waited, is_capped))]
 
         self._timeline.ready = time.monotonic()
         return [(request_id, add)]

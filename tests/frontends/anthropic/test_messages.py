@@ -76,7 +76,6 @@ def test_sampling_has_anthropics_names_and_ours(web):
     params = web.sent.params
     assert (params.max_tokens, params.temperature, params.top_k, params.top_p) == (16, 0.5, 3, 0.9)
     assert (params.stop, params.min_p, params.seed) == (["x"], 0.1, 5)
-    assert not web.sent.must_fit
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_models_are_listed_and_found_in_the_form_of_who_asks(web, client):
 @pytest.mark.parametrize(
     ("said", "kind", "name"),
     [
-        (Refused("context", "x", 9, 0, 8), anthropic.BadRequestError, "invalid_request_error"),
+        (Refused("context", "x", 9, 8), anthropic.BadRequestError, "invalid_request_error"),
         (Refused("overloaded", "x"), anthropic.APIStatusError, "overloaded_error"),
         (ServableUnavailable("x"), anthropic.APIStatusError, "api_error"),
         (DeadlineExceeded("x"), anthropic.APIStatusError, "timeout_error"),
@@ -166,7 +166,7 @@ def test_errors_are_the_clients_exceptions(web, client, said, kind, name):
 
 
 def test_a_prompt_that_is_too_long_is_called_so_as_agents_look_for_it(web, client):
-    web.answers(Refused("context", "the prompt has 9 tokens", 9, 0, 8))
+    web.answers(Refused("context", "the prompt has 9 tokens", 9, 8))
     with pytest.raises(anthropic.BadRequestError, match="prompt is too long: "):
         client.messages.create(**HELLO)
 

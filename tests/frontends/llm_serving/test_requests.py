@@ -79,11 +79,6 @@ async def test_parameters_may_be_missing() -> None:
         assert server.sent.params.max_tokens == 300
 
 
-async def test_an_answer_of_a_stated_length_must_fit() -> None:
-    assert not (await asked_with({})).sent.must_fit
-    assert (await asked_with({"max_new_tokens": 5})).sent.must_fit
-
-
 async def test_truncation_keeps_the_end_of_the_prompt() -> None:
     assert (await asked_with({"truncate": 5})).sent.truncate == 5
     assert (await asked_with({"truncate": "True", "max_new_tokens": 10})).sent.truncate == 54
@@ -134,7 +129,7 @@ async def test_a_model_may_be_called_like_an_alias() -> None:
     ("refused", "text", "token_id", "reason"),
     [
         (
-            Refused("context", "too long", 70, 0, 64),
+            Refused("context", "too long", 70, 64),
             "Error202: prompt out of range",
             -202,
             "prompt_out_of_range",

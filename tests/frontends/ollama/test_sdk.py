@@ -168,7 +168,7 @@ def test_a_request_for_nothing_finds_the_model_loaded(web, client):
 
 
 @pytest.mark.parametrize(
-    ("said", "status"), [(Refused("context", "x", 9, 0, 8), 400), (Refused("overloaded", "x"), 429)]
+    ("said", "status"), [(Refused("context", "x", 9, 8), 400), (Refused("overloaded", "x"), 429)]
 )
 def test_errors_are_the_clients_exceptions(said, status, web, client):
     web.answers(said)

@@ -148,7 +148,6 @@ def test_what_was_not_asked_for_is_openais_default(web):
     params = web.sent.params
     assert (params.max_tokens, params.temperature, params.top_p, params.n) == (None, 1.0, 1.0, 1)
     assert (params.seed, params.logprobs, params.stop) == (None, None, [])
-    assert not web.sent.must_fit
     assert web.sent.grammar is None
 
 
@@ -181,7 +180,6 @@ def test_every_sampling_parameter_reaches_the_model(web):
     told = {name: getattr(params, name) for name in given}
     assert told == {**given, "logit_bias": {5: -100.0, 6: 2.5}}
     assert (params.max_tokens, list(params.stop), params.include_stop) == (9, ["X"], True)
-    assert web.sent.must_fit
 
 
 def test_some_values_have_other_names_here(web):

@@ -67,11 +67,11 @@ def test_a_stream_is_these_bytes(web):
     assert answer.body.decode() == expected
 
 
-def test_sixteen_tokens_are_the_default_and_need_not_fit(web):
+def test_sixteen_tokens_are_the_default_of_a_completion(web):
     web.complete()
-    assert (web.sent.params.max_tokens, web.sent.must_fit) == (16, False)
+    assert web.sent.params.max_tokens == 16
     web.complete(max_tokens=20)
-    assert (web.sent.params.max_tokens, web.sent.must_fit) == (20, True)
+    assert web.sent.params.max_tokens == 20
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_a_model_that_is_not_there_is_404(vectors):
     ("refused", "status", "code"),
     [
         (
-            Refused("context", "a prompt has 200 tokens", 200, 0, 128),
+            Refused("context", "a prompt has 200 tokens", 200, 128),
             400,
             "context_length_exceeded",
         ),

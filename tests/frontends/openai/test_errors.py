@@ -154,7 +154,7 @@ def test_a_body_over_the_limit_is_refused(web):
 @pytest.mark.parametrize(
     ("event", "status", "code", "params"),
     [
-        (Refused("context", "a", 9, 0, 8), 400, "context_length_exceeded", ("messages", "prompt")),
+        (Refused("context", "a", 9, 8), 400, "context_length_exceeded", ("messages", "prompt")),
         (Refused("overloaded", "a"), 429, "rate_limit_exceeded", (None, None)),
         (Refused("template", "a"), 400, None, ("messages", "prompt")),
         (Refused("grammar", "a"), 400, None, ("response_format", "response_format")),
@@ -179,7 +179,7 @@ def test_a_refused_grammar_has_the_name_of_its_field_beside_the_message(web):
 
 
 def test_a_long_prompt_is_told_what_fits(web):
-    web.answers(Refused("context", "the prompt has 200 tokens", 200, 0, 128))
+    web.answers(Refused("context", "the prompt has 200 tokens", 200, 128))
     assert "the maximum context length is 128 tokens" in refused(web.chat())["message"]
 
 

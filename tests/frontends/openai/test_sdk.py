@@ -102,7 +102,7 @@ def test_models_are_listed_and_found(client):
 @pytest.mark.parametrize(
     ("said", "kind", "code"),
     [
-        (Refused("context", "x", 9, 0, 8), openai.BadRequestError, "context_length_exceeded"),
+        (Refused("context", "x", 9, 8), openai.BadRequestError, "context_length_exceeded"),
         (Refused("overloaded", "x"), openai.RateLimitError, "rate_limit_exceeded"),
         (ServableUnavailable("x"), openai.InternalServerError, None),
     ],

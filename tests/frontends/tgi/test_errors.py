@@ -116,23 +116,9 @@ async def test_best_of_may_be_turned_off() -> None:
 
 REFUSED: list[tuple[Refused, int, str, str]] = [
     (
-        Refused("context", "too long", 60, 10, 64),
-        422,
-        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 64. "
-        "Given: 60 `inputs` tokens and 10 `max_new_tokens`",
-        "validation",
-    ),
-    (
-        Refused("context", "too long", 64, 0, 64),
+        Refused("context", "too long", 64, 64),
         422,
         "Input validation error: `inputs` must have less than 63 tokens. Given: 64",
-        "validation",
-    ),
-    (
-        Refused("context", "too long", 65, 0, 64),
-        422,
-        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 64. "
-        "Given: 65 `inputs` tokens and 0 `max_new_tokens`",
         "validation",
     ),
     (

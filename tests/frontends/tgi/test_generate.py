@@ -171,7 +171,7 @@ async def test_every_parameter_reaches_the_model() -> None:
     assert (params.frequency_penalty, params.top_k, params.top_p) == (0.5, 5, 0.9)
     assert (params.typical_p, params.max_tokens, params.seed) == (0.8, 9, 11)
     assert (list(params.stop), params.include_stop) == (["END"], True)
-    assert (sent.prompt, sent.truncate, sent.adapter, sent.must_fit) == ("Hi", 3, "poem", True)
+    assert (sent.prompt, sent.truncate, sent.adapter) == ("Hi", 3, "poem")
 
 
 async def test_grammars_of_every_kind_are_understood() -> None:

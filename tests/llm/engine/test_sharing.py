@@ -46,10 +46,9 @@ def test_one_that_waits_to_share_keeps_no_other_waiting():
     scheduler, runner = make(num_blocks=64)  # 16 tokens in a step
     for arrival, prompt in enumerate([PROMPT, PROMPT, [7, 8]]):
         scheduler.add(sequence(prompt, max_len=44, arrival=arrival))
-    assert len(advance(scheduler, runner).sequences) == 1
-    advance(scheduler, runner)
-    third = advance(scheduler, runner)  # the last 10 tokens of the first prompt
-    assert [seq.order[1] for seq in third.sequences] == [0, 2]
+    for _ in range(3):  # all 42 tokens of the first prompt, 14 of them beside the last prompt
+        found = advance(scheduler, runner)
+        assert sorted(seq.order[1] for seq in found.sequences) == [0, 2]
     assert advance(scheduler, runner).sequences[-1].order[1] == 1
     run_all(scheduler, runner)
     check_all_returned(scheduler)
@@ -60,7 +59,7 @@ def test_an_urgent_prompt_does_not_wait_for_one_that_is_not():
     scheduler.add(sequence(PROMPT, max_len=44, arrival=0, priority=1))
     advance(scheduler, runner)
     scheduler.add(sequence([*PROMPT[:40], 1, 2, 3], max_len=46, arrival=1, priority=0))
-    assert [seq.order[1] for seq in advance(scheduler, runner).sequences] == [0, 1]
+    assert sorted(seq.order[1] for seq in advance(scheduler, runner).sequences) == [0, 1]
 
 
 def test_when_the_first_is_aborted_the_next_goes_on_from_its_blocks():

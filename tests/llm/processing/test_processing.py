@@ -84,6 +84,21 @@ def test_tools_and_reasoning_decide_how_an_answer_is_read(fields, tools, kind, i
     assert (found.grammar.kind if found.grammar else None) == kind
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_on", "expected"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"tool_choice": ToolChoice(mode="none")}, True, False),
+        ({"tool_choice": ToolChoice(mode="required")}, True, False),
+        ({"grammar": Grammar("json_object")}, True, False),
+    ],
+)
+def test_calls_without_markers_are_read_of_auto_alone(fields, is_on, expected):
+    card = replace(HERMES, unmarked_calls=is_on)
+    assert to_answer_format(chat(tools=[LOOK], **fields), card).unmarked is expected
+
+
 def test_without_tools_and_reasoning_nothing_is_parsed():
     grammar = Grammar("json_object")
     found = to_answer_format(chat(grammar=grammar), CARD)
@@ -151,7 +166,12 @@ def test_a_forced_call_has_a_compiled_grammar(processor):
     assert '\\"look\\"' in prepared.answer_format.grammar.source
 
 
-LONG = SamplingParams(max_tokens=9)
+@pytest.mark.parametrize("asked", [(8, False), (9, True), (2**40, True), (None, False)])
+def test_a_length_of_answer_beyond_the_context_is_capped(processor, asked):
+    max_tokens, is_capped = asked
+    params = SamplingParams(max_tokens=max_tokens)
+    prepared = processor.prepare(Generate(prompt=[1] * 120, params=params))
+    assert prepared.is_capped is is_capped
 
 
 @pytest.mark.parametrize(
@@ -159,7 +179,6 @@ LONG = SamplingParams(max_tokens=9)
     [
         (Generate(prompt=""), "empty", ""),
         (Generate(prompt=[1] * 128), "context", ""),
-        (Generate(prompt=[1] * 120, params=LONG, must_fit=True), "context", ""),
         (Generate(prompt="a", truncate=0), "input", "truncate"),
         (Generate(prompt="a", adapter="none"), "input", "adapter"),
         (Generate(prompt="a", grammar=Grammar("regex", "(")), "grammar", ""),

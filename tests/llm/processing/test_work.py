@@ -84,7 +84,7 @@ def test_requests_and_what_was_read_of_them_travel_whole():
 
 
 def test_errors_are_raised_where_the_work_is_read():
-    refused = Refused("context", "too long", 9, 0, 8)
+    refused = Refused("context", "too long", 9, 8)
     with pytest.raises(RequestRefused, match="too long") as caught:
         decode_work(encode_work(to_failed(RequestRefused(refused))))
     assert caught.value.refused == refused

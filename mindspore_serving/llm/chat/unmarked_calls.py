@@ -1,0 +1,282 @@
+"""Calls of tools that a model writes without the markers of its template: as bare JSON on lines of
+its own, or in a fence.
+
+What names an offered tool and fits its schema is a call, all else stays text as it was written.
+Text is held back only while it may still become a call.
+"""
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mindspore_serving.core.json_schema import closed
+from mindspore_serving.core.llm_messages import ToolCallDelta
+from mindspore_serving.llm.chat.answer_text import KEYS, Content
+from mindspore_serving.llm.chat.json_reader import (
+    Broken,
+    Chars,
+    Held,
+    Reading,
+    Value,
+    behind_colon,
+    behind_value,
+    next_char,
+    read_marker,
+    read_value,
+)
+from mindspore_serving.llm.chat.schema_fit import fits
+from mindspore_serving.llm.chat.tool_formats import Tools, function_of
+
+_FENCE = "```"
+_MAX_LANGUAGE = 32  # characters behind the opening of a fence
+_OPENS = "{[`"
+_LINE = re.compile(r"\n[ \t\r]*(?=[{\[`])")
+_FENCE_LINE = re.compile(r"\n[ \t\r]*(?=`)")
+_FENCES = re.compile(r"^[ \t\r]*```", re.MULTILINE)
+_KEYS = {json.dumps(key): meaning for key, meaning in KEYS.items()}
+
+Piece: TypeAlias = Content | ToolCallDelta
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    name: str
+    arguments: str  # JSON, as it was written
+
+
+class UnmarkedReader:
+    """Reads what a `CallReader` leaves of one answer.
+
+    A call is an object with "name" and "arguments" (or "parameters"), several are a list or stand
+    on lines below one another.  They begin a line and are followed by nothing on their last one; a
+    fence holds nothing else.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        functions = [function_of(tool) for tool in tools]
+        self._schemas = {one["name"]: one.get("parameters") for one in functions}
+        self._names = {
+            json.dumps(name, ensure_ascii=is_ascii): name
+            for name in self._schemas
+            for is_ascii in (True, False)
+        }
+        self._out: list[Piece] = []
+        self._held = Held()  # space at the end of the text so far
+        self._is_line_start = True
+        self._is_fenced = False  # in a fence that holds something else
+        self._num_calls = 0
+        self._reading: Reading | None = None
+        self._raw: list[str] = []  # what is being read, and the space before it
+        self._calls: list[_Call] = []  # that were read of it
+        self._may_end = False  # whether it is complete if nothing follows
+
+    def feed(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """What may be shown of them, the calls numbered from 0 on."""
+        for piece in pieces:
+            if isinstance(piece, Content):
+                self._feed(piece.text)
+            else:
+                self._add_marked(piece)
+        return self._take()
+
+    def finish(self) -> list[Piece]:
+        """What was held back.  Space behind a call is dropped."""
+        self._end(is_call=self._may_end)
+        space = self._held.take()
+        if not self._num_calls:
+            self._say(space)
+        return self._take()
+
+    def _take(self) -> list[Piece]:
+        out, self._out = self._out, []
+        return out
+
+    def _say(self, text: str) -> None:
+        if not text:
+            return
+        self._is_line_start = False
+        if self._out and isinstance(last := self._out[-1], Content):
+            self._out[-1] = Content(last.text + text)
+        else:
+            self._out.append(Content(text))
+
+    def _say_call(self, call: _Call) -> None:
+        self._out.append(ToolCallDelta(self._num_calls, call.name))
+        self._out.append(ToolCallDelta(self._num_calls, None, call.arguments))
+        self._num_calls += 1
+        self._is_line_start = True
+
+    def _add_marked(self, piece: ToolCallDelta) -> None:
+        """A call with the markers, or more of it."""
+        if piece.name is not None:
+            self._end(is_call=self._may_end)
+            self._num_calls += 1
+            self._held.take()
+            self._is_line_start = True
+        self._out.append(ToolCallDelta(self._num_calls - 1, piece.name, piece.arguments))
+
+    def _feed(self, text: str) -> None:
+        while text:
+            text = self._scan(text) if self._reading is None else self._read(text)
+
+    def _scan(self, new: str) -> str:
+        """Text up to the next line that may be a call; what is left of it."""
+        if self._held.adds(new):
+            return ""
+        text = self._held.take() + new
+        line = _FENCE_LINE if self._is_fenced else _LINE
+        found = None if self._begins_line(text) else line.search(text)
+        if found is None and not self._begins_line(text):
+            self._say_text(text)
+            return ""
+        before = "" if found is None else text[: found.start()].rstrip()
+        self._say(before)
+        rest = text[len(before) :]
+        shown = rest.lstrip()
+        self._raw, self._calls, self._may_end = [rest[: len(rest) - len(shown)]], [], False
+        self._reading = self._fence() if shown[0] == "`" else self._lines()
+        next(self._reading)
+        return shown
+
+    def _begins_line(self, text: str) -> bool:
+        """Whether it may be a call from its first char on."""
+        opens = "`" if self._is_fenced else _OPENS
+        return self._is_line_start and text.lstrip()[0] in opens
+
+    def _say_text(self, text: str) -> None:
+        """All but the space at its end, behind which a call may begin."""
+        shown = text.rstrip()
+        self._say(shown)
+        self._held.put(text[len(shown) :])
+
+    def _read(self, text: str) -> str:
+        """Chars of what may be a call; what is left of the text behind it."""
+        assert self._reading is not None
+        for index, char in enumerate(text):
+            try:
+                self._raw.append(char)
+                self._reading.send(char)
+            except StopIteration:
+                self._end(is_call=True)
+                self._held.put(char)  # the end of a line
+                return text[index + 1 :]
+            except Broken:
+                self._raw.pop()
+                self._end(is_call=False)
+                return text[index:]
+        return ""
+
+    def _end(self, *, is_call: bool) -> None:
+        """Of what was being read: a call each, or text."""
+        if self._reading is None:
+            return
+        raw = "".join(self._raw)
+        if is_call:
+            for call in self._calls:
+                self._say_call(call)
+        else:
+            self._say_text(raw)
+            self._is_fenced ^= len(_FENCES.findall(raw)) % 2 == 1
+        self._reading, self._raw, self._calls, self._may_end = None, [], [], False
+
+    def _fence(self) -> Reading:
+        """A fence that holds nothing but calls, up to the end of its last line."""
+        yield from read_marker(_FENCE, (yield))
+        if self._is_fenced:
+            yield  # whatever it is, as it ends another
+            raise Broken
+        char, size = (yield), 0
+        while char != "\n":
+            size += 1
+            if not (char.isalnum() or char in "_+-. \r") or size > _MAX_LANGUAGE:
+                raise Broken
+            char = yield
+        char = yield from self._some((yield from next_char()))
+        while char != "`":
+            char = yield from self._some(char)
+        yield from read_marker(_FENCE, char)
+        yield from self._line_end()
+
+    def _lines(self) -> Reading:
+        """A call, or a list of them, up to the end of a line."""
+        yield from self._call_or_list((yield))
+        yield from self._line_end()
+
+    def _some(self, char: str) -> Chars:
+        """A call, or a list of them; the char behind that is no space."""
+        yield from self._call_or_list(char)
+        self._may_end = True  # a fence may be left open
+        char = yield from next_char()
+        self._may_end = False
+        return char
+
+    def _line_end(self) -> Reading:
+        self._may_end = True
+        while (char := (yield)) != "\n":
+            if not char.isspace():
+                raise Broken
+
+    def _call_or_list(self, char: str) -> Reading:
+        if char != "[":
+            yield from self._call(char)
+            return
+        while char != "]":
+            yield from self._call((yield from next_char()))
+            char = yield from next_char()
+            if char not in ",]":
+                raise Broken
+
+    def _call(self, char: str) -> Reading:
+        """`{"name": ..., "arguments": {...}}`: keys in any order, each once, no others."""
+        if char != "{":
+            raise Broken
+        members: dict[str, str] = {}
+        while char != "}":
+            word = yield from _one_of(_KEYS, (yield from next_char()))
+            key = _KEYS[word]
+            if key in members:
+                raise Broken
+            char = yield from behind_colon()
+            if key == "name":
+                members[key] = self._names[(yield from _one_of(self._names, char))]
+                behind = None
+            else:
+                start = len(self._raw) - 1
+                behind = yield from _read_member(key, char)
+                end = len(self._raw) - (behind is not None)
+                members[key] = "".join(self._raw[start:end])
+            char = yield from behind_value(behind)
+            if char not in ",}":
+                raise Broken
+        self._calls.append(self._checked(members))
+
+    def _checked(self, members: dict[str, str]) -> _Call:
+        """Raises Broken for a call that does not fit its tool."""
+        name, arguments = members.get("name"), members.get("arguments", "{}")
+        if name is None:
+            raise Broken
+        arguments = "{}" if arguments.startswith("n") else arguments
+        schema = self._schemas[name]
+        own: Any = {"properties": {}} if schema is None else schema
+        if not fits(json.loads(arguments), closed(own) if isinstance(own, dict) else own):
+            raise Broken
+        return _Call(name, arguments)
+
+
+def _read_member(key: str, char: str) -> Value:
+    """Arguments are an object, or null."""
+    if key == "arguments" and char not in "{n":
+        raise Broken
+    return (yield from read_value(char))
+
+
+def _one_of(words: Collection[str], char: str) -> Chars:
+    """One of `words`, which are strings of JSON, of which `char` is the first."""
+    text = char
+    while text not in words:
+        if not any(word.startswith(text) for word in words):
+            raise Broken
+        text += yield
+    return text
