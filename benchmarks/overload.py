@@ -29,8 +29,8 @@ from statistics import mean
 import uvloop
 
 from benchmarks.overload_clients import Clients, Outcomes
-from benchmarks.processor_time import neighbour, server_time
 from benchmarks.processes import HERE, ROOT, free_ports, running
+from benchmarks.processor_time import neighbour, server_time
 from benchmarks.report import print_json, print_table
 
 PATIENCE = 3.0  # seconds that a client waits
@@ -105,14 +105,18 @@ def measured(run: Callable[[], Outcomes], seconds: int) -> Phase:
     return Phase(outcomes, seconds, *used)
 
 
-def run_peak(port: int, subject: Subject, count: int, seconds: int) -> Phase:
+def run_peak(
+    port: int, subject: Subject, count: int, seconds: int, patience: float = PATIENT
+) -> Phase:
     async def run() -> Outcomes:
-        return await Clients(port, subject.request(), PATIENT).closed_loop(count, seconds)
+        return await Clients(port, subject.request(), patience).closed_loop(count, seconds)
 
     return measured(lambda: uvloop.run(run()), seconds)
 
 
-def run_load(port: int, subject: Subject, load: Load, peak: tuple[int, float], seconds: int) -> Phase:
+def run_load(
+    port: int, subject: Subject, load: Load, peak: tuple[int, float], seconds: int
+) -> Phase:
     """`peak` is found by so many clients, and so many answers per second."""
 
     async def run() -> Outcomes:
@@ -158,7 +162,11 @@ def _rate(found: tuple[int, float]) -> float:
 
 
 def rounds_of(
-    subject: Subject, name: str, checkouts: list[Path], peak: tuple[int, float], options: argparse.Namespace
+    subject: Subject,
+    name: str,
+    checkouts: list[Path],
+    peak: tuple[int, float],
+    options: argparse.Namespace,
 ) -> Iterator[list[str]]:
     load = LOADS[name]
     special = load.language if subject.name == "language" else load.classic
@@ -168,7 +176,7 @@ def rounds_of(
         for checkout in checkouts:
             with server(subject, checkout, ()) as port:
                 run_peak(port, subject, peak[0], WARM)
-                best = run_peak(port, subject, peak[0], max(5, options.seconds // 3))
+                best = run_peak(port, subject, peak[0], max(5, options.seconds // 3), load.patience)
             with server(subject, checkout, special) as port:
                 loaded = run_load(port, subject, load, (peak[0], best.rate()), options.seconds)
             results[checkout].append((loaded, best))
@@ -254,7 +262,9 @@ def main() -> None:
             for name in options.only.split(","):
                 load = LOADS[name]
                 if (load.language if subject.name == "language" else load.classic) is not None:
-                    rows += list(rounds_of(subject, name, checkouts, peak, options))[-len(checkouts):]
+                    rows += list(rounds_of(subject, name, checkouts, peak, options))[
+                        -len(checkouts) :
+                    ]
     print_table(HEADER, rows)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 SWEEP = 0.02  # seconds between two looks for clients whose patience is over
 LEFT = 0  # in place of a status: the client has left, or lost its connection
-REFUSED = (429, 503)
+REFUSED = (429, 503, 529)
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 
 

@@ -173,4 +173,3 @@ class Admission:
         if patience is not None:
             longest = min(longest, share * max(0.0, patience - self._run_seconds))
         return None if longest == inf else longest
-

@@ -64,8 +64,8 @@ class DrainRate:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """When a request began, and where the clocks of a SharedRate stood: `runs` if it was among those
-    that are computed."""
+    """When a request began, and where the clocks of a SharedRate stood: `runs` if it was among
+    those that are computed."""
 
     started: float
     runs: bool

@@ -114,9 +114,7 @@ class StreamedMethod(ServedMethod):
     def _ages(self, now: float) -> list[float]:
         """For how long those wait that have no output yet."""
         return [
-            now - begun.started
-            for request, begun in self._open.items()
-            if not request.first_output
+            now - begun.started for request, begun in self._open.items() if not request.first_output
         ]
 
     def on_suspect_replied(self, part: RequestPart) -> None:
