@@ -1,211 +1,271 @@
-"""What is left of a server's speed at ten times the load that it can take, from clients that leave.
+"""What is left of a server's speed at ten times the load that it can take.
 
-    python -m benchmarks.overload [--seconds 30] [--model DIRECTORY] [--only classic|language]
+    python -m benchmarks.overload [--seconds 30] [--rounds 3] [--model DIRECTORY] [--neighbour]
+                                  [--only leaves,deadline,open,closed,enqueued] [--against CHECKOUT]
 
-For a classic servable, and for a language model if its directory is given: first the peak, in a
-closed loop, then an open loop (Poisson) at ten times that, of clients that have 3 seconds.  They
-say so (X-Request-Timeout), or say nothing and leave.  Goodput is what is answered in time; the
-ratio is that of both phases of one run.  For the refused: how long that took, and whether the
-answer says when to come again; also of those alone that came after LEARNING seconds, because how
-long clients wait that do not say so is only known when the first have left.
+Rounds in turns: the peak, in a closed loop of as many clients as get most answers, and of a new
+server the overload, which it meets cold.  Goodput is what is answered in time, also from
+the SETTLED-th second on; the ratio is that to the peak of the same round.  The clients share the
+processor with the server, so what both have used of it is listed as well: answers per second of the
+server's own time, in the overload and at the peak, say what was lost to something else.
+
+leaves, deadline: an open loop (Poisson) at ten times the peak, of clients that leave after 3 s
+without a word, or say so in X-Request-Timeout.  open, closed: patient clients of a language model
+that lets 32 wait, in an open loop, and ten times as many as at the peak that ask again at once.
+enqueued: the same of a classic servable with `--max-enqueued-requests 40`.
+With --neighbour a process beside them burns the time of half of the cores all the while.
 """
 
 import argparse
-import asyncio
 import json
-import random
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 import uvloop
 
-from benchmarks.processes import HERE, free_ports, running
+from benchmarks.overload_clients import Clients, Outcomes
+from benchmarks.processes import HERE, ROOT, free_ports, running
+from benchmarks.processor_time import neighbour, server_time
 from benchmarks.report import print_json, print_table
 
 PATIENCE = 3.0  # seconds that a client waits
-LEARNING = 10.0
+PATIENT = 60.0
+SETTLED = 5  # seconds
+WARM = 2  # seconds
 FACTOR = 10
-WARM_SECONDS = 3.0
-CLASSIC = ("/model/slow_add_one:add_one", {"instances": [{"x": 1}]}, 8)
-TOKENS = 384
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How clients come, and with which options the server meets them."""
+
+    patience: float
+    says_timeout: bool = False
+    is_closed: bool = False
+    language: tuple[str, ...] | None = ()  # options of the server; None: the kind is not of it
+    classic: tuple[str, ...] | None = ()
+
+
+WAITING = ("--llm-option", "max_num_waiting=32")
+ENQUEUED = ("--max-enqueued-requests", "40")
+LOADS = {
+    "leaves": Load(PATIENCE),
+    "deadline": Load(PATIENCE, says_timeout=True),
+    "open": Load(PATIENT, language=WAITING, classic=None),
+    "closed": Load(PATIENT, is_closed=True, language=WAITING, classic=None),
+    "enqueued": Load(PATIENT, is_closed=True, language=None, classic=ENQUEUED),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is asked: a path and a body; the peak is found by as many clients, and 2 and 4 times."""
+    """What is served, and what is asked: a path and a body; as many clients find the peak."""
 
-    port: int
+    name: str
+    directory: Path
     path: str
     body: bytes
     num_clients: int
 
-    def request(self, *, says_timeout: bool) -> bytes:
+    def request(self, *, says_timeout: bool = False) -> bytes:
         timeout = f"X-Request-Timeout: {PATIENCE:g}\r\n" if says_timeout else ""
         head = (
-            f"POST {self.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{timeout}"
+            f"POST {self.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{timeout}"
             f"Content-Type: application/json\r\nContent-Length: {len(self.body)}\r\n\r\n"
         )
         return head.encode() + self.body
 
 
-@dataclass(slots=True)
-class Outcomes:
-    """What became of the requests of a phase."""
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What came of one phase, and what it took of the processor, in seconds."""
 
-    statuses: Counter[int] = field(default_factory=Counter)  # 0: the client has left
-    num_answered: int = 0  # before the last request came
-    refused: list[tuple[float, float]] = field(default_factory=list)  # when it came, seconds
-    num_without_retry_after: int = 0
+    outcomes: Outcomes
+    seconds: int
+    server: float
+    clients: float
 
-    def add(self, status: int, head: bytes, came: float) -> None:
-        self.statuses[status] += 1
-        if status in (429, 503):
-            self.refused.append((came, time.perf_counter() - came))
-            self.num_without_retry_after += b"\r\nretry-after:" not in head.lower()
+    def rate(self, first: int = 0) -> float:
+        return self.outcomes.rate(first, self.seconds)
 
-    def refused_ms(self, since: float = 0.0) -> tuple[float, float]:
-        """The median and the 99th percentile of the refused that came at `since` or later."""
-        seconds = sorted(took for came, took in self.refused if came >= since) or [0.0]
-        return 1000 * seconds[len(seconds) // 2], 1000 * seconds[int(len(seconds) * 0.99)]
+    @property
+    def per_server_second(self) -> float:
+        return self.outcomes.statuses[200] / max(self.server, 0.01)
 
 
-async def ask(subject: Subject, request: bytes, outcomes: Outcomes) -> None:
-    """One client, with a connection of its own, which it closes when its patience is over."""
-    began = time.perf_counter()
-    status, head = 0, b""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            reader, writer = await asyncio.open_connection("127.0.0.1", subject.port)
-            try:
-                writer.write(request)
-                answer = await reader.read()
-            finally:
-                writer.close()
-        head = answer.partition(b"\r\n\r\n")[0]
-        status = int(head[9:12])
-    except (TimeoutError, OSError, ValueError):
-        pass
-    outcomes.add(status, head, began)
+def measured(run: Callable[[], Outcomes], seconds: int) -> Phase:
+    before = server_time(), time.process_time()
+    outcomes = run()
+    used = server_time() - before[0], time.process_time() - before[1]
+    return Phase(outcomes, seconds, *used)
 
 
-async def find_peak(subject: Subject, num_clients: int, seconds: float) -> float:
-    """Answers per second to as many clients, each of which asks again when it is answered."""
-    request, end = subject.request(says_timeout=False), time.perf_counter() + seconds
-    outcomes = Outcomes()
+def run_peak(
+    port: int, subject: Subject, count: int, seconds: int, patience: float = PATIENT
+) -> Phase:
+    async def run() -> Outcomes:
+        return await Clients(port, subject.request(), patience).closed_loop(count, seconds)
 
-    async def client() -> None:
-        while time.perf_counter() < end:
-            await ask(subject, request, outcomes)
-
-    began = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(num_clients)))
-    return outcomes.statuses[200] / (time.perf_counter() - began)
+    return measured(lambda: uvloop.run(run()), seconds)
 
 
-async def overload(subject: Subject, rate: float, seconds: float, *, says: bool) -> Outcomes:
-    """The outcomes of `rate` requests per second, whoever is still being answered."""
-    request, outcomes = subject.request(says_timeout=says), Outcomes()
-    draw, due, end = random.Random(1), time.perf_counter(), time.perf_counter() + seconds
-    async with asyncio.TaskGroup() as clients:
-        while due < end:
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            clients.create_task(ask(subject, request, outcomes))
-            due += draw.expovariate(rate)
-        outcomes.num_answered = outcomes.statuses[200]
-    return outcomes
+def run_load(
+    port: int, subject: Subject, load: Load, peak: tuple[int, float], seconds: int
+) -> Phase:
+    """`peak` is found by so many clients, and so many answers per second."""
+
+    async def run() -> Outcomes:
+        request = subject.request(says_timeout=load.says_timeout)
+        clients = Clients(port, request, load.patience)
+        if load.is_closed:
+            return await clients.closed_loop(FACTOR * peak[0], seconds)
+        return await clients.open_loop(FACTOR * peak[1], seconds)
+
+    return measured(lambda: uvloop.run(run()), seconds)
 
 
-async def measure(name: str, subject: Subject, seconds: float) -> list[list[str]]:
-    rows = []
-    await find_peak(subject, subject.num_clients, WARM_SECONDS)
-    counts = (subject.num_clients, 2 * subject.num_clients, 4 * subject.num_clients)
-    peak = max([await find_peak(subject, count, seconds / 3) for count in counts])
-    for label, says in (("deadline", True), ("leaves", False)):
-        began = time.perf_counter()
-        outcomes = await overload(subject, FACTOR * peak, seconds, says=says)
-        goodput = outcomes.num_answered / seconds
-        p50, p99 = outcomes.refused_ms()
-        _, later = outcomes.refused_ms(began + LEARNING)
-        print_json(
-            "overload",
-            subject=name,
-            clients=label,
-            peak=peak,
-            goodput=goodput,
-            ratio=goodput / peak,
-            statuses=dict(outcomes.statuses),
-            refused_ms={"p50": p50, "p99": p99, "later_p99": later},
-            without_retry_after=outcomes.num_without_retry_after,
-        )
-        rows.append(
-            [
-                f"{name}, {label}",
-                f"{peak:.1f}",
-                f"{goodput:.1f}",
-                f"{goodput / peak:.2f}",
-                f"{len(outcomes.refused)}",
-                f"{p50:.1f}",
-                f"{p99:.1f}",
-                f"{later:.1f}",
-            ]
-        )
-        await asyncio.sleep(PATIENCE)
-    return rows
-
-
-def serve_and_measure(
-    name: str, directory: Path, make: Callable[[int], Subject], seconds: float
-) -> list[list[str]]:
+@contextmanager
+def server(subject: Subject, checkout: Path, options: tuple[str, ...]) -> Iterator[int]:
+    """The port of a new one, which has answered one request."""
     (port,) = free_ports(1)
-    subject = make(port)
-    command = [sys.executable, "-m", "mindspore_serving", "serve", str(directory), "--no-grpc"]
+    command = ["env", "-C", str(checkout), f"PYTHONPATH={checkout}", sys.executable]
+    command += ["-m", "mindspore_serving", "serve", str(subject.directory), "--no-grpc", *options]
     command += ["--http-port", str(port), "--http-status-codes", "--num-parallel-workers", "1"]
 
-    def is_ready() -> bool:
-        outcomes = Outcomes()
-        uvloop.run(ask(subject, subject.request(says_timeout=False), outcomes))
+    async def ask() -> bool:
+        clients = Clients(port, subject.request(), PATIENT)
+        clients.ask()
+        outcomes = clients.outcomes
+        while not outcomes.statuses:
+            await clients.pause()
         return outcomes.statuses[200] == 1
 
-    with running(f"overload_{name}", command, is_ready):
-        return uvloop.run(measure(name, subject, seconds))
+    with running(f"overload_{subject.name}", command, lambda: uvloop.run(ask())):
+        yield port
 
 
-def _classic(port: int) -> Subject:
-    path, body, num_clients = CLASSIC
-    return Subject(port, path, json.dumps(body).encode(), num_clients)
+def find_peak(subject: Subject, seconds: int) -> tuple[int, float]:
+    """How many clients, of num_clients, twice and 4 times as many, get most answers per second."""
+    with server(subject, ROOT, ()) as port:
+        run_peak(port, subject, subject.num_clients, WARM)
+        counts = [subject.num_clients * factor for factor in (1, 2, 4)]
+        return max(((n, run_peak(port, subject, n, seconds).rate()) for n in counts), key=_rate)
 
 
-def _language(model: str, num_clients: int, port: int) -> Subject:
-    body = {"model": model, "prompt": "Once upon a time", "max_tokens": TOKENS, "ignore_eos": True}
-    return Subject(port, "/v1/completions", json.dumps(body).encode(), num_clients)
+def _rate(found: tuple[int, float]) -> float:
+    return found[1]
+
+
+def rounds_of(
+    subject: Subject,
+    name: str,
+    checkouts: list[Path],
+    peak: tuple[int, float],
+    options: argparse.Namespace,
+) -> Iterator[list[str]]:
+    load = LOADS[name]
+    special = load.language if subject.name == "language" else load.classic
+    assert special is not None
+    results: dict[Path, list[tuple[Phase, Phase]]] = {one: [] for one in checkouts}
+    for _ in range(options.rounds):
+        for checkout in checkouts:
+            with server(subject, checkout, ()) as port:
+                run_peak(port, subject, peak[0], WARM)
+                best = run_peak(port, subject, peak[0], max(5, options.seconds // 3), load.patience)
+            with server(subject, checkout, special) as port:
+                loaded = run_load(port, subject, load, (peak[0], best.rate()), options.seconds)
+            results[checkout].append((loaded, best))
+            yield report(subject, name, checkout, [(loaded, best)], is_whole=False)
+    for checkout, pairs in results.items():
+        yield report(subject, name, checkout, pairs, is_whole=True)
+
+
+def report(
+    subject: Subject, name: str, checkout: Path, pairs: list[tuple[Phase, Phase]], *, is_whole: bool
+) -> list[str]:
+    """A row of the table."""
+    settled = [loaded.rate(SETTLED) / best.rate() for loaded, best in pairs]
+    cold = [loaded.rate() / best.rate() for loaded, best in pairs]
+    thrift = [loaded.per_server_second / best.per_server_second for loaded, best in pairs]
+    loads = [loaded for loaded, _ in pairs]
+    refused = sum(len(one.outcomes.refused) for one in loads) / sum(one.seconds for one in loads)
+    used = [[one.server / one.seconds, one.clients / one.seconds] for one in loads]
+    statuses = [dict(one.outcomes.statuses) for one in loads]
+    label = f"{subject.name}, {name}" + ("" if checkout == ROOT else f", {checkout.name}")
+    if not is_whole:
+        seconds = [loads[0].outcomes.answered[one] for one in range(loads[0].seconds)]
+        print_json(
+            "overload",
+            label=label,
+            peak=pairs[0][1].rate(),
+            settled=settled[0],
+            cold=cold[0],
+            thrift=thrift[0],
+            used=used[0],
+            statuses=statuses[0],
+            by_second=seconds,
+            refused_ms=[loads[0].outcomes.refused_ms(q) for q in (0.5, 0.99)],
+            without_retry_after=loads[0].outcomes.num_without_retry_after,
+        )
+    return [
+        label,
+        f"{mean(best.rate() for _, best in pairs):.1f}",
+        f"{mean(settled):.2f} ({min(settled):.2f} to {max(settled):.2f})",
+        f"{mean(cold):.2f}",
+        f"{mean(thrift):.2f}",
+        f"{mean(one[0] for one in used):.2f}",
+        f"{mean(one[1] for one in used):.2f}",
+        f"{refused:.0f}",
+        f"{mean(one.outcomes.refused_ms(0.5) for one in loads):.1f}",
+        f"{mean(one.outcomes.refused_ms(0.99) for one in loads):.0f}",
+    ]
+
+
+HEADER = ["", "peak/s", "ratio, from second 5", "from 0", "per server s", "server", "clients"]
+HEADER += ["refused/s", "after ms", "p99"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=30.0, help="of each overload")
+    parser.add_argument("--seconds", type=int, default=30, help="of each overload")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", type=Path, help="directory of a language model")
-    parser.add_argument(
-        "--clients",
-        type=int,
-        default=8,
-        help="that find a model's peak, with 2 and 4 times as many",
-    )
-    parser.add_argument("--only", choices=("classic", "language"))
+    parser.add_argument("--clients", type=int, default=8, help="that find a peak, or 2 or 4 times")
+    parser.add_argument("--tokens", type=int, default=384, help="of an answer")
+    parser.add_argument("--only", default=",".join(LOADS), help="kinds of load")
+    parser.add_argument("--subject", choices=("classic", "language"))
+    parser.add_argument("--neighbour", action="store_true")
+    parser.add_argument("--against", type=Path, help="another checkout, in turns with this one")
     options = parser.parse_args()
+    body = {"instances": [{"x": 1}]}
+    place = HERE / "servables" / "slow_add_one"
+    path = "/model/slow_add_one:add_one"
+    subjects = [Subject("classic", place, path, json.dumps(body).encode(), options.clients)]
+    if options.model is not None:
+        model = options.model.absolute()
+        question = {"model": model.name, "prompt": "Once upon a time", "max_tokens": options.tokens}
+        question["ignore_eos"] = True
+        body = json.dumps(question).encode()
+        subjects.append(Subject("language", model, "/v1/completions", body, options.clients))
+    checkouts = [ROOT, *([options.against.absolute()] if options.against else [])]
     rows = []
-    if options.only != "language":
-        place = HERE / "servables" / "slow_add_one"
-        rows += serve_and_measure("classic", place, _classic, options.seconds)
-    if options.model is not None and options.only != "classic":
-        make = partial(_language, options.model.name, options.clients)
-        rows += serve_and_measure("language", options.model, make, options.seconds)
-    header = ["", "peak/s", "goodput/s", "ratio", "refused", "refused p50 ms", "p99 ms", "later"]
-    print_table(header, rows)
+    with neighbour(is_there=options.neighbour):
+        for subject in subjects:
+            if options.subject not in (None, subject.name):
+                continue
+            peak = find_peak(subject, max(5, options.seconds // 3))
+            for name in options.only.split(","):
+                load = LOADS[name]
+                if (load.language if subject.name == "language" else load.classic) is not None:
+                    rows += list(rounds_of(subject, name, checkouts, peak, options))[
+                        -len(checkouts) :
+                    ]
+    print_table(HEADER, rows)
 
 
 if __name__ == "__main__":

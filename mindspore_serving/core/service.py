@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import ServableSignature
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServingError, Temporary
 from mindspore_serving.tracing.request_span import RequestSpan
 
 
@@ -81,7 +81,20 @@ class Call(Protocol):
 
 
 class Inference(Protocol):
-    """All that a front end may know about serving.  Used on the event loop's thread only."""
+    """All that a front end may know about serving.  Used on the event loop's thread only.
+
+    `is_refusing` if requests were refused of late for want of room: then ask for the `refusal` of a
+    request before it is read.
+    """
+
+    is_refusing: bool
+
+    def refusal(
+        self, servable: str, version: int, method: str, timeout: float | None
+    ) -> Temporary | None:
+        """Why a request would be refused now, whatever its body; None if it would be taken, or if
+        that is not known here."""
+        ...
 
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
         """Start `request`; `on_reply` is called later on the event loop, once or more.

@@ -10,171 +10,49 @@ Nothing batched is refused before a queue has stood for STANDING seconds without
 sign of overload that CoDel uses (Nichols and Jacobson, "Controlling queue delay", 2012).
 """
 
-from math import exp, inf, log
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
 
+from mindspore_serving.dispatch.patience import STAYING, Patience
+from mindspore_serving.dispatch.rates import ENOUGH_OPEN, FEW_OPEN, Begun, DrainRate, SharedRate
 from mindspore_serving.errors import Overloaded
 
-STANDING = 0.1  # seconds
-MEMORY = 5.0  # seconds of work after which what was measured before counts 1/e
 DEADLINE_SHARE = 0.9  # of the time left that a request may be expected to take: the rest is error
 QUEUE_SHARE = 0.5  # of their patience that clients wait in the queue
 SHED_SHARE = 0.75  # ... beyond which the oldest are refused
-ENOUGH_OPEN = 4.0
-SHARED_SHARE = 0.75  # of the time left, where all that are open are computed together
-_SMOOTHING = 0.1
-
-ENOUGH_LEFT = 5.0  # clients that must have left before their patience is believed
-HALF_LIFE = 60.0  # seconds after which a client that left counts half
-STAYING = 0.9  # the share of clients that is to be served before they leave
-STAYING_SHARED = 0.5
-LONGEST = 3600.0  # seconds of patience, which is as good as any
-SHORTEST = 1.0  # ... and what clients have at least: who leaves sooner did not leave for the wait
-_SHORTEST, _STEP, _NUM_BINS = 0.001, 1.1, 160  # seconds, the ratio of two bins; to over an hour
+SHARED_SHARE = 0.75  # of the time left, where all that are open are computed together: at first
+LEAST_SHARE, MOST_SHARE = 0.5, 0.8  # ... and later
+SHARE_KEPT, SHARE_GAINED = 0.85, 0.03  # of it, when some are late; when as many as are open are not
+CALM_SHARE = 0.6  # of those that may be open, beyond which they come one at a time
+SLACK = 0.25  # so many more than can be answered in time are not refused yet
+CROWDED = 0.5  # if so many of those that come are refused, there are others who would have stayed
+_SMOOTHING, _SMOOTHING_REFUSED = 0.1, 0.02
 
 
-class DrainRate:
-    """How fast a queue is emptied."""
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A request that is being computed with others, and has no output yet."""
 
-    __slots__ = ("_count", "_mark", "_seconds", "since")
-
-    def __init__(self) -> None:
-        self._count = self._seconds = 0.0  # that left, in as many seconds with a queue
-        self._mark = 0.0
-        self.since = 0.0  # when there was no queue last; 0: there is none
-
-    def fill(self, now: float) -> None:
-        """Something waits."""
-        if not self.since:
-            self.since = self._mark = now
-
-    def drain(self, count: int, now: float, *, is_empty: bool) -> None:
-        """`count` have left, after which the queue may be empty."""
-        if not self.since:
-            return
-        elapsed = now - self._mark
-        kept = exp(-elapsed / MEMORY)
-        self._count = self._count * kept + count
-        self._seconds = self._seconds * kept + elapsed
-        self._mark = now
-        if is_empty:
-            self.since = 0.0
-
-    def is_standing(self, now: float) -> bool:
-        """Whether there is a queue that does not come from one burst."""
-        return self.since > 0.0 and now - self.since >= STANDING
-
-    def wait(self, count: int, now: float) -> float:
-        """Seconds until `count` will have left; 0 if nothing is known."""
-        if not self._count:
-            return 0.0
-        return count * (self._seconds + now - self._mark) / self._count
-
-
-class SharedRate:
-    """How fast a worker is that computes all it has together, such as a language model's engine.
-
-    With N requests in it each takes about N times as long as its share of the whole work.  That
-    share falls with N at first, so it is measured where most are open; until that was ENOUGH_OPEN,
-    nothing is said of more than twice as many.
-    """
-
-    __slots__ = ("_num", "_seconds")
-
-    def __init__(self) -> None:
-        self._seconds = 0.0  # of the whole work for one request; 0 while unknown
-        self._num = 0.0  # requests, at which that was measured
-
-    def ended(self, seconds: float, num_open: float, *, is_late: bool = False) -> None:
-        """A request was answered after `seconds`, or, if it `is_late`, not within them, with
-        `num_open` in all meanwhile."""
-        if is_late and seconds < num_open * self._seconds:
-            return  # nothing new
-        if num_open < 0.5 * self._num:
-            self._num *= 1 - 0.1 * _SMOOTHING
-            return
-        weight = _SMOOTHING if self._seconds else 1.0
-        self._seconds += weight * (seconds / num_open - self._seconds)
-        self._num += weight * (num_open - self._num)
-
-    def sojourn(self, num_open: int) -> float:
-        """Seconds that a request takes as one of `num_open`; 0 if that is not known."""
-        is_known = self._num >= ENOUGH_OPEN or num_open <= 2 * self._num
-        return num_open * self._seconds if is_known else 0.0
-
-
-class Patience:
-    """For how long clients wait before they leave: an estimate by Kaplan and Meier (1958), since of
-    a client that was served it is only known that it would have waited for so long.
-
-    Without clients that leave it doubles every HALF_LIFE: that is how a longer one is found.
-    """
-
-    def __init__(self, staying: float = STAYING) -> None:
-        self._staying = staying
-        self._left = [0.0] * _NUM_BINS  # by age; what is old counts less
-        self._stayed = [0.0] * _NUM_BINS
-        self._num_left = 0.0
-        self._aged = 0.0
-        self._estimate = 0.0  # 0: none
-        self._estimated = 0.0  # when
-
-    def left(self, age: float, now: float) -> None:
-        """A client has left after `age` seconds without a reply."""
-        self._forget(now)
-        self._left[_bin(age)] += 1
-        self._num_left += 1
-        if self._num_left >= ENOUGH_LEFT:
-            self._estimate, self._estimated = self._compute(), now
-
-    @property
-    def is_known(self) -> bool:
-        """Whether a client has left, of late."""
-        return self._num_left > 0
-
-    def stayed(self, age: float, now: float) -> None:
-        """A client waited for `age` seconds and got its reply, or a refusal."""
-        self._forget(now)
-        self._stayed[_bin(age)] += 1
-
-    def seconds(self, now: float) -> float | None:
-        """What the share `staying` of clients waits at least; None unless enough have left."""
-        if not self._estimate:
-            return None
-        seconds = self._estimate * 2 ** ((now - self._estimated) / HALF_LIFE)
-        if seconds > LONGEST:
-            self._estimate = 0.0
-        return max(SHORTEST, seconds)
-
-    def _forget(self, now: float) -> None:
-        """Count what is old less: a second at a time."""
-        if now - self._aged < 1.0:
-            return
-        kept = 0.5 ** ((now - self._aged) / HALF_LIFE)
-        self._aged = now
-        self._num_left *= kept
-        if self._num_left < 0.5:  # begin anew
-            self._num_left = kept = 0.0
-        self._left = [count * kept for count in self._left]
-        self._stayed = [count * kept for count in self._stayed]
-
-    def _compute(self) -> float:
-        num_there = sum(self._left) + sum(self._stayed)
-        share = 1.0
-        for number, (left, stayed) in enumerate(zip(self._left, self._stayed, strict=True)):
-            share *= 1 - left / num_there if left else 1
-            if share < self._staying:
-                return _SHORTEST * _STEP**number
-            num_there -= left + stayed
-        return 0.0
+    begun: Begun
+    deadline: float | None
 
 
 class Admission:
     """Of one method: measures, and refuses what would be late."""
 
-    def __init__(self, staying: float = STAYING) -> None:
+    def __init__(
+        self,
+        staying: float = STAYING,
+        waiting: Callable[[float], Iterable[float]] = lambda now: (),
+    ) -> None:
+        """`waiting` gives the ages of the requests that wait, for `Patience`."""
         self.queue = DrainRate()
         self.shared = SharedRate()
-        self.patience = Patience(staying)
+        self.patience = Patience(staying, waiting)
+        self._share = SHARED_SHARE
+        self._refused = 0.0  # of those that came, which share
+        self._cut_at = 0.0  # when it was made smaller: of those before no more is learnt
         self._run_seconds = 0.0  # from the queue to the first reply, smoothed
 
     def ran(self, seconds: float) -> None:
@@ -198,19 +76,77 @@ class Admission:
                 retry_after=wait - max(0.0, longest),
             )
 
-    def check_shared(self, num_open: int, timeout: float | None, now: float) -> None:
-        """Raise Overloaded if one of `num_open` that are computed together would take longer than
+    def check_shared(self, timeout: float | None, now: float) -> None:
+        """Raise Overloaded if one more of those that are computed together would take longer than
         its `timeout`, or than clients wait."""
-        if num_open <= ENOUGH_OPEN:
+        shared = self.shared
+        if shared.num_open < ENOUGH_OPEN:
             return
-        patience = self.patience.seconds(now)
-        longest = SHARED_SHARE * min(timeout or inf, patience or inf)
-        sojourn = self.shared.sojourn(num_open)
-        if sojourn > longest:
+        patience = self.patience.seconds(now, is_crowded=self._refused > CROWDED)
+        longest = min(timeout or inf, patience or inf)
+        if longest == inf:
+            return
+        most = shared.most(self._share * longest)
+        is_too_soon = shared.num_open > CALM_SHARE * most and shared.is_too_soon(now)
+        is_refused = shared.num_open + 1 > most or is_too_soon
+        self._refused += _SMOOTHING_REFUSED * (is_refused - self._refused)
+        if is_refused:
+            sojourn = shared.sojourn(shared.num_open + 1)
             raise Overloaded(
-                f"it would take {sojourn:.1f} s, which is too long; try again later",
-                retry_after=sojourn - longest,
+                f"it would take {sojourn:.1f} s, which is too long; try again later"
+                if sojourn
+                else "those before it take too long; try again later",
+                retry_after=max(0.0, sojourn - self._share * longest),
             )
+
+    def answered_shared(self, work: float, seconds: float) -> None:
+        """One of those that are computed together got its first output after `seconds`, in which
+        it got so much `work`."""
+        self.shared.answered(work, seconds)
+        gained = SHARE_GAINED / max(1, self.shared.num_open)
+        self._share = min(MOST_SHARE, self._share + gained)
+
+    def late_shared(self, begun: Begun, now: float) -> None:
+        """One of them was not answered in time."""
+        shared = self.shared
+        if shared.is_known and begun.started > self._cut_at:
+            self._cut_at = now
+            self._share = max(LEAST_SHARE, self._share * SHARE_KEPT)
+        shared.late(shared.work(begun, now), now - begun.started)
+
+    def shed_shared(self, requests: Sequence[Open], now: float) -> list[int]:
+        """Which of `requests`, in the order in which they came, are to be refused so that others
+        are answered in time."""
+        patience = self.patience.seconds(now, is_crowded=self._refused > CROWDED) or inf
+        until = [min(one.deadline or inf, one.begun.started + patience) for one in requests]
+        some = [index for index, time in enumerate(until) if time < inf]
+        if not some:
+            return []
+        shared = self.shared
+        longest = min(until[index] - requests[index].begun.started for index in some)
+        most = min(shared.num_open, shared.most(self._share * longest))
+        num_excess = int(shared.num_open - most)
+        if num_excess <= 0 or (num_excess < SLACK * most and not shared.is_in_doubt):
+            return []
+        self._cut_at = now
+        if shared.is_in_doubt:  # nobody knows how far they are: those that came last have most time
+            return some[: -int(most)]
+        most_running = shared.most_running
+        doomed, waiting, running = [], [], []
+        for index in some:
+            begun = requests[index].begun if index < most_running else None
+            if now + shared.left(begun, now, most) / self._share > until[index]:
+                doomed.append(index)
+            elif begun is None:
+                waiting.append(index)
+            else:
+                running.append(index)
+        if waiting:  # they would be computed together, and end together
+            num_excess += int((1 - CALM_SHARE) * most)
+        if len(some) - len(doomed) < FEW_OPEN:  # few are fast, so the last of them are not late
+            doomed = doomed[:-FEW_OPEN]
+        others = [*waiting, *reversed(running)]
+        return doomed + others[: max(0, num_excess - len(doomed))]
 
     def is_late(self, started: float, deadline: float | None, now: float) -> bool:
         """Whether what waits since `started` would not be answered in time any more."""
@@ -237,9 +173,3 @@ class Admission:
         if patience is not None:
             longest = min(longest, share * max(0.0, patience - self._run_seconds))
         return None if longest == inf else longest
-
-
-def _bin(age: float) -> int:
-    if age <= _SHORTEST:
-        return 0
-    return min(_NUM_BINS - 1, int(log(age / _SHORTEST) / log(_STEP)))

@@ -14,9 +14,11 @@ from itertools import islice
 from mindspore_serving.aio import Ticker
 from mindspore_serving.batching.batcher import Batcher
 from mindspore_serving.core.deployment import BatchPolicy, Deployment
+from mindspore_serving.dispatch.admission import Admission
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.method import ServedMethod
 from mindspore_serving.dispatch.pacing import Window
+from mindspore_serving.dispatch.patience import STAYING
 from mindspore_serving.dispatch.request import (
     WAITS,
     Answer,
@@ -30,6 +32,7 @@ from mindspore_serving.ipc.messages import MethodReport
 # One message that the worker runs and one that waits there; what comes meanwhile waits here.  A
 # worker that has its models run by others, or by agents, may have more: its instances only wait.
 MOST_MESSAGES, MOST_MESSAGES_WITHOUT_MODELS = 2, 8
+MOST_LOOKED_AT = 512  # parts, to learn for how long clients wait
 MOST_DROPPED = 1024  # parts that nobody waits for, before they are taken out of the queue
 
 
@@ -88,6 +91,7 @@ class BatchedMethod(ServedMethod):
         super().__init__(deployment, version, report)
         policy = _policy(deployment, report)
         self.is_cut_singly = policy.preferred_size > 0  # it counts instances, not requests
+        self.admission = Admission(STAYING, self._ages)
         self.queue: Batcher[RequestPart] = Batcher(policy)
         self.suspects: deque[RequestPart] = deque()  # a worker may have died of them
         self.wake_at = 0.0  # when the loop will look at a delayed batch
@@ -127,6 +131,12 @@ class BatchedMethod(ServedMethod):
     def on_dropped(self, part: RequestPart) -> None:
         part.sent = 0.0
         self._num_dropped += 1
+
+    def _ages(self, now: float) -> list[float]:
+        """For how long some of those wait that are in the queue."""
+        step = 1 + len(self.queue) // MOST_LOOKED_AT
+        waiting = (part.request for part in islice(self.queue, 0, None, step))
+        return [now - request.started for request in waiting if not request.is_done] * step
 
     def _shed(self, now: float) -> None:
         """Refuse the oldest of what waits if more does than clients have patience for."""

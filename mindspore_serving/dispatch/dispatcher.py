@@ -22,6 +22,7 @@ from mindspore_serving.dispatch.shares import Shares
 from mindspore_serving.dispatch.streamed import StreamBalancer, StreamedMethod
 from mindspore_serving.errors import (
     DeadlineExceeded,
+    Overloaded,
     ServingError,
     StageFailed,
     WorkerUnavailable,
@@ -48,6 +49,7 @@ class Dispatcher:
         self._streams = StreamBalancer(self._deliver)
         self._requests: dict[PendingRequest, Method | None] = {}  # None: no method was found
         self._is_sweeping = False
+        self.is_refusing = False
         self.recorder: Recorder | None = None  # of traces
 
     @property
@@ -93,8 +95,26 @@ class Dispatcher:
             self._refuse(pending, ServingError(text))
         return pending
 
+    def refusal(
+        self, servable: str, version: int, method: str, timeout: float | None
+    ) -> Overloaded | None:
+        """See `core.service.Inference.refusal`."""
+        try:
+            found = self.registry.find(servable, version, method)
+            if found.measures_all or found.admission.queue.since:
+                found.admit(timeout, self._now())
+            self.shares.check(found.share)
+        except Overloaded as error:
+            return error.with_traceback(None)
+        except ServingError:
+            return None  # who submits it is told
+        self.is_refusing = False
+        return None
+
     def _refuse(self, request: PendingRequest, error: ServingError) -> None:
         """Soon, as every reply."""
+        if isinstance(error, Overloaded):
+            self.is_refusing = True
         self._requests.setdefault(request)
         self._loop.call_soon(request.fail, error)
 

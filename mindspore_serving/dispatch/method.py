@@ -1,9 +1,13 @@
 """A method of a servable version in the master: what both ways, batched and streamed, share."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.llm_messages import METHODS, Generate
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.dispatch.admission import Admission
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.request import PendingRequest, RequestPart, cut
@@ -14,7 +18,17 @@ from mindspore_serving.metrics.series import Series
 from mindspore_serving.tracing.span import METHOD, SERVABLE, VERSION, Attributes
 from mindspore_serving.wire import cutting
 
+GENERATING = frozenset(name for name, kind in METHODS.items() if kind is Generate)
 MOST_PARTS = 4096  # of a request: a hundred thousand would take most of a second to make
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many requests the engines of a language model compute at a time, and how many more may
+    wait there."""
+
+    most_running: float = inf
+    most_waiting: float = inf
 
 
 class ServedMethod:
@@ -38,6 +52,7 @@ class ServedMethod:
         self.label = f"servable({deployment.name}) method({report.name})"
         self.workers: list[Link] = []  # that may get work
         self.withheld: list[Link] = []  # that may not for now
+        self.room = Room()
 
     def admit(self, timeout: float | None, now: float) -> None:
         """Raise Overloaded if a request would be answered too late."""
@@ -53,6 +68,14 @@ class ServedMethod:
 
     def on_suspect_replied(self, part: RequestPart) -> None:
         """`part`, of which a worker may have died, has got output from another."""
+
+    def set_room(self, card: ModelCard, num_workers: int) -> None:
+        """Its language model is in so many workers.  What an engine would refuse need not go there;
+        one that has fewer at a time than it may refuses itself."""
+        if self.report.name in GENERATING and num_workers:
+            most = inf if card.max_num_waiting is None else card.max_num_waiting * num_workers
+            self.room = Room(card.max_num_seqs * num_workers, most)
+            self.admission.shared.most_running = self.room.most_running
 
     @property
     def is_served(self) -> bool:

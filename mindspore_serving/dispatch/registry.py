@@ -84,6 +84,7 @@ class Registry:
             if report.name not in service.methods:
                 service.methods[report.name] = self._new_method(deployment, version, report)
             service.methods[report.name].add_worker(worker)
+        _set_room(service)
         return service
 
     def _service(self, deployment: Deployment, version: int) -> Service:
@@ -122,6 +123,7 @@ class Registry:
         """`worker` is gone, or is to get no more work."""
         if worker in service.workers:
             service.workers.remove(worker)
+            _set_room(service)
         for method in service.methods.values():
             method.remove_worker(worker)
 
@@ -168,6 +170,12 @@ class Registry:
             return next(iter(versions.values()))
         running = [number for number, service in versions.items() if service.workers]
         return versions[max(running or versions)]
+
+
+def _set_room(service: Service) -> None:
+    if service.card is not None:
+        for method in service.methods.values():
+            method.set_room(service.card, len(service.workers))
 
 
 def _named(what: str, names: Iterable[object]) -> str:

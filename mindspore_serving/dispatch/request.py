@@ -84,7 +84,6 @@ class PendingRequest:
     prefix: Iterable[str | Sequence[int]] = ()  # of a prompt
     is_accepted: bool = False  # of a stream: a worker has said so
     first_output: float = 0.0  # of a stream, when it came; 0 before
-    num_open: int = 0  # of a streamed method: how many requests it had when this one came, and it
     stop_timer: Callable[[], object] | None = None  # of the deadline
     is_done: bool = False
     num_instances: int = 0  # that were answered

@@ -51,6 +51,13 @@ class Shares:
         if share.num_used < share.num_sure:
             share.num_used += 1
             return
+        self.check(share)
+        self.count(share)
+
+    def check(self, share: Share) -> None:
+        """Raise Overloaded if there is no room for one more."""
+        if share.num_used < share.num_sure:
+            return
         if 0 < share.most <= share.num_used:
             raise Overloaded(
                 f"Serving Error: {share.num_used} requests to servable {share.name} are in flight, "
@@ -60,7 +67,6 @@ class Shares:
             raise Overloaded(
                 f"Serving Error: enqueued requests count exceeds the limit {self._limit}"
             )
-        self.count(share)
 
     def count(self, share: Share) -> None:
         """One more, which is part of a request that was taken, so never refused."""

@@ -14,16 +14,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.dispatch.admission import SHORTEST, STAYING_SHARED, Admission
+from mindspore_serving.dispatch.admission import Admission, Open
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.method import ServedMethod
+from mindspore_serving.dispatch.patience import PERIOD, SHORTEST
 from mindspore_serving.dispatch.prefixes import PrefixMap, hashes
+from mindspore_serving.dispatch.rates import Begun
 from mindspore_serving.dispatch.request import Answer, PendingRequest, RequestPart, WorkerLink
-from mindspore_serving.errors import Code
+from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 
 OVERLOADED = 2.0  # times as many open streams as the worker with the fewest has, and
 SPARE = 4  # ... so many more: then another computes the beginning of a prompt as well
+STAYING = 0.5  # the share of clients that is to be served before they leave: they leave for much
 
 
 class StreamBalancer:
@@ -52,38 +55,67 @@ class StreamedMethod(ServedMethod):
         self, balancer: StreamBalancer, deployment: Deployment, version: int, report: MethodReport
     ) -> None:
         super().__init__(deployment, version, report)
-        self.admission = Admission(STAYING_SHARED)
+        self.admission = Admission(STAYING, self._ages)
         self._balancer = balancer
         self._waiting: list[RequestPart] = []
         self._prefixes = PrefixMap()
         self._suspects: deque[RequestPart] = deque()  # a worker may have died of them
         self._suspect: RequestPart | None = None  # that a worker has, and has not replied to
-        self._num_open = 0  # requests
+        self._open: dict[PendingRequest, Begun] = {}  # in the order in which they came
+        self._looked = 0.0  # when what is open was looked through last
 
     @property
     def num_waiting(self) -> int:
         return len(self._waiting) + len(self._suspects)
 
     def admit(self, timeout: float | None, now: float) -> None:
-        self.admission.check_shared(self._num_open + 1, timeout, now)
+        num_waiting = len(self._open) - self.room.most_running
+        if num_waiting >= self.room.most_waiting:
+            raise Overloaded(
+                f"{num_waiting:.0f} requests wait already, at most {self.room.most_waiting:.0f} "
+                "may; try again",
+                retry_after=self.admission.shared.sojourn(len(self._open)) / 2,
+            )
+        self.admission.check_shared(timeout, now)
 
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
-        if not request.num_open:
+        begun = self._open.pop(request, None)
+        if begun is None:
             return  # it was refused before it was counted
-        first, last = request.num_open, self._num_open
-        self._num_open -= 1
-        seconds, patience = (request.first_output or now) - request.started, self.admission.patience
+        admission, until = self.admission, request.first_output or now
+        seconds, patience = until - begun.started, admission.patience
         is_late = code in (Code.CANCELLED, Code.DEADLINE_EXCEEDED) and not request.first_output
-        if is_late:
-            self.admission.shared.ended(seconds, (first + last) / 2, is_late=True)
-        elif code == Code.OK:  # an engine that has too many lets the latest wait for the others
-            self.admission.shared.ended(seconds, min(first, last))
+        if is_late and seconds >= SHORTEST:
+            admission.late_shared(begun, now)
+        elif code == Code.OK:
+            work = admission.shared.work(begun, now) * seconds / max(now - begun.started, 1e-9)
+            admission.answered_shared(work, seconds)
+        admission.shared.end(now)
         if code == Code.CANCELLED and is_late and seconds >= SHORTEST:
             patience.left(seconds, now)
         elif patience.is_known:
             patience.stayed(seconds, now)
+        if is_late and now - self._looked >= PERIOD:
+            self._looked = now
+            self._shed(now)
         if self._suspect is not None and self._suspect.request is request:
             self.on_suspect_replied(self._suspect)
+
+    def _shed(self, now: float) -> None:
+        """Refuse what keeps others from being answered in time."""
+        waiting = [request for request in self._open if not request.first_output]
+        opened = [Open(self._open[request], request.deadline) for request in waiting]
+        for index in self.admission.shed_shared(opened, now):
+            waited = now - opened[index].begun.started
+            text = f"{self.label}: it has taken {waited:.1f} s, and would be late"
+            after = self.admission.shared.sojourn(len(self._open))
+            waiting[index].fail(Overloaded(text, retry_after=after))
+
+    def _ages(self, now: float) -> list[float]:
+        """For how long those wait that have no output yet."""
+        return [
+            now - begun.started for request, begun in self._open.items() if not request.first_output
+        ]
 
     def on_suspect_replied(self, part: RequestPart) -> None:
         if part is self._suspect:
@@ -98,9 +130,8 @@ class StreamedMethod(ServedMethod):
     def put(self, parts: Sequence[RequestPart], now: float) -> None:
         """Give each of `parts` to the worker that has the fewest by then."""
         for part in parts:
-            if not part.request.num_open:
-                self._num_open += 1
-                part.request.num_open = self._num_open
+            if part.request not in self._open and not part.request.is_done:
+                self._open[part.request] = self.admission.shared.begin(now)
             if not self.workers:
                 self._waiting.append(part)
             elif not part.request.is_done:

@@ -13,10 +13,15 @@ MOST = 2000  # characters of a request
 
 
 class RequestLog:
-    """The `Inference` in front of `inner`."""
+    """The `Inference` in front of `inner`; it wants to see what is refused, too."""
+
+    is_refusing = False
 
     def __init__(self, inner: Inference) -> None:
         self._inner = inner
+
+    def refusal(self, *request: object) -> None:
+        return None
 
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
         fields = {"servable": request.servable, "method": request.method, "body": _show(request)}

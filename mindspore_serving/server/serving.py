@@ -29,9 +29,10 @@ from mindspore_serving.frontends.grpc_reflection import ReflectionService
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.frontends.http.app import make_app
-from mindspore_serving.frontends.http.predict import FastPath
+from mindspore_serving.frontends.http.predict import FastPath, either
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.language import LanguageModels, LanguageRules
+from mindspore_serving.frontends.language_refusals import LanguageRefusals
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.openapi import Visible
 from mindspore_serving.frontends.request_log import RequestLog
@@ -229,7 +230,9 @@ class Serving:
             await pool.start_http(message, app)
             self._http = pool
         else:
-            path = FastPath(inference, rest, keys, sites, FastInfer(v2))
+            refusals = LanguageRefusals(self._master.control, options.limits.request_timeout)
+            others = either(refusals, FastInfer(v2))
+            path = FastPath(inference, rest, keys, sites, others)
             own = options.limits, self._responses
             server = HttpServer(where, app, path, *own, tracer=self._tracer)
             await server.start(tls)

@@ -40,6 +40,8 @@ class FakeInference:
     """Answers nothing by itself: see `received`."""
 
     make_call: Callable[..., Any] = FakeCall
+    is_refusing = False
+    refusal: Callable[..., Any] = lambda *_: None
 
     def __init__(self) -> None:
         self.calls: list[Any] = []  # of the class that `make_call` is

@@ -4,8 +4,9 @@ An ASGI application costs a task, two queues and a dozen dictionaries per reques
 RESTful calls need none of that.
 """
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mindspore_serving import log
 from mindspore_serving.core.pieces import Buffer, Pieces, here
@@ -14,6 +15,7 @@ from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.refusing import RefusalPace, is_read
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.ms_rest import Answer, MsRest, find_route, to_request
@@ -40,6 +42,7 @@ class FastPath:
     keys: Keys
     sites: SiteRules | None = None
     others: "Callable[[FastPath, Head, Output], Exchange | None]" = lambda *_: None
+    pace: RefusalPace = field(default_factory=RefusalPace)
 
     def open(self, head: Head, output: Output) -> Exchange | None:
         """The exchange of a call with one answer; None for other requests, also from browsers, and
@@ -61,9 +64,20 @@ class FastPath:
             if holder is not None:
                 call.holder = holder.admit()
             call.timeout = self.rest.to_timeout(head.fields)
+            if self.inference.is_refusing:
+                route = call.route
+                call.ask_for_room(head, route.servable, route.method, route.version)
         except ServingError as error:
             call.error = error.with_traceback(None)  # that would refer to `call`
         return call
+
+
+Opens = Callable[[FastPath, Head, Output], Exchange | None]
+
+
+def either(first: Opens, second: Opens) -> Opens:
+    """What the first opens, else what the second does."""
+    return lambda path, head, output: first(path, head, output) or second(path, head, output)
 
 
 class Predict(Exchange):
@@ -76,6 +90,7 @@ class Predict(Exchange):
         "_call",
         "_expects_continue",
         "_is_over",
+        "_is_read",
         "_is_started",
         "_is_submitted",
         "_num_held",
@@ -109,10 +124,17 @@ class Predict(Exchange):
         self._is_started = False
         self._is_submitted = False
         self._is_over = False  # the answer is written, or nobody wants it
+        self._is_read = False  # to its end, though it is refused
+
+    def ask_for_room(self, head: Head, servable: str, method: str, version: int) -> None:
+        """Refuse it now, without its body, if there is none."""
+        found = self._path.inference.refusal(servable, version, method, self.timeout)
+        if found is not None:
+            self.error, self._is_read = found, is_read(head)
 
     def start(self) -> None:
         self._is_started = True
-        if self.is_complete or self.error is not None:
+        if self.is_complete or (self.error is not None and not self._is_read):
             self.resume()
         elif self._expects_continue:
             self.output.transport.write(CONTINUE)
@@ -148,9 +170,17 @@ class Predict(Exchange):
             return
         if self.error is None and self.is_complete:
             self._submit()
-        elif self.error is not None:
+        elif self.error is not None and (self.is_complete or not self._is_read):
             self._is_submitted = True
-            self._refuse(self.error)
+            self._refuse_in_turn(self.error)
+
+    def _refuse_in_turn(self, error: ServingError) -> None:
+        loop = asyncio.get_running_loop()
+        delay = self._path.pace.delay(loop.time()) if isinstance(error, Overloaded) else 0.0
+        if delay:
+            loop.call_later(delay, self._refuse, error)
+        else:
+            self._refuse(error)
 
     def disconnect(self) -> None:
         self._is_over = True

@@ -84,6 +84,8 @@ class Infer(Predict):
             self.timeout = None if timeout is None else to_timeout(timeout)
             if int(head.fields.get(b"content-length", 0)) > self._path.rest.max_body:
                 raise self.too_big()
+            if self._path.inference.is_refusing:
+                self.ask_for_room(head, model.servable, model.method, model.version)
         except ServingError as error:
             self.error = error.with_traceback(None)  # that would refer to `self`
 

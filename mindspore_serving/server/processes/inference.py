@@ -28,12 +28,17 @@ class SubmittedCall:
 
 
 class RemoteInference:
-    """See `core.service.Inference`."""
+    """See `core.service.Inference`.  What there is room for only the master knows."""
+
+    is_refusing = False
 
     def __init__(self, pipe: Pipe[ToFrontEnd], numbers: "Iterable[int]") -> None:
         self._pipe = pipe
         self._numbers = iter(numbers)
         self._waiting: dict[int, tuple[OnReply, str]] = {}  # and the codec
+
+    def refusal(self, *request: object) -> None:
+        return None
 
     def submit(self, request: Request, on_reply: OnReply) -> SubmittedCall:
         number = next(self._numbers)

@@ -1,0 +1,177 @@
+"""Clients, a worker and the real dispatcher between them, in simulated time: seconds pass at once.
+
+The worker's speed, how clients come and how long they wait are given; what is answered in time is
+counted by second.  An answer that comes when its client has left is work that was lost.
+"""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from unittest import mock
+
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.dispatch.dispatcher import Dispatcher
+from mindspore_serving.ipc.messages import MethodReport
+
+STEP = 0.01  # seconds between two looks of a worker at what it has
+BODY = json.dumps({"instances": [{"x": 1}]}).encode()
+REFUSAL = 100e-6  # seconds of the processor that a refusal costs
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """Waits for nothing: when nothing is to be done, it is the time of what is next."""
+
+    def __init__(self):
+        super().__init__()
+        self._now = 1000.0
+
+    def time(self):
+        return self._now
+
+    def _run_once(self):
+        if not self._ready and self._scheduled:
+            self._now = max(self._now, self._scheduled[0]._when)
+        super()._run_once()
+
+
+@dataclass
+class Load:
+    """`rate` clients per second, or as many more as `bursts` says at a second, for `seconds`.
+
+    `patience` draws how long one waits; they say so if `says_timeout`.
+    """
+
+    rate: float
+    patience: object = lambda draw: 3.0
+    says_timeout: bool = False
+    bursts: dict = field(default_factory=dict)
+    seconds: int = 20
+
+
+class SlowWorker:
+    """In place of a link; `speed` of a time is how many times as fast as at first it is."""
+
+    owns_models = True
+
+    def __init__(self, loop, speed):
+        self.loop = loop
+        self.speed = speed
+        self.held = {}  # part -> what is left to do
+        self.num_sent = 0
+        self.num_refused = 0  # which took of its processor since it looked last
+
+    def send_work(self, parts, now, way):
+        for part in parts:
+            self.num_sent += 1
+            part.id, part.link, part.way, part.sent = self.num_sent, self, way, now
+            self.held[part] = self.work
+
+    def cancel(self, part):
+        left = self.held.pop(part, None)
+        if left is not None:  # a worker answers what was cancelled, too
+            self.loop.call_soon(part.way.on_answers, self, [(part, Reply())])
+
+    async def run(self):
+        began = before = self.loop.time()
+        while True:
+            await asyncio.sleep(STEP)
+            now = self.loop.time()
+            lost, self.num_refused = self.num_refused * REFUSAL, 0
+            self.compute(max(0.0, now - before - lost) * self.speed(now - began))
+            before = now
+
+    def done(self, parts):
+        for part in parts:
+            del self.held[part]
+        if parts:
+            parts[0].way.on_answers(self, [(part, Reply([b"{}"])) for part in parts])
+
+
+class Engine(SlowWorker):
+    """Computes 384 tokens of each of at most 64 together: a step takes 0.8 ms and 0.1 for each."""
+
+    work = 384.0
+    streams = True
+    peak = 32 / (384 * (0.8e-3 + 32 * 0.105e-3))  # with 32, for whom it takes 1.6 s
+
+    def compute(self, seconds):
+        running = list(self.held)[:64]
+        steps = seconds / (0.8e-3 + len(running) * 0.105e-3)
+        for part in running:
+            self.held[part] -= steps
+        self.done([part for part in running if self.held[part] <= 0])
+
+
+class Stage(SlowWorker):
+    """Takes 20 ms for each, one after another."""
+
+    work = 0.02
+    streams = False
+    peak = 50.0
+
+    def compute(self, seconds):
+        done = []
+        for part, left in list(self.held.items()):
+            taken = min(left, seconds)
+            self.held[part] -= taken
+            seconds -= taken
+            if self.held[part] > 1e-9:
+                break
+            done.append(part)
+        self.done(done)
+
+
+def simulate(kind, load, speed=lambda second: 1.0):
+    """The answers in time of each second, to `load`, of a worker of a `kind`; and all outcomes."""
+    loop = SimulatedLoop()
+    with mock.patch("time.monotonic", loop.time):
+        try:
+            return loop.run_until_complete(_simulate(loop, kind, load, speed))
+        finally:
+            loop.close()
+
+
+async def _simulate(loop, kind, load, speed):
+    dispatcher, worker = Dispatcher(), kind(loop, speed)
+    report = MethodReport("m", ["x"], ["y"], 1, True, False, kind.streams)
+    service = dispatcher.registry.add_worker(Deployment("d", "s"), 1, [report], worker)
+    if kind.streams:
+        service.methods["m"].admission.shared.most_running = 64
+    running = loop.create_task(worker.run())
+    answered, outcomes, began, draw = Counter(), Counter(), loop.time(), random.Random(1)
+
+    def ask():
+        patience, came = load.patience(draw), loop.time()
+
+        def take(reply):
+            if reply.failure is None:
+                answered[int(loop.time() - began)] += 1
+            else:
+                worker.num_refused += 1
+            outcomes[type(reply.failure).__name__] += 1
+            leaving.cancel()
+
+        request = Request("s", "m", 0, "ms_json", BODY)
+        if load.says_timeout:
+            request.timeout = patience
+        call = dispatcher.submit(request, take)
+
+        def leave():
+            outcomes["left"] += 1
+            call.cancel()
+
+        leaving = loop.call_at(came + patience, leave)
+
+    due = began
+    for second in range(load.seconds):
+        for _ in range(load.bursts.get(second, 0)):
+            ask()
+        while due < began + second + 1:
+            await asyncio.sleep(due - loop.time())
+            ask()
+            due += draw.expovariate(load.rate)
+    running.cancel()
+    return answered, outcomes
