@@ -15,6 +15,7 @@ from mindspore_serving.mindir.operators import (
     creation,
     image,
     indexing,
+    inplace,
     matmul,
     normalization,
     numbers,
@@ -29,17 +30,23 @@ from mindspore_serving.mindir.operators import (
     transposed,
     unary,
 )
-from mindspore_serving.mindir.operators.sequence import WRITERS
 from mindspore_serving.mindir.tensors import Operator
 
-__all__ = ["OPERATORS", "WRITERS"]
+__all__ = ["MOVERS", "OPERATORS", "REPEATING", "VIEWS", "WRITERS"]
 
 FAMILIES = (
     *(activations, adaptive, binary, combining, convolution, creation, image),
-    *(indexing, matmul, normalization, numbers, order, pooling, recurrent),
+    *(indexing, inplace, matmul, normalization, numbers, order, pooling, recurrent),
     *(reductions, scattering, sequence, shape, slicing, transposed, unary),
 )
 OPERATORS: Mapping[str, Operator] = {
     name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()
 }
-"""Those whose first input is a weight that they write are in WRITERS too."""
+WRITERS = frozenset(inplace.OPERATORS)
+"""Those whose result is what their first input holds from then on."""
+MOVERS = frozenset(sequence.OPERATORS)
+"""Those that read no tensor."""
+VIEWS = frozenset(name for name in OPERATORS if name.endswith("View")) | {"ViewAs"}
+"""Those whose result is a part of their first input, not a copy."""
+REPEATING = frozenset({"BroadcastToView"})
+"""Those of VIEWS in which an element may stand several times."""
