@@ -11,6 +11,7 @@ from mindspore_serving.mindir.operators import (
     adaptive,
     binary,
     combining,
+    comparing,
     convolution,
     creation,
     image,
@@ -21,6 +22,7 @@ from mindspore_serving.mindir.operators import (
     numbers,
     order,
     pooling,
+    pooling_places,
     recurrent,
     reductions,
     scattering,
@@ -35,8 +37,8 @@ from mindspore_serving.mindir.tensors import Operator
 __all__ = ["MOVERS", "OPERATORS", "REPEATING", "VIEWS", "WRITERS"]
 
 FAMILIES = (
-    *(activations, adaptive, binary, combining, convolution, creation, image),
-    *(indexing, inplace, matmul, normalization, numbers, order, pooling, recurrent),
+    *(activations, adaptive, binary, combining, comparing, convolution, creation, image),
+    *(indexing, inplace, matmul, normalization, numbers, order, pooling, pooling_places, recurrent),
     *(reductions, scattering, sequence, shape, slicing, transposed, unary),
 )
 OPERATORS: Mapping[str, Operator] = {

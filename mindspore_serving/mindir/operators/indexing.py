@@ -32,7 +32,12 @@ def _index_select(x: Tensor, dim: Int, index: Tensor) -> Any:
     return op.gather(x, index, op.constant(dim))
 
 
-def _embedding(x: Tensor, weight: Tensor) -> Any:
+def _embedding(
+    x: Tensor, weight: Tensor, padding_idx: Value = None, max_norm: Value = None, *_: Value
+) -> Any:
+    """Rows of `weight`; what follows `max_norm`, and `padding_idx`, is for gradients."""
+    if max_norm is not None:
+        raise Unsupported("max_norm, which changes the rows that it reads")
     return op.gather(weight, x, op.constant(0))
 
 
