@@ -61,7 +61,7 @@ def convert(program: Program, graph: Graph) -> ov.Model:
     ]
     results = [_result(value, number) for number, value in enumerate(values)]
     sinks = [
-        op.assign(tensors.tensor(one.current).get_node(), one.name)
+        op.assign(_end(one.current, f"weight '{one.name}'").get_node(), one.name)
         for one in walk.variables.values()
         if one.state is not None and one.state.get_target_inputs()  # what no one reads is not kept
     ]
@@ -233,8 +233,16 @@ def _argument(entry: ValueType, parameter: Any) -> Any:
     return tensors.cast(value, ov.Type.bf16) if is_half else value
 
 
+def _end(value: Value, what: str) -> Any:
+    """The tensor that `what` is at the end of the program."""
+    try:
+        return tensors.tensor(value)
+    except Unsupported as error:
+        raise StartError(f"{what} of the network cannot be converted: {error}") from error
+
+
 def _result(value: Value, number: int) -> Any:
-    output = tensors.tensor(value)
+    output = _end(value, f"result {number}")
     if output.get_element_type() == ov.Type.bf16:
         output = tensors.cast(output, ov.Type.f32)
     result = op.result(output)

@@ -7,6 +7,7 @@ write another input (InplaceMatmulAdd, InplaceGroupedMatmulAdd) have no row.
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 from typing import Any
 
 import openvino as ov
@@ -26,7 +27,9 @@ from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
     Tensor,
+    Unsupported,
     cast,
+    dims,
     ints_of,
     rank,
     reshape,
@@ -125,6 +128,19 @@ def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: Bool = False) -> 
     return reshape(new, sizes_of(x))
 
 
+def _fill_diagonal(x: Tensor, fill_value: Value, wrap: Bool = False) -> Any:
+    """x[i, i, ...]; with `wrap` it begins anew below the last column of a tall matrix."""
+    sizes = dims(x)
+    if -1 in sizes:
+        raise Unsupported("an axis of open size")
+    step = sum(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
+    end = prod(sizes) if wrap and len(sizes) == 2 else min(sizes) * step
+    places = ints_of(range(0, min(end, prod(sizes)), step))
+    filling = op.broadcast(cast(tensor(fill_value), x.get_element_type()), sizes_of(places))
+    new = op.scatter_update(reshape(x, (-1,)), places, filling, ints_of([0])).output(0)
+    return reshape(new, sizes)
+
+
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
     """The elements where `mask` is true, in order, by the first ones of `source`."""
     wide = op.broadcast(cast(mask, ov.Type.boolean), sizes_of(x))
@@ -140,6 +156,7 @@ OPERATORS: dict[str, Operator] = {
     "AssignAdd": partial(_assigned, lambda current, value: op.add(current, value)),
     "AssignSub": partial(_assigned, lambda current, value: op.subtract(current, value)),
     "InplaceCopy": _filled,
+    "InplaceFillDiagonal": _fill_diagonal,
     "InplaceFillScalar": _filled,
     "InplaceFillTensor": _filled,
     "InplaceIndexCopy": _index_copy,
