@@ -3,21 +3,34 @@
 Knows no graphs of a file, and no operators.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.bodies import (
+    Behind,
+    Contents,
+    Held,
+    Place,
+    Results,
+    check_movable,
+    content,
+)
+from mindspore_serving.mindir.storage import holders
 from mindspore_serving.mindir.tensors import Unsupported, cast, ints_of, reshape, tensor
 from mindspore_serving.mindir.values import (
     Function,
+    Lost,
+    Monad,
     Outcome,
     Value,
     Variable,
     is_number,
     mapped,
+    moment,
 )
 
 Run = Callable[[tuple[Value, ...]], Outcome]
@@ -31,45 +44,25 @@ class Side:
     arguments: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Stands for result number `number` of a body."""
-
-    number: int
-
-
-@dataclass(slots=True)
-class Results:
-    """The results of a body, as nodes."""
-
-    nodes: list[Any] = field(default_factory=list)
-
-    def add(self, output: Any) -> int:
-        self.nodes.append(op.result(output))
-        return len(self.nodes) - 1
-
-    def keep(self, value: Value) -> Value:
-        """A place for what is computed, anything else itself."""
-        return Place(self.add(value)) if isinstance(value, ov.Output) else value
-
-    @staticmethod
-    def value_of(value: Value, output: Callable[[int], Any]) -> Value:
-        return output(value.number) if isinstance(value, Place) else value
-
-
 def ints_like(number: int) -> Any:
     """A 1-element int32 tensor."""
     return cast(ints_of([number]), ov.Type.i32)
 
 
 def branch(condition: Value, then: Side, otherwise: Side) -> Outcome:
-    """An If of two sides, joined way by way."""
-    insides = [_Inside.of(side) for side in (then, otherwise)]
+    """An If of two sides, joined way by way; what either changes in place is changed behind it."""
+    variables = holders((then.arguments, otherwise.arguments))
+    insides = [_Inside.of(side, variables) for side in (then, otherwise)]
     names = list(dict.fromkeys(name for inside in insides for name in inside.outcome.ways))
     join = _Join()
     ways = {
         name: tuple(join.values(*(inside.outcome.ways.get(name) for inside in insides)))
         for name in names
+    }
+    changes = {
+        variable: join.leaf(*(inside.last[variable] for inside in insides))
+        for variable in variables
+        if any(inside.last[variable] is not inside.first[variable] for inside in insides)
     }
     selector = None
     if len(names) > 1:
@@ -85,38 +78,46 @@ def branch(condition: Value, then: Side, otherwise: Side) -> Outcome:
     outputs = [
         node.set_output(*pair) for pair in zip(join.then.nodes, join.otherwise.nodes, strict=True)
     ]
-
-    def out(value: Value) -> Value:
-        return Results.value_of(value, outputs.__getitem__)
-
+    behind = Behind(outputs.__getitem__)
+    for variable, change in changes.items():
+        behind.change(variable, change)
     return Outcome(
-        {name: mapped(out, way) for name, way in ways.items()},
-        None if selector is None else out(selector),
+        {name: mapped(behind.value, way) for name, way in ways.items()},
+        None if selector is None else outputs[selector.number],
     )
 
 
 @dataclass(slots=True)
 class _Inside:
-    """A side that has run on parameters of its own."""
+    """A side that has run on parameters of its own: what variables held `first`, and at `last`."""
 
     outer: list[Any]
     parameters: list[Any]
+    first: dict[Variable, Value]
+    last: dict[Variable, Value]
     outcome: Outcome
 
     @classmethod
-    def of(cls, side: Side) -> "_Inside":
+    def of(cls, side: Side, variables: Sequence[Variable]) -> "_Inside":
         outer: list[Any] = []
         parameters: list[Any] = []
 
         def enter(value: Value) -> Value:
-            check_unwritten(value)
+            check_movable(value)
+            if isinstance(value, Monad):
+                return Monad(moment())
             if not isinstance(value, ov.Output):
                 return value
             outer.append(value)
             parameters.append(op.parameter(value.get_partial_shape(), value.get_element_type()))
             return parameters[-1].output(0)
 
-        return cls(outer, parameters, side.run(mapped(enter, side.arguments)))
+        with Contents(variables) as contents:
+            contents.set({variable: enter(variable.current) for variable in variables})
+            first = contents.now()
+            outcome = side.run(mapped(enter, side.arguments))
+            ways = {name: contents.held(way) for name, way in outcome.ways.items()}
+            return cls(outer, parameters, first, contents.now(), Outcome(ways, outcome.selector))
 
     def selector(self, names: list[str]) -> Any:
         """The number, among `names`, of the way that was taken."""
@@ -133,6 +134,8 @@ class _Join:
 
     then: Results = field(default_factory=Results)
     otherwise: Results = field(default_factory=Results)
+    places: dict[tuple[int, int], Place] = field(default_factory=dict)
+    alive: list[Value] = field(default_factory=list)  # so that no identity is used again
 
     def values(
         self, first: tuple[Value, ...] | None, second: tuple[Value, ...] | None
@@ -154,11 +157,30 @@ class _Join:
         if first is second or (
             type(first) is type(second) and _is_plain(first) and first == second
         ):
+            return first.source if isinstance(first, Held) else first
+        if isinstance(first, Monad) and isinstance(second, Monad):
             return first
-        pair = [tensor(first), tensor(second)]
+        return self._place(first, second)
+
+    def _place(self, first: Value, second: Value) -> Value:
+        sources = [value.source if isinstance(value, Held) else value for value in (first, second)]
+        if sources[0] is sources[1]:
+            return sources[0]
+        for value in (first, second):
+            if isinstance(value, Lost):
+                return value
+        is_stored = any(isinstance(value, Held) for value in (first, second))
+        key = (id(sources[0]), id(sources[1]))
+        if is_stored and key in self.places:
+            return self.places[key]
+        pair = [content(first), content(second)]
         kind = pair[0].get_element_type()
-        place = Place(self.then.add(pair[0]))
+        number = self.then.add(pair[0])
         self.otherwise.add(cast(pair[1], kind))
+        place = Place(number, tuple(holders(tuple(sources))), is_stored)
+        if is_stored:
+            self.places[key] = place
+            self.alive.append(sources)
         return place
 
 
@@ -168,6 +190,10 @@ def _is_plain(value: Value) -> bool:
 
 def _zeros(value: Value) -> Value:
     """In place of `value` on a side that does not give it."""
+    if isinstance(value, Held):
+        if value.is_outer:
+            return value
+        value = content(value)
     if not isinstance(value, ov.Output):
         return value
     shape = value.get_partial_shape()
@@ -176,8 +202,3 @@ def _zeros(value: Value) -> Value:
         return op.broadcast(zero, ints_of(list(shape.to_shape()))).output(0)
     sizes = [0 if dim.is_dynamic else dim.get_length() for dim in shape]
     return op.broadcast(zero, ints_of(sizes)).output(0)
-
-
-def check_unwritten(value: Value) -> None:
-    if isinstance(value, Variable) and value.is_written:
-        raise Unsupported(f"weight '{value.name}', which the graph writes, in a branch or a loop")

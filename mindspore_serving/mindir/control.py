@@ -4,27 +4,27 @@ Knows no operators, and nothing of files.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.branch import Results, Run, Side, branch, check_unwritten, ints_like
+from mindspore_serving.mindir.bodies import Behind, Results, content
+from mindspore_serving.mindir.branch import Side, branch, ints_like
 from mindspore_serving.mindir.flow import Flow
+from mindspore_serving.mindir.iteration import UNCLEAR, settled
 from mindspore_serving.mindir.program import RETURN
+from mindspore_serving.mindir.storage import seen
 from mindspore_serving.mindir.tensors import Unsupported, cast, known, reshape, tensor
 from mindspore_serving.mindir.values import (
     Choice,
-    Constant,
     Function,
+    Lost,
     Outcome,
     Value,
-    is_number,
+    Variable,
     mapped,
 )
-
-_MAX_SHAPES = 5  # attempts to find shapes of a loop that no iteration changes
 
 
 class Walk(Protocol):
@@ -32,6 +32,10 @@ class Walk(Protocol):
 
     @property
     def flow(self) -> Flow: ...
+
+    @property
+    def written(self) -> tuple[Variable, ...]:
+        """The weights that the program writes, which every graph may reach."""
 
     def run(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> Outcome: ...
 
@@ -46,17 +50,21 @@ def choose(
         return walk.run(callee.graph, (*callee.bound, *arguments), stops)
     if not isinstance(callee, Choice):
         raise Unsupported(f"a call of {type(callee).__name__} in place of a graph")
-    condition = known(callee.condition)
-    if condition is not None:
-        side = callee.then if condition.ravel()[0] else callee.otherwise
+    condition = seen(callee.condition, None)
+    number = known(condition)
+    if number is not None:
+        side = callee.then if number.ravel()[0] else callee.otherwise
         return choose(walk, side, arguments, stops)
     meeting = walk.flow.meeting(list(callee.graphs()), stops)
     inner = stops if meeting in (RETURN, *stops) else (*stops, meeting)
 
     def side_of(function: Value) -> "Side":
-        return Side(lambda given: choose(walk, given[0], given[1:], inner), (function, *arguments))
+        def run(given: tuple[Value, ...]) -> Outcome:
+            return choose(walk, given[1], given[2:], inner)
 
-    outcome = branch(callee.condition, side_of(callee.then), side_of(callee.otherwise))
+        return Side(run, (walk.written, function, *arguments))
+
+    outcome = branch(condition, side_of(callee.then), side_of(callee.otherwise))
     if inner == stops:
         return outcome
     return walk.run(meeting, outcome.ways[meeting], stops)
@@ -70,7 +78,7 @@ def loop(walk: Walk, header: str, arguments: tuple[Value, ...], stops: tuple[str
     def iterate(given: tuple[Value, ...]) -> Outcome:
         return walk.body(header, given, inner)
 
-    iteration = _settled(iterate, header, arguments)
+    iteration = settled(iterate, header, arguments, walk.written)
     outcome = iteration.outcome
     if header not in outcome.ways:
         return iterate(arguments)
@@ -81,7 +89,7 @@ def loop(walk: Walk, header: str, arguments: tuple[Value, ...], stops: tuple[str
     go_on = op.equal(outcome.selector, ints_like(list(outcome.ways).index(header)))
     results.add(reshape(go_on.output(0), ()))
     carried = [
-        results.add(cast(tensor(value), parameter.get_element_type()))
+        results.add(_copied(cast(content(value), parameter.get_element_type()), parameter, go_on))
         for value, parameter in zip(iteration.next, iteration.parameters, strict=True)
     ]
     selector = results.add(outcome.selector)
@@ -94,15 +102,27 @@ def loop(walk: Walk, header: str, arguments: tuple[Value, ...], stops: tuple[str
     ):
         node.set_merged_input(parameter, start, results.nodes[place].output(0))
 
-    def leave(value: Value) -> Value:
-        return results.value_of(
-            value, lambda place: node.get_iter_value(results.nodes[place].output(0), -1)
-        )
+    def last(number: int) -> Any:
+        return node.get_iter_value(results.nodes[number].output(0), -1)
 
-    last = node.get_iter_value(results.nodes[selector].output(0), -1)
-    left = {name: mapped(leave, places[name]) for name in ways}
+    behind = Behind(last)
+    for variable, number in iteration.changes.items():
+        behind.change(variable, Lost(UNCLEAR) if number is None else last(carried[number]))
+    left = {name: mapped(behind.value, places[name]) for name in ways}
     numbers = {name: list(outcome.ways).index(name) for name in ways}
-    return _left(walk, left, numbers, last, stops)
+    return _left(walk, left, numbers, last(selector), stops)
+
+
+def _copied(value: Any, parameter: Any, condition: Any) -> Any:
+    """A copy of `value` where it is another parameter of the body than `parameter`.
+
+    OpenVINO 2026.4 writes what the next iteration gets one after another: a parameter that goes on
+    as another one would be read when it has its next value already.
+    """
+    node = value.get_node()
+    if node.get_type_name() != "Parameter" or node is parameter:
+        return value
+    return op.select(condition, value, value).output(0)
 
 
 def _left(
@@ -124,68 +144,11 @@ def _left(
     taken = op.equal(last, ints_like(numbers[name])).output(0)
     return branch(
         taken,
-        Side(end, left[name]),
+        Side(lambda given: end(given[1:]), (walk.written, *left[name])),
         Side(
             lambda given: _left(
-                walk, dict(zip(rest, given[1:], strict=True)), numbers, given[0], stops
+                walk, dict(zip(rest, given[2:], strict=True)), numbers, given[1], stops
             ),
-            (last, *rest.values()),
+            (walk.written, last, *rest.values()),
         ),
-    )
-
-
-@dataclass(slots=True)
-class _Iteration:
-    """A loop's body: its parameters, what they start with, and what the next iteration gets."""
-
-    parameters: list[Any]
-    starts: list[Any]
-    outcome: Outcome
-    next: list[Value]
-
-
-def _settled(iterate: Run, header: str, arguments: tuple[Value, ...]) -> _Iteration:
-    """One iteration, on parameters of shapes that the next iteration has too."""
-    starts: list[Any] = []
-    mapped(lambda value: starts.append(tensor(value)) if _is_carried(value) else None, arguments)
-    shapes = [start.get_partial_shape() for start in starts]
-    for _ in range(_MAX_SHAPES):
-        parameters = [
-            op.parameter(shape, start.get_element_type())
-            for shape, start in zip(shapes, starts, strict=True)
-        ]
-        waiting = iter(parameters)
-
-        def enter(value: Value, waiting: Any = waiting) -> Value:
-            check_unwritten(value)
-            return next(waiting).output(0) if _is_carried(value) else value
-
-        outcome = iterate(mapped(enter, arguments))
-        found: list[Value] = []
-        mapped(
-            lambda value, found=found: found.append(value) if _is_carried(value) else None,  # type: ignore[misc]
-            outcome.ways.get(header, ()),
-        )
-        if len(found) != len(parameters) and header in outcome.ways:
-            raise Unsupported(f"the loop of graph '{header}' changes what it carries")
-        new = [
-            _wider(shape, tensor(value).get_partial_shape())
-            for shape, value in zip(shapes, found, strict=False)
-        ]
-        if new == shapes or header not in outcome.ways:
-            break
-        shapes = new
-    return _Iteration(parameters, starts, outcome, found)
-
-
-def _is_carried(value: Value) -> bool:
-    return isinstance(value, ov.Output | Constant) or is_number(value)
-
-
-def _wider(one: Any, other: Any) -> Any:
-    """A shape that both are of."""
-    if one.rank != other.rank or one.rank.is_dynamic:
-        return ov.PartialShape.dynamic()
-    return ov.PartialShape(
-        [a if a == b else ov.Dimension() for a, b in zip(one, other, strict=True)]
     )

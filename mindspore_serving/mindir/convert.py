@@ -3,7 +3,7 @@
 What an operator becomes is a row of `operators`; loops and branches are built by `control`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,17 +17,19 @@ from mindspore_serving.mindir import control, tensors
 from mindspore_serving.mindir.attributes import BFLOAT16, NUMPY
 from mindspore_serving.mindir.flow import Flow, flow_of
 from mindspore_serving.mindir.messages import Graph, ValueType
-from mindspore_serving.mindir.operators import OPERATORS, WRITERS
+from mindspore_serving.mindir.operators import MOVERS, OPERATORS, REPEATING, VIEWS, WRITERS
 from mindspore_serving.mindir.program import RETURN, Call, Program
-from mindspore_serving.mindir.tensors import Unsupported
+from mindspore_serving.mindir.storage import claim, order_of, seen, stored, view, write
+from mindspore_serving.mindir.tensors import Operator, Unsupported
 from mindspore_serving.mindir.values import (
-    MONAD,
     Choice,
     Function,
+    Monad,
     Outcome,
     Value,
     Variable,
     leaves,
+    moment,
 )
 
 _MAX_BYTES = 1 << 32  # of one value whose shape is known: more is a mistake or an attack
@@ -52,15 +54,14 @@ def convert(program: Program, graph: Graph) -> ov.Model:
     in circles.
     """
     parameters = [_parameter(entry) for entry in graph.input]
-    walk = _Walk(program, flow_of(program), _variables(program))
     arguments = [_argument(*pair) for pair in zip(graph.input, parameters, strict=True)]
-    outcome = walk.run(program.main.name, arguments, ())
+    walk = _walked(program, arguments)
     values = [
-        value for value in leaves(outcome.ways[RETURN]) if value is not MONAD and value is not None
+        value for value in leaves(walk.result) if not isinstance(value, Monad) and value is not None
     ]
     results = [_result(value, number) for number, value in enumerate(values)]
     sinks = [
-        op.assign(tensors.tensor(one.current).get_node(), one.name)
+        op.assign(_end(one.current, f"weight '{one.name}'").get_node(), one.name)
         for one in walk.variables.values()
         if one.state is not None and one.state.get_target_inputs()  # what no one reads is not kept
     ]
@@ -74,8 +75,18 @@ class _Walk:
     program: Program
     flow: Flow
     variables: dict[str, Variable]
+    writes: bool = False
+    result: Value = None
     depth: int = 0
     num_calls: int = 0
+
+    @property
+    def written(self) -> tuple[Variable, ...]:
+        return tuple(one for one in self.variables.values() if one.is_written)
+
+    def surprises(self) -> set[str]:
+        """Names of weights that are written, but have no state."""
+        return {name for name, one in self.variables.items() if one.changed and not one.is_written}
 
     def run(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> Outcome:
         """Call graph `name`.  An end in one of `stops` is not called, it is the outcome."""
@@ -98,7 +109,8 @@ class _Walk:
             raise StartError(
                 f"graph '{name}' has {len(body.inputs)} inputs, but is called with {len(arguments)}"
             )
-        scope: dict[str, Value] = dict(zip(body.inputs, arguments, strict=True))
+        inputs = stored(tuple(arguments)) if self.writes else arguments
+        scope: dict[str, Value] = dict(zip(body.inputs, inputs, strict=True))
         calls, tail = body.parted()
         for call in calls:
             scope[call.name] = self._value(call, scope)
@@ -111,22 +123,41 @@ class _Walk:
         if self.num_calls > _MAX_CALLS:
             raise StartError(f"its graphs make more than {_MAX_CALLS} calls")
         if call.operator == "UpdateState":
-            return MONAD
+            return Monad(moment())
         if not call.operator:
             (value, *_) = self._called(call, scope, ()).ways[RETURN]
-            return value
+            return stored(value) if self.writes else value
         inputs = [self._known(name, scope) for name in call.inputs]
         convert = _STRUCTURE.get(call.operator) or OPERATORS.get(call.operator)
         if convert is None:
             raise tensors.refused(call.place, call.operator, "there is no such operator")
         try:
             if call.operator in _STRUCTURE:
-                return convert(*inputs)
-            value = tensors.apply(convert, inputs, call.attributes or {})
+                value = convert(*inputs)
+                return stored(value) if self.writes else value
+            value = self._applied(call, convert, inputs)
             _check_sizes(value)
         except Exception as error:  # of every kind, by what in the file is wrong
             raise tensors.refused(call.place, call.operator, error) from error
         return value
+
+    def _applied(self, call: Call, operator: Operator, inputs: Sequence[Value]) -> Value:
+        """The result of an operator, in storage of its own where the program writes."""
+        attributes = call.attributes or {}
+        if not self.writes:
+            return tensors.apply(operator, inputs, attributes)
+        if call.operator in VIEWS:
+            return view(operator, inputs, attributes, call.operator in REPEATING)
+        if call.operator in MOVERS:
+            return stored(tensors.apply(operator, inputs, attributes))
+        order, is_writer = order_of(inputs), call.operator in WRITERS
+        if is_writer:
+            claim(inputs[0], order)
+        value = tensors.apply(operator, [seen(one, order) for one in inputs], attributes)
+        if not is_writer:
+            return stored(value)
+        write(inputs[0], value)
+        return inputs[0]
 
     def _called(self, call: Call, scope: Mapping[str, Value], stops: tuple[str, ...]) -> Outcome:
         arguments = [self._known(name, scope) for name in call.inputs]
@@ -155,7 +186,8 @@ def _partial(function: Function, *arguments: Value) -> Function:
 def _switch(condition: Value, then: Value, otherwise: Value) -> Value:
     if isinstance(then, Function | Choice):
         return Choice(condition, then, otherwise)
-    return op.select(*(tensors.tensor(value) for value in (condition, then, otherwise))).output(0)
+    parts = (tensors.tensor(seen(value, None)) for value in (condition, then, otherwise))
+    return op.select(*parts).output(0)
 
 
 def _switch_layer(index: Value, functions: tuple[Value, ...]) -> Value:
@@ -201,8 +233,16 @@ def _argument(entry: ValueType, parameter: Any) -> Any:
     return tensors.cast(value, ov.Type.bf16) if is_half else value
 
 
+def _end(value: Value, what: str) -> Any:
+    """The tensor that `what` is at the end of the program."""
+    try:
+        return tensors.tensor(value)
+    except Unsupported as error:
+        raise StartError(f"{what} of the network cannot be converted: {error}") from error
+
+
 def _result(value: Value, number: int) -> Any:
-    output = tensors.tensor(value)
+    output = _end(value, f"result {number}")
     if output.get_element_type() == ov.Type.bf16:
         output = tensors.cast(output, ov.Type.f32)
     result = op.result(output)
@@ -210,9 +250,29 @@ def _result(value: Value, number: int) -> Any:
     return result
 
 
-def _variables(program: Program) -> dict[str, Variable]:
-    """Every weight; those that a call writes read what the last run left."""
-    written = {call.inputs[0] for call in program.calls() if call.operator in WRITERS}
+def _walked(program: Program, arguments: Sequence[Value]) -> _Walk:
+    """A walk of all of `program`: once more where it writes weights that it was not seen to."""
+    flow = flow_of(program)
+    writers = [call for call in program.calls() if call.operator in WRITERS]
+    written = {call.inputs[0] for call in writers if call.inputs}
+    num_calls = 0
+    while True:
+        variables = _variables(program, written)
+        walk = _Walk(program, flow, variables, writes=bool(writers), num_calls=num_calls)
+        try:
+            walk.result = walk.run(program.main.name, arguments, ()).ways[RETURN]
+        except StartError:
+            if not walk.surprises():
+                raise
+        new = walk.surprises()
+        if not new:
+            return walk
+        written |= new
+        num_calls = walk.num_calls
+
+
+def _variables(program: Program, written: Collection[str]) -> dict[str, Variable]:
+    """Every weight; those of `written` read what the last run left."""
     found = {}
     for name, constant in program.weights.items():
         state = None
@@ -223,7 +283,8 @@ def _variables(program: Program) -> dict[str, Variable]:
 
 
 def _check_sizes(value: Value) -> None:
-    for leaf in leaves(value):
+    for value_of in leaves(value):
+        leaf = value_of.current if isinstance(value_of, Variable) else value_of
         if not isinstance(leaf, ov.Output):
             continue
         shape = leaf.get_partial_shape()

@@ -15,7 +15,15 @@ from openvino import opset16 as op
 from openvino.op import Constant as Node
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.mindir.values import MONAD, Constant, Value, is_number, leaves, read
+from mindspore_serving.mindir.values import (
+    Constant,
+    Lost,
+    Monad,
+    Value,
+    is_number,
+    leaves,
+    read,
+)
 
 _ALIGNED = 64  # bytes
 _LARGE = 1 << 16
@@ -39,7 +47,9 @@ def tensor(value: Value) -> Any:
         return scalar(value, ov.Type.f32 if isinstance(value, float) else ov.Type.i64)
     if isinstance(value, tuple) and value:
         return _stacked(value)
-    raise Unsupported(f"{_shown(value)} in place of a tensor")
+    raise Unsupported(
+        value.why if isinstance(value, Lost) else f"{_shown(value)} in place of a tensor"
+    )
 
 
 def scalar(value: float, kind: Any) -> Any:
@@ -122,7 +132,7 @@ def apply(operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, 
     Nodes that it returns become their outputs.
     """
     inputs = list(inputs)
-    while inputs and inputs[-1] is MONAD:
+    while inputs and isinstance(inputs[-1], Monad):
         inputs.pop()
     parameters, rest = _parameters(operator)
     if len(inputs) > len(parameters) and rest is None:

@@ -1,11 +1,13 @@
 """What flows along the edges of a graph while it is converted, and how it is read.
 
 A value is an OpenVINO output, a `Constant`, a Python number, text or None, a tuple of values, a
-`Function`, a `Variable`, or the `MONAD`, which stands for an order of effects and nothing else.
+`Function`, a `Variable`, a `View` of one, or a `Monad`, which stands for an order of effects and
+nothing else.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -13,12 +15,23 @@ import numpy as np
 Value: TypeAlias = Any
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
+_moments = count(1)
 
+
+def moment() -> int:
+    """A number above all before it: when an effect was walked."""
+    return next(_moments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Monad:
-    """The type of MONAD."""
+    """A point in the order of effects: those of an earlier moment are done."""
+
+    moment: int = 0
 
 
 MONAD: Final = Monad()
+"""The start of a program."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,20 +69,47 @@ class Choice:
                 yield side.graph
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Variable:
-    """A weight by name, and what it holds at this point of the graph.
+    """Storage, and what it holds at this point of the graph.
 
-    `state`, of one that the graph writes, is what the run before has left there.
+    A weight has a name; `state`, of one that the graph writes, is what the run before has left
+    there.  In a program that changes values in place, what an operator gives is a variable too.
+    `shared` are others that may be the same storage.
     """
 
     name: str
     current: Value
     state: Value = None
+    changed: int = 0  # the moment of the last write, 0 for none
+    seen: int = 0  # the moment of the last read in the order of effects
+    is_seen_apart: bool = False  # whether an operator outside that order has read it
+    shared: list["Variable"] = field(default_factory=list)
 
     @property
     def is_written(self) -> bool:
         return self.state is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Elements of a variable in another shape or order: `part` makes them of all.
+
+    `is_movable`: whether `part` depends on nothing else in the graph, so that it can be made in the
+    body of a branch or a loop.  `repeats`: whether an element may stand in it several times.
+    """
+
+    base: Variable
+    part: Callable[[Any], Any]
+    is_movable: bool
+    repeats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """In place of a variable's content that is not known: `why`."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +125,9 @@ class Outcome:
 
 
 def read(value: Value) -> Value:
-    """A variable's value, and any other value itself."""
+    """What a variable or a view holds, and any other value itself."""
+    if isinstance(value, View):
+        return value.part(value.base.current)
     return value.current if isinstance(value, Variable) else value
 
 

@@ -13,17 +13,20 @@ from mindspore_serving.mindir.operators import (
     attention,
     binary,
     combining,
+    comparing,
     convolution,
     creation,
     decoding,
     image,
     indexing,
+    inplace,
     losses,
     matmul,
     normalization,
     numbers,
     order,
     pooling,
+    pooling_places,
     recurrent,
     reductions,
     scans,
@@ -36,18 +39,24 @@ from mindspore_serving.mindir.operators import (
     unary,
     windows,
 )
-from mindspore_serving.mindir.operators.sequence import WRITERS
 from mindspore_serving.mindir.tensors import Operator
 
-__all__ = ["OPERATORS", "WRITERS"]
+__all__ = ["MOVERS", "OPERATORS", "REPEATING", "VIEWS", "WRITERS"]
 
 FAMILIES = (
-    *(activations, adaptive, algebra, attention, binary, combining, convolution, creation),
-    *(decoding, image, indexing, losses, matmul, normalization, numbers, order, pooling),
-    *(recurrent, reductions, scans, scattering, sequence, shape, slicing, special, transposed),
-    *(unary, windows),
+    *(activations, adaptive, algebra, attention, binary, combining, comparing, convolution),
+    *(creation, decoding, image, indexing, inplace, losses, matmul, normalization, numbers),
+    *(order, pooling, pooling_places, recurrent, reductions, scans, scattering, sequence),
+    *(shape, slicing, special, transposed, unary, windows),
 )
 OPERATORS: Mapping[str, Operator] = {
     name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()
 }
-"""Those whose first input is a weight that they write are in WRITERS too."""
+WRITERS = frozenset(inplace.OPERATORS)
+"""Those whose result is what their first input holds from then on."""
+MOVERS = frozenset(sequence.OPERATORS)
+"""Those that read no tensor."""
+VIEWS = frozenset(name for name in OPERATORS if name.endswith("View")) | {"ViewAs"}
+"""Those whose result is a part of their first input, not a copy."""
+REPEATING = frozenset({"BroadcastToView"})
+"""Those of VIEWS in which an element may stand several times."""

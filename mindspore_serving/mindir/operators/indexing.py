@@ -32,7 +32,12 @@ def _index_select(x: Tensor, dim: Int, index: Tensor) -> Any:
     return op.gather(x, index, op.constant(dim))
 
 
-def _embedding(x: Tensor, weight: Tensor) -> Any:
+def _embedding(
+    x: Tensor, weight: Tensor, padding_idx: Value = None, max_norm: Value = None, *_: Value
+) -> Any:
+    """Rows of `weight`; what follows `max_norm`, and `padding_idx`, is for gradients."""
+    if max_norm is not None:
+        raise Unsupported("max_norm, which changes the rows that it reads")
     return op.gather(weight, x, op.constant(0))
 
 
@@ -69,13 +74,18 @@ def _take(x: Tensor, index: Tensor) -> Any:
 
 def _index(x: Tensor, indices: Value) -> Any:
     """x[i, j, ...] with tensors for the first axes."""
+    if len(indices) == 1 and tensor(indices[0]).get_element_type() != ov.Type.boolean:
+        return op.gather(x, tensor(indices[0]), op.constant(0))
+    return op.gather_nd(x, places_of(indices))
+
+
+def places_of(indices: Value) -> Any:
+    """The positions that x[i, j, ...] has on the first axes of x, as the last axis of a tensor."""
     places = [tensor(one) for one in indices]
     if any(one.get_element_type() == ov.Type.boolean for one in places):
         if len(places) == 1:
-            return _masked(x, places[0])
+            return _true_places(places[0])
         raise Unsupported("a mask beside other indices")
-    if len(places) == 1:
-        return op.gather(x, places[0], op.constant(0))
     shape = sizes_of(places[0])
     for one in places[1:]:
         shape = sizes_of(op.broadcast(one, shape, broadcast_spec="BIDIRECTIONAL").output(0))
@@ -86,12 +96,15 @@ def _index(x: Tensor, indices: Value) -> Any:
         )
         for one in places
     ]
-    return op.gather_nd(x, op.concat(columns, -1))
+    return op.concat(columns, -1).output(0)
+
+
+def _true_places(mask: Any) -> Any:
+    return op.transpose(op.non_zero(mask), ints_of([1, 0])).output(0)
 
 
 def _masked(x: Any, mask: Any) -> Any:
-    places = op.transpose(op.non_zero(mask), ints_of([1, 0]))
-    return op.gather_nd(x, places)
+    return op.gather_nd(x, _true_places(mask))
 
 
 def _masked_select(x: Tensor, mask: Tensor) -> Any:

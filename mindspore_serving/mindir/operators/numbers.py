@@ -61,7 +61,4 @@ OPERATORS: dict[str, Operator] = {
     "ScalarBool": lambda x: bool(x) if is_number(x) else cast(tensor(x), ov.Type.boolean),
     "ScalarCast": _scalar_cast,
     "ScalarUsub": lambda x: -x if is_number(x) else op.negative(tensor(x)),
-    "bool_not": lambda x: (
-        not x if is_number(x) else op.logical_not(cast(tensor(x), ov.Type.boolean))
-    ),
 }

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import openvino as ov
 from openvino import opset14
 from openvino import opset16 as op
 
@@ -19,8 +18,6 @@ from mindspore_serving.mindir.tensors import (
     Ints,
     Operator,
     Tensor,
-    Unsupported,
-    cast,
     ints_of,
     like,
     rank,
@@ -31,9 +28,10 @@ _ROUNDING = {False: "floor", True: "ceil_torch"}  # of sizes, by ceil_mode
 Window = tuple[list[int], list[int], list[int], list[int]]  # kernel, strides, begin, end
 
 
-def _window(
+def window_of(
     x: Any, kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[list[int], list[int]]
 ) -> Window:
+    """A window over the spatial axes of `x`; without strides it moves by its own size."""
     count = rank(x) - 2
     return spatial(kernel, count), spatial(strides or kernel, count), *pads
 
@@ -42,7 +40,7 @@ def _auto(mode: str) -> str:
     return {"same": "same_upper", "valid": "valid"}.get(mode, "explicit")
 
 
-def _max(
+def max_pool(
     x: Any,
     window: Window,
     auto: str = "explicit",
@@ -76,8 +74,8 @@ def _max_pool(
     format: Value = None,
 ) -> Any:
     check_channels_first(format)
-    window = _window(x, kernel_size, strides, _none(x))
-    return _max(x, window, _auto(padding_mode(pad_mode))).output(0)
+    window = window_of(x, kernel_size, strides, _none(x))
+    return max_pool(x, window, _auto(padding_mode(pad_mode))).output(0)
 
 
 def _max_pool_3d(
@@ -91,35 +89,9 @@ def _max_pool_3d(
 ) -> Any:
     mode = padding_mode(pad_mode)
     pads = pairs(pad_list, 3) if mode == "pad" else _none(x)
-    return _max(x, _window(x, kernel_size, strides, pads), _auto(mode), bool(ceil_mode)).output(0)
-
-
-def _max_pool_with_places(
-    x: Tensor,
-    kernel_size: Ints,
-    strides: Ints | None = None,
-    pads: Ints = (0,),
-    dilation: Ints = (1,),
-    ceil_mode: Bool = False,
-) -> Any:
-    count = rank(x) - 2
-    window = _window(x, kernel_size, strides or (), pairs_of_one(pads, count))
-    node = _max(x, window, "explicit", ceil_mode, spatial(dilation, count))
-    return node.output(0), cast(node.output(1), ov.Type.i64)
-
-
-def _func_max_pool(
-    x: Tensor,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = (0,),
-    dilation: Ints = (1,),
-    ceil_mode: Bool = False,
-    return_indices: Bool = False,
-) -> Any:
-    if return_indices:
-        raise Unsupported("return_indices")
-    return _max_pool_with_places(x, kernel_size, stride, padding, dilation, ceil_mode)[0]
+    return max_pool(
+        x, window_of(x, kernel_size, strides, pads), _auto(mode), bool(ceil_mode)
+    ).output(0)
 
 
 def _avg_pool(
@@ -130,7 +102,7 @@ def _avg_pool(
     format: Value = None,
 ) -> Any:
     check_channels_first(format)
-    window = _window(x, kernel_size, strides, _none(x))
+    window = window_of(x, kernel_size, strides, _none(x))
     return _average(x, window, _auto(padding_mode(pad_mode)))
 
 
@@ -147,7 +119,7 @@ def _avg_pool_3d(
 ) -> Any:
     mode = padding_mode(pad_mode)
     pads = pairs(pad_list, 3) if mode == "pad" else _none(x)
-    window = _window(x, kernel_size, strides, pads)
+    window = window_of(x, kernel_size, strides, pads)
     y = _average(x, window, _auto(mode), ceil_mode, not count_include_pad)
     return _divided(y, window, divisor_override)
 
@@ -162,7 +134,7 @@ def _avg_pool_ext(
     divisor_override: Int | None = None,
 ) -> Any:
     count = len(kernel_size) if len(kernel_size) > 1 else rank(x) - 2
-    window = _window(x, kernel_size, stride or (), pairs_of_one(padding, count))
+    window = window_of(x, kernel_size, stride or (), pairs_of_one(padding, count))
     y = _average(x, window, "explicit", ceil_mode, not count_include_pad)
     return _divided(y, window, divisor_override or 0)
 
@@ -210,10 +182,7 @@ OPERATORS: dict[str, Operator] = {
     "AvgPool2D": _avg_pool_ext,
     "AvgPool3D": _avg_pool_3d,
     "AvgPool3DExt": _avg_pool_ext,
-    "FuncMaxPool2D": _func_max_pool,
     "LRN": _lrn,
     "MaxPool": _max_pool,
     "MaxPool3D": _max_pool_3d,
-    "MaxPoolWithIndices": _max_pool_with_places,
-    "MaxPoolWithMask": _max_pool_with_places,
 }

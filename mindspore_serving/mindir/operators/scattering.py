@@ -26,6 +26,7 @@ from mindspore_serving.mindir.values import Value
 _REDUCTIONS = {
     0: "none",
     1: "sum",
+    2: "prod",
     "none": "none",
     "add": "sum",
     "sum": "sum",
@@ -67,6 +68,10 @@ def _scattered(x: Any, axis: int, index: Any, source: Any, reduce: Value) -> Any
     if name is None:
         raise Unsupported(f"reduce {reduce!r}")
     places = counted_from_start(x, index, axis)
+    count = rank(index)
+    if dims(source) != dims(index) or -1 in dims(source):  # what the index does not reach is left
+        zeros, ones = ints_of([0] * count), ints_of([1] * count)
+        source = op.slice(source, zeros, sizes_of(index), ones).output(0)
     return op.scatter_elements_update(x, places, source, op.constant(axis), name)
 
 

@@ -1,7 +1,5 @@
-"""Tuples, the order of effects, and weights that a graph writes."""
+"""Tuples, and the order of effects: values go through these operators as they are."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from openvino import opset16 as op
@@ -12,14 +10,13 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Tensor,
     Unsupported,
-    cast,
     dims,
     ints_of,
     known,
     sizes_of,
     tensor,
 )
-from mindspore_serving.mindir.values import Value, Variable, read
+from mindspore_serving.mindir.values import Value, read
 
 
 def _get_item(sequence: Value, index: Int) -> Value:
@@ -28,14 +25,6 @@ def _get_item(sequence: Value, index: Int) -> Value:
     if isinstance(sequence, tuple):
         return sequence[index]
     return op.gather(tensor(sequence), ints_of([index]), op.constant(0))
-
-
-def _assign(change: Callable[[Any, Any], Any], variable: Value, value: Tensor) -> Any:
-    if not isinstance(variable, Variable) or not variable.is_written:
-        raise Unsupported("a write to what is no weight")
-    current = tensor(variable)
-    variable.current = tensor(change(current, cast(value, current.get_element_type())))
-    return variable.current
 
 
 def _length(sequence: Value) -> Any:
@@ -71,13 +60,9 @@ def _make_range(*numbers: Value) -> Value:
 OPERATORS: dict[str, Operator] = {
     **dict.fromkeys(("MakeList", "MakeTuple", "make_list", "make_tuple"), lambda *parts: parts),
     **dict.fromkeys(("list_to_tuple", "tuple_to_list"), lambda value: value),
-    "Assign": partial(_assign, lambda _, value: value),
-    "AssignAdd": partial(_assign, lambda current, value: op.add(current, value).output(0)),
-    "AssignSub": partial(_assign, lambda current, value: op.subtract(current, value).output(0)),
     "Depend": lambda value, *_: value,
     "ListAppend": lambda sequence, value: (*sequence, value),
     "ListGetItem": _get_item,
-    "Load": lambda value, *_: read(value),
     "RealListGetItem": _get_item,
     "RealTupleGetItem": _get_item,
     "SequenceAdd": lambda first, second: (*first, *second),
@@ -92,4 +77,3 @@ OPERATORS: dict[str, Operator] = {
     "sequence_len": _length,
     "tuple_getitem": _get_item,
 }
-WRITERS = frozenset({"Assign", "AssignAdd", "AssignSub"})

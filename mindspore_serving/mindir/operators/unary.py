@@ -17,6 +17,7 @@ from mindspore_serving.mindir.tensors import (
     like,
     tensor,
 )
+from mindspore_serving.mindir.values import read
 
 Build = Callable[[Any], Any]
 
@@ -53,7 +54,7 @@ def _nan_to_num(
     return op.select(op.equal(x, like(-math.inf, x)), like(low, x), x)
 
 
-_NOTHING = ("Clone", "Contiguous", "Copy", "Detach", "Identity", "StopGradient")
+_NOTHING = (*("Clone", "Contiguous", "Copy", "Detach", "Identity", "StopGradient", "TensorMove"),)
 _PLAIN: dict[str, Build] = {
     "Abs": op.abs,
     "BitwiseNot": op.bitwise_not,
@@ -123,6 +124,7 @@ OPERATORS: dict[str, Operator] = {
     **{name: _of(build, as_float) for name, build in _FLOATS.items()},
     **dict.fromkeys(_NOTHING, _of(lambda x: x)),
     **{name: _of(_keep_integers(build)) for name, build in _INTEGERS_STAY.items()},
+    "Load": lambda value, *_: read(value),
     "Logit": _logit,
     "NanToNum": _nan_to_num,
     "Round": _rounded,
