@@ -14,6 +14,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.checkpoint.leftovers import LEFTOVERS, Leftover, find_reasons, told
+from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
@@ -49,7 +50,7 @@ def open_definition(
     tell_unknown(checkpoint.directory, config, spec.form.settings)
     names = spec.form.names
     head, table = f"{names.head}.weight", f"{names.embedding}.weight"
-    beside: tuple[str, ...] = CLASSIFIER if classifies(checkpoint.config) else ()
+    beside: tuple[str, ...] = CLASSIFIER if classifies(find_config(Path(directory))) else ()
     if spec.tied_embeddings and checkpoint.has(head):
         if _is_same(checkpoint, head, table):
             beside = (*beside, head)
