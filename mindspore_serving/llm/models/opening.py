@@ -12,7 +12,9 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.checkpoint.leftovers import LEFTOVERS, Leftover, find_reasons, told
+from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
@@ -48,7 +50,7 @@ def open_definition(
     tell_unknown(checkpoint.directory, config, spec.form.settings)
     names = spec.form.names
     head, table = f"{names.head}.weight", f"{names.embedding}.weight"
-    beside: tuple[str, ...] = CLASSIFIER if classifies(checkpoint.config) else ()
+    beside: tuple[str, ...] = CLASSIFIER if classifies(find_config(Path(directory))) else ()
     if spec.tied_embeddings and checkpoint.has(head):
         if _is_same(checkpoint, head, table):
             beside = (*beside, head)
@@ -92,9 +94,9 @@ def check_tensors(
 
 def tell_unknown(directory: Path, config: Noted, known: Collection[str]) -> None:
     """Log the settings of `config` that nobody has read, unless they are known to change nothing,
-    or say nothing."""
+    or say nothing.  Those of a GGUF file are made here."""
     unknown = unknown_settings(config, known)
-    if unknown:
+    if unknown and not is_gguf(directory):
         log.warning(
             "config.json of %s has settings that are not known here and not followed: %s",
             directory.name, ", ".join(unknown),

@@ -81,7 +81,13 @@ def test_optional_settings_are_followed_where_the_class_has_them_alone(name: str
     kind = getattr(transformers, name).config_class
     fields = set(kind().to_dict()) | set(kind.attribute_map)
     form, older = FAMILIES[name], {"sliding_window_pattern", "rope_local_base_freq", "layer_types"}
-    older |= {"global_head_dim", "num_global_key_value_heads", *form.unused, *form.fixed}
+    older |= {
+        "n_shared_experts",
+        "global_head_dim",
+        "num_global_key_value_heads",
+        *form.unused,
+        *form.fixed,
+    }
     assert set(form.follows) <= OPTIONAL
     assert (fields & OPTIONAL) ^ set(form.follows) <= older
 

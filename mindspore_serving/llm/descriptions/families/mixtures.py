@@ -139,7 +139,8 @@ ROWS: dict[str, Architecture] = {
         ),
         rope=PAIRS, read=_ernie, qkv_bias="use_bias", output_bias="use_bias",
         mlp_bias="use_bias", head_bias="use_bias", fixed=ERNIE,
-        follows=("moe_layer_end_index", "moe_num_shared_experts", "moe_norm_min"),
+        follows=("moe_layer_end_index", "moe_num_shared_experts", "n_shared_experts",
+                 "moe_norm_min"),  # as GGUF files have it
         defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0, "moe_layer_start_index": 1,
                   "moe_norm_min": 1e-12},
     ),
