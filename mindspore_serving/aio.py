@@ -106,7 +106,12 @@ class FunctionThread:
                 _in_loop(loop, future, future.set_result, result)
 
         self._queue.put(call)
-        return await future
+        try:
+            return await future
+        finally:
+            # An error refers to this call and `call` by its traceback, and these to the future that
+            # has it: with all that `function` held, it would wait for the garbage collector.
+            del future
 
     def _run(self) -> None:
         while True:
@@ -134,6 +139,8 @@ async def on_thread_to_the_end(name: str, function: Callable[..., T], *arguments
         if not running.cancelled():
             running.exception()  # nobody wants it
         raise
+    finally:
+        del running  # whose error refers to this call
 
 
 def _in_loop(
