@@ -96,17 +96,11 @@ class FunctionThread:
         """What `function` returns or raises."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-
-        def call() -> None:
-            try:
-                result = function(*arguments)
-            except BaseException as error:
-                _in_loop(loop, future, future.set_exception, error)
-            else:
-                _in_loop(loop, future, future.set_result, result)
-
-        self._queue.put(call)
-        return await future
+        self._queue.put(functools.partial(_call, loop, future, function, arguments))
+        try:
+            return await future
+        finally:
+            del future  # as in `_call`
 
     def _run(self) -> None:
         while True:
@@ -134,6 +128,27 @@ async def on_thread_to_the_end(name: str, function: Callable[..., T], *arguments
         if not running.cancelled():
             running.exception()  # nobody wants it
         raise
+    finally:
+        del running  # whose error refers to this call
+
+
+def _call(
+    loop: asyncio.AbstractEventLoop,
+    future: "asyncio.Future[T]",
+    function: Callable[..., T],
+    arguments: tuple[Any, ...],
+) -> None:
+    """Set what `function` returns or raises.  An error refers to its callers by its traceback: if
+    they kept the future that has it, all that `function` held would wait for the garbage
+    collector."""
+    try:
+        result = function(*arguments)
+    except BaseException as error:
+        _in_loop(loop, future, future.set_exception, error)
+    else:
+        _in_loop(loop, future, future.set_result, result)
+    finally:
+        del future
 
 
 def _in_loop(

@@ -1,13 +1,22 @@
 """The background loop, and the ticker that fires once per turn."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
+from contextlib import suppress
 
 import pytest
 
-from mindspore_serving.aio import BackgroundLoop, FunctionThread, Ticker
+from mindspore_serving.aio import (
+    BackgroundLoop,
+    FunctionThread,
+    Ticker,
+    on_thread,
+    on_thread_to_the_end,
+)
 from tests.waiting import PATIENCE
 
 
@@ -140,3 +149,26 @@ threading.Thread(target=go_on).start()
 """
     done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE)
     assert done.stdout == b"(3, 1)\n"
+
+
+@pytest.mark.parametrize("run", [on_thread, on_thread_to_the_end])
+async def test_what_a_function_held_is_free_when_its_error_is_handled(run):
+    class Held:
+        """Something large."""
+
+    kept = []
+
+    def fail():
+        held = Held()
+        kept.append(weakref.ref(held))
+        raise LookupError("gone")
+
+    gc.disable()
+    try:
+        with suppress(LookupError):
+            await run("held", fail)
+        async with asyncio.timeout(PATIENCE):
+            while kept[0]() is not None:  # the thread is behind its own call for a moment
+                await asyncio.sleep(0.001)
+    finally:
+        gc.enable()

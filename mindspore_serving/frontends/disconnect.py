@@ -25,6 +25,7 @@ async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
         working.cancel()
         leaving.cancel()
         await asyncio.wait((working, leaving))
+        del working  # whose error refers to this call
 
 
 async def left(receive: Receive) -> None:

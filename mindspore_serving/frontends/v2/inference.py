@@ -106,12 +106,15 @@ class V2:
 
 
 def _check(reply: Reply) -> None:
-    """Raises the first error in it."""
-    if reply.failure is not None:
-        reply.raise_failure()
+    """Raises the first error in it, and lets go of all."""
     for index, fault in enumerate(reply.faults or ()):
         if fault is not None:
-            raise _of_instance(fault, index, len(reply.instances))
+            reply.failure = reply.failure or _of_instance(fault, index, len(reply.instances))
+            reply.faults = None
+            del fault
+            break
+    if reply.failure is not None:
+        reply.raise_failure()
 
 
 def _join(request: InferRequest, reply: Reply) -> list[OutputTensor]:
