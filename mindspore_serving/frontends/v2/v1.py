@@ -19,7 +19,6 @@ from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.terms import terms_of
-from mindspore_serving.frontends.v2.http_inference import read_encoded
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Model
 from mindspore_serving.frontends.v2.routes import route
@@ -45,11 +44,14 @@ def routes(v2: V2, max_body: int) -> list[BaseRoute]:
         model = v2.models.find(http.path_params["name"])
         if model.language is not None:
             raise InvalidInputs(f"'{model.name}' is a language model: call /v1/completions")
-        given = await read_encoded(http, max_body)
-        if len(given) <= SMALL:
-            instances = _instances(given, model)
-        else:
-            instances = await on_thread("bodies", _instances, given, model)
+        async with v2.inflating.body(http, max_body) as given:
+            if len(given) <= SMALL:
+                instances = _instances(given, model)
+            else:
+                instances = await on_thread("bodies", _instances, given, model)
+            return await answer(http, model, instances)
+
+    async def answer(http: HttpRequest, model: Model, instances: list[bytes]) -> Response:
         body = b'{"instances":[%b]}' % b",".join(instances)
         request = Request(model.servable, model.method, model.version, "ms_json", body)
         request.timeout = terms_of(http).timeout
