@@ -74,6 +74,12 @@ class Quota:
     def give_back(self, peer: Peer, amount: int) -> None:
         self._add(peer, -amount)
 
+    def allowance(self, address: object) -> "Allowance":
+        """That of a new connection, from `address` as sockets have it."""
+        if not isinstance(address, tuple):
+            return Allowance(self, NOBODY)
+        return Allowance(self, Peer(address[0], object()))
+
     def _add(self, peer: Peer, amount: int) -> None:
         self.held += amount
         if peer.address:

@@ -19,6 +19,7 @@ from mindspore_serving.wire.json_shape import SMALL
 from mindspore_serving.wire.v2 import json_body
 from mindspore_serving.wire.v2.request import InferRequest, ReadRegion
 
+MUCH = 1 << 20  # bytes of JSON, which are read on a thread
 HEADER_LENGTH = "inference-header-content-length"
 
 
@@ -26,7 +27,9 @@ async def infer(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> 
     """Raises ServingError, and ClientDisconnect if the client leaves."""
     async with v2.inflating.body(http, max_body) as body:
         model = v2.models.find(*name)
-        request = parse(model, body, http.headers.get(HEADER_LENGTH), v2.memory.read)
+        how = model, body, http.headers.get(HEADER_LENGTH), v2.memory.read
+        is_much = how[2] is None and len(body) > MUCH
+        request = await on_thread("bodies", parse, *how) if is_much else parse(*how)
         found = await while_there(http, v2.infer(model, request, terms_of(http)))
         return await _respond(http, model, request, found)
 

@@ -70,7 +70,7 @@ class Inflating:
 class _Inflated:
     """A body that is decompressed step by step."""
 
-    def __init__(self, body: bytes, encoding: str, most: int) -> None:
+    def __init__(self, body: Buffer, encoding: str, most: int) -> None:
         self.data = bytearray()
         self.num_counted = 0  # bytes
         self.is_whole = False

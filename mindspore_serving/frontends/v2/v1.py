@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from mindspore_serving.aio import on_thread
+from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.core.service import Request
 from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
 from mindspore_serving.frontends.disconnect import while_there
@@ -88,7 +89,7 @@ class _OfOthers(Route):
         return match if match is Match.FULL else Match.NONE, found
 
 
-def _instances(body: bytes, model: Model) -> list[bytes]:
+def _instances(body: Buffer, model: Model) -> list[bytes]:
     """Each as an object with inputs; a value alone is the only input.  Raises InvalidInputs."""
     if len(body) > SMALL and has_more_items(body, MAX_INSTANCES - 1, depth=1):
         raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
