@@ -121,3 +121,28 @@ def test_small_messages_of_a_new_connection_are_taken_where_all_memory_is_held(
         served.inference.wait_for(1)
         served.inference.holds = False
         assert [status_of(served.call(message(size))) for size in (0, 1000, 50_000)] == ["OK"] * 3
+
+
+def test_an_address_with_too_many_connections_loses_those_that_are_silent(
+    background: BackgroundLoop,
+) -> None:
+    with serving(background, max_connections=8, max_connections_per_address=4) as served:
+        busy = served.raw()
+        silent = [served.raw() for _ in range(7)]
+        for _ in range(3):
+            busy.wait_until_closed(ask(busy, 10))
+        eventually(lambda: sum(not is_closed(one) for one in silent) <= 3)
+        assert status_of(served.call(message(), is_new=True)) == "OK"
+        busy.wait_until_closed(ask(busy, 10))
+
+
+def is_closed(client: RawGrpc) -> bool:
+    client.stream.setblocking(False)
+    try:
+        while client.stream.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
