@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving.aio import BackgroundLoop
-from mindspore_serving.frontends import message_reader
 from tests.frontends.raw_grpc import RawGrpc
 from tests.frontends.test_grpc_limits import (
     LARGEST,
@@ -87,11 +86,9 @@ def statuses(served: Served, rounds: int = 4) -> list[str]:
 @pytest.mark.parametrize("attack", [open_calls, open_by_many, begin_messages])
 def test_calls_that_send_no_message_keep_no_call_of_others_out(
     background: BackgroundLoop,
-    monkeypatch: pytest.MonkeyPatch,
     attack: Callable[..., list[RawGrpc]],
     path: str,
 ) -> None:
-    monkeypatch.setattr(message_reader, "QUICK", 0.05)
     with serving(background, max_body_memory=ROOM) as served:
         clients = attack(served, path)
         with dripping(clients if attack is begin_messages else []):
@@ -102,11 +99,9 @@ def test_calls_that_send_no_message_keep_no_call_of_others_out(
 @pytest.mark.parametrize("attack", [open_calls, open_by_many, begin_messages])
 def test_calls_that_send_no_message_to_a_unix_socket_keep_no_call_of_others_out(
     background: BackgroundLoop,
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     attack: Callable[..., list[RawGrpc]],
 ) -> None:
-    monkeypatch.setattr(message_reader, "QUICK", 0.05)
     with serving(background, path=f"{tmp_path}/s", max_body_memory=ROOM) as served:
         attack(served, PREDICT)
         eventually(lambda: served.gate.reader.num_counted > 10)
