@@ -23,7 +23,8 @@ class ServerLimits:
     )
     max_connections_per_address: int = param(
         3072,
-        "HTTP: those from one address, so that it leaves some to others; one more is answered 503",
+        "those from one address, so that it leaves some to others; HTTP answers one more with 503, "
+        "of gRPC the most silent are closed within a second",
         at_least=1,
     )
     max_head: int = param(

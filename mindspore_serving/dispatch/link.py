@@ -12,6 +12,7 @@ import msgspec
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
+from mindspore_serving.dispatch import storing
 from mindspore_serving.dispatch.adapter_calls import AdapterCalls
 from mindspore_serving.dispatch.lent import LENT, Lent
 from mindspore_serving.dispatch.outbox import Outbox
@@ -92,6 +93,7 @@ class Link:
         self._log_level: str | None = None
         self._lent = Lent(launched.view)
         self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
+        self._storing = storing.Storing(launched.arena, self._send_stored, self.cancel)
         self._loop.add_reader(self._stream.fileno(), self._on_readable)
 
     # --- messages to the worker -------------------------------------------------------------
@@ -100,13 +102,19 @@ class Link:
         self._send(setup)
 
     def send_work(self, parts: Sequence[RequestPart], now: float, way: Way) -> None:
-        """Give `parts` to the worker, in one message; `way` gets the answers."""
-        items = [self._item(part, now, way) for part in parts]
-        self._send(Work(items, self._lent.take_freed()))
+        """Give `parts` to the worker, in one message but for large ones; `way` gets the answers."""
+        items = []
+        for part in parts:
+            self._begin(part, now, way)
+            if not self._storing.begin(part, now):
+                items.append(self._item(part, storing.store(self._launched.arena, part), now))
+        if items:
+            self._send(Work(items, self._lent.take_freed()))
 
     def cancel(self, part: RequestPart) -> None:
         """Nobody waits for `part`.  The worker has it until it has answered."""
-        self._send(Cancel([part.id]))
+        if not self._storing.cancel(part):
+            self._send(Cancel([part.id]))
 
     def take_parts(self) -> list[RequestPart]:
         """What the worker had, once the link is closed."""
@@ -168,32 +176,20 @@ class Link:
 
     # --- sending ----------------------------------------------------------------------------
 
-    def _item(self, part: RequestPart, now: float, way: Way) -> WorkItem:
+    def _begin(self, part: RequestPart, now: float, way: Way) -> None:
         self._next_id += 1
         part.id, part.link, part.way, part.sent = self._next_id, self, way, now
         self.parts[part.id] = part
-        request = part.request
-        timeout = None if request.deadline is None else max(0.0, request.deadline - now)
-        chunks: list[Payload] = list(map(self._launched.arena.put, part.chunks))
+
+    def _item(self, part: RequestPart, chunks: Sequence[Payload], now: float) -> WorkItem:
         slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
         if slices:
             self._slices[part.id] = slices
-        traceparent = tracestate = ""
-        if request.trace is not None:
-            context = request.trace.sent(part, self.name)
-            traceparent, tracestate = context.traceparent, context.state
-        return WorkItem(
-            part.id,
-            request.method,
-            part.codec,
-            chunks,
-            timeout,
-            part.is_stream,
-            part.first,
-            request.id,
-            traceparent,
-            tracestate,
-        )
+        return storing.work_item(part, chunks, self.name, now)
+
+    def _send_stored(self, part: RequestPart, chunks: Sequence[Payload], now: float) -> None:
+        if not self.closed.done():
+            self._send(Work([self._item(part, chunks, now)], self._lent.take_freed()))
 
     def _send(self, message: msgspec.Struct) -> None:
         if not self.closed.done():

@@ -6,6 +6,7 @@ import resource
 import socket
 from dataclasses import dataclass
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import InvalidInputs, StartError
 
 _BACKLOG = 2048
@@ -103,6 +104,13 @@ def hold(address: Address, tag: str) -> socket.socket:
         holder.close()
         raise StartError(f"Serving Error: {tag} start failed, {address.text}: {error}") from error
     return holder
+
+
+def most_connections(limits: ServerLimits, share: int) -> tuple[int, int]:
+    """How many a server may have, and how many of one address: of the descriptors of this process
+    at most one in `share`, and as much of that as `limits` give to an address."""
+    most = min(limits.max_connections, most_descriptors() // share)
+    return most, limits.max_connections_per_address * most // limits.max_connections
 
 
 def most_descriptors() -> int:

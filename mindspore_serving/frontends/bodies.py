@@ -1,5 +1,6 @@
 """The body of a request: read within a limit, and decoded.  Knows no protocol's errors."""
 
+import asyncio
 from typing import TypeVar
 
 import msgspec
@@ -11,26 +12,31 @@ from mindspore_serving.errors import InvalidField, TooLarge
 from mindspore_serving.wire.json_shape import SMALL, Shape, check_shape
 
 T = TypeVar("T")
+_PIECE = 1 << 20  # bytes
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """All of the body.  Raises TooLarge before more than `most` bytes are held, and Starlette's
+async def read_body(request: Request, most: int) -> bytes | bytearray:
+    """All of the body; a large one may come in one piece, which is copied bit by bit while others
+    have their turn.  Raises TooLarge before more than `most` bytes are held, and Starlette's
     ClientDisconnect if the client leaves."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > most:
         raise too_large(most)
     body = bytearray()
     async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
+        if len(body) + len(chunk) > most:
             raise too_large(most)
-    return bytes(body)
+        for start in range(0, len(chunk), _PIECE):
+            if start:
+                await asyncio.sleep(0)
+            body += chunk[start : start + _PIECE]
+    return bytes(body) if len(body) <= _PIECE else body
 
 
 async def read_json(request: Request, most: int, limits: LanguageLimits) -> bytes:
     """All of the body of a request to a language model, which can be decoded on the event loop: in
     some 10 ms at most.  Raises what `read_body` raises, and InvalidField for too many values."""
-    body = await read_body(request, min(most, limits.max_body))
+    body = bytes(await read_body(request, min(most, limits.max_body)))
     await check_values(body, limits)
     return body
 

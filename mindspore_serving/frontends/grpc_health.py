@@ -21,7 +21,7 @@ from mindspore_serving.frontends.ms_grpc import SERVICE as MS_SERVICE
 SERVICE = "grpc.health.v1.Health"
 _READ_SECONDS = 5.0
 _NUM_READING = 4  # requests that are read at once: they may come without a key, and be large
-_MAX_WATCHES = 256  # at once, of which none takes all
+MAX_WATCHES = 256  # at once, of which none takes all
 _PERIOD = 0.5  # seconds between two looks for those who watch
 
 
@@ -33,7 +33,7 @@ class HealthService:
         self._control = control
         memory = Quota(_NUM_READING * max_message, largest=max_message)
         self._reader = MessageReader(memory, max_message, _READ_SECONDS, slow=0.0)
-        self._watches = OpenCalls(_MAX_WATCHES)
+        self._watches = OpenCalls(MAX_WATCHES)
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def handler(self) -> Any:

@@ -18,7 +18,7 @@ from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.proto import inference_pb2, ms_service_pb2
 
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
-_MAX_CALLS = 64  # at once, of which none takes all
+MAX_CALLS = 64  # at once, of which none takes all
 
 
 class ReflectionService:
@@ -30,7 +30,7 @@ class ReflectionService:
             pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
         self._servicer = ReflectionServicer([*names, *SERVICES], pool)
         self._gate = gate
-        self._calls = OpenCalls(_MAX_CALLS)
+        self._calls = OpenCalls(MAX_CALLS)
 
     def handlers(self) -> list[Any]:
         """The service by each of its names, to be added to a server."""

@@ -10,15 +10,17 @@ from typing import Any
 import grpc.aio
 
 from mindspore_serving import log
+from mindspore_serving.aio import on_thread
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import StartError
+from mindspore_serving.frontends import grpc_connections
 from mindspore_serving.frontends.access import Responses
-from mindspore_serving.frontends.address import Address, most_descriptors
+from mindspore_serving.frontends.address import Address, most_connections
 from mindspore_serving.frontends.grpc_access import Counted
 from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.tls import Certificates
 
-_WATCH_SECONDS = 0.5  # between two looks whether the server still runs
+_WATCH_SECONDS = 0.2  # between two looks whether the server still runs, and who connects
 
 
 class GrpcServer:
@@ -81,6 +83,7 @@ class GrpcServer:
         """
         while True:
             try:
+                await self._end_surplus()
                 await server.wait_for_termination(_WATCH_SECONDS)
             except Exception as error:
                 log.warning("gRPC server on %s failed (%s), restarting", self.address.text, error)
@@ -97,6 +100,15 @@ class GrpcServer:
                 except StartError as error:  # the port may not be free yet
                     log.warning("%s", error)
                     await asyncio.sleep(_WATCH_SECONDS)
+
+    async def _end_surplus(self) -> None:
+        """End connections of an address that has too many."""
+        _, most = most_connections(self._limits, share=4)
+        port = self.address.port
+        if port and grpc_connections.num_descriptors() > most:  # else there cannot be as many
+            count = await on_thread("connections", grpc_connections.end_surplus, port, most)
+            if count:
+                log.warning("gRPC: %d connections too many of one address are ended", count)
 
     async def _listen(self, max_message: int, tls: Certificates | None) -> grpc.aio.Server:
         """Raises StartError."""
@@ -150,7 +162,7 @@ def _options(limits: ServerLimits, max_message: int) -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", limits.max_metadata),
         (
             "grpc.max_allowed_incoming_connections",
-            min(limits.max_connections, most_descriptors() // 4),
+            most_connections(limits, share=4)[0],
         ),
         ("grpc.server_handshake_timeout_ms", int(limits.head_timeout * 1000)),
         ("grpc.keepalive_time_ms", int(limits.keepalive_time * 1000)),

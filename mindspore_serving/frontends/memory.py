@@ -35,12 +35,12 @@ class Quota:
     """`held` of at most `most` units are taken.  Each may have `largest` of them where they are
     free, whatever it leaves, and each connection `least`, also where they are not."""
 
-    __slots__ = ("_largest", "_least", "_of", "held", "most")
+    __slots__ = ("_least", "_of", "held", "largest", "most")
 
     def __init__(self, most: int, *, largest: int = 0, least: int = 0) -> None:
         self.most = most
         self.held = 0
-        self._largest, self._least = largest, least
+        self.largest, self._least = largest, least
         self._of: Counter[Hashable] = Counter()  # by address, and by peer
 
     def of(self, peer: Peer) -> tuple[int, int]:
@@ -58,11 +58,11 @@ class Quota:
             return True
         if amount > free:
             return False
-        most = max(3 * (of_address + free) // 4, self._largest)
+        most = max(3 * (of_address + free) // 4, self.largest)
         if of_address + amount > most:
             return False
         most = 3 * (of_connection + most - of_address) // 4
-        return of_connection + amount <= max(most, self._largest)
+        return of_connection + amount <= max(most, self.largest)
 
     def take(self, peer: Peer, amount: int) -> bool:
         """Whether it got so many more."""
@@ -73,6 +73,12 @@ class Quota:
 
     def give_back(self, peer: Peer, amount: int) -> None:
         self._add(peer, -amount)
+
+    def allowance(self, address: object) -> "Allowance":
+        """That of a new connection, from `address` as sockets have it."""
+        if not isinstance(address, tuple):
+            return Allowance(self, NOBODY)
+        return Allowance(self, Peer(address[0], object()))
 
     def _add(self, peer: Peer, amount: int) -> None:
         self.held += amount

@@ -13,6 +13,8 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 
+import numpy as np
+
 from mindspore_serving.core.lending import address_of, lend
 from mindspore_serving.core.pieces import LARGE, Buffer, Pieces, whole
 from mindspore_serving.ipc.messages import Payload, Slice
@@ -20,6 +22,7 @@ from mindspore_serving.ipc.messages import Payload, Slice
 INLINE_LIMIT = LARGE  # below this a copy through the socket is cheaper than a shared page
 ARENA_SIZE = 1 << 31  # address space, not memory
 _SMALLEST = 64 * 1024
+_MUCH = 1 << 20  # bytes
 MOST_TAKEN = ARENA_SIZE // 2  # by `take`, which clients cause before they have sent anything
 TRIM_SECONDS = 5.0  # what is not used for so long is given back
 _PAUSE = 0.1  # seconds between two calls of `trim` while there is more to give back
@@ -84,7 +87,7 @@ class Arena:
         if isinstance(data, Pieces):
             data.write(self._view[offset : offset + length])
         else:
-            self._view[offset : offset + length] = data
+            _copy(self._view[offset : offset + length], data)
         return Slice(offset, length)
 
     def free(self, offset: int) -> None:
@@ -181,6 +184,14 @@ class Arena:
             size = min(1 << (end - begin).bit_length() - 1, wanted)
             self._free.setdefault(size, []).append(begin)
             begin += size
+
+
+def _copy(target: memoryview, data: Buffer) -> None:
+    """Other threads go on meanwhile if it is much."""
+    if len(target) < _MUCH:
+        target[:] = data
+    else:
+        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(data, np.uint8))
 
 
 def _block_of(size: int) -> int:

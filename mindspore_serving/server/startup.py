@@ -130,8 +130,7 @@ def start_grpc_server(
         api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
             pathlib.Path is a file with a key in each line, which is read anew when it changes.
         limits: of what clients send, and of time; see docs/limits.md.
-        allow_loading: clients may load and unload servables by their names, and change the log
-            level.
+        allow_loading: clients may load and unload servables, and change the log level.
         client_shared_memory: clients of protocol v2 may name shared memory of this machine, from
             which tensors are read and to which they are written.
         front_ends: processes that serve the port, 1 to 64, for machines with many cores; 1

@@ -3,12 +3,14 @@
 import asyncio
 import os
 import socket
+import threading
 
 import pytest
 
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
 from mindspore_serving.dispatch import lent as lending
+from mindspore_serving.dispatch import storing
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.request import PendingRequest, RequestPart
 from mindspore_serving.errors import Code, InvalidInputs, StageFailed, StartError
@@ -31,7 +33,7 @@ from mindspore_serving.ipc.messages import (
     WorkItem,
     WorkReply,
 )
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 LARGE = b"L" * 100_000
 
@@ -453,3 +455,42 @@ async def test_a_worker_that_reads_nothing_is_ended(bench, monkeypatch):
     assert not bench.link.process.is_killed
     bench.send(bench.part(*[chunk] * 30))
     assert bench.link.process.is_killed
+
+
+async def test_a_large_part_is_copied_while_others_are_sent(bench, monkeypatch):
+    """And cancelled behind its work, if that is cancelled meanwhile."""
+    arena, go_on = bench.master_arena, threading.Event()
+
+    def put(data, real=bench.master_arena.put):
+        if len(data) > storing.LARGE:
+            assert go_on.wait(PATIENCE)
+        return real(data)
+
+    monkeypatch.setattr(arena, "put", put)
+    text = b"x" * (storing.LARGE + 1)
+    large, small = bench.part(text), bench.part(b"small")
+    bench.send(large, small)
+    bench.link.cancel(large)
+    assert [item.id for item in (await bench.hear()).items] == [small.id]
+    go_on.set()
+    (item,) = (await bench.hear()).items
+    assert item.id == large.id
+    assert bytes(bench.view.get(item.chunks[0])) == text
+    assert await bench.hear() == Cancel([large.id])
+    assert bench.link.parts == {large.id: large, small.id: small}
+
+
+async def test_a_large_part_whose_worker_is_gone_is_not_sent(bench, monkeypatch):
+    go_on = threading.Event()
+
+    def put(data):
+        assert go_on.wait(PATIENCE)
+        raise ValueError("operation forbidden on released memoryview object")
+
+    monkeypatch.setattr(bench.master_arena, "put", put)
+    large = bench.part(b"x" * (storing.LARGE + 1))
+    bench.send(large)
+    bench.link.close()
+    go_on.set()
+    await bench.until(lambda: not bench.link._storing.cancel(large))
+    assert bench.link.take_parts() == [large]

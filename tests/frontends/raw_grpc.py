@@ -15,11 +15,16 @@ class RawGrpc:
     """`closed` has the streams that the server has ended, `answers` what came of them;
     `initial_window` is how many bytes of a call the server takes before it reads them."""
 
-    def __init__(self, port: int, source: str = "127.0.0.1") -> None:
-        """`source` is the address that it comes from."""
-        where = ("127.0.0.1", port)
-        self.stream = socket.create_connection(where, PATIENCE, source_address=(source, 0))
-        self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, port: int, source: str = "127.0.0.1", path: str = "") -> None:
+        """`source` is the address that it comes from; `path` that of a unix socket."""
+        if path:
+            self.stream = socket.socket(socket.AF_UNIX)
+            self.stream.settimeout(PATIENCE)
+            self.stream.connect(path)
+        else:
+            where = ("127.0.0.1", port)
+            self.stream = socket.create_connection(where, PATIENCE, source_address=(source, 0))
+            self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed: set[int] = set()
         self.answers: dict[int, bytearray] = {}
         self._next = 1

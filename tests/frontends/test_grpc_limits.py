@@ -47,11 +47,15 @@ class Client(RawGrpc):
 class Served:
     """A running gRPC server over an inference that the test answers."""
 
-    def __init__(self, background, keys, limits) -> None:
+    def __init__(self, background, keys, limits, path="") -> None:
+        """At the unix socket `path`, if that is given."""
         self.background = background
         self.inference = Inference()
-        self.port = free_port()
+        self.port, self.path = free_port(), path
         address = Address(f"127.0.0.1:{self.port}", "127.0.0.1", self.port)
+        if path:
+            address = Address(f"unix:{path}", path=path)
+        self.address = address.text
         self.gate = CallGate(Keys(keys), limits, LARGEST)
         handler = ms_grpc.handler(self.inference, self.gate)
         self.server = GrpcServer(address, [handler], limits, [self.gate.close])
@@ -61,10 +65,10 @@ class Served:
 
     def _channel(self):
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
-        return grpc.insecure_channel(f"127.0.0.1:{self.port}", options)
+        return grpc.insecure_channel(self.address, options)
 
     def raw(self, source: str = "127.0.0.1") -> Client:
-        self._raw.append(Client(self.port, source))
+        self._raw.append(Client(self.port, source, self.path))
         return self._raw[-1]
 
     def call(self, body: bytes, *metadata, is_new: bool = False):
@@ -83,8 +87,8 @@ class Served:
 
 
 @contextmanager
-def serving(background, keys=(), **limits) -> Iterator[Served]:
-    made = Served(background, keys, ServerLimits(**limits))
+def serving(background, keys=(), path="", **limits) -> Iterator[Served]:
+    made = Served(background, keys, ServerLimits(**limits), path)
     try:
         yield made
     finally:

@@ -26,6 +26,7 @@ from mindspore_serving.server.ssl_config import SSLConfig
 from tests.e2e.harness import config, write_servable
 from tests.e2e.harness import serving as whole_server
 from tests.frontends.http_serving import Inference
+from tests.frontends.raw_grpc import RawGrpc
 from tests.frontends.test_grpc_limits import KEY, PREDICT, message, status_of
 from tests.ports import free_port
 from tests.waiting import PATIENCE, eventually
@@ -187,6 +188,21 @@ def test_messages_that_are_not_answered_count_as_held(background):
         assert ("retry-after", "1") in [tuple(pair) for pair in refused.trailing_metadata()]
         asked.reply(Reply(failure=Overloaded("no")))
         assert status_of(first) == "OK"  # the error is in the message
+
+
+@pytest.mark.parametrize("path", [PREDICT, f"{PREDICT}Stream"])
+def test_calls_that_send_no_message_keep_no_call_of_others_out(background, path):
+    with serving(background, max_body_memory=4 * LARGEST) as served:
+        hog = RawGrpc(served.address.port)
+        for _ in range(25):
+            hog.call(path)
+        hog.call("/no.Service/Method")
+        hog.wait_until_closed(51)  # all are read
+        for size in (0, 1000, LARGEST // 2):
+            assert status_of(served.call(message(size))) == "OK"
+            stream = served.channel.unary_stream(f"{PREDICT}Stream")
+            assert len([*stream(message(size), timeout=PATIENCE)]) == 1
+        hog.stream.close()
 
 
 def test_running_calls_are_answered_when_the_server_stops(background):

@@ -4,11 +4,11 @@ drops, messages that are never answered, streams.  Calls of others are answered 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from mindspore_serving.aio import BackgroundLoop
-from mindspore_serving.frontends import message_reader
 from tests.frontends.raw_grpc import RawGrpc
 from tests.frontends.test_grpc_limits import (
     LARGEST,
@@ -86,16 +86,26 @@ def statuses(served: Served, rounds: int = 4) -> list[str]:
 @pytest.mark.parametrize("attack", [open_calls, open_by_many, begin_messages])
 def test_calls_that_send_no_message_keep_no_call_of_others_out(
     background: BackgroundLoop,
-    monkeypatch: pytest.MonkeyPatch,
     attack: Callable[..., list[RawGrpc]],
     path: str,
 ) -> None:
-    monkeypatch.setattr(message_reader, "QUICK", 0.05)
     with serving(background, max_body_memory=ROOM) as served:
         clients = attack(served, path)
         with dripping(clients if attack is begin_messages else []):
             eventually(lambda: served.gate.reader.num_counted > 10)
             assert set(statuses(served)) == {"OK"}
+
+
+@pytest.mark.parametrize("attack", [open_calls, open_by_many, begin_messages])
+def test_calls_that_send_no_message_to_a_unix_socket_keep_no_call_of_others_out(
+    background: BackgroundLoop,
+    tmp_path: Path,
+    attack: Callable[..., list[RawGrpc]],
+) -> None:
+    with serving(background, path=f"{tmp_path}/s", max_body_memory=ROOM) as served:
+        attack(served, PREDICT)
+        eventually(lambda: served.gate.reader.num_counted > 10)
+        assert set(statuses(served)) == {"OK"}
 
 
 @pytest.mark.parametrize("sources", [["127.0.0.1"], ["127.0.0.2"] * 5])
@@ -121,3 +131,28 @@ def test_small_messages_of_a_new_connection_are_taken_where_all_memory_is_held(
         served.inference.wait_for(1)
         served.inference.holds = False
         assert [status_of(served.call(message(size))) for size in (0, 1000, 50_000)] == ["OK"] * 3
+
+
+def test_an_address_with_too_many_connections_loses_those_that_are_silent(
+    background: BackgroundLoop,
+) -> None:
+    with serving(background, max_connections=8, max_connections_per_address=4) as served:
+        busy = served.raw()
+        silent = [served.raw() for _ in range(7)]
+        for _ in range(3):
+            busy.wait_until_closed(ask(busy, 10))
+        eventually(lambda: sum(not is_closed(one) for one in silent) <= 3)
+        eventually(lambda: status_of(served.call(message(), is_new=True)) == "OK")
+        busy.wait_until_closed(ask(busy, 10))
+
+
+def is_closed(client: RawGrpc) -> bool:
+    client.stream.setblocking(False)
+    try:
+        while client.stream.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True

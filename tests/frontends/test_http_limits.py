@@ -96,6 +96,40 @@ def test_bodies_that_take_all_memory_are_refused_with_429_until_others_are_answe
         assert web.connect().send(whole).read()[0] == 200
 
 
+def test_bodies_of_one_address_leave_memory_to_those_of_another(background):
+    head = POST + b"Content-Length: %d\r\n\r\n" % MEGABYTE
+    part = b"x" * (900 << 10)
+    with serving(background, max_body=MEGABYTE, max_body_memory=4 * MEGABYTE) as web:
+        where, streams = ("127.0.0.1", web.port), []
+        for _ in range(6):
+            stream = socket.create_connection(where, PATIENCE, source_address=("127.0.0.2", 0))
+            stream.sendall(head + part)
+            streams.append(stream)
+        assert streams[-1].recv(12) == b"HTTP/1.1 429"
+        assert web.connect().send(head + b"x" * MEGABYTE).read()[0] == 200
+        for stream in streams:
+            stream.close()
+
+
+def test_of_answers_that_are_not_taken_those_of_the_address_that_has_most_are_cut_off(background):
+    route = Route("/large", lambda _: Response(bytes(32 * MEGABYTE)))
+    with serving(background, routes=[route], max_unsent_memory=80 * MEGABYTE) as web:
+        web.connect().send(GET).read()
+        streams = []
+        for source in ("127.0.0.1", "127.0.0.2", "127.0.0.2"):
+            where = ("127.0.0.1", web.port)
+            stream = socket.create_connection(where, PATIENCE, source_address=(source, 0))
+            stream.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert stream.recv(15) == b"HTTP/1.1 200 OK"
+            streams.append(stream)
+        eventually(lambda: len(web.server.shared.connections) == 3)
+        left = {one.transport.get_extra_info("peername") for one in web.server.shared.connections}
+        assert streams[0].getsockname() in left  # the oldest of all
+        assert streams[1].getsockname() not in left
+        for stream in streams:
+            stream.close()
+
+
 def test_of_answers_that_clients_do_not_take_the_oldest_are_cut_off(background):
     size = 32 * MEGABYTE
     route = Route("/large", lambda _: Response(bytes(size)))

@@ -17,7 +17,7 @@ from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
 from mindspore_serving.frontends.http.unsent import UnsentAnswers
-from mindspore_serving.frontends.memory import NOBODY, Allowance, Peer, Quota
+from mindspore_serving.frontends.memory import Quota
 from mindspore_serving.frontends.spans import end_http
 
 _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size of a body
@@ -51,7 +51,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, shared: Shared, on_closed: Callable[[], None] = lambda: None) -> None:
         self._on_closed = on_closed
-        self.memory, self.pool = Allowance(shared.memory, NOBODY), shared.pool
+        self.memory, self.pool = shared.memory.allowance(None), shared.pool
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(shared.limits, self._open)
@@ -70,11 +70,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.transport = transport
-        address = transport.get_extra_info("peername")
-        if isinstance(address, tuple):
-            self.memory = Allowance(self._shared.memory, Peer(address[0], object()))
-        self.flow = Flow(transport)
+        self.transport, self.flow = transport, Flow(transport)
+        self.memory = self._shared.memory.allowance(transport.get_extra_info("peername"))
         self._shared.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

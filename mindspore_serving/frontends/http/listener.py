@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.frontends.address import most_descriptors
+from mindspore_serving.frontends.address import most_connections
 from mindspore_serving.tls import Certificates
 
 _AT_ONCE = 64  # connections that are accepted before anything else is done
@@ -60,8 +60,7 @@ class Listener:
         has_tls: bool,
     ) -> None:
         self._listener = listener
-        self._limits = limits
-        self._most = min(limits.max_connections, most_descriptors() // 2)
+        self._most, self._most_of_address = most_connections(limits, share=2)
         self._take_over = take_over
         self._has_tls = has_tls
         self._loop = asyncio.get_running_loop()
@@ -101,7 +100,7 @@ class Listener:
 
     def _take(self, connection: socket.socket, peer: tuple[str, int]) -> None:
         address = peer[0]
-        is_too_many = self._by_address[address] >= self._limits.max_connections_per_address
+        is_too_many = self._by_address[address] >= self._most_of_address
         if is_too_many or self._num_open >= self._most:
             self._report(f"too many connections, one from {address} is refused")
             self._refuse(connection)

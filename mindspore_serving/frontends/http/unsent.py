@@ -1,10 +1,11 @@
 """Answers that clients do not take: what they take of memory together has a limit.
 
-A client may take its answer as slowly as it likes while there is room; where there is none, the one
-that has had its own for longest loses it.
+A client may take its answer as slowly as it likes while there is room; where there is none, of the
+address that has most the one that has had its own for longest loses it.
 """
 
 import asyncio
+from collections import Counter
 from typing import Protocol
 
 from mindspore_serving import log
@@ -37,16 +38,29 @@ class UnsentAnswers:
         self._connections.pop(connection, None)
 
     def end_oldest(self) -> None:
-        """End the oldest connections while all take too much.  Looks at each of them."""
+        """End connections while all take too much: the oldest of the address that has most.  Looks
+        at each of them."""
         sizes = {one: one.transport.get_write_buffer_size() for one in self._connections}
         total = sum(sizes.values())
-        for one in list(sizes)[:-1]:
-            if total <= self._most:
-                return
+        if total <= self._most:
+            return
+        addresses = {one: _address_of(one) for one in sizes}
+        of_address: Counter[str] = Counter()
+        for one, address in addresses.items():
+            of_address[address] += sizes[one]
+        addresses.popitem()  # the newest
+        while addresses and total > self._most:
+            one = max(addresses, key=lambda each: of_address[addresses[each]])  # the first of them
             total -= sizes[one]
+            of_address[addresses.pop(one)] -= sizes[one]
             del self._connections[one]
             log.warning(
                 "HTTP: a client that does not take its answer is cut off, as such answers take all "
                 "memory that there is for them (max_unsent_memory)"
             )
             one.transport.abort()
+
+
+def _address_of(connection: Writing) -> str:
+    name = connection.transport.get_extra_info("peername")
+    return str(name[0]) if isinstance(name, tuple) else ""

@@ -1,5 +1,5 @@
 """POST /v2/models/NAME[/versions/N]/infer on the fast path, for what needs no ASGI: bodies that are
-not compressed, to methods.  All else is left to the routes."""
+not compressed, nor megabytes of JSON, to methods.  All else is left to the routes."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.ms_rest import Answer, to_timeout
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2.errors import to_body, to_serving_error
-from mindspore_serving.frontends.v2.http_inference import HEADER_LENGTH, parse, to_answer
+from mindspore_serving.frontends.v2.http_inference import HEADER_LENGTH, MUCH, parse, to_answer
 from mindspore_serving.frontends.v2.inference import V2, Selected
 from mindspore_serving.frontends.v2.models import Model
 from mindspore_serving.wire import status
@@ -44,6 +44,8 @@ class FastInfer:
         if found is None or b"content-encoding" in fields:
             return None
         if fields.get(b"accept-encoding") in _COMPRESSED:
+            return None
+        if _LENGTH not in fields and int(fields.get(b"content-length", 0)) > MUCH:
             return None
         if path.sites is not None and not path.sites.is_plain(fields):
             return None

@@ -10,27 +10,29 @@ from starlette.responses import Response
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.pieces import Buffer, Pieces, join, whole
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.frontends.bodies import read_body, too_large
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.v2.inference import V2, Selected
+from mindspore_serving.frontends.v2.inflating import FORMATS
 from mindspore_serving.frontends.v2.models import Model
 from mindspore_serving.wire.json_shape import SMALL
 from mindspore_serving.wire.v2 import json_body
 from mindspore_serving.wire.v2.request import InferRequest, ReadRegion
 
+MUCH = 1 << 20  # bytes of JSON, which are read on a thread
 HEADER_LENGTH = "inference-header-content-length"
-_FORMATS = {"gzip": 31, "deflate": 15}  # Content-Encoding -> zlib's number for it
 
 
 async def infer(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> Response:
     """Raises ServingError, and ClientDisconnect if the client leaves."""
-    body = await read_encoded(http, max_body)
-    model = v2.models.find(*name)
-    request = parse(model, body, http.headers.get(HEADER_LENGTH), v2.memory.read)
     headers: dict[str, str] = {}
-    found = await while_there(http, v2.infer(model, request, terms_of(http), headers.update))
-    response = await _respond(http, model, request, found)
+    async with v2.inflating.body(http, max_body) as body:
+        model = v2.models.find(*name)
+        how = model, body, http.headers.get(HEADER_LENGTH), v2.memory.read
+        is_much = how[2] is None and len(body) > MUCH
+        request = await on_thread("bodies", parse, *how) if is_much else parse(*how)
+        found = await while_there(http, v2.infer(model, request, terms_of(http), headers.update))
+        response = await _respond(http, model, request, found)
     response.headers.update(headers)
     return response
 
@@ -58,17 +60,6 @@ def to_answer(
     return (len(json), join((json, *tail))) if is_binary else (None, json)
 
 
-async def read_encoded(http: Request, max_body: int) -> bytes:
-    """The body, decompressed.  Raises TooLarge before more than `max_body` bytes are there."""
-    body = await read_body(http, max_body)
-    encoding = http.headers.get("content-encoding", "identity").strip().lower()
-    if encoding in ("", "identity"):
-        return body
-    if encoding not in _FORMATS:
-        raise InvalidInputs(f"content-encoding {encoding[:32]!r}, expected gzip or deflate")
-    return await on_thread("compression", _decompress, body, encoding, max_body)
-
-
 async def _respond(http: Request, model: Model, request: InferRequest, found: Selected) -> Response:
     length, answer = to_answer(model, request, found)
     body: Any = whole(answer)
@@ -88,23 +79,9 @@ def _accepted(header: str) -> str:
     """Compression is used only where it is asked for alone, as clients of the protocol do: browsers
     and libraries name it in every request."""
     name = header.strip().lower()
-    return name if name in _FORMATS else ""
-
-
-def _decompress(body: bytes, encoding: str, most: int) -> bytes:
-    """Raises InvalidInputs, TooLarge."""
-    decoder = zlib.decompressobj(_FORMATS[encoding])
-    try:
-        found = decoder.decompress(body, most + 1)
-    except zlib.error as error:
-        raise InvalidInputs(f"the body is no {encoding}: {error}") from None
-    if len(found) > most:
-        raise too_large(most)
-    if not decoder.eof or decoder.unused_data:
-        raise InvalidInputs(f"the body is no whole {encoding}")
-    return found
+    return name if name in FORMATS else ""
 
 
 def _compress(body: bytes, encoding: str) -> bytes:
-    encoder = zlib.compressobj(wbits=_FORMATS[encoding])
+    encoder = zlib.compressobj(wbits=FORMATS[encoding])
     return encoder.compress(body) + encoder.flush()

@@ -2,7 +2,7 @@
 out."""
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mindspore_serving.aio import on_thread_to_the_end
 from mindspore_serving.core.server_limits import ServerLimits
@@ -12,6 +12,7 @@ from mindspore_serving.frontends.replies import Replies, infer
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2 import language
+from mindspore_serving.frontends.v2.inflating import Inflating
 from mindspore_serving.frontends.v2.models import Model, Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.tracing.options import TraceOptions
@@ -32,6 +33,10 @@ class V2:
     memory: SharedMemory
     limits: ServerLimits
     traces: TraceOptions | None = None
+    inflating: Inflating = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inflating", Inflating(self.limits.max_body_memory))
 
     async def infer(
         self, model: Model, request: InferRequest, terms: Terms, headers: language.Headers

@@ -13,13 +13,13 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from mindspore_serving.aio import on_thread
+from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.core.service import Request
 from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.terms import terms_of
-from mindspore_serving.frontends.v2.http_inference import read_encoded
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Model
 from mindspore_serving.frontends.v2.routes import route
@@ -46,11 +46,14 @@ def routes(v2: V2, max_body: int) -> list[BaseRoute]:
         model = v2.models.find(http.path_params["name"])
         if model.language is not None:
             raise InvalidInputs(f"'{model.name}' is a language model: call /v1/completions")
-        given = await read_encoded(http, max_body)
-        if len(given) <= SMALL:
-            instances = _instances(given, model)
-        else:
-            instances = await on_thread("bodies", _instances, given, model)
+        async with v2.inflating.body(http, max_body) as given:
+            if len(given) <= SMALL:
+                instances = _instances(given, model)
+            else:
+                instances = await on_thread("bodies", _instances, given, model)
+            return await answer(http, model, instances)
+
+    async def answer(http: HttpRequest, model: Model, instances: list[bytes]) -> Response:
         body = b'{"instances":[%b]}' % b",".join(instances)
         request = Request(model.servable, model.method, model.version, "ms_json", body)
         request.timeout = terms_of(http).timeout
@@ -87,7 +90,7 @@ class _OfOthers(Route):
         return match if match is Match.FULL else Match.NONE, found
 
 
-def _instances(body: bytes, model: Model) -> list[bytes]:
+def _instances(body: Buffer, model: Model) -> list[bytes]:
     """Each as an object with inputs; a value alone is the only input.  Raises InvalidInputs."""
     if len(body) > SMALL and has_more_items(body, MAX_INSTANCES - 1, depth=1):
         raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")

@@ -2,7 +2,7 @@
 server, message by message, and its answers back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from mindspore_serving.frontends.grpc_access import Behavior
+from mindspore_serving.frontends.grpc_calls import OpenCalls
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.v2.shared_memory import Elsewhere
 
@@ -28,22 +29,30 @@ class Forwarding:
     """A handler of all methods of `services`, which are on the server at `address`."""
 
     def __init__(
-        self, address: str, services: tuple[str, ...], refresh: Callable[[], Awaitable[None]]
+        self,
+        address: str,
+        services: tuple[str, ...],
+        refresh: Callable[[], Awaitable[None]],
+        calls: Mapping[str, OpenCalls],
     ) -> None:
-        """`refresh` is awaited before a call ends that has changed what is served."""
+        """`refresh` is awaited before a call ends that has changed what is served.  `calls` say how
+        many may be passed on, by the end of the method's name: the first that fits."""
         self._refresh = refresh
         self._channel = grpc.aio.insecure_channel(address, _OPTIONS)
         self._services = services
+        self._calls = calls
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         method = details.method
         if method.strip("/").partition("/")[0] not in self._services:
             return None
         call = self._channel.stream_stream(method, None, None)
+        open_calls = next(one for end, one in self._calls.items() if method.endswith(end))
 
         async def answer(_: object, context: Context) -> AsyncIterator[bytes]:
-            async for message in _forward(call, context):
-                yield message
+            async with open_calls.holding(context):
+                async for message in _forward(call, context):
+                    yield message
             if method.endswith(_CHANGING):
                 await self._refresh()
 

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends import ms_grpc
-from mindspore_serving.frontends.grpc_calls import CallGate
+from mindspore_serving.frontends import grpc_health, grpc_reflection, ms_grpc
+from mindspore_serving.frontends.grpc_calls import CallGate, OpenCalls
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.language import LanguageRules
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.v2 import service as v2_service
+from mindspore_serving.frontends.v2.stream import MAX_CALLS
 from mindspore_serving.server.processes.grpc_forwarding import Choosing, Forwarding
 from mindspore_serving.server.processes.messages import ServeGrpc
 from mindspore_serving.server.processes.parts import OwnKeys, Parts, share_of
@@ -24,13 +26,30 @@ _SERVICES = (
 )
 
 
+def calls_of(limits: ServerLimits, num_processes: int) -> dict[str, OpenCalls]:
+    """How many calls may be passed on at once, by the end of the method's name: no more than the
+    master takes, so that it refuses none whose client has few."""
+    of_master = {
+        "/ModelStreamInfer": MAX_CALLS,
+        "/Watch": grpc_health.MAX_WATCHES,
+        "/ServerReflectionInfo": grpc_reflection.MAX_CALLS,
+    }
+    found = {name: OpenCalls(most // num_processes) for name, most in of_master.items()}
+    return {**found, "": OpenCalls(limits.max_streams)}
+
+
 def make_grpc_server(parts: Parts, message: ServeGrpc, keys: OwnKeys) -> GrpcServer:
     """Not started yet."""
     options = message.options
     limits = share_of(options, message.num_processes)
-    limits = replace(limits, max_connections=-(-limits.max_connections // message.num_processes))
+    count = message.num_processes
+    limits = replace(
+        limits,
+        max_connections=-(-limits.max_connections // count),
+        max_connections_per_address=-(-limits.max_connections_per_address // count),
+    )
     gate = CallGate(keys.keys, limits, options.max_message, parts.tracer)
-    forwarding = Forwarding(message.upstream, _SERVICES, parts.refresh)
+    forwarding = Forwarding(message.upstream, _SERVICES, parts.refresh, calls_of(limits, count))
     v2 = parts.v2(options, LanguageRules(limits=options.limits))
 
     def takes(context: Context) -> bool:

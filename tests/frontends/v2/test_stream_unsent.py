@@ -17,6 +17,7 @@ from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.v2 import service
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere
+from mindspore_serving.frontends.v2.stream import MAX_CALLS
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.v2 import outputs
 from tests.frontends.http_serving import Inference
@@ -133,3 +134,18 @@ def test_those_of_a_client_that_has_left_are_let_go(served: Served) -> None:
         eventually(lambda index=index: served.unsent.held > (index + 1) * MEGABYTE)
     client.stream.close()
     eventually(lambda: served.unsent.held == 0)
+
+
+def test_streams_of_one_connection_keep_no_stream_of_another_out(served: Served) -> None:
+    hog = served.client
+    numbers = [hog.call(STREAM) for _ in range(MAX_CALLS)]
+    for number in numbers[3 * MAX_CALLS // 4 :]:
+        hog.wait_until_closed(number)  # for which there is no room
+    assert len(hog.closed) < MAX_CALLS // 2
+    other = RawGrpc(hog.stream.getpeername()[1])
+    number = other.call(STREAM)
+    ask(other, number, "a", is_last=True)
+    served.answer(1, 10)
+    other.wait_until_closed(number)
+    assert len(other.messages(number)) == 1
+    other.stream.close()
