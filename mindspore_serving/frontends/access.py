@@ -32,10 +32,15 @@ _SERVICES = {
 }
 
 
+def is_predict(path: str) -> bool:
+    """Whether `path` is of KServe's protocol v1, among those of OpenAI's."""
+    return path.startswith("/v1/models/") and path.endswith(":predict")
+
+
 def protocol_of(path: str) -> str:
     """The protocol of HTTP that has `path`."""
     whole = f"{path}/"
-    if path.startswith("/v1/models/") and path.endswith(":predict"):
+    if is_predict(path):
         return "kserve"
     return next((name for name, starts in _PREFIXES if whole.startswith(starts)), "other")
 
