@@ -80,9 +80,9 @@ def test_the_beta_client_lists_models_and_counts_tokens(web, client):
 def test_a_beta_path_without_a_key_is_refused_in_anthropics_form():
     with serving(mount, [ApiKey("secret")]) as web:
         base = web.url.removesuffix("/v1")
-        with anthropic.Anthropic(base_url=base, api_key="wrong", max_retries=0) as client:
-            with pytest.raises(anthropic.AuthenticationError) as caught:
-                client.beta.files.list()
+        client = anthropic.Anthropic(base_url=base, api_key="wrong", max_retries=0)
+        with client, pytest.raises(anthropic.AuthenticationError) as caught:
+            client.beta.files.list()
     assert caught.value.body["error"]["type"] == "authentication_error"
 
 

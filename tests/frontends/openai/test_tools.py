@@ -113,8 +113,8 @@ def test_openais_stream_helper_puts_the_calls_together(web, size):
 @pytest.mark.parametrize(
     ("text", "contents"),
     [
-        (TWO_CALLS.lstrip(), [None, *["-"] * 4, "-"]),
-        ("I look. ", ["", "I look.", " ", "-"]),
+        (TWO_CALLS.partition("\n")[2], [None, *["-"] * 5]),
+        ("I look.", ["", "I look.", "-"]),
         ("", ["", "-"]),
     ],
     ids=["calls", "text", "nothing"],
@@ -124,9 +124,8 @@ def test_a_stream_of_calls_has_no_empty_text(web, text, contents):
     speak(web, text, tool_format="hermes")
     with openai.OpenAI(base_url=web.url, api_key="none", max_retries=0) as client:
         asked = {"model": "toy", "messages": [{"role": "user", "content": "x"}], "tools": [LOOK]}
-        deltas = [
-            one.choices[0].delta for one in client.chat.completions.create(**asked, stream=True)
-        ]
+        chunks = client.chat.completions.create(**asked, stream=True)
+        deltas = [one.choices[0].delta for one in chunks]
     assert [delta.to_dict().get("content", "-") for delta in deltas] == contents
     assert [delta.role for delta in deltas] == ["assistant", *[None] * (len(deltas) - 1)]
 
