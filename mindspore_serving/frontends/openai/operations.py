@@ -13,14 +13,14 @@ from mindspore_serving.frontends.openai.requests import (
     DetokenizeRequest,
 )
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
-from mindspore_serving.frontends.openai.response_requests import ResponseRequest
+from mindspore_serving.frontends.openai.response_requests import CompactRequest, ResponseRequest
 from mindspore_serving.frontends.openai.scores import (
     ClassifyAnswer,
     ClassifyRequest,
     ScoreAnswer,
     ScoreRequest,
 )
-from mindspore_serving.frontends.openai.stored_responses import BASE, COUNT
+from mindspore_serving.frontends.openai.stored_responses import BASE, COMPACT, COUNT
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,
@@ -103,6 +103,14 @@ class Response(msgspec.Struct):
     output: list[dict[str, Any]]
     usage: dict[str, Any] | None
     error: dict[str, Any] | None
+
+
+class Compacted(msgspec.Struct):
+    id: str
+    object: str
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
 
 
 class Deleted(msgspec.Struct):
@@ -203,6 +211,13 @@ def _generating(model: str) -> tuple[Operation, ...]:
             "How many tokens the input of a response has",
             {JSON: InputTokens},
             Body(ResponseRequest, {ResponseRequest: RESPONSES}, response),
+        ),
+        Operation(
+            "POST",
+            COMPACT,
+            "A conversation made short: what users said, and a summary",
+            {JSON: Compacted},
+            Body(CompactRequest, example={"model": model, "input": "Hello"}),
         ),
         *_stored(),
     )
