@@ -16,7 +16,7 @@ _PREFIXES = (  # how the paths of a protocol begin; the first that fits
     ("cohere", ("/v1/rerank/", "/v2/rerank/")),
     ("v2", ("/v2/",)),
     ("anthropic", ("/v1/messages/",)),
-    ("openai", ("/v1/", "/detokenize/", "/score/", "/classify/")),
+    ("openai", ("/v1/", "/detokenize/", "/tokenizer_info/", "/score/", "/classify/")),
     ("tei", ("/embed/", "/embed_sparse/", "/predict/", "/rerank/", "/similarity/")),
     ("ollama", ("/api/",)),
     ("llm_serving", ("/models/", "/serving/")),

@@ -79,7 +79,7 @@ PROTOCOLS: tuple[tuple[tuple[str, ...], Answer], ...] = (
     (("/v1/rerank/", "/v2/rerank/"), to_cohere),
     (("/v2/",), to_v2),
     (("/v1/messages/",), _anthropic),
-    (("/v1/", "/tokenize/", "/detokenize/", "/score/", "/classify/"), _openai),
+    (("/v1/", "/tokenize/", "/detokenize/", "/tokenizer_info/", "/score/", "/classify/"), _openai),
     (("/embed/", "/embed_sparse/", "/predict/", "/rerank/", "/similarity/"), to_tei),
     (OLLAMA, to_ollama),
     (("/models/", "/serving/"), to_llm_serving),

@@ -21,6 +21,7 @@ from mindspore_serving.frontends.openai.scores import (
     ScoreRequest,
 )
 from mindspore_serving.frontends.openai.stored_responses import BASE, COMPACT, COUNT
+from mindspore_serving.frontends.openai.tokens import INFO
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,
@@ -268,6 +269,13 @@ def _others(model: str) -> tuple[Operation, ...]:
             Body(LoadRequest),
         ),
         Operation("POST", UNLOAD, "Unload a LoRA adapter", {TEXT: STRING}, Body(UnloadRequest)),
+        Operation(
+            "GET",
+            INFO,
+            "The tokenizer, as tokenizer_config.json has it",
+            {JSON: {"type": "object", "required": ["tokenizer_class"]}},
+            query=("model",),
+        ),
         Operation(
             "POST",
             "/detokenize",
