@@ -218,7 +218,7 @@ def _generating(model: str) -> tuple[Operation, ...]:
             COMPACT,
             "A conversation made short: what users said, and a summary",
             {JSON: Compacted},
-            Body(CompactRequest, example={"model": model, "input": "Hello"}),
+            Body(CompactRequest),
         ),
         *_stored(),
     )

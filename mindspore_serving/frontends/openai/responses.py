@@ -17,6 +17,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.capped import capped_header
 from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.endpoint import name_ignored
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai import chat, stored_responses
@@ -26,7 +27,7 @@ from mindspore_serving.frontends.openai.envelope import find_generator
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
-from mindspore_serving.frontends.openai.response_fields import RESPONSES
+from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_left_out
 from mindspore_serving.frontends.openai.response_input import Messages, to_items, to_messages
 from mindspore_serving.frontends.openai.response_requests import CompactRequest, ResponseRequest
 from mindspore_serving.frontends.openai.response_store import ResponseStore, to_stored
@@ -62,7 +63,9 @@ def routes(site: Site) -> list[BaseRoute]:
     store = ResponseStore()
 
     async def answered(site: Site, http: Request, body: ResponseRequest) -> Response:
-        return await answer(site, http, body, store)
+        response = await answer(site, http, body, store)
+        name_ignored(response, find_left_out(body))
+        return response
 
     async def counted(site: Site, http: Request, body: ResponseRequest) -> Response:
         return await count(site, http, body, store)
