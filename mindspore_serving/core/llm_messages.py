@@ -12,7 +12,14 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.core.reading_messages import Embed, Embedded, Score, Scored
+from mindspore_serving.core.reading_messages import (
+    DescribeTokenizer,
+    Embed,
+    Embedded,
+    Score,
+    Scored,
+    TokenizerDescribed,
+)
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, printable
 
 CODEC = "llm"  # the codec of all of them, see `wire`
@@ -117,7 +124,7 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
     skip_special_tokens: bool = False
 
 
-LLMRequest: TypeAlias = Generate | Tokenize | Detokenize | Embed | Score
+LLMRequest: TypeAlias = Generate | Tokenize | Detokenize | Embed | Score | DescribeTokenizer
 
 METHODS: dict[str, type[Any]] = {
     "@generate": Generate,
@@ -125,6 +132,7 @@ METHODS: dict[str, type[Any]] = {
     "@detokenize": Detokenize,
     "@embed": Embed,
     "@score": Score,
+    "@tokenizer": DescribeTokenizer,
 }
 
 
@@ -273,6 +281,7 @@ Event: TypeAlias = (
     | Detokenized
     | Embedded
     | Scored
+    | TokenizerDescribed
 )
 
 

@@ -52,6 +52,16 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
         return own + (queries * len(self.texts) if len(self.queries) == 1 else queries)
 
 
+class DescribeTokenizer(msgspec.Struct, frozen=True, kw_only=True, tag="tokenizer"):
+    """What tokenizer_config.json says."""
+
+
+class TokenizerDescribed(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """`config` is a JSON object."""
+
+    config: str
+
+
 class Embedded(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """`vectors` are float32, little-endian, [number of prompts, `size`]."""
 

@@ -16,7 +16,7 @@ _PREFIXES = (  # how the paths of a protocol begin; the first that fits
     ("cohere", ("/v1/rerank/", "/v2/rerank/")),
     ("v2", ("/v2/",)),
     ("anthropic", ("/v1/messages/",)),
-    ("openai", ("/v1/", "/detokenize/", "/score/", "/classify/")),
+    ("openai", ("/v1/", "/detokenize/", "/tokenizer_info/", "/score/", "/classify/")),
     ("tei", ("/embed/", "/embed_sparse/", "/predict/", "/rerank/", "/similarity/")),
     ("ollama", ("/api/",)),
     ("llm_serving", ("/models/", "/serving/")),
@@ -32,10 +32,15 @@ _SERVICES = {
 }
 
 
+def is_predict(path: str) -> bool:
+    """Whether `path` is of KServe's protocol v1, among those of OpenAI's."""
+    return path.startswith("/v1/models/") and path.endswith(":predict")
+
+
 def protocol_of(path: str) -> str:
     """The protocol of HTTP that has `path`."""
     whole = f"{path}/"
-    if path.startswith("/v1/models/") and path.endswith(":predict"):
+    if is_predict(path):
         return "kserve"
     return next((name for name, starts in _PREFIXES if whole.startswith(starts)), "other")
 

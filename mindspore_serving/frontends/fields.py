@@ -19,6 +19,7 @@ Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 _TYPES: dict[Any, Any] = {int: Int, list[int]: list[Int], dict[int, float]: dict[Int, float]}
 _MOST_SHOWN = 80  # characters of a wrong value
+_NOTHING: list[Any] = [None, False, 0, "", [], {}]  # what says no more than to leave a field out
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -99,7 +100,7 @@ class Fields:
                 found.setdefault(name, {"description": meaning})
         for one in self.refused:
             if one.is_wrong is bool:
-                found[one.field] = {"enum": [None, False], "description": one.problem}
+                found[one.field] = {"enum": _NOTHING, "description": one.problem}
             else:
                 problem = one.problem.removeprefix("is {}, ")
                 found.setdefault(one.field, {}).setdefault("description", problem)

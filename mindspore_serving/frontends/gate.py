@@ -35,7 +35,7 @@ class Gate:
         try:
             holder = self._admit(scope)
         except ServingError as error:
-            await refuse(path, error)(scope, receive, send)
+            await refuse(scope, error)(scope, receive, send)
             return
         if holder is None:
             await self._app(scope, receive, send)

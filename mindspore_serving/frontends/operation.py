@@ -4,11 +4,9 @@ A protocol has a `Section`: a row for each of its routes.  Types are msgspec's, 
 they are.  Knows no route's work, and no document's form.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
-
-from mindspore_serving.frontends.fields import Fields
+from typing import Any, Protocol, TypeAlias
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 
@@ -19,13 +17,41 @@ Kind: TypeAlias = Any
 STRING: Schema = {"type": "string"}
 
 
+class Describing(Protocol):
+    """A table that says what a JSON schema has for each field besides its type, as `Fields`."""
+
+    def describe(self, known: Container[str] | None = None) -> dict[str, dict[str, Any]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unlimited:
+    """The words of a `table` without its limits, where what is beyond them is told in a stream,
+    whose status is 200 by then."""
+
+    table: Describing
+
+    def describe(self, known: Container[str] | None = None) -> dict[str, dict[str, Any]]:
+        rows = self.table.describe(known).items()
+        return {name: {"description": row.get("description", "")} for name, row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Lax:
+    """The words of a `table` of fields whose numbers and booleans may be texts."""
+
+    table: Describing
+
+    def describe(self, known: Container[str] | None = None) -> dict[str, dict[str, Any]]:
+        return self.table.describe(known)
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
     """What a request holds.  `fields` are the tables about the fields of structs in `kind`.
     `example` works when it is sent as it is."""
 
     kind: Kind
-    fields: Mapping[type, Fields] = field(default_factory=dict)
+    fields: Mapping[type, Describing] = field(default_factory=dict)
     example: Any = None
     is_required: bool = True
 

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 from starlette.responses import Response
+from starlette.types import Scope
 
 from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
-from mindspore_serving.frontends.anthropic.errors import to_limit
+from mindspore_serving.frontends.access import is_predict
+from mindspore_serving.frontends.anthropic.errors import asks_as_anthropic, to_limit
 from mindspore_serving.frontends.cohere.rerank import to_response as to_cohere
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.llm_serving.routes import to_response as to_llm_serving
@@ -19,9 +21,11 @@ from mindspore_serving.wire import status
 Answer = Callable[[ServingError], Response]
 
 
-def refuse(path: str, error: ServingError) -> Response:
-    """The answer to a request for `path`, which is refused for `error`."""
-    response = _row(path)(error)
+def refuse(scope: Scope, error: ServingError, path: str = "") -> Response:
+    """The answer to a request, which is refused for `error`; as one for `path`, if it is given."""
+    path = path or scope["path"]
+    is_anthropics = path.startswith("/v1/") and asks_as_anthropic(scope)
+    response = (_anthropic if is_anthropics else _row(path))(error)
     if isinstance(error, Unauthorized):
         # A header each: browsers do not read a list.
         response.headers.append("www-authenticate", 'Basic realm="API key as password"')
@@ -37,6 +41,8 @@ def is_protocol(path: str) -> bool:
 
 
 def _row(path: str) -> Answer:
+    if is_predict(path):
+        return to_v2
     return next(answer for prefixes, answer in PROTOCOLS if f"{path}/".startswith(prefixes))
 
 
@@ -73,7 +79,7 @@ PROTOCOLS: tuple[tuple[tuple[str, ...], Answer], ...] = (
     (("/v1/rerank/", "/v2/rerank/"), to_cohere),
     (("/v2/",), to_v2),
     (("/v1/messages/",), _anthropic),
-    (("/v1/", "/tokenize/", "/detokenize/", "/score/", "/classify/"), _openai),
+    (("/v1/", "/tokenize/", "/detokenize/", "/tokenizer_info/", "/score/", "/classify/"), _openai),
     (("/embed/", "/embed_sparse/", "/predict/", "/rerank/", "/similarity/"), to_tei),
     (OLLAMA, to_ollama),
     (("/models/", "/serving/"), to_llm_serving),

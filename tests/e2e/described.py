@@ -36,12 +36,14 @@ OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20}
 
 
 @contextmanager
-def described(place: Path, **http: Any) -> Iterator[Calls]:
+def described(place: Path, *, has_language: bool = True, **http: Any) -> Iterator[Calls]:
     """`http` are options of the RESTful server."""
-    chatty.build(place, context=64)
     write_servable(place, "toy", SOURCE)
-    model = config(place, "chatty", llm_options=OPTIONS)
-    with serving(place, config(place, "toy"), model, **http) as calls:
+    models = [config(place, "toy")]
+    if has_language:
+        chatty.build(place, context=64)
+        models.append(config(place, "chatty", llm_options=OPTIONS))
+    with serving(place, *models, **http) as calls:
         yield calls
 
 

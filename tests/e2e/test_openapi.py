@@ -72,6 +72,27 @@ def test_a_method_that_streams_has_its_second_path(whole: Any) -> None:
     assert "/model/toy:show_stream" not in whole["paths"]
 
 
+@pytest.mark.parametrize(
+    ("verb", "path", "body", "status"),
+    [
+        ("OPTIONS", "/v1/models/toy:predict", None, 204),
+        ("GET", "/v1/models/toy:predict", None, 405),
+        ("POST", "/v2/repository/index", {"ready": None}, 200),
+        ("POST", "/v2/repository/index", {"ready": "yes"}, 400),
+        ("POST", "/api/chat", {"options": {"min_p": [1]}}, 400),
+        ("POST", "/api/generate", {"options": {"top_k": "x"}}, 400),
+    ],
+)
+def test_what_the_document_forbids_is_refused(calls: Calls, verb, path, body, status) -> None:
+    import httpx
+
+    url = f"http://127.0.0.1:{calls.http}{path}"
+    answer = httpx.request(verb, url, json=body)
+    assert answer.status_code == status, answer.text
+    if "predict" in path:
+        assert answer.headers["allow"] == ("POST, OPTIONS" if verb == "OPTIONS" else "POST")
+
+
 def test_the_document_is_kept_while_nothing_changes(calls: Calls) -> None:
     import httpx
 

@@ -591,5 +591,8 @@ def test_errors_of_protocol_v1_have_its_form(
 def test_protocol_v1_says_whether_a_model_is_ready(calls: Calls) -> None:
     status, body = calls.http_call("GET", "/v1/models/toy")
     assert (status, json.loads(body)) == (200, {"name": "toy", "ready": True})
-    assert calls.http_call("GET", "/v1/models/nobody")[0] == 404
+    status, body = calls.http_call("GET", "/v1/models/nobody")
+    assert (status, list(json.loads(body))) == (404, ["error"])  # its form, without language models
+    status, body = calls.http_call("GET", "/v1/models/toy:predict")
+    assert (status, list(json.loads(body))) == (405, ["error"])
     assert json.loads(calls.http_call("GET", "/v1/models")[1]) == {"object": "list", "data": []}

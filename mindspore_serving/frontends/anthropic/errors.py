@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Scope
 
 from mindspore_serving import log
 from mindspore_serving.frontends import sse
@@ -66,3 +67,8 @@ def to_limit(error: Exception) -> Failure:
     """The answer to a request that is refused before any route, for what its key may do."""
     found = openai.to_failure(error)
     return Failure(found.status, found.text, found.retry_after)
+
+
+def asks_as_anthropic(scope: Scope) -> bool:
+    """Whether a client of Anthropic's asks, on whatever path: all of its requests say so."""
+    return any(name == b"anthropic-version" for name, _ in scope["headers"])

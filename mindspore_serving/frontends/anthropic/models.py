@@ -8,7 +8,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Scope
 
+from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.anthropic.answering import ENDPOINTS
+from mindspore_serving.frontends.anthropic.errors import asks_as_anthropic
 from mindspore_serving.frontends.endpoint import RouteIf
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
@@ -30,7 +32,7 @@ def routes(site: Site) -> list[BaseRoute]:
 
 
 def _is_anthropics(scope: Scope) -> bool:
-    return any(name == b"anthropic-version" for name, _ in scope["headers"])
+    return asks_as_anthropic(scope) and not is_predict(scope["path"])
 
 
 def to_object(model: ServedModel) -> dict[str, Any]:

@@ -45,12 +45,12 @@ class Unrouted:
             return Response(status_code=204, headers={"allow": ", ".join([*allowed, verb])})
         if allowed:
             text = f"the method is {verb}, expected {' or '.join(allowed)}"
-            return refuse(path, WrongVerb(text, allowed))
+            return refuse(scope, WrongVerb(text, allowed))
         text = f"there is no route {verb} {path[:_MOST_SHOWN]}"
         if path in _OPENAI and self._takes({**scope, "path": f"/v1{path}"}):
             path = f"/v1{path}"
             text += f", but {path}: the base URL of OpenAI's clients ends with /v1"
-        return refuse(path, NoRoute(text))
+        return refuse(scope, NoRoute(text), path)
 
     def _takes(self, scope: Scope) -> bool:
         return any(route.matches(scope)[0] is Match.FULL for route in self._routes)

@@ -13,6 +13,7 @@ from mindspore_serving.frontends.operation import (
     STRING,
     TEXT,
     Body,
+    Lax,
     Operation,
     Section,
 )
@@ -39,7 +40,7 @@ def section(model: str) -> Section:
     """With examples for `model`."""
     streams = {EVENTS: EVENT, TEXT: STRING}
     example = {"inputs": "Hello", "parameters": {"max_new_tokens": 8}}
-    body = Body(ClientRequest, {Parameters: FIELDS}, example)
+    body = Body(ClientRequest, {Parameters: Lax(FIELDS)}, example)
     rows = (
         ("", "Continue a text; with `stream`, as events or lines", {JSON: Answer, **streams}),
         ("/generate", "Continue a text", {JSON: Answer}),

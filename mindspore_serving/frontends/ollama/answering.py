@@ -52,6 +52,7 @@ async def chat(site: Site, http: Request, body: ChatRequest) -> Response:
     """The answer to a conversation; without messages, that the model is loaded."""
     model = find_generator(site.models, without_tag(body.model))
     writing = Writing(body.model or model.name, is_chat=True)
+    common = _common(CHAT, body, model)
     if not body.messages:
         return _loaded(body, writing)
     tools, choice = read_tools(body.tools or (), None, parallel=True)
@@ -60,7 +61,7 @@ async def chat(site: Site, http: Request, body: ChatRequest) -> Response:
         tools=tools or None,
         tool_choice=choice,
         parse_output=True,
-        **_common(CHAT, body, model),
+        **common,
     )
     with naming("messages", CHAT, body):
         return await _answer(http, body, model.generate(request, terms_of(http)), writing)
@@ -70,9 +71,10 @@ async def generate(site: Site, http: Request, body: GenerateRequest) -> Response
     """The answer to a prompt; without one, that the model is loaded."""
     model = find_generator(site.models, without_tag(body.model))
     writing = Writing(body.model or model.name, is_chat=False)
+    common = _common(GENERATE, body, model)
     if not body.prompt:
         return _loaded(body, writing)
-    request = _to_request(body, model)
+    request = _to_request(body, model, common)
     with naming("prompt", GENERATE, body):
         return await _answer(http, body, model.generate(request, terms_of(http)), writing)
 
@@ -103,10 +105,9 @@ def _loaded(body: Generating, writing: Writing) -> Response:
     return Response(writing.loaded(), media_type="application/json")
 
 
-def _to_request(body: GenerateRequest, model: ServedModel) -> Generate:
+def _to_request(body: GenerateRequest, model: ServedModel, common: dict[str, Any]) -> Generate:
     """The request for a prompt, which is a conversation unless it is raw, or the model knows none.
     Raises InvalidField."""
-    common = _common(GENERATE, body, model)
     if not body.raw and model.card.has_chat_template:
         said = [Message("user", to_content("images", body.prompt or "", body.images, model.card))]
         if body.system:

@@ -5,25 +5,27 @@ models, which is refused.
 import hashlib
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mindspore_serving import __version__
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.errors import Forbidden
+from mindspore_serving.errors import Forbidden, NotFound
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.ollama.endpoint import ENDPOINTS
-from mindspore_serving.frontends.ollama.requests import ModelRequest
+from mindspore_serving.frontends.ollama.requests import ModelRequest, PullRequest
 from mindspore_serving.frontends.ollama.writing import to_time
 from mindspore_serving.frontends.site import Site
 
 TAG = ":latest"
 VERSION = ".".join(__version__.split(".")[:3])  # clients read three numbers
 NEVER = "9999-12-31T23:59:59Z"
+_PULLED = ("pulling manifest", "success")
 CHANGING = {  # what is refused
-    **dict.fromkeys(("pull", "push", "create", "copy", "blobs/{digest}"), ["POST", "HEAD"]),
+    **dict.fromkeys(("push", "create", "copy", "blobs/{digest}"), ["POST", "HEAD"]),
     "delete": ["DELETE"],
 }
 
@@ -51,6 +53,7 @@ def routes(site: Site) -> list[BaseRoute]:
         get("/api/ps", running),
         get("/api/version", version),
         ENDPOINTS.post(site, "/api/show", ModelRequest, show),
+        ENDPOINTS.post(site, "/api/pull", PullRequest, pull),
         *[route(f"/api/{name}", verbs, refused) for name, verbs in CHANGING.items()],
     ]
 
@@ -69,6 +72,20 @@ async def show(site: Site, _: Request, body: ModelRequest) -> Response:
             "modified_at": to_time(card.created),
         }
     )
+
+
+async def pull(site: Site, _: Request, body: PullRequest) -> Response:
+    """A model that is served is there already.  Raises Forbidden for another."""
+    name = body.model or body.name
+    try:
+        site.models.find(without_tag(name), is_exact=True)
+    except NotFound as error:
+        text = f"{error}. Clients pull none: the operator of this server says what is served"
+        raise Forbidden(text) from None
+    if body.stream is False:
+        return to_json({"status": "success"})
+    lines = b"".join([msgspec.json.encode({"status": one}) + b"\n" for one in _PULLED])
+    return Response(lines, media_type="application/x-ndjson")
 
 
 def without_tag(name: str | None) -> str | None:

@@ -13,8 +13,9 @@ from mindspore_serving.frontends.ollama.requests import (
     EmbedRequest,
     GenerateRequest,
     ModelRequest,
+    PullRequest,
 )
-from mindspore_serving.frontends.operation import JSON, STRING, Body, Operation, Section
+from mindspore_serving.frontends.operation import JSON, STRING, Body, Lax, Operation, Section
 
 ABOUT = "Ollama's protocol, for language models."
 
@@ -80,6 +81,10 @@ class Shown(msgspec.Struct):
     modified_at: str
 
 
+class Pulled(msgspec.Struct):
+    status: str
+
+
 class Version(msgspec.Struct):
     version: str
 
@@ -100,7 +105,7 @@ def _generating(model: str) -> tuple[Operation, ...]:
             "/api/chat",
             "Answer a conversation, as lines of JSON unless `stream` is false",
             {JSON: ChatAnswer, LINES: STRING},
-            Body(ChatBody, {ChatBody: CHAT, Options: OPTIONS}, chat),
+            Body(ChatBody, {ChatBody: CHAT, Options: Lax(OPTIONS)}, chat),
         ),
         Operation(
             "POST",
@@ -109,7 +114,7 @@ def _generating(model: str) -> tuple[Operation, ...]:
             {JSON: GenerateAnswer, LINES: STRING},
             Body(
                 GenerateBody,
-                {GenerateBody: GENERATE, Options: OPTIONS},
+                {GenerateBody: GENERATE, Options: Lax(OPTIONS)},
                 {**options, "prompt": "Hello"},
             ),
         ),
@@ -143,6 +148,13 @@ def _others(model: str) -> tuple[Operation, ...]:
         Operation("GET", "/api/version", "That of this server", {JSON: Version}),
         Operation(
             "POST", "/api/show", "One model", {JSON: Shown}, Body(ModelRequest, example=shown)
+        ),
+        Operation(
+            "POST",
+            "/api/pull",
+            "That a model is served, as lines of JSON unless `stream` is false; else 403",
+            {JSON: Pulled, LINES: STRING},
+            Body(PullRequest, example={**shown, "stream": False}),
         ),
         *(
             Operation(verbs[0], f"/api/{name}", "403: models are not changed by clients", {})

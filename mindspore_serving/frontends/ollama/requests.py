@@ -33,6 +33,13 @@ class ModelRequest(msgspec.Struct, kw_only=True):
     verbose: bool | None = None
 
 
+class PullRequest(ModelRequest, kw_only=True):
+    """The body of /api/pull."""
+
+    stream: bool | None = None
+    insecure: bool | None = None
+
+
 class Common(msgspec.Struct, kw_only=True):
     """What every request to a model may have."""
 

@@ -91,6 +91,7 @@ def _showing(body: ChatRequest, request: Generate, started: Started) -> Showing:
         has_logprobs=bool(body.logprobs),
         prompt_ids=ids,
         num_prompt_logprobs=body.prompt_logprobs,
+        may_call=bool(request.tools) and request.tool_choice.mode != "none",
     )
 
 

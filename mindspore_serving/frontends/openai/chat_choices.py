@@ -22,7 +22,7 @@ from mindspore_serving.frontends.openai.envelope import (
 )
 from mindspore_serving.frontends.openai.logprobs import of_chat, of_prompt
 
-_ROLE = {"role": "assistant", "content": "", "refusal": None}
+_ROLE: Mapping[str, object] = {"role": "assistant", "content": "", "refusal": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,15 @@ class Showing:
     """What is shown to a client besides the answers.
 
     `echo` is put before each; `prompt_ids` are those of the prompt, None if no ids are wanted;
-    `num_prompt_logprobs` alternatives for each token of the prompt, None if they are not wanted.
+    `num_prompt_logprobs` alternatives for each token of the prompt, None if they are not wanted;
+    `may_call` if the answer may have calls of tools.
     """
 
     echo: str = ""
     has_logprobs: bool = False
     prompt_ids: Sequence[int] | None = None
     num_prompt_logprobs: int | None = None
+    may_call: bool = False
 
     def of_prompt(self, tokens: Sequence[Token]) -> dict[str, Any]:
         """The fields of the prompt, of which `tokens` have log-probabilities if they are wanted."""
@@ -135,6 +137,7 @@ class _StreamedChoice:
         self._writer = writer
         self._showing = showing
         self._index = index
+        self._has_role = False  # whether it was sent
         self.role: dict[str, str | None] = {}  # in every event
         self._waiting: list[Token] = []  # whose log-probabilities no event has had yet
         self._new_ids: list[int] = []  # the same of ids
@@ -143,20 +146,34 @@ class _StreamedChoice:
         )
 
     def begin(self) -> bytes:
-        """The role, and what the answer goes on with."""
+        """The role, and what the answer goes on with; nothing yet of one that may be calls, in
+        which there is no text, not even an empty one."""
         echo = self._showing.echo
-        made = self._event(_ROLE, beside=self._showing.of_prompt(()))
-        return made + self._event({"content": echo}) if echo else made
+        if not echo:
+            return b"" if self._showing.may_call else self._open("")
+        return self._open("") + self._event({"content": echo})
+
+    def _open(self, content: str | None) -> bytes:
+        """The event with the role."""
+        self._has_role = True
+        return self._event({**_ROLE, "content": content}, beside=self._showing.of_prompt(()))
 
     def take(self, chunk: Chunk) -> bytes:
         is_text = chunk.finish_reason is None and chunk.tokens is None and not self.role
+        is_text = is_text and self._has_role
         if is_text and not self._waiting and not chunk.reasoning and not chunk.tool_calls:
             text = chunk.text
             return b"%b%b%b" % (self._before, encode(text), self._after) if text else b""
         if self._showing.has_logprobs:
             self._waiting += chunk.tokens or ()
         self._new_ids += chunk.token_ids
-        made = b"".join([self._event(delta) for delta in _deltas(chunk)])
+        deltas, made = [*_deltas(chunk)], b""
+        if not self._has_role and (deltas or chunk.finish_reason is not None):
+            waiting, self._waiting = self._waiting, []
+            new_ids, self._new_ids = self._new_ids, []
+            made = self._open(None if deltas and "content" not in deltas[0] else "")
+            self._waiting, self._new_ids = waiting, new_ids
+        made += b"".join([self._event(delta) for delta in deltas])
         if chunk.finish_reason is not None:
             made += self._event({}, finish_reason(chunk))
         return made

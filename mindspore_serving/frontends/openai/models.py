@@ -5,7 +5,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
+from starlette.types import Scope
 
+from mindspore_serving.frontends.access import is_predict
+from mindspore_serving.frontends.endpoint import RouteIf
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai.endpoint import get
@@ -23,7 +26,13 @@ def routes(site: Site) -> list[BaseRoute]:
         model = site.models.find(request.path_params["name"], is_exact=True)
         return to_json(to_object(model))
 
-    return [get("/v1/models", every), get("/v1/models/{name:path}", one)]
+    by_name = RouteIf(get("/v1/models/{name:path}", one), names_model)
+    return [get("/v1/models", every), by_name]
+
+
+def names_model(scope: Scope) -> bool:
+    """Whether a path below /v1/models is of a model, and not of a call by protocol v1."""
+    return not is_predict(scope["path"])
 
 
 def to_object(model: ServedModel) -> dict[str, Any]:

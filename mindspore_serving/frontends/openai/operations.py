@@ -13,14 +13,15 @@ from mindspore_serving.frontends.openai.requests import (
     DetokenizeRequest,
 )
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
-from mindspore_serving.frontends.openai.response_requests import ResponseRequest
+from mindspore_serving.frontends.openai.response_requests import CompactRequest, ResponseRequest
 from mindspore_serving.frontends.openai.scores import (
     ClassifyAnswer,
     ClassifyRequest,
     ScoreAnswer,
     ScoreRequest,
 )
-from mindspore_serving.frontends.openai.stored_responses import BASE, COUNT
+from mindspore_serving.frontends.openai.stored_responses import BASE, COMPACT, COUNT
+from mindspore_serving.frontends.openai.tokens import INFO
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,
@@ -103,6 +104,14 @@ class Response(msgspec.Struct):
     output: list[dict[str, Any]]
     usage: dict[str, Any] | None
     error: dict[str, Any] | None
+
+
+class Compacted(msgspec.Struct):
+    id: str
+    object: str
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
 
 
 class Deleted(msgspec.Struct):
@@ -204,6 +213,13 @@ def _generating(model: str) -> tuple[Operation, ...]:
             {JSON: InputTokens},
             Body(ResponseRequest, {ResponseRequest: RESPONSES}, response),
         ),
+        Operation(
+            "POST",
+            COMPACT,
+            "A conversation made short: what users said, and a summary",
+            {JSON: Compacted},
+            Body(CompactRequest),
+        ),
         *_stored(),
     )
 
@@ -253,6 +269,13 @@ def _others(model: str) -> tuple[Operation, ...]:
             Body(LoadRequest),
         ),
         Operation("POST", UNLOAD, "Unload a LoRA adapter", {TEXT: STRING}, Body(UnloadRequest)),
+        Operation(
+            "GET",
+            INFO,
+            "The tokenizer, as tokenizer_config.json has it",
+            {JSON: {"type": "object", "required": ["tokenizer_class"]}},
+            query=("model",),
+        ),
         Operation(
             "POST",
             "/detokenize",

@@ -2,13 +2,12 @@
 chat.
 """
 
+from collections.abc import Iterator
 from typing import Any
-
-import msgspec
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Fields, Refusal, translation, unexpected
+from mindspore_serving.frontends.fields import Fields, Refusal, translation
 from mindspore_serving.frontends.openai.fields import not_supported
 from mindspore_serving.frontends.openai.grammars import JsonSchema, ResponseFormat
 from mindspore_serving.frontends.openai.response_input import read
@@ -59,14 +58,28 @@ def reasoning_effort(body: Any, _: ModelCard) -> str | None:
 
 @translation("tools")
 def tools(body: Any, _: ModelCard) -> list[ChatTool]:
-    """functions, with name and parameters beside the type; other tools are refused"""
-    return [_to_tool(f"tools[{index}]", raw) for index, raw in enumerate(body.tools or ())]
+    """functions, with name and parameters beside the type; the model does not see other tools, and
+    `x-ignored-fields` names them"""
+    return [_to_tool(place, tool) for place, tool in _read_tools(body) if _is_function(tool)]
 
 
-def _to_tool(place: str, raw: msgspec.Raw) -> ChatTool:
-    tool = read(place, bytes(raw), Tool)
-    if tool.type != "function":
-        raise unexpected(f"{place}.type", tool.type, "function: there are no built-in tools")
+def find_left_out(body: Any) -> list[str]:
+    """The places of tools that the model does not see: agents send those of OpenAI's server
+    together with their own."""
+    return [place for place, tool in _read_tools(body) if not _is_function(tool)]
+
+
+def _read_tools(body: Any) -> Iterator[tuple[str, Tool]]:
+    for index, raw in enumerate(body.tools or ()):
+        place = f"tools[{index}]"
+        yield place, read(place, bytes(raw), Tool)
+
+
+def _is_function(tool: Tool) -> bool:
+    return tool.type == "function"
+
+
+def _to_tool(place: str, tool: Tool) -> ChatTool:
     if tool.name is None:
         raise InvalidField(f"{place}.name", "is missing")
     return ChatTool("function", Function(tool.name, tool.description, tool.parameters))

@@ -2,6 +2,7 @@
 reasoning, text and calls, are several items there and one message here.
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -14,6 +15,7 @@ from mindspore_serving.frontends.fields import unexpected
 from mindspore_serving.frontends.openai.messages import CalledFunction, Message, Part, ToolCall
 from mindspore_serving.frontends.openai.response_requests import (
     CallItem,
+    CompactionItem,
     Kind,
     MessageItem,
     OutputItem,
@@ -23,9 +25,10 @@ from mindspore_serving.frontends.openai.response_requests import (
 
 ROLES = ("user", "assistant", "system", "developer")
 _FIRST = ("system", "developer")
-_KINDS = ("message", "function_call", "function_call_output", "reasoning")
+_KINDS = ("message", "function_call", "function_call_output", "reasoning", "compaction")
+_SUMMARY = "ms1."  # before a summary in base64: it is no secret, and is not read by clients
 
-Item = TypeVar("Item", MessageItem, CallItem, OutputItem, ReasoningItem, Kind, Tool)
+Item = TypeVar("Item", MessageItem, CallItem, OutputItem, ReasoningItem, CompactionItem, Kind, Tool)
 
 
 @dataclass(slots=True)
@@ -106,6 +109,11 @@ def _add(messages: Messages, place: str, raw: bytes) -> None:
         messages.add(place, message)
     elif kind.type == "reasoning":
         _add_reasoning(messages, place, read(place, raw, ReasoningItem))
+    elif kind.type == "compaction":
+        summary = read(place, raw, CompactionItem).encrypted_content
+        is_done = messages.has_text or messages.has_calls
+        said = messages.assistant(place, is_done=is_done)
+        said.content = _decode_summary(f"{place}.encrypted_content", summary)
     else:
         accepted = ", ".join(_KINDS)
         raise unexpected(f"{place}.type", kind.type, f"one of {accepted}")
@@ -142,6 +150,19 @@ def _add_reasoning(messages: Messages, place: str, item: ReasoningItem) -> None:
     if text:
         is_done = messages.has_text or messages.has_calls
         messages.think(place, text, is_done=is_done)
+
+
+def encode_summary(text: str) -> str:
+    """As the content of a compaction item."""
+    return _SUMMARY + b64encode(text.encode()).decode()
+
+
+def _decode_summary(place: str, content: str) -> str:
+    try:
+        return b64decode(content.removeprefix(_SUMMARY).encode(), validate=True).decode()
+    except ValueError:
+        problem = "cannot be read, expected what /v1/responses/compact of this server gave"
+        raise InvalidField(place, problem) from None
 
 
 def _parts(content: str | list[Part] | None) -> list[Part]:

@@ -75,6 +75,22 @@ class ReasoningItem(msgspec.Struct):
     summary: list[Part] | None = None
 
 
+class CompactionItem(msgspec.Struct):
+    """A summary that /v1/responses/compact has made."""
+
+    encrypted_content: str
+
+
+class CompactRequest(msgspec.Struct, kw_only=True):
+    """The body of /v1/responses/compact."""
+
+    input: str | list[msgspec.Raw] | None = None
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    service_tier: str | None = None
+
+
 class ResponseRequest(msgspec.Struct, kw_only=True):
     """The body; further fields are accepted and not read."""
 

@@ -17,17 +17,19 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.capped import capped_header
 from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.endpoint import name_ignored
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai import chat, stored_responses
+from mindspore_serving.frontends.openai.compacting import IGNORED, compact
 from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.envelope import find_generator
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
-from mindspore_serving.frontends.openai.response_fields import RESPONSES
+from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_left_out
 from mindspore_serving.frontends.openai.response_input import Messages, to_items, to_messages
-from mindspore_serving.frontends.openai.response_requests import ResponseRequest
+from mindspore_serving.frontends.openai.response_requests import CompactRequest, ResponseRequest
 from mindspore_serving.frontends.openai.response_store import ResponseStore, to_stored
 from mindspore_serving.frontends.openai.response_writing import (
     Writing,
@@ -36,6 +38,7 @@ from mindspore_serving.frontends.openai.response_writing import (
 )
 from mindspore_serving.frontends.openai.stored_responses import (
     BASE,
+    COMPACT,
     COUNT,
     conversation_before,
     owner_of,
@@ -60,13 +63,19 @@ def routes(site: Site) -> list[BaseRoute]:
     store = ResponseStore()
 
     async def answered(site: Site, http: Request, body: ResponseRequest) -> Response:
-        return await answer(site, http, body, store)
+        response = await answer(site, http, body, store)
+        name_ignored(response, find_left_out(body))
+        return response
 
     async def counted(site: Site, http: Request, body: ResponseRequest) -> Response:
         return await count(site, http, body, store)
 
+    async def compacted(site: Site, http: Request, body: CompactRequest) -> Response:
+        return await compact(site, http, body, store)
+
     return [
         post(site, BASE, ResponseRequest, answered, RESPONSES.ignored),
+        post(site, COMPACT, CompactRequest, compacted, IGNORED),
         post(site, COUNT, ResponseRequest, counted, RESPONSES.ignored),
         *stored_responses.routes(store),
     ]

@@ -20,7 +20,7 @@ from mindspore_serving.frontends.openai.response_store import ResponseStore, Sto
 from mindspore_serving.frontends.site import Site
 
 BASE = "/v1/responses"
-COUNT = f"{BASE}/input_tokens"
+COUNT, COMPACT = f"{BASE}/input_tokens", f"{BASE}/compact"
 MOST_ITEMS, DEFAULT_ITEMS = 100, 20  # of an answer
 
 Object = dict[str, Any]
@@ -49,7 +49,7 @@ def routes(store: ResponseStore) -> list[BaseRoute]:
     path = f"{BASE}/{{name}}"
     named = route(path, ["GET", "DELETE", "POST"], one)
     return [
-        RouteIf(named, lambda scope: scope["path"] != COUNT),
+        RouteIf(named, lambda scope: scope["path"] not in (COUNT, COMPACT)),
         route(f"{path}/input_items", ["GET"], items),
         route(f"{path}/cancel", ["POST"], cancel),
     ]

@@ -1,5 +1,6 @@
 """POST /tokenize and /detokenize: the tokens of a text, and the text of token ids."""
 
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -13,12 +14,13 @@ from mindspore_serving.core.llm_messages import (
     Tokenized,
 )
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.reading_messages import DescribeTokenizer, TokenizerDescribed
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai import messages, tools
-from mindspore_serving.frontends.openai.endpoint import post
+from mindspore_serving.frontends.openai.endpoint import get, post
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import DetokenizeRequest, TokenizeRequest
@@ -26,12 +28,24 @@ from mindspore_serving.frontends.openai.translations import check_tokens
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 
+INFO = "/tokenizer_info"
+
 
 def routes(site: Site) -> list[BaseRoute]:
     return [
         post(site, "/tokenize", TokenizeRequest, tokenize),
         post(site, "/detokenize", DetokenizeRequest, detokenize),
+        get(INFO, partial(info, site)),
     ]
+
+
+async def info(site: Site, http: Request) -> Response:
+    """The tokenizer of the model that the query names, as tokenizer_config.json has it."""
+    model = site.models.find(http.query_params.get("model"))
+    call = model.call(DescribeTokenizer(), TokenizerDescribed, terms_of(http))
+    with naming("model", CHAT, DetokenizeRequest(tokens=[])):
+        found = await while_there(http, call)
+    return Response(found.config, media_type="application/json")
 
 
 async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Response:

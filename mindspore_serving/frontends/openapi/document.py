@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from mindspore_serving import __version__
-from mindspore_serving.frontends.fields import Fields
-from mindspore_serving.frontends.operation import Kind, Operation, Section
+from mindspore_serving.frontends.operation import STRING, Describing, Kind, Lax, Operation, Section
 
 VERSION = "3.1.0"
 _PARAMETER = re.compile(r"{(\w+)}")
@@ -95,15 +94,31 @@ class _Kinds:
             return {"anyOf": [self.schema(one) for one in kind]}
         return dict(kind) if isinstance(kind, Mapping) else self._schemas[kind]
 
-    def _describe(self, tables: Mapping[type, Fields]) -> None:
+    def _describe(self, tables: Mapping[type, Describing]) -> None:
         """Write what the tables say of fields into the schemas of their structs."""
         for kind, fields in tables.items():
             found = self.components[self._schemas[kind]["$ref"].rpartition("/")[2]]
-            for name, words in fields.describe({*found["properties"]}).items():
+            known = {*found["properties"]}
+            for name, words in fields.describe(known).items():
+                if "enum" in words and name not in known:
+                    continue  # it is refused elsewhere, and not read here
                 given = {**found["properties"].get(name, {}), **words}
                 if given.get("default", "") is None:
                     del given["default"]
                 found["properties"][name] = given
+            if isinstance(fields, Lax):
+                found["properties"] = {
+                    name: _or_text(one) for name, one in found["properties"].items()
+                }
+
+
+def _or_text(schema: Object) -> Object:
+    """`schema`, or a text in its place; 0 and 1 as well in that of a boolean."""
+    kinds = {one.get("type") for one in (schema, *schema.get("anyOf", ()))}
+    if kinds.isdisjoint(("integer", "number", "boolean")):
+        return schema
+    others = [STRING, {"enum": [0, 1]}] if "boolean" in kinds else [STRING]
+    return {"anyOf": [schema, *others], "description": schema.get("description", "")}
 
 
 def _types_of(section: Section) -> Iterator[type]:

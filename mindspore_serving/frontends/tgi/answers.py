@@ -28,7 +28,7 @@ class BestOfSequence(msgspec.Struct, frozen=True):
     seed: int | None
     prefill: list[PrefillToken]
     tokens: list[TokenDetails]
-    top_tokens: list[list[TokenDetails]] | UnsetType
+    top_tokens: list[list[TokenDetails]] | UnsetType = UNSET
 
 
 class Details(msgspec.Struct, frozen=True):
@@ -37,8 +37,8 @@ class Details(msgspec.Struct, frozen=True):
     seed: int | None
     prefill: list[PrefillToken]
     tokens: list[TokenDetails]
-    best_of_sequences: list[BestOfSequence] | UnsetType
-    top_tokens: list[list[TokenDetails]] | UnsetType
+    best_of_sequences: list[BestOfSequence] | UnsetType = UNSET
+    top_tokens: list[list[TokenDetails]] | UnsetType = UNSET
 
 
 class GenerateResponse(msgspec.Struct, frozen=True):

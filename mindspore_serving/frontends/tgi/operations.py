@@ -14,6 +14,7 @@ from mindspore_serving.frontends.operation import (
     Body,
     Operation,
     Section,
+    Unlimited,
 )
 from mindspore_serving.frontends.tgi.answers import (
     ChatTokenizeResponse,
@@ -34,6 +35,18 @@ _EXAMPLE = {"inputs": "Hello", "parameters": {"max_new_tokens": 8}}
 _MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
+class StreamParameters(Parameters):
+    """Those of a stream, in which errors are events."""
+
+
+class StreamRequest(GenerateRequest, kw_only=True):
+    parameters: StreamParameters = msgspec.field(default_factory=StreamParameters)
+
+
+class EitherRequest(CompatRequest, kw_only=True):
+    parameters: StreamParameters = msgspec.field(default_factory=StreamParameters)
+
+
 class Error(msgspec.Struct):
     error: str
     error_type: str
@@ -47,8 +60,12 @@ def section() -> Section:
     return Section("TGI", ABOUT, {JSON: Error, TEXT: STRING}, (*_generating(), *_others()))
 
 
-def _body(kind: type, **more: object) -> Body:
-    return Body(kind, {Parameters: FIELDS}, {**_EXAMPLE, **more})
+def _body(kind: type) -> Body:
+    return Body(kind, {Parameters: FIELDS}, _EXAMPLE)
+
+
+def _stream_body(kind: type) -> Body:
+    return Body(kind, {StreamParameters: Unlimited(FIELDS)}, _EXAMPLE)
 
 
 def _generating() -> tuple[Operation, ...]:
@@ -61,15 +78,15 @@ def _generating() -> tuple[Operation, ...]:
             "/generate_stream",
             "Continue a text, as events",
             {EVENTS: EVENT},
-            _body(GenerateRequest),
+            _stream_body(StreamRequest),
         ),
-        Operation("POST", "/", "Either of both, by `stream`", either, _body(CompatRequest)),
+        Operation("POST", "/", "Either of both, by `stream`", either, _stream_body(EitherRequest)),
         Operation(
             "POST",
             "/invocations",
             "SageMaker's route: the same, or a body of OpenAI's chats or completions",
             {JSON: (list[GenerateResponse], {"type": "object"}), EVENTS: EVENT},
-            _body(CompatRequest),
+            _stream_body(EitherRequest),
             others=EITHER,
         ),
     )

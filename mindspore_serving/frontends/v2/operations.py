@@ -10,6 +10,7 @@ from mindspore_serving.frontends.operation import (
     READY,
     STRING,
     Body,
+    Lax,
     Operation,
     Schema,
     Section,
@@ -76,7 +77,7 @@ def infer_request(inputs: Schema) -> dict[str, Any]:
         "id": STRING,
         "parameters": PARAMETERS,
         "inputs": inputs,
-        "outputs": to_array(output),
+        "outputs": to_array(output) | {"type": ["array", "null"]},
     }
     return to_object(fields, "id", "parameters", "outputs")
 
@@ -110,7 +111,7 @@ def v1_section() -> Section:
 
 
 def generate_body(example: Any = None) -> Body:
-    return Body(GenerateFields, {GenerateFields: FIELDS}, example)
+    return Body(GenerateFields, {GenerateFields: Lax(FIELDS)}, example)
 
 
 def generate_answers(*, is_stream: bool) -> dict[str, Any]:
@@ -140,7 +141,9 @@ def _of_server(*, allows_loading: bool) -> Iterator[Operation]:
         text = f"Change it: {what.lower()}"
         if "logging" in path and not allows_loading:
             text = "Clients may not change it: 403, but for an empty object"
-        yield Operation("POST", path, text, answer, Body(OBJECT, example={}))
+        yield Operation(
+            "POST", path, text, answer, Body(OBJECT, example={}, is_required=False)
+        )
 
 
 def _of_models() -> Iterator[Operation]:
@@ -168,9 +171,9 @@ def _of_texts() -> Iterator[Operation]:
 
 def _of_repository(*, allows_loading: bool) -> Iterator[Operation]:
     row = dict.fromkeys(("name", "version", "state", "reason"), STRING)
-    index = to_object({"ready": BOOL}, "ready")
+    index = to_object({"ready": {"type": ["boolean", "null"]}}, "ready")
     options = to_object({"reload": BOOL, "config": STRING}, "reload", "config")
-    load = to_object({"parameters": options}, "parameters")
+    load = to_object({"parameters": options | {"type": ["object", "null"]}}, "parameters")
     for base in ("/v2/repository", "/v2/repository/{repository}"):
         body = Body(index, example={}, is_required=False)
         answers = {JSON: to_array(to_object(row))}

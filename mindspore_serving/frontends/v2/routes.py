@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.endpoint import Answer, Endpoints
+from mindspore_serving.frontends.fields import show
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.v2 import generating, repository, settings
 from mindspore_serving.frontends.v2.descriptions import (
@@ -123,7 +124,10 @@ def _repository_routes(v2: V2) -> list[BaseRoute]:
 
     async def index(http: Request) -> Response:
         body = await _object(http)
-        only_ready = body.get("ready") is True
+        only_ready = body.get("ready")
+        if not isinstance(only_ready, bool | None):
+            raise InvalidInputs(f"ready is {show(only_ready)}, expected true or false")
+        only_ready = bool(only_ready)
         return to_json(await repository.index(source, v2.models, only_ready=only_ready))
 
     async def load_one(http: Request) -> Response:

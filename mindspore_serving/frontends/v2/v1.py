@@ -17,6 +17,7 @@ from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.core.service import Request
 from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
 from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.terms import terms_of
@@ -77,17 +78,26 @@ def routes(v2: V2, max_body: int) -> list[BaseRoute]:
 
 
 class _OfOthers(Route):
-    """The route of a model, for those that are no language models."""
+    """The route of a model, for those that are no language models; for all names where there are
+    none of these."""
 
     def __init__(self, v2: V2, route: Route) -> None:
         super().__init__(route.path, route.endpoint, methods=["GET"])
         self._models = v2.models
+        self._control = v2.site.control
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, found = super().matches(scope)
-        if match is Match.FULL and not self._models.is_other(found["path_params"]["name"]):
+        if match is not Match.FULL or not self._has(found["path_params"]["name"]):
             return Match.NONE, {}
-        return match if match is Match.FULL else Match.NONE, found
+        return match, found
+
+    def _has(self, name: str) -> bool:
+        if name.endswith(":predict"):
+            return False
+        control = self._control
+        has_others = control.has_language_models or still_loading(control) is not None
+        return not has_others or self._models.is_other(name)
 
 
 def _instances(body: Buffer, model: Model) -> list[bytes]:

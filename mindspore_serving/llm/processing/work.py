@@ -20,7 +20,7 @@ from mindspore_serving.core.llm_messages import (
     encode_request,
     to_refused,
 )
-from mindspore_serving.core.reading_messages import Embed, Score
+from mindspore_serving.core.reading_messages import DescribeTokenizer, Embed, Score
 from mindspore_serving.errors import ServingError, from_code, printable
 from mindspore_serving.llm.pictures.messages import find_pictures
 from mindspore_serving.llm.pictures.reader import Picture
@@ -110,6 +110,8 @@ def is_small(request: LLMRequest) -> bool:
 
     Token ids are not looked at, so any number of them is small where they are not to be text.
     """
+    if isinstance(request, DescribeTokenizer):
+        return True
     if isinstance(request, Detokenize):
         return len(request.token_ids) <= SMALL
     if isinstance(request, Generate) and request.chat_template:

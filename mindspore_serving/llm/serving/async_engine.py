@@ -23,13 +23,19 @@ from mindspore_serving.core.llm_messages import (
     Tokenize,
     to_refused,
 )
-from mindspore_serving.core.reading_messages import Embed, Score
+from mindspore_serving.core.reading_messages import (
+    DescribeTokenizer,
+    Embed,
+    Score,
+    TokenizerDescribed,
+)
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
 from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.processing.tokenizer_config import tokenizer_config
 from mindspore_serving.llm.processing.work import Made
 from mindspore_serving.llm.serving.adapter_loading import AdapterLoading
 from mindspore_serving.llm.serving.engine_loop import EngineLoop
@@ -101,6 +107,7 @@ class AsyncEngine:
     ) -> None:
         self.card = opened.card()
         self.stats: EngineStats | None = None  # the newest numbers
+        self._opened = opened
         self._wake = wake
         self._outputs = OutputProcessor(opened.tokenizer)
         self._processor = Processor(
@@ -205,6 +212,8 @@ class AsyncEngine:
             self._put([(request_id, read.event)])
         elif isinstance(request, Tokenize):
             self._put([(request_id, self._processor.tokenize(request, self._outputs))])
+        elif isinstance(request, DescribeTokenizer):
+            self._put([(request_id, TokenizerDescribed(tokenizer_config(self._opened)))])
         elif isinstance(request, Detokenize):
             self._put([(request_id, Detokenized(self._processor.detokenize(request)))])
         else:

@@ -45,6 +45,47 @@ def test_the_beta_client_is_answered_too(web, client):
     assert found.content[0].text == "Hi"
 
 
+BATCH = [{"custom_id": "a", "params": HELLO}]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda beta: beta.messages.batches.create(requests=BATCH),
+        lambda beta: beta.messages.batches.list(),
+        lambda beta: beta.messages.batches.retrieve("x"),
+        lambda beta: beta.files.list(),
+        lambda beta: beta.files.upload(file=("a.txt", b"a")),
+        lambda beta: beta.files.retrieve_metadata("x"),
+        lambda beta: beta.skills.list(),
+        lambda beta: beta.agents.list(),
+        lambda beta: beta.models.retrieve("none"),
+    ],
+)
+def test_what_the_beta_client_asks_and_is_not_there_is_told_in_anthropics_form(client, ask):
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        ask(client.beta)
+    body = caught.value.body
+    assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
+    assert body["request_id"].startswith("req_")
+
+
+def test_the_beta_client_lists_models_and_counts_tokens(web, client):
+    assert [one.id for one in client.beta.models.list()] == ["toy", "tuned", "vectors"]
+    web.answers(Tokenized("", (token("a"),), ((0, 1),)))
+    asked = {name: HELLO[name] for name in ("model", "messages")}
+    assert client.beta.messages.count_tokens(**asked).input_tokens == 1
+
+
+def test_a_beta_path_without_a_key_is_refused_in_anthropics_form():
+    with serving(mount, [ApiKey("secret")]) as web:
+        base = web.url.removesuffix("/v1")
+        client = anthropic.Anthropic(base_url=base, api_key="wrong", max_retries=0)
+        with client, pytest.raises(anthropic.AuthenticationError) as caught:
+            client.beta.files.list()
+    assert caught.value.body["error"]["type"] == "authentication_error"
+
+
 def test_a_stream_has_every_event_in_order(web, client):
     web.says(*spoken("<think>", "Hm.", "</think>", "Hi", " there"))
     found = list(client.messages.create(**HELLO, stream=True))

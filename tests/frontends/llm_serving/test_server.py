@@ -87,7 +87,7 @@ def test_what_the_original_ignored_has_an_effect(client, expected):
 
 def test_a_prompt_that_does_not_fit_is_an_error_of_the_client(client):
     with pytest.raises(InvalidInputs, match="^Error202: prompt out of range$"):
-        client.generate(PROMPT, max_new_tokens=3000)
+        client.generate("? " * 2048, max_new_tokens=5)
     with pytest.raises(InvalidInputs, match="^Error203: prompt token empty$"):
         list(client.generate_stream(""))
 

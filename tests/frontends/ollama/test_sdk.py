@@ -160,6 +160,19 @@ def test_clients_change_no_models(change, client):
     assert caught.value.status_code == 403
 
 
+@pytest.mark.parametrize("name", ["toy", "toy:latest", "tuned"])
+def test_a_model_that_is_served_can_be_pulled(client, name):
+    assert client.pull(name).status == "success"
+    assert [one.status for one in client.pull(name, stream=True)][-1] == "success"
+
+
+def test_pulling_another_model_says_what_is_served(client):
+    for is_stream in (False, True):
+        with pytest.raises(ollama.ResponseError, match="there is: toy") as caught:
+            [*client.pull("llama3", stream=is_stream)]
+        assert caught.value.status_code == 403
+
+
 def test_a_request_for_nothing_finds_the_model_loaded(web, client):
     assert client.generate("toy", keep_alive="5m").done_reason == "load"
     found = client.chat("toy", [])

@@ -82,6 +82,14 @@ def test_a_stream_says_the_same_as_an_answer(client):
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
 
 
+def test_the_tokenizer_is_described_as_the_models_file_does(calls):
+    status, answer = calls.http_call("GET", "/tokenizer_info?model=tiny")
+    found, written = json.loads(answer), json.loads((MODEL / "tokenizer_config.json").read_text())
+    template = found.pop("chat_template")
+    assert template == TOOLS_HEAD + written.pop("chat_template")
+    assert (status, found) == (200, {"tokenizer_class": "PreTrainedTokenizerFast", **written})
+
+
 def test_the_prompt_has_as_many_tokens_as_tokenize_says(calls, client):
     body = json.dumps({"messages": QUESTION})
     counted = json.loads(calls.http_call("POST", "/tokenize", body)[1])
@@ -207,8 +215,9 @@ def test_several_prompts_are_answered_together(client):
 
 
 def test_what_does_not_fit_is_told_in_tokens(client):
+    long = [{"role": "user", "content": "a b " * 1024}]
     with pytest.raises(openai.BadRequestError, match="maximum context length is 1024") as caught:
-        greedy(client, 2000)
+        client.chat.completions.create(model="tiny", messages=long, max_tokens=5)
     assert caught.value.code == "context_length_exceeded"
     choice = client.chat.completions.create(
         model="tiny", messages=QUESTION, temperature=0, extra_body={"ignore_eos": True}

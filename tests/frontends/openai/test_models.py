@@ -3,6 +3,7 @@
 import pytest
 
 from mindspore_serving.core.llm_messages import Detokenized, Refused, Tokenized
+from mindspore_serving.core.reading_messages import TokenizerDescribed
 from tests.frontends.openai.serving import token
 
 
@@ -44,6 +45,25 @@ def test_a_name_may_have_slashes(web):
 
 
 TOKENS = Tokenized("ab", (token("a"), token("b")), ((0, 1), (1, 2)))
+
+
+def test_a_tokenizer_is_described(web):
+    web.answers(TokenizerDescribed('{"tokenizer_class": "T"}'))
+    answer = web.call("GET", "/tokenizer_info?model=tuned")
+    assert (answer.status, answer.json) == (200, {"tokenizer_class": "T"})
+
+
+@pytest.mark.parametrize(
+    ("refused", "path", "status"),
+    [
+        (None, "/tokenizer_info?model=none", 404),
+        (Refused("input", "the model has no tokenizer"), "/tokenizer_info", 400),
+    ],
+)
+def test_a_tokenizer_that_is_not_there_is_an_error_of_openais_form(web, refused, path, status):
+    web.answers(refused)
+    answer = web.call("GET", path)
+    assert (answer.status, answer.error["param"]) == (status, "model" if refused is None else None)
 
 
 def test_a_text_is_tokenized(web):

@@ -37,6 +37,32 @@ def test_an_answer_has_text_usage_and_a_typed_output(web, client):
     assert found.error is None
 
 
+CODEX = [  # what the agent sends beside its functions
+    {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False},
+    {"type": "local_shell"},
+    {"type": "web_search", "external_web_access": False},
+    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark"}},
+    {"type": "namespace", "name": "mcp", "tools": []},
+]
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+def test_tools_of_openais_server_are_left_out_and_named(web, client, is_stream):
+    web.says(*spoken("Hi"))
+    asked = {"model": "toy", "input": "hello", "tools": CODEX, "tool_choice": "auto"}
+    more = {"store": False, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k"}
+    raw = client.responses.with_raw_response.create(**asked, **more, stream=is_stream)
+    assert raw.headers["x-ignored-fields"] == "tools[1], tools[2], tools[3], tools[4]"
+    assert [one["function"]["name"] for one in web.sent.tools] == ["add"]
+    assert web.sent.tool_choice.mode == "auto"
+
+
+def test_with_tools_of_openais_server_alone_there_are_none(web, client):
+    web.says(*spoken("Hi"))
+    found = client.responses.create(model="toy", input="hello", tools=CODEX[1:])
+    assert (found.output_text, web.sent.tools) == ("Hi", None)
+
+
 def test_a_stream_is_of_typed_events_that_add_up(web, client):
     web.says(*spoken("<think>", "Hm.", "</think>", "Hi", " there"))
     events = list(client.responses.create(model="toy", input="hello", stream=True))

@@ -110,6 +110,26 @@ def test_openais_stream_helper_puts_the_calls_together(web, size):
     assert message.tool_calls[0].id.startswith("call_")
 
 
+@pytest.mark.parametrize(
+    ("text", "contents"),
+    [
+        (TWO_CALLS.partition("\n")[2], [None, *["-"] * 5]),
+        ("I look.", ["", "I look.", "-"]),
+        ("", ["", "-"]),
+    ],
+    ids=["calls", "text", "nothing"],
+)
+def test_a_stream_of_calls_has_no_empty_text(web, text, contents):
+    """As OpenAI's: content is null in the first event, "" where text follows."""
+    speak(web, text, tool_format="hermes")
+    with openai.OpenAI(base_url=web.url, api_key="none", max_retries=0) as client:
+        asked = {"model": "toy", "messages": [{"role": "user", "content": "x"}], "tools": [LOOK]}
+        chunks = client.chat.completions.create(**asked, stream=True)
+        deltas = [one.choices[0].delta for one in chunks]
+    assert [delta.to_dict().get("content", "-") for delta in deltas] == contents
+    assert [delta.role for delta in deltas] == ["assistant", *[None] * (len(deltas) - 1)]
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_only_the_first_call_counts_if_one_was_asked_for(web, is_stream):
     speak(web, TWO_CALLS, size=5, tool_format="hermes")

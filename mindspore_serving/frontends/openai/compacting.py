@@ -1,0 +1,105 @@
+"""POST /v1/responses/compact: a long conversation made short.  What users said stays, and the model
+sums all of it up, in an item that clients give back as it is.
+"""
+
+import secrets
+import time
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.openai import chat
+from mindspore_serving.frontends.openai.envelope import find_generator
+from mindspore_serving.frontends.openai.errors import naming
+from mindspore_serving.frontends.openai.fields import CHAT
+from mindspore_serving.frontends.openai.messages import Message
+from mindspore_serving.frontends.openai.requests import ChatRequest
+from mindspore_serving.frontends.openai.response_input import (
+    encode_summary,
+    read,
+    to_items,
+    to_messages,
+)
+from mindspore_serving.frontends.openai.response_requests import (
+    CompactRequest,
+    Kind,
+    MessageItem,
+    ResponseRequest,
+)
+from mindspore_serving.frontends.openai.response_store import ResponseStore
+from mindspore_serving.frontends.openai.response_writing import Writing, write_whole
+from mindspore_serving.frontends.openai.stored_responses import conversation_before
+from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.terms import terms_of
+
+IGNORED = ("image", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
+_ASK = (
+    "Sum up this conversation for whoever goes on with it: what is to be done, what was found out "
+    "and decided, what is still open. Answer with the summary alone."
+)
+_SHARE = 4  # of the context, for the summary
+
+Object = dict[str, Any]
+
+
+async def compact(
+    site: Site, http: Request, body: CompactRequest, store: ResponseStore
+) -> Response:
+    """The short conversation."""
+    model = find_generator(site.models, body.model)
+    before = await conversation_before(store, http, body.previous_response_id, site)
+    if not body.input and not before:
+        raise InvalidField("input", "is missing, expected a text, items or previous_response_id")
+    items = [*before, *(to_items(body.input) if body.input else ())]
+    messages = to_messages([msgspec.Raw(item) for item in items], body.instructions)
+    most = max(1, model.card.max_model_len // _SHARE)
+    asked = ChatRequest(
+        messages=[*messages.found, Message("user", _ASK)], max_completion_tokens=most
+    )
+    writing = Writing(ResponseRequest(input=""), model.name)
+    with naming("input", CHAT, asked):
+        generation = model.generate(chat.to_request(asked, model), terms_of(http))
+        with generation:
+            await while_there(http, generation.begin())
+            whole = await while_there(http, write_whole(generation, writing))
+    summary = {
+        "id": f"cmp_{secrets.token_hex(16)}",
+        "type": "compaction",
+        "encrypted_content": encode_summary(_text_of(whole)),
+    }
+    return to_json(
+        {
+            "id": whole["id"],
+            "object": "response.compaction",
+            "created_at": int(time.time()),
+            "output": [*(_shown(item) for item in items if _is_users(item)), summary],
+            "usage": whole["usage"],
+        }
+    )
+
+
+def _is_users(item: bytes) -> bool:
+    if read("input", item, Kind).type not in (None, "message"):
+        return False
+    return read("input", item, MessageItem).role == "user"
+
+
+def _shown(item: bytes) -> Object:
+    """What a user said, as clients give it back."""
+    message: Object = msgspec.json.decode(item)
+    content = message["content"]
+    if isinstance(content, str):
+        content = [{"type": "input_text", "text": content}]
+    name = message.get("id") or f"msg_{secrets.token_hex(16)}"
+    fixed = {"id": name, "type": "message", "role": "user", "status": "completed"}
+    return {**fixed, "content": content}
+
+
+def _text_of(whole: Object) -> str:
+    parts = [part for item in whole["output"] for part in item.get("content") or ()]
+    return "".join(part["text"] for part in parts if part["type"] == "output_text")
