@@ -174,7 +174,7 @@ class SharedRate:
         if not self._seconds:
             return inf
         work = self._seconds
-        if ENOUGH_OPEN <= self._num and self.num_open <= GROWN * self._num:
+        if self._num >= ENOUGH_OPEN and self.num_open <= GROWN * self._num:
             work = max(work, self._answers.wait(1, now) / ERROR)
         most = seconds / work
         if self._num < ENOUGH_OPEN:

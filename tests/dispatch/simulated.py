@@ -90,7 +90,7 @@ class SlowWorker:
 
 
 class Engine(SlowWorker):
-    """Computes 384 tokens of each of at most MOST together: a step takes 0.8 ms and 0.1 for each."""
+    """Computes 384 tokens of each of at most MOST together: 0.8 ms a step, and 0.1 for each."""
 
     work = 384.0
     streams = True
