@@ -176,9 +176,10 @@ def rounds_of(
         for checkout in checkouts:
             with server(subject, checkout, ()) as port:
                 run_peak(port, subject, peak[0], WARM)
-                best = run_peak(
-                    port, subject, peak[0], max(10, options.seconds // 2), load.patience
-                )
+                seconds = max(10, options.seconds // 2)
+                best = run_peak(port, subject, peak[0], seconds, load.patience)
+            if not best.rate():
+                raise SystemExit("nothing was answered at the peak: give fewer --tokens")
             with server(subject, checkout, special) as port:
                 loaded = run_load(port, subject, load, (peak[0], best.rate()), options.seconds)
             results[checkout].append((loaded, best))

@@ -76,7 +76,8 @@ class LanguageRefusals:
             return None
         answer = partial(_with_id, self._answer(head.target, error))
         exchange = TurnedAway(head, output, path.pace, answer)
-        exchange.protocol = protocol_of(head.target.decode())
+        exchange.route = head.target.decode()
+        exchange.protocol = protocol_of(exchange.route)
         return exchange
 
     def _may_ask(self, path: FastPath, head: Head) -> bool:
