@@ -176,7 +176,10 @@ def rounds_of(
         for checkout in checkouts:
             with server(subject, checkout, ()) as port:
                 run_peak(port, subject, peak[0], WARM)
-                best = run_peak(port, subject, peak[0], max(5, options.seconds // 3), load.patience)
+                seconds = max(10, options.seconds // 2)
+                best = run_peak(port, subject, peak[0], seconds, load.patience)
+            if not best.rate():
+                raise SystemExit("nothing was answered at the peak: give fewer --tokens")
             with server(subject, checkout, special) as port:
                 loaded = run_load(port, subject, load, (peak[0], best.rate()), options.seconds)
             results[checkout].append((loaded, best))
@@ -258,7 +261,7 @@ def main() -> None:
         for subject in subjects:
             if options.subject not in (None, subject.name):
                 continue
-            peak = find_peak(subject, max(5, options.seconds // 3))
+            peak = find_peak(subject, max(10, options.seconds // 3))
             for name in options.only.split(","):
                 load = LOADS[name]
                 if (load.language if subject.name == "language" else load.classic) is not None:

@@ -3,11 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, TypeVar
 
 from mindspore_serving.core.deployment import BatchPolicy
 
 T = TypeVar("T")
+MOST_SHOWN = 512  # items
 
 
 @dataclass(slots=True)
@@ -22,6 +24,11 @@ class Batcher(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return (item for _, item in self._waiting)
+
+    def some(self, most: int = MOST_SHOWN) -> list[T]:
+        """Items from all of the queue, at most so many."""
+        step = -(-len(self._waiting) // most) or 1
+        return [item for _, item in islice(self._waiting, 0, None, step)]
 
     def add(self, item: T, now: float) -> None:
         self._waiting.append((now, item))

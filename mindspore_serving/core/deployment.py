@@ -4,7 +4,7 @@ Frozen data, no checks: `server.config` makes it from checked arguments.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -24,6 +24,13 @@ class BatchPolicy:
 
     max_wait: float = 0.0
     preferred_size: int = 0
+
+    def of_size(self, batch_size: int) -> "BatchPolicy":
+        """The same for a method whose batches have that size: with a delay and no preferred size, a
+        batch of it need not wait."""
+        if self.max_wait and not self.preferred_size:
+            return replace(self, preferred_size=batch_size)
+        return self
 
 
 class GangOptions(msgspec.Struct, frozen=True):

@@ -26,8 +26,8 @@ LEAST_SHARE, MOST_SHARE = 0.5, 0.8  # ... and later
 SHARE_KEPT, SHARE_GAINED = 0.85, 0.03  # of it, when some are late; when as many as are open are not
 CALM_SHARE = 0.6  # of those that may be open, beyond which they come one at a time
 SLACK = 0.25  # so many more than can be answered in time are not refused yet
-CROWDED = 0.5  # if so many of those that come are refused, there are others who would have stayed
-_SMOOTHING, _SMOOTHING_REFUSED = 0.1, 0.02
+CROWDED = 0.4  # if so many are not served, there are others who would stay
+_SMOOTHING, _SMOOTHING_UNSERVED = 0.1, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Admission:
         self.shared = SharedRate()
         self.patience = Patience(staying, waiting)
         self._share = SHARED_SHARE
-        self._refused = 0.0  # of those that came, which share
+        self._unserved = 0.0  # which share of those that came was refused, or left
         self._cut_at = 0.0  # when it was made smaller: of those before no more is learnt
         self._run_seconds = 0.0  # from the queue to the first reply, smoothed
 
@@ -82,14 +82,14 @@ class Admission:
         shared = self.shared
         if shared.num_open < ENOUGH_OPEN:
             return
-        patience = self.patience.seconds(now, is_crowded=self._refused > CROWDED)
+        patience = self.patience.seconds(now, is_crowded=self._unserved > CROWDED)
         longest = min(timeout or inf, patience or inf)
         if longest == inf:
             return
-        most = shared.most(self._share * longest)
+        most = shared.most(self._share * longest, now)
         is_too_soon = shared.num_open > CALM_SHARE * most and shared.is_too_soon(now)
         is_refused = shared.num_open + 1 > most or is_too_soon
-        self._refused += _SMOOTHING_REFUSED * (is_refused - self._refused)
+        self._count(is_refused)
         if is_refused:
             sojourn = shared.sojourn(shared.num_open + 1)
             raise Overloaded(
@@ -99,10 +99,11 @@ class Admission:
                 retry_after=max(0.0, sojourn - self._share * longest),
             )
 
-    def answered_shared(self, work: float, seconds: float) -> None:
+    def answered_shared(self, work: float, seconds: float, now: float) -> None:
         """One of those that are computed together got its first output after `seconds`, in which
         it got so much `work`."""
-        self.shared.answered(work, seconds)
+        self.shared.answered(work, seconds, now)
+        self._count(False)
         gained = SHARE_GAINED / max(1, self.shared.num_open)
         self._share = min(MOST_SHARE, self._share + gained)
 
@@ -112,19 +113,23 @@ class Admission:
         if shared.is_known and begun.started > self._cut_at:
             self._cut_at = now
             self._share = max(LEAST_SHARE, self._share * SHARE_KEPT)
+        self._count(True)
         shared.late(shared.work(begun, now), now - begun.started)
+
+    def _count(self, is_unserved: bool) -> None:
+        self._unserved += _SMOOTHING_UNSERVED * (is_unserved - self._unserved)
 
     def shed_shared(self, requests: Sequence[Open], now: float) -> list[int]:
         """Which of `requests`, in the order in which they came, are to be refused so that others
         are answered in time."""
-        patience = self.patience.seconds(now, is_crowded=self._refused > CROWDED) or inf
+        patience = self.patience.seconds(now, is_crowded=self._unserved > CROWDED) or inf
         until = [min(one.deadline or inf, one.begun.started + patience) for one in requests]
         some = [index for index, time in enumerate(until) if time < inf]
         if not some:
             return []
         shared = self.shared
         longest = min(until[index] - requests[index].begun.started for index in some)
-        most = min(shared.num_open, shared.most(self._share * longest))
+        most = min(shared.num_open, shared.most(self._share * longest, now))
         num_excess = int(shared.num_open - most)
         if num_excess <= 0 or (num_excess < SLACK * most and not shared.is_in_doubt):
             return []

@@ -8,12 +8,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from mindspore_serving.aio import Ticker
 from mindspore_serving.batching.batcher import Batcher
-from mindspore_serving.core.deployment import BatchPolicy, Deployment
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.admission import Admission
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.method import ServedMethod
@@ -32,7 +31,6 @@ from mindspore_serving.ipc.messages import MethodReport
 # One message that the worker runs and one that waits there; what comes meanwhile waits here.  A
 # worker that has its models run by others, or by agents, may have more: its instances only wait.
 MOST_MESSAGES, MOST_MESSAGES_WITHOUT_MODELS = 2, 8
-MOST_LOOKED_AT = 512  # parts, to learn for how long clients wait
 MOST_DROPPED = 1024  # parts that nobody waits for, before they are taken out of the queue
 
 
@@ -89,7 +87,7 @@ class BatchedMethod(ServedMethod):
         self, scheduler: BatchScheduler, deployment: Deployment, version: int, report: MethodReport
     ) -> None:
         super().__init__(deployment, version, report)
-        policy = _policy(deployment, report)
+        policy = deployment.batching.of_size(report.batch_size)
         self.is_cut_singly = policy.preferred_size > 0  # it counts instances, not requests
         self.admission = Admission(STAYING, self._ages)
         self.queue: Batcher[RequestPart] = Batcher(policy)
@@ -133,10 +131,10 @@ class BatchedMethod(ServedMethod):
         self._num_dropped += 1
 
     def _ages(self, now: float) -> list[float]:
-        """For how long some of those wait that are in the queue."""
-        step = 1 + len(self.queue) // MOST_LOOKED_AT
-        waiting = (part.request for part in islice(self.queue, 0, None, step))
-        return [now - request.started for request in waiting if not request.is_done] * step
+        """For how long those wait that are in the queue, by some of them."""
+        some = self.queue.some()
+        ages = [now - part.request.started for part in some if not part.request.is_done]
+        return ages * round(len(self.queue) / max(1, len(some)))
 
     def _shed(self, now: float) -> None:
         """Refuse the oldest of what waits if more does than clients have patience for."""
@@ -300,11 +298,3 @@ class BatchedMethod(ServedMethod):
             if filled < least:
                 freest, its_room, least = link, room, filled
         return freest, its_room, num_free
-
-
-def _policy(deployment: Deployment, report: MethodReport) -> BatchPolicy:
-    """With a delay and no preferred size, a batch of the method's own size need not wait."""
-    policy = deployment.batching
-    if policy.max_wait and not policy.preferred_size:
-        return replace(policy, preferred_size=report.batch_size)
-    return policy

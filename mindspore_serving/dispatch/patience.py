@@ -37,13 +37,14 @@ class Patience:
         self._estimate = 0.0, 0.0  # for each of these shares; 0: none
         self._estimated = 0.0  # when
         self._is_outdated = False
+        self._last_left = 0.0
 
     def left(self, age: float, now: float) -> None:
         """A client has left after `age` seconds without a reply."""
         self._forget(now)
         self._left[_bin(age)] += 1
         self._num_left += 1
-        self._is_outdated = True
+        self._is_outdated, self._last_left = True, now
 
     @property
     def is_known(self) -> bool:
@@ -73,7 +74,7 @@ class Patience:
         """Estimate anew, as some have left since."""
         self._is_outdated = False
         if self._num_left >= ENOUGH_LEFT:
-            self._estimate, self._estimated = self._compute(now), now
+            self._estimate, self._estimated = self._compute(now), self._last_left
 
     def _forget(self, now: float) -> None:
         """Count what is old less: a second at a time."""

@@ -12,6 +12,8 @@ ENOUGH_OPEN = 4.0
 FEW_OPEN = 8  # requests, of which a worker that is in doubt is given no more, and fewer after
 MANY_LATE = 32
 SAMPLED = 4.0  # of the last answers, as many as are open have so much weight
+GROWN = 1.1  # times as many as before: what they do is seen when they are answered
+ERROR = 1.15  # times as slow as before may be by chance
 SPACING = 0.5  # of the time from one answer to the next
 _SMOOTHING = 0.1
 
@@ -81,8 +83,19 @@ class SharedRate:
     requests together, and lets later ones wait: of those the shares among all count.
     """
 
-    __slots__ = ("_began", "_by_all", "_by_running", "_late_after", "_mark", "_num", "_num_late",
-                 "_seconds", "most_running", "num_open")  # fmt: skip
+    __slots__ = (
+        "_answers",
+        "_began",
+        "_by_all",
+        "_by_running",
+        "_late_after",
+        "_mark",
+        "_num",
+        "_num_late",
+        "_seconds",
+        "most_running",
+        "num_open",
+    )
 
     def __init__(self) -> None:
         self.num_open = 0
@@ -91,6 +104,7 @@ class SharedRate:
         self._mark = self._began = 0.0  # when anything has changed, and when the last one came
         self._seconds = 0.0  # of the work for one request; 0 while unknown
         self._num = 0.0  # requests, at which that was measured
+        self._answers = DrainRate()
         self._num_late = 0  # one after another, without an answer between them
         self._late_after = 0.0  # seconds, at most
 
@@ -98,6 +112,7 @@ class SharedRate:
         """A request has come."""
         self._advance(now)
         self.num_open += 1
+        self._answers.fill(now)
         self._began = now
         runs = self.num_open <= self.most_running
         return Begun(now, runs, self._by_running if runs else self._by_all)
@@ -106,18 +121,22 @@ class SharedRate:
         """A request is gone."""
         self._advance(now)
         self.num_open -= 1
+        self._answers.drain(0, now, is_empty=not self.num_open)
 
     def work(self, begun: Begun, now: float) -> float:
         """What a request has got since it began."""
         self._advance(now)
         return (self._by_running if begun.runs else self._by_all) - begun.work
 
-    def answered(self, work: float, seconds: float) -> None:
+    def answered(self, work: float, seconds: float, now: float) -> None:
         """A request was answered after `seconds`, in which it got so much `work`."""
+        self._answers.drain(1, now, is_empty=False)
         is_anew = not self._seconds or self.is_in_doubt
         self._num_late, self._late_after = 0, 0.0
         num_open = seconds / work if work > 0 else 1.0
         if is_anew:
+            self._answers = DrainRate()
+            self._answers.fill(now)
             self._seconds, self._num = work, num_open
         elif num_open < 0.5 * self._num:
             self._num *= 1 - 0.1 * _SMOOTHING
@@ -148,13 +167,16 @@ class SharedRate:
         is_known = self._num >= ENOUGH_OPEN or num_open <= 2 * self._num
         return num_open * self._seconds if is_known else 0.0
 
-    def most(self, seconds: float) -> float:
+    def most(self, seconds: float, now: float) -> float:
         """How many may be open so that each is answered within `seconds`."""
         if self.is_in_doubt and seconds < 2 * self._late_after:
             return max(ENOUGH_OPEN, FEW_OPEN / (1 + self._num_late // MANY_LATE))
         if not self._seconds:
             return inf
-        most = seconds / self._seconds
+        work = self._seconds
+        if self._num >= ENOUGH_OPEN and self.num_open <= GROWN * self._num:
+            work = max(work, self._answers.wait(1, now) / ERROR)
+        most = seconds / work
         if self._num < ENOUGH_OPEN:
             most = max(most, 2 * self._num)
         return max(ENOUGH_OPEN, most)

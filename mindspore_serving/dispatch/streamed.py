@@ -89,7 +89,7 @@ class StreamedMethod(ServedMethod):
             admission.late_shared(begun, now)
         elif code == Code.OK:
             work = admission.shared.work(begun, now) * seconds / max(now - begun.started, 1e-9)
-            admission.answered_shared(work, seconds)
+            admission.answered_shared(work, seconds, now)
         admission.shared.end(now)
         if code == Code.CANCELLED and is_late and seconds >= SHORTEST:
             patience.left(seconds, now)

@@ -10,6 +10,7 @@ from functools import partial
 from starlette.responses import Response
 
 from mindspore_serving import log
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import ServingError, Temporary
 from mindspore_serving.frontends.access import protocol_of
@@ -50,17 +51,23 @@ PATHS: dict[bytes, tuple[str, Callable[[ServingError], Response]]] = {
 
 
 class LanguageRefusals:
-    """Opens the exchanges of one server; `longest` seconds is what any request may take."""
+    """Opens the exchanges of one server; `limits` say how long any may take.  `others`
+    opens those of other requests."""
 
-    def __init__(self, control: Control, longest: float) -> None:
+    def __init__(
+        self,
+        control: Control,
+        limits: ServerLimits,
+        others: Callable[[FastPath, Head, Output], Exchange | None] = lambda *_: None,
+    ) -> None:
         self._control = control
-        self._longest = longest
+        self._longest = limits.request_timeout
+        self._others = others
         self._answers: dict[tuple[bytes, str, float | None], Answer] = {}
 
     def __call__(self, path: FastPath, head: Head, output: Output) -> Exchange | None:
-        """The exchange of a request that is refused; None for any other, which is read."""
         if not path.inference.is_refusing or head.target not in PATHS:
-            return None
+            return self._others(path, head, output)
         if not self._may_ask(path, head):
             return None  # the application says why
         method, _ = PATHS[head.target]
@@ -69,7 +76,8 @@ class LanguageRefusals:
             return None
         answer = partial(_with_id, self._answer(head.target, error))
         exchange = TurnedAway(head, output, path.pace, answer)
-        exchange.protocol = protocol_of(head.target.decode())
+        exchange.route = head.target.decode()
+        exchange.protocol = protocol_of(exchange.route)
         return exchange
 
     def _may_ask(self, path: FastPath, head: Head) -> bool:

@@ -29,7 +29,7 @@ from mindspore_serving.frontends.grpc_reflection import ReflectionService
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.grpc_unsent import UnsentReplies
 from mindspore_serving.frontends.http.app import make_app
-from mindspore_serving.frontends.http.predict import FastPath, either
+from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.language_refusals import LanguageRefusals
@@ -214,15 +214,9 @@ class Serving:
         counting = self._master, self._responses, (self.renewal, self.repository)
         metrics = partial(numbers.gather, *counting, mounted, has_vllm=http.vllm_metrics)
         app = make_app(
-            inference,
-            self._master.control,
-            metrics,
-            rest=rest,
-            keys=keys,
-            sites=sites,
-            routes=mounted.routes,
-            allow_loading=options.allow_loading,
-        )
+            inference, site.control, metrics, rest=rest, keys=keys, sites=sites,
+            routes=mounted.routes, allow_loading=options.allow_loading,
+        )  # fmt: skip
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)
             traces, count = self._master.traces, pool.num_processes
@@ -230,11 +224,10 @@ class Serving:
             await pool.start_http(message, app)
             self._http = pool
         else:
-            refusals = LanguageRefusals(self._master.control, options.limits.request_timeout)
-            others = either(refusals, FastInfer(v2))
+            others = LanguageRefusals(site.control, http.language.limits, FastInfer(v2))
             path = FastPath(inference, rest, keys, sites, others)
-            own = options.limits, self._responses
-            server = HttpServer(where, app, path, *own, tracer=self._tracer)
+            limits, responses = options.limits, self._responses
+            server = HttpServer(where, app, path, limits, responses, tracer=self._tracer)
             await server.start(tls)
             self._http = server
         self._tasks.append(asyncio.create_task(self._master.control.past.follow()))

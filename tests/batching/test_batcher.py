@@ -87,3 +87,12 @@ def test_clear_takes_everything_out():
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
 def test_take_never_gives_more_than_asked(limit):
     assert len(batcher(0.0, 0.0).take(limit, now=0.0)) == min(limit, 2)
+
+
+def test_some_items_of_a_queue_are_from_all_of_it():
+    batcher = Batcher()
+    for number in range(10):
+        batcher.add(number, 0.0)
+    assert batcher.some(100) == list(range(10))
+    assert batcher.some(3) == [0, 4, 8]
+    assert Batcher().some() == []

@@ -102,11 +102,12 @@ class Served:
         for worker in workers:
             self.add(worker)
 
-    def add(self, worker):
+    def add(self, worker, card=None):
         """As the master does when `worker` has loaded the servable."""
         if not self.has_real_windows:
             self.dispatcher._batches.windows[worker] = Window(worker)
-        self.service = self.registry.add_worker(self.deployment, 1, self.reports, worker)
+        reports = self.reports
+        self.service = self.registry.add_worker(self.deployment, 1, reports, worker, card=card)
 
     @property
     def method(self):

@@ -18,7 +18,7 @@ from mindspore_serving.ipc.messages import MethodReport
 
 STEP = 0.01  # seconds between two looks of a worker at what it has
 BODY = json.dumps({"instances": [{"x": 1}]}).encode()
-REFUSAL = 100e-6  # seconds of the processor that a refusal costs
+REFUSAL = 50e-6  # seconds of the processor that a refusal costs: benchmarks.refusal_cost
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
@@ -39,16 +39,15 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 @dataclass
 class Load:
-    """`rate` clients per second, or as many more as `bursts` says at a second, for `seconds`.
+    """How clients come for `seconds`: evenly but for `bursts`, so many more at a second.
 
     `patience` draws how long one waits; they say so if `says_timeout`.
     """
 
-    rate: float
     patience: object = lambda draw: 3.0
     says_timeout: bool = False
     bursts: dict = field(default_factory=dict)
-    seconds: int = 20
+    seconds: int = 30
 
 
 class SlowWorker:
@@ -91,26 +90,37 @@ class SlowWorker:
 
 
 class Engine(SlowWorker):
-    """Computes 384 tokens of each of at most 64 together: a step takes 0.8 ms and 0.1 for each."""
+    """Computes 384 tokens of each of at most MOST together: 0.8 ms a step, and 0.1 for each."""
 
     work = 384.0
     streams = True
-    peak = 32 / (384 * (0.8e-3 + 32 * 0.105e-3))  # with 32, for whom it takes 1.6 s
+    MOST = 64
 
     def compute(self, seconds):
-        running = list(self.held)[:64]
-        steps = seconds / (0.8e-3 + len(running) * 0.105e-3)
+        running = list(self.held)[: self.MOST]
+        steps = seconds / self.step(len(running))
         for part in running:
             self.held[part] -= steps
         self.done([part for part in running if self.held[part] <= 0])
 
+    @staticmethod
+    def step(num_running):
+        return 0.8e-3 + num_running * 0.105e-3
+
+    @classmethod
+    def rates(cls):
+        """With 8, 16 and 32 that are computed together, as `benchmarks.overload` finds the peak:
+        how long each takes, and how many per second are answered."""
+        for count in (8, 16, 32):
+            seconds = cls.work * cls.step(count)
+            yield seconds, count / seconds
+
 
 class Stage(SlowWorker):
-    """Takes 20 ms for each, one after another."""
+    """Takes 50 ms for each, one after another."""
 
-    work = 0.02
+    work = 0.05
     streams = False
-    peak = 50.0
 
     def compute(self, seconds):
         done = []
@@ -123,23 +133,43 @@ class Stage(SlowWorker):
             done.append(part)
         self.done(done)
 
+    @classmethod
+    def rates(cls):
+        yield cls.work, 1 / cls.work
 
-def simulate(kind, load, speed=lambda second: 1.0):
-    """The answers in time of each second, to `load`, of a worker of a `kind`; and all outcomes."""
+
+Engine.peak = max(rate for _, rate in Engine.rates())
+Stage.peak = 20.0
+
+
+def peak(kind, load, speed):
+    """How many per second are answered to as many clients as get most, if each has the patience of
+    the `load` and comes again when it is answered."""
+    draw = random.Random(2)
+    waits = [load.patience(draw) for _ in range(1000)]
+    return max(
+        speed * rate * sum(wait > seconds / speed for wait in waits) / len(waits)
+        for seconds, rate in kind.rates()
+    )
+
+
+def simulate(kind, load, rate, speed=lambda second: 1.0):
+    """The answers in time of each second, of a worker of a `kind`, to so many clients per second;
+    and all outcomes."""
     loop = SimulatedLoop()
     with mock.patch("time.monotonic", loop.time):
         try:
-            return loop.run_until_complete(_simulate(loop, kind, load, speed))
+            return loop.run_until_complete(_simulate(loop, kind, load, rate, speed))
         finally:
             loop.close()
 
 
-async def _simulate(loop, kind, load, speed):
+async def _simulate(loop, kind, load, rate, speed):
     dispatcher, worker = Dispatcher(), kind(loop, speed)
     report = MethodReport("m", ["x"], ["y"], 1, True, False, kind.streams)
     service = dispatcher.registry.add_worker(Deployment("d", "s"), 1, [report], worker)
     if kind.streams:
-        service.methods["m"].admission.shared.most_running = 64
+        service.methods["m"].admission.shared.most_running = kind.MOST
     running = loop.create_task(worker.run())
     answered, outcomes, began, draw = Counter(), Counter(), loop.time(), random.Random(1)
 
@@ -172,6 +202,6 @@ async def _simulate(loop, kind, load, speed):
         while due < began + second + 1:
             await asyncio.sleep(due - loop.time())
             ask()
-            due += draw.expovariate(load.rate)
+            due += draw.expovariate(rate)
     running.cancel()
     return answered, outcomes

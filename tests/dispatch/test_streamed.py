@@ -1,10 +1,12 @@
 """The streamed way: each request goes at once to the worker with the fewest open streams."""
 
 import pytest
+from msgspec.structs import replace
 
 from mindspore_serving.core.deployment import BatchPolicy
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.ipc.messages import MethodReport
+from tests.cards import CARD
 from tests.dispatch.served import Served, Worker, turn
 
 
@@ -177,3 +179,58 @@ async def test_clients_that_leave_after_a_wait_are_a_limit_for_others_and_quick_
     assert bool(refused) == is_refused
     assert len(refused) < 30
     assert all(isinstance(reply.failure, Overloaded) for reply in refused)
+
+
+def with_card(*workers, **changes):
+    """Workers of a language model that is asked to generate."""
+    served = serve(others=["@generate"])
+    for worker in workers:
+        served.add(worker, card=replace(CARD, **changes))
+    return served
+
+
+def generate(served):
+    return served.submit(method="@generate")
+
+
+async def test_what_an_engine_has_no_room_for_is_refused_before_it_is_sent_there():
+    served = with_card(worker := Worker(), max_num_seqs=2, max_num_waiting=3)
+    for _ in range(6):
+        generate(served)
+    await turn()
+    assert len(worker.held) == 5
+    text = "3 requests wait already, at most 3 may; try again"
+    assert [str(reply.failure) for reply in served.replies if reply] == [text]
+    assert isinstance(served.failure(5), Overloaded)
+
+
+async def test_the_room_of_engines_is_that_of_all_workers():
+    served = with_card(first := Worker(), second := Worker(), max_num_seqs=2, max_num_waiting=1)
+    for _ in range(7):
+        generate(served)
+    assert [len(first.held), len(second.held)] == [3, 3]
+
+
+async def test_an_engine_without_a_limit_refuses_nothing_for_its_queue():
+    served = with_card(worker := Worker(), max_num_seqs=2, max_num_waiting=None)
+    for _ in range(50):
+        generate(served)
+    assert len(worker.held) == 50
+
+
+async def test_a_refusal_is_told_beforehand_while_there_is_no_room():
+    served = with_card(worker := Worker(), max_num_seqs=1, max_num_waiting=1)
+    dispatcher, asked = served.dispatcher, ("s", 0, "@generate", None)
+    generate(served)
+    generate(served)
+    assert not dispatcher.is_refusing
+    generate(served)
+    assert dispatcher.is_refusing
+    assert "1 requests wait already" in str(dispatcher.refusal(*asked))
+    served.answer(worker, worker.held[0])
+    assert dispatcher.refusal(*asked) is None
+    assert not dispatcher.is_refusing
+
+
+async def test_a_refusal_of_what_does_not_exist_is_left_to_its_request():
+    assert serve(Worker()).dispatcher.refusal("other", 0, "m", None) is None

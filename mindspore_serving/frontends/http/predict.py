@@ -72,14 +72,6 @@ class FastPath:
         return call
 
 
-Opens = Callable[[FastPath, Head, Output], Exchange | None]
-
-
-def either(first: Opens, second: Opens) -> Opens:
-    """What the first opens, else what the second does."""
-    return lambda path, head, output: first(path, head, output) or second(path, head, output)
-
-
 class Predict(Exchange):
     """One call: submitted when its body is complete and earlier requests are answered."""
 

@@ -48,7 +48,7 @@ def make_http_server(parts: Parts, message: ServeHttp, keys: OwnKeys) -> HttpSer
     own = guarded(Starlette(routes=routes), keys.keys, sites)
     app = Divided(own, Noting(parts.app, sites), keys)
     own_v2 = FastInfer(v2, partial(OwnInfer, parts.app))
-    path = OwnPath(parts.inference, rest, keys.keys, sites, own_v2, keys)
+    path = OwnPath(parts.inference, rest, keys.keys, sites, own_v2, own_keys=keys)
     limits = share_of(options, message.num_processes)
     pool = BodyPool(parts.take_memory)
     return HttpServer(where, app, path, limits, parts.responses, tracer=parts.tracer, pool=pool)

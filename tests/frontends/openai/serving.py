@@ -23,6 +23,7 @@ from mindspore_serving.core.llm_messages import (
     to_refused,
 )
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request, ServableReadiness
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import openai
@@ -32,6 +33,7 @@ from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import ApiKey, Keys
 from mindspore_serving.frontends.language import LanguageModels, LanguageRules
+from mindspore_serving.frontends.language_refusals import LanguageRefusals
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.llm.processing.answer_format import (
@@ -201,7 +203,8 @@ class Web:
         rest = MsRest(MAX_BODY)
         found, served = Keys(keys), (self.inference, self.control)
         app = make_app(*served, Page, rest=rest, keys=found, routes=mount(site))
-        path = FastPath(self.inference, rest, Keys())
+        refusals = LanguageRefusals(self.control, ServerLimits())
+        path = FastPath(self.inference, rest, found, others=refusals)
         self._server = HttpServer(address, app, path)
         background.run(self._server.start(None))
         self.port = self._server.port
