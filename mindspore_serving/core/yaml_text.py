@@ -1,4 +1,5 @@
-"""YAML of an operator's file: how deep it may be, and what its faults become.
+"""YAML of an operator's file: how deep it may be, that no key is there twice, and what its faults
+become.
 
 It imports PyYAML, which not every worker's environment has: import it where it is used.
 """
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
 from yaml.scanner import ScannerError
 
 from mindspore_serving.errors import InvalidInputs
@@ -17,13 +19,25 @@ _TOO_DEEP = "it is nested too deeply"
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's, which refuses more than 16 open brackets."""
+    """PyYAML's, which refuses more than 16 open brackets, and keys that are there twice."""
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
         """Looks at every open bracket again with each token, so there may be few of them."""
         if self.flow_level == _MAX_BRACKETS:
             raise ScannerError(None, None, _TOO_DEEP, self.get_mark())
         super().fetch_flow_collection_start(TokenClass)
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Of equal keys PyYAML would keep the last."""
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    problem = f"{key.value[:100]!r} is there twice"
+                    raise ComposerError(None, None, problem, key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
 
 
 def load(text: str, where: str) -> Any:
