@@ -228,6 +228,7 @@ def _config(
         llm_options=options,
         allow_pickle=settings.allow_pickle,
         backend=(settings.backend or "") if _is_bare(*place) else "",
+        with_batch_dim=settings.batch_dim or not _is_bare(*place),
         python=_absolute(settings.python) if os.sep in settings.python else settings.python,
         environment=_absolute(settings.environment),
     )
