@@ -15,6 +15,12 @@ from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.core.value import Signature, TensorSpec, Value
 from mindspore_serving.errors import StageFailed, StartError
 
+_HOW = (
+    "if the first dimension is another, the model needs with_batch_dim=False: in declare_model of "
+    "a servable_config.py; of a model file alone by serve --no-batch-dim, or "
+    "ServableStartConfig(with_batch_dim=False)"
+)
+
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Results: TypeAlias = "tuple[Value, ...]"
 """What one instance gets: an array or text per output."""
@@ -89,8 +95,7 @@ def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> l
         if output.ndim == 0 or output.shape[0] != size:
             raise StageFailed(
                 f"The shape {list(output.shape)} of model output {i} does not match current batch "
-                f"size {size}: the first dimension of every output is the batch, or declare the "
-                "model with with_batch_dim=False"
+                f"size {size}: the first dimension of every output is the batch; {_HOW}"
             )
     kept = [np.array(output[:count], order="C") for output in outputs]
     return [
@@ -116,7 +121,7 @@ def _graph_batch_size(spec: ModelSpec, signature: Signature, subgraph: int) -> i
     inputs = [(i, tensor) for i, tensor in enumerate(signature.inputs) if is_batched(spec, i)]
     if not inputs:
         raise StartError(
-            f"No model input has a batch dimension, declare with_batch_dim=False, {where}"
+            f"No model input has a batch dimension, declare with_batch_dim=False, {where}; {_HOW}"
         )
     for i, tensor in inputs:
         size = _agreed(size, tensor, f"model input {i}", where)
@@ -132,14 +137,15 @@ def _agreed(size: int, tensor: TensorSpec, what: str, where: str) -> int:
     if tensor.shape == ():
         raise StartError(
             f"The shape of {what} cannot be empty, when with_batch_dim is True its first dimension "
-            f"is the batch, {where}"
+            f"is the batch, {where}; {_HOW}"
         )
     if tensor.shape[0] == 0:
         raise StartError(f"The batch size of {what} should be > 0, but it is 0, {where}")
     first = _first_dim(tensor)
     if size and first and first != size:
         raise StartError(
-            f"The batch size {first} of {what} does not match current batch size {size}, {where}"
+            f"The batch size {first} of {what} does not match current batch size {size}, {where}; "
+            f"{_HOW}"
         )
     return size or first
 

@@ -108,12 +108,14 @@ def _split(options: str) -> list[str]:
 
 def _by_engine(settings: BenchSettings, option: str, texts: tuple[str, ...]) -> dict[str, str]:
     """The values of a repeatable `option` with texts ENGINE=VALUE.  Raises InvalidInputs."""
-    found = {}
+    found: dict[str, str] = {}
     for text in texts:
         name, _, value = text.partition("=")
         if name not in settings.engines or not value:
             names = ", ".join(settings.engines)
             raise InvalidInputs(f"{option} is {text!r}, expected ENGINE=VALUE, ENGINE of {names}")
+        if name in found:
+            raise InvalidInputs(f"{option} has {name} twice, but it can have one value only")
         found[name] = value
     return found
 

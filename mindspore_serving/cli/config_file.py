@@ -97,16 +97,12 @@ class _Reader:
         """(name, its node, the value's node) of a mapping."""
         if not isinstance(node, yaml.MappingNode):
             self._fail(node, f"expected {_KINDS['object']}")
-        seen: set[str] = set()
         for key, value in node.value:
             name = str(key.value)
             if name not in known:
                 near = get_close_matches(name.replace("-", "_"), known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
                 self._fail(key, f"there is no option {name[:100]!r}{hint}")
-            if name in seen:
-                self._fail(key, f"{name!r} is there twice")
-            seen.add(name)
             yield name, key, value
 
     def _value(self, field: Field, key: yaml.Node, node: yaml.Node) -> Any:

@@ -52,16 +52,53 @@ def numbers(kind: type[_Number], example: str) -> Callable[[str], tuple[_Number,
 
 def pairs(text: str) -> tuple[tuple[str, str], ...]:
     """Reads NAME=VALUE with commas between them."""
-    found = []
+    found: list[tuple[str, str]] = []
     for part in text.split(","):
         name, _, value = part.partition("=")
         if not name or not value:
             raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE,NAME=VALUE")
+        if name in dict(found):
+            raise argparse.ArgumentTypeError(f"{text!r} has {name} twice")
         found.append((name, value))
     return tuple(found)
 
 
 ids = numbers(int, "0,1,2")
+
+
+class _Once(argparse.Action):
+    """An option with one value, which is refused where it is given again."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if hasattr(namespace, self.dest):  # it has no default
+            raise argparse.ArgumentError(self, "given twice, but it can have one value only")
+        self.put(namespace, values, option_string or "")
+
+    def put(self, namespace: argparse.Namespace, values: Any, option_string: str) -> None:
+        setattr(namespace, self.dest, values)
+
+
+class _Flag(_Once):
+    """--name, which has no value."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(nargs=0, **arguments)
+
+    def put(self, namespace: argparse.Namespace, values: Any, option_string: str) -> None:
+        setattr(namespace, self.dest, True)
+
+
+class _Switch(_Once, argparse.BooleanOptionalAction):
+    """--name and --no-name."""
+
+    def put(self, namespace: argparse.Namespace, values: Any, option_string: str) -> None:
+        setattr(namespace, self.dest, not option_string.startswith("--no-"))
 
 
 def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
@@ -77,6 +114,7 @@ def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
         arguments |= _parsing(one.default)
         if "action" not in arguments and "choices" not in arguments:
             arguments.setdefault("metavar", _metavar(one.name, one.default))
+        arguments.setdefault("action", _Once)
         flag = _flag(one.name)
         parser.add_argument(flag, dest=one.name, default=argparse.SUPPRESS, **arguments)
 
@@ -92,7 +130,7 @@ def _with_default(text: str, default: Any) -> str:
 def _parsing(default: Any) -> dict[str, Any]:
     """How an option with this default is parsed, where that follows from it."""
     if isinstance(default, bool):
-        return {"action": argparse.BooleanOptionalAction if default else "store_true"}
+        return {"action": _Switch if default else _Flag}
     return {"type": type(default)} if isinstance(default, int | float) else {}
 
 
@@ -109,13 +147,16 @@ def given(kind: _Kind, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def to_values(option: str, texts: Sequence[str]) -> dict[str, Any]:
     """The values of a repeatable `option` with texts NAME=VALUE.  Raises InvalidInputs for one
-    without a value."""
-    found = {}
+    without a value, and for a name that is there twice."""
+    found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise InvalidInputs(f"{option} is {text!r}, expected NAME=VALUE")
-        found[name.replace("-", "_")] = _value(value)
+        name = name.replace("-", "_")
+        if name in found:
+            raise InvalidInputs(f"{option} has {name} twice, but it can have one value only")
+        found[name] = _value(value)
     return found
 
 

@@ -98,7 +98,11 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
         options |= {"max_loras": settings.max_loras or room} if settings.max_loras or room else {}
     own = to_values("--engine-option", settings.engine_option)
     options |= {"engine_options": own} if own else {}
-    return options | to_values("--llm-option", settings.llm_option)
+    more = to_values("--llm-option", settings.llm_option)
+    set_already = {name for name in ("runtime", *_OF_LANGUAGE_MODELS) if getattr(settings, name)}
+    for name in more.keys() & set_already:
+        raise InvalidInputs(f"--llm-option has {name}, which --{name.replace('_', '-')} has too")
+    return options | more
 
 
 def url_of(llm_options: Mapping[str, Any]) -> str:
@@ -224,6 +228,7 @@ def _config(
         llm_options=options,
         allow_pickle=settings.allow_pickle,
         backend=(settings.backend or "") if _is_bare(*place) else "",
+        with_batch_dim=settings.batch_dim or not _is_bare(*place),
         python=_absolute(settings.python) if os.sep in settings.python else settings.python,
         environment=_absolute(settings.environment),
     )

@@ -207,6 +207,7 @@ class ServeSettings:
         "of MindIR and ONNX files without servable_config.py (default: what is installed)",
         choices=BACKENDS,
     )
+    batch_dim: bool = own(True, "model files alone: their first axes count instances")
     python: str = own_path(
         "",
         "the interpreter of the workers, a path or a name in PATH; see docs/engines.md (default: "

@@ -108,6 +108,7 @@ class Deployment:
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
     allow_pickle: bool = False  # whether a bare model may be one
     backend: str = ""  # of a bare model, where there is a choice
+    with_batch_dim: bool = True  # of a bare model
     gang: GangOptions | None = None  # of a distributed servable
     python: str = ""  # the interpreter of its workers, if it is not the server's
     environment: str = ""  # a directory that lists the packages of an interpreter to make for them

@@ -1,4 +1,5 @@
-"""YAML of an operator's file: how deep it may be, and what its faults become.
+"""YAML of an operator's file: how deep it may be, that no key is there twice, and what its faults
+become.
 
 It imports PyYAML, which not every worker's environment has: import it where it is used.
 """
@@ -21,8 +22,8 @@ _WRONG = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's, which refuses more than 16 open brackets, integers of over 64 bits, and what has
-    itself as a part."""
+    """PyYAML's, which refuses more than 16 open brackets, integers of over 64 bits, keys that are
+    there twice, and what has itself as a part."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -51,6 +52,18 @@ class Loader(yaml.SafeLoader):
         if value.bit_length() > 64:
             raise ValueError("an integer of over 64 bits")
         return value
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Of equal keys PyYAML would keep the last."""
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    problem = f"{key.value[:100]!r} is there twice"
+                    raise ComposerError(None, None, problem, key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
 
 
 Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)

@@ -93,4 +93,5 @@ def setup_of(
         deployment.backend,
         deployment.name,
         traces,
+        deployment.with_batch_dim,
     )

@@ -11,6 +11,7 @@ from typing import cast
 
 from mindspore_serving import backends, loading, log
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
+from mindspore_serving.backends.probing import check_batch
 from mindspore_serving.batching import assemble
 from mindspore_serving.core.declaration import (
     UPSTREAM,
@@ -76,6 +77,7 @@ def _declare(setup: Setup) -> tuple[Declaration, int]:
         setup.llm_options,
         allow_pickle=setup.allow_pickle,
         backend=setup.backend,
+        with_batch_dim=setup.with_batch_dim,
     )
     if declaration.language is not None and not declaration.methods:
         _add_default_method(declaration, declaration.language)
@@ -179,6 +181,7 @@ def _add_predict(host: Host) -> None:
     if declaration.methods or not host.backends:
         return
     (key,) = host.backends
+    check_batch(host.backends[key], declaration.models[key])
     if not host.backends[key].signature[0].outputs:
         raise StartError(
             f"servable '{declaration.name}': the model does not say what it returns; declare it "

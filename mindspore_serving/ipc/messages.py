@@ -167,6 +167,7 @@ class Setup(Message, frozen=True, tag=10):
     backend: str = ""  # of a model without servable_config.py
     name: str = ""  # what clients call the servable
     traces: TraceOptions | None = None  # where the spans of its own code are sent
+    with_batch_dim: bool = True  # of a model without servable_config.py
 
 
 class Work(Message, frozen=True, tag=11):

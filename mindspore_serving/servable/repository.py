@@ -33,16 +33,18 @@ def make_declaration(
     *,
     allow_pickle: bool = False,
     backend: str = "",
+    with_batch_dim: bool = True,
 ) -> tuple[Declaration, int]:
     """What the servable declares, and the version that is to run.
 
     `version` 0 is the newest version directory; a servable without model files needs none, and is
     version 1.  A bare model gives a declaration without a method, which `predict_method` makes of
     its signature.  So does the directory of a language model, with `llm_options`.  A bare model may
-    be a pickle with `allow_pickle`, and is run by `backend` where there is a choice.
+    be a pickle with `allow_pickle`, is run by `backend` where there is a choice, and has instances
+    along its first axes `with_batch_dim`.
 
     Raises StartError if a directory, servable_config.py or model file is missing, or fails, and
-    InvalidInputs if the backend is not for it.
+    InvalidInputs if the backend or `with_batch_dim` is not for it.
     """
     options = dict(llm_options or {})
     check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
@@ -55,6 +57,11 @@ def make_declaration(
             f"{', '.join(options)} are not for it; give them to declare_llm"
         )
     if os.path.isfile(os.path.join(root, CONFIG_FILE)):
+        if not with_batch_dim:
+            raise InvalidInputs(
+                f"servable '{servable_name}' has a servable_config.py, so with_batch_dim=False is "
+                "for declare_model there"
+            )
         if backend:
             raise InvalidInputs(
                 f"servable '{servable_name}' has a servable_config.py, so the backend is chosen by "
@@ -68,7 +75,8 @@ def make_declaration(
         has_versions = bool(bare.versions(root))
         version = choose_version(servable_directory, servable_name, version, has_versions)
         spec = bare.find_bare_model(root, version, allow_pickle=allow_pickle)
-        spec = replace(spec, backend=check_backend(backend, spec.format))
+        backend = check_backend(backend, spec.format)
+        spec = replace(spec, backend=backend, with_batch_dim=with_batch_dim)
         declaration.models[spec.key] = spec
     for model in declaration.models.values():
         model_paths(servable_directory, servable_name, version, model)

@@ -84,6 +84,8 @@ class ServableStartConfig:
             runs any code in it.
         backend: What runs a model without servable_config.py: "mindspore" or "openvino" for MindIR,
             "onnxruntime" or "openvino" for ONNX.  Default: what is installed, in this order.
+        with_batch_dim: Whether the first axis of what a model without servable_config.py takes and
+            gives counts instances; else each run has one instance.  Default True.
         python: The interpreter of the workers, a path or a name in PATH; it needs msgspec, numpy
             and protobuf beside what the servable imports.  Default: that of the server.
         environment: A directory with a pylock.toml, requirements.lock or requirements.txt: the
@@ -129,6 +131,7 @@ class ServableStartConfig:
         backend: str = "",
         python: str = "",
         environment: str = "",
+        with_batch_dim: bool = True,
     ) -> None:
         directory = get_abs_path(check_str("servable_directory", servable_directory))
         num_workers = check_int("num_parallel_workers", num_parallel_workers, 0, 64)
@@ -157,6 +160,7 @@ class ServableStartConfig:
             llm_options=check_options(llm_options),
             allow_pickle=check_bool("allow_pickle", allow_pickle),
             backend=check_name(backend),
+            with_batch_dim=check_bool("with_batch_dim", with_batch_dim),
             **check_interpreter(python, environment),
         )
 
@@ -186,6 +190,7 @@ class ServableStartConfig:
     llm_options: Mapping[str, Any] = _reads("llm_options")
     allow_pickle: bool = _reads("allow_pickle")
     backend: str = _reads("backend")
+    with_batch_dim: bool = _reads("with_batch_dim")
     python: str = _reads("python")
     environment: str = _reads("environment")
 

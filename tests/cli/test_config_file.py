@@ -92,6 +92,8 @@ def test_an_empty_file_gives_nothing(read, text):
         ("config: other.yaml", "line 1: there is no option 'config'"),
         ("paths: [models]", "line 1: there is no option 'paths'"),
         ("host: a\nhost: b", "line 2: 'host' is there twice"),
+        ("limit:\n  head_timeout: 1\n  head_timeout: 2", "line 3: 'head_timeout' is there twice"),
+        ("servables:\n  - {path: a, path: b}", "line 2: 'path' is there twice"),
         ("http_port: many", "line 1: 'http_port' is 'many', expected an integer"),
         ("http_port: 1.5", "line 1: 'http_port' is '1.5', expected an integer"),
         ("http_port: [1]", "line 1: 'http_port' is a list, expected an integer"),

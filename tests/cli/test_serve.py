@@ -213,6 +213,47 @@ def test_versions_that_one_servable_does_not_have_keep_no_other_down(tmp_path: P
         assert "net, version 2" in command.text
 
 
+def write_swap(path: Path) -> None:
+    """A bare model: y is x, a matrix of any size, with its axes exchanged."""
+    onnx = pytest.importorskip("onnx", reason="it writes the model")
+    make, number = onnx.helper, onnx.TensorProto.FLOAT
+    graph = make.make_graph(
+        [make.make_node("Transpose", ["x"], ["y"])],
+        "swap",
+        [make.make_tensor_value_info("x", number, ["M", 3])],
+        [make.make_tensor_value_info("y", number, [3, "M"])],
+    )
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.mark.onnx
+def test_a_model_whose_first_axis_is_not_the_batch_is_told_how_to_be_served(
+    tmp_path: Path,
+) -> None:
+    write_words(tmp_path)
+    write_swap(tmp_path / "swap.onnx")
+    port = str(free_port())
+    with serve(tmp_path, "words", "swap.onnx", "--http-port", port, "--no-grpc") as command:
+        command.says(READY)
+        assert "Not served: swap: " in line_with(command, "serve --no-batch-dim")
+        assert "/model/swap:predict" not in command.text  # no call that would fail
+
+
+@needs_curl
+@pytest.mark.onnx
+def test_without_batch_dim_the_printed_call_has_whole_arrays_and_works(tmp_path: Path) -> None:
+    write_swap(tmp_path / "swap.onnx")
+    options = ["--no-batch-dim", "--http-port", str(free_port()), "--no-grpc"]
+    with serve(tmp_path, "swap.onnx", *options) as command:
+        command.says(READY)
+        done = run([*shlex.split(line_with(command, "/model/swap:predict")), "-s"], tmp_path)
+        assert json.loads(done.stdout) == {"instances": [{"y": [[1], [1], [1]]}]}
+        where = f"http://127.0.0.1:{options[2]}"
+        body = '{"x": [[1, 2, 3], [4, 5, 6]]}'
+        done = run([*SERVING, "predict", where, "swap", "predict", body], tmp_path)
+        assert json.loads(done.stdout) == {"instances": [{"y": [[1, 4], [2, 5], [3, 6]]}]}
+
+
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_torchscript_is_served_whatever_its_ending_is(tmp_path: Path) -> None:

@@ -44,3 +44,27 @@ def test_what_yaml_cannot_hold_is_named(text: str, fault: str) -> None:
 def test_what_is_named_twice_in_yaml_is_there_twice() -> None:
     assert load("a: &x [1]\nb: *x\nc: [*x, *x]", "f") == {"a": [1], "b": [1], "c": [[1], [1]]}
     assert load(f"[{2**64 - 1}, -1]", "f") == [2**64 - 1, -1]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("a: 1\nb: 2\na: 3", "line 3: 'a' is there twice"),
+        ("a:\n  b: 1\n  b: 1", "line 3: 'b' is there twice"),
+        ("- {b: 1, 'b': 2}", "line 1: 'b' is there twice"),
+        ("1: x\n1: y", "line 2: '1' is there twice"),
+    ],
+)
+def test_a_key_of_any_mapping_that_is_there_twice_is_refused_with_its_line(text, error):
+    with pytest.raises(InvalidInputs, match=f"^file, {error}"):
+        load(text, "file")
+
+
+def test_equal_keys_of_different_mappings_and_a_merged_one_are_not_twice():
+    text = "base: &base {a: 1, b: 2}\nother:\n  <<: *base\n  a: 3\n'1': x\n1: y"
+    assert load(text, "file") == {
+        "base": {"a": 1, "b": 2},
+        "other": {"a": 3, "b": 2},
+        "1": "x",
+        1: "y",
+    }

@@ -67,9 +67,15 @@ def run_command(
     if modes:
         parser.add_argument("mode", choices=list(modes))
     for name, meaning in (counts or {}).items():
-        parser.add_argument(f"--{name}", type=int, default=1, help=meaning)
+        parser.add_argument(f"--{name}", type=int, action="append", help=meaning)
+    values = vars(parser.parse_args(arguments))
+    for name in counts or ():
+        first, *more = values[name] or [1]
+        if more:
+            parser.error(f"argument --{name}: given twice, but it can have one value only")
+        values[name] = first
     try:
-        convert(**vars(parser.parse_args(arguments)))
+        convert(**values)
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -23,7 +23,7 @@ from mindspore_serving.core.generation import MAX_LOGPROBS  # noqa: E402
 from mindspore_serving.errors import InvalidInputs, StartError  # noqa: E402
 from mindspore_serving.llm.checkpoint.lora import read_adapter  # noqa: E402
 from mindspore_serving.llm.config import EngineConfig  # noqa: E402
-from mindspore_serving.llm.engines import check_options  # noqa: E402
+from mindspore_serving.llm.engines import check_options, vllm_memory  # noqa: E402
 from mindspore_serving.llm.engines.base import Model  # noqa: E402
 from mindspore_serving.llm.engines.errors_of_children import last_errors  # noqa: E402
 from mindspore_serving.llm.engines.vllm_engine import VllmEngine  # noqa: E402
@@ -52,8 +52,11 @@ def open_engine(model: Model, config: EngineConfig, options: Mapping[str, Any]) 
     stats = StepStats()
     with last_errors() as errors:
         try:
-            arguments = AsyncEngineArgs(**{**_arguments(model, config), **options})
-            llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[stats.logger])
+            arguments = {**_arguments(model, config), **options}
+            if current_platform.device_type == "cpu":
+                arguments = vllm_memory.with_share(arguments)
+            own = AsyncEngineArgs(**arguments)
+            llm = AsyncLLM.from_engine_args(own, stat_loggers=[stats.logger])
         except (Exception, SystemExit) as error:
             said = [*errors.lines(), str(error).strip().split("\n")[0] or repr(error)]
             raise StartError(f"engine vllm cannot open the model: {said[0]}") from error

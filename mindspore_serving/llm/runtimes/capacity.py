@@ -106,11 +106,16 @@ def _num_slots(config: EngineConfig, memory: int, slot_bytes: int, most: int) ->
 def free_main_memory(root: Path = Path("/")) -> int:
     """The share of main memory that a cache may take, in bytes; a container's limit counts."""
     available = _meminfo(root / "proc/meminfo")
-    group = root / "sys/fs/cgroup"
-    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
+    limit, used = limit_of_group(root)
     if limit is not None and used is not None:
         available = min(available, limit - used)
     return max(0, int(available * SHARE_OF_FREE))
+
+
+def limit_of_group(root: Path = Path("/")) -> tuple[int | None, int | None]:
+    """The bytes that a container may have, and has; None for what is not limited or not known."""
+    group = root / "sys/fs/cgroup"
+    return _number(group / "memory.max"), _number(group / "memory.current")
 
 
 def _meminfo(path: Path) -> int:
