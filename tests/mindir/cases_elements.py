@@ -272,6 +272,5 @@ NUMBERS = {
     and (lambda d: Case((d.whole((), 1, 9, np.int64),), (2,), reference=lambda x, y: x**y)),
     "ScalarSub": numbers(lambda x, y: x - y),
     "ScalarUsub": lambda d: Case((d.whole((), 1, 9, np.int64),), reference=np.negative),
-    "bool_not": lambda d: Case((d.bools(()),), reference=np.logical_not),
 }
 CASES = {**UNARY, **BINARY, **NUMBERS}

@@ -1,7 +1,9 @@
 """Cases of operators that make layers: convolution, pooling, norms, products, reductions."""
 
+from dataclasses import replace
 from functools import partial
 
+import mindspore
 import numpy as np
 import torch
 
@@ -125,6 +127,44 @@ def max_with_places(d):
         more,
         reference=of_torch(lambda *given: F.max_pool2d(*given, return_indices=True)),
     )
+
+
+def max_with_mask(d):
+    """The mask itself is not converted."""
+    return replace(max_with_places(d), reference=of_torch(F.max_pool2d))
+
+
+def max_with_places_of_mint(d):
+    more = (3, d.choice(1, 2), d.choice(0, 1), d.choice(1, 2), d.flag(), 35)
+    return Case(
+        (d.distinct((1, 2, 7, 8)),),
+        more,
+        reference=of_torch(lambda *given: F.max_pool2d(*given[:-1], return_indices=True)),
+    )
+
+
+def max_with_argmax_v2(d):
+    init = {
+        "kernel_size": (3, 2),
+        "strides": (d.choice(1, 2), 2),
+        "pads": (d.choice(0, 1), d.choice(0, 1)),
+        "dilation": (d.choice(1, 2), 1),
+        "ceil_mode": d.flag(),
+        "argmax_type": d.choice(mindspore.int32, mindspore.int64),
+    }
+    return Case((d.distinct((2, 2, 7, 8)),), init=init)
+
+
+def max_with_argmax_3d(d):
+    init = {
+        "ksize": (2, 3, 3),
+        "strides": (d.choice(1, 2), 2, 1),
+        "pads": (d.choice(0, 1), 1, d.choice(0, 1)),
+        "dilation": (1, d.choice(1, 2), 1),
+        "ceil_mode": d.flag(),
+        "argmax_type": d.choice(mindspore.int32, mindspore.int64),
+    }
+    return Case((d.distinct((1, 2, 6, 7, 8)),), init=init)
 
 
 def func_max_pool(d):
@@ -355,8 +395,10 @@ CASES = {
     "AvgPool3D": pool3d(),
     "AvgPool1D": partial(average_ext, 1, F.avg_pool1d),
     "AvgPool2D": partial(average_ext, 2, F.avg_pool2d),
-    "MaxPoolWithIndices": max_with_places,
-    "MaxPoolWithMask": max_with_places,
+    "MaxPool3DWithArgmax": max_with_argmax_3d,
+    "MaxPoolWithArgmaxV2": max_with_argmax_v2,
+    "MaxPoolWithIndices": lambda d: d.choice(max_with_places, max_with_places_of_mint)(d),
+    "MaxPoolWithMask": max_with_mask,
     "FuncMaxPool2D": func_max_pool,
     "AdaptiveAvgPool1D": partial(adaptive, 1, F.adaptive_avg_pool1d, (1, 3)),
     "AdaptiveAvgPool2D": partial(adaptive, 2, F.adaptive_avg_pool2d, ((1, 1), (3, 2))),

@@ -278,7 +278,9 @@ INDEXING = {
         (d.floats((4, 3)),), (0, d.whole((2,), 0, 3)), reference=of_torch(torch.index_select)
     ),
     "Embedding": lambda d: Case(
-        (d.whole((2, 3), 0, 4), d.floats((5, 6))), reference=of_torch(F.embedding)
+        (d.whole((2, 3), 0, 4), d.floats((5, 6))),
+        (d.choice(None, 1), None, 2.0, False),
+        reference=of_torch(F.embedding),
     ),
     "EmbeddingLookup": lambda d: Case((d.floats((5, 4)), d.whole((2, 3), -1, 7)), (1,)),
     "GatherD": lambda d: Case(

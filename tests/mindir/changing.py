@@ -111,7 +111,6 @@ class OfCopy(nn.Cell):
         flat.add_(5.0)
         turned.mul_(2.0)
         row += 10
-        y += 1
         return y, flat * 1, turned * 1, row
 
 
