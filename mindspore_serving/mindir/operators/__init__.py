@@ -22,6 +22,7 @@ from mindspore_serving.mindir.operators import (
     pooling,
     recurrent,
     reductions,
+    resizing,
     scattering,
     sequence,
     shape,
@@ -37,7 +38,7 @@ __all__ = ["OPERATORS", "WRITERS"]
 FAMILIES = (
     *(activations, adaptive, binary, combining, convolution, creation, image),
     *(indexing, matmul, normalization, numbers, order, pooling, recurrent),
-    *(reductions, scattering, sequence, shape, slicing, transposed, unary),
+    *(reductions, resizing, scattering, sequence, shape, slicing, transposed, unary),
 )
 OPERATORS: Mapping[str, Operator] = {
     name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()

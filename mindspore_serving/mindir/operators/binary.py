@@ -7,10 +7,10 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import ROUNDING
 from mindspore_serving.mindir.operators.types import as_float, common, is_float
 from mindspore_serving.mindir.tensors import (
     Float,
-    Int,
     Operator,
     Tensor,
     cast,
@@ -56,12 +56,13 @@ def _with_alpha(build: Build, input: Value, other: Value, alpha: Float = 1.0) ->
     return build(first, second)
 
 
-def _div_mode(input: Value, other: Value, rounding_mode: Int | None = None) -> Any:
-    """`rounding_mode`: None, 1 to negative infinity, 2 to zero."""
+def _div_mode(input: Value, other: Value, rounding_mode: Value = None) -> Any:
+    """Not rounded without a mode."""
     first, second = common(input, other)
     if rounding_mode is None:
         return op.divide(as_float(first), as_float(second))
-    return _trunc_div(first, second) if rounding_mode == 2 else floor_div(first, second)
+    mode = ROUNDING.name("rounding_mode", rounding_mode, "trunc", "floor")
+    return _trunc_div(first, second) if mode == "trunc" else floor_div(first, second)
 
 
 def _div_no_nan(first: Any, second: Any) -> Any:

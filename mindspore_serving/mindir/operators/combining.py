@@ -5,7 +5,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators.convolution import check_channels_first
+from mindspore_serving.mindir.operators.enumerations import FORMAT
 from mindspore_serving.mindir.operators.types import common
 from mindspore_serving.mindir.tensors import (
     Bool,
@@ -22,9 +22,10 @@ from mindspore_serving.mindir.values import Value
 
 
 def _bias_add(input_x: Tensor, bias: Tensor, data_format: Value = None) -> Any:
-    """Adds to axis 1."""
-    check_channels_first(data_format)
-    if rank(input_x) > 2:
+    """Adds to axis 1, or to the last one."""
+    given = "nchw" if data_format is None else data_format
+    layout = FORMAT.name("data_format", given, "nchw", "ncdhw", "nhwc")
+    if rank(input_x) > 2 and layout != "nhwc":
         shape = [1, -1, *[1] * (rank(input_x) - 2)]
         bias = op.reshape(bias, op.constant(shape), False).output(0)
     return op.add(input_x, bias)

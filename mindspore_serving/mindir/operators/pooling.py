@@ -7,12 +7,14 @@ from openvino import opset14
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators.convolution import (
-    check_channels_first,
+    SAME,
+    VALID,
     padding_mode,
     pairs,
     pairs_of_one,
     spatial,
 )
+from mindspore_serving.mindir.operators.enumerations import check_channels_first
 from mindspore_serving.mindir.tensors import (
     Bool,
     Int,
@@ -73,11 +75,11 @@ def _max_pool(
     kernel_size: Ints = (1,),
     strides: Ints = (1,),
     pad_mode: Value = "valid",
-    format: Value = None,
+    data_format: Value = None,
 ) -> Any:
-    check_channels_first(format)
+    check_channels_first(data_format)
     window = _window(x, kernel_size, strides, _none(x))
-    return _max(x, window, _auto(padding_mode(pad_mode))).output(0)
+    return _max(x, window, _auto(padding_mode(pad_mode, SAME, VALID))).output(0)
 
 
 def _max_pool_3d(
@@ -127,11 +129,11 @@ def _avg_pool(
     kernel_size: Ints = (1,),
     strides: Ints = (1,),
     pad_mode: Value = "valid",
-    format: Value = None,
+    data_format: Value = None,
 ) -> Any:
-    check_channels_first(format)
+    check_channels_first(data_format)
     window = _window(x, kernel_size, strides, _none(x))
-    return _average(x, window, _auto(padding_mode(pad_mode)))
+    return _average(x, window, _auto(padding_mode(pad_mode, SAME, VALID)))
 
 
 def _avg_pool_3d(

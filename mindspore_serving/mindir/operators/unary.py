@@ -53,6 +53,11 @@ def _nan_to_num(
     return op.select(op.equal(x, like(-math.inf, x)), like(low, x), x)
 
 
+def _log_sigmoid(x: Any) -> Any:
+    """The result, and what training alone needs."""
+    return op.negative(op.softplus(op.negative(x))), op.exp(op.negative(op.abs(x)))
+
+
 _NOTHING = ("Clone", "Contiguous", "Copy", "Detach", "Identity", "StopGradient")
 _PLAIN: dict[str, Build] = {
     "Abs": op.abs,
@@ -96,7 +101,7 @@ _FLOATS: dict[str, Build] = {
     "Log10": lambda x: op.divide(op.log(x), like(math.log(10), x)),
     "Log1p": lambda x: op.log(op.add(x, like(1.0, x))),
     "Log2": lambda x: op.divide(op.log(x), like(math.log(2), x)),
-    "LogSigmoid": lambda x: op.negative(op.softplus(op.negative(x))),
+    "LogSigmoid": _log_sigmoid,
     "Mish": op.mish,
     "MishExt": op.mish,
     "Reciprocal": lambda x: op.divide(like(1.0, x), x),
