@@ -107,7 +107,9 @@ def _cubic_taps(a: float, drops_outside: bool, is_rounded: bool, places: Any, si
     taps = []
     for number in (-1.0, 0.0, 1.0, 2.0):
         place = op.add(first, _f32(number))
-        weight = _cubic(a, op.abs(op.subtract(part, _f32(number))), abs(number - 0.5) < 1)
+        behind = op.subtract(_f32(number), part)
+        distance = behind if number > 0 else op.negative(behind)
+        weight = _cubic(a, distance, number in (0.0, 1.0))
         bounded = _inside(place, size)
         if drops_outside:
             weight = op.select(op.equal(bounded, place), weight, _f32(0.0))

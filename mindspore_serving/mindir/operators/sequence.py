@@ -6,6 +6,7 @@ from typing import Any
 
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.integers import wrapping
 from mindspore_serving.mindir.operators.shape import shape_of
 from mindspore_serving.mindir.tensors import (
     Int,
@@ -71,8 +72,8 @@ OPERATORS: dict[str, Operator] = {
     **dict.fromkeys(("MakeList", "MakeTuple", "make_list", "make_tuple"), lambda *parts: parts),
     **dict.fromkeys(("list_to_tuple", "tuple_to_list"), lambda value: value),
     "Assign": partial(_assign, lambda _, value: value),
-    "AssignAdd": partial(_assign, lambda current, value: op.add(current, value).output(0)),
-    "AssignSub": partial(_assign, lambda current, value: op.subtract(current, value).output(0)),
+    "AssignAdd": partial(_assign, lambda current, value: wrapping(op.add, current, value)),
+    "AssignSub": partial(_assign, lambda current, value: wrapping(op.subtract, current, value)),
     "Depend": lambda value, *_: value,
     "ListAppend": lambda sequence, value: (*sequence, value),
     "ListGetItem": _get_item,

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators import integers
 from mindspore_serving.mindir.operators.types import as_float, is_float
 from mindspore_serving.mindir.tensors import (
     Float,
@@ -60,15 +62,15 @@ def _log_sigmoid(x: Any) -> Any:
 
 _NOTHING = ("Clone", "Contiguous", "Copy", "Detach", "Identity", "StopGradient")
 _PLAIN: dict[str, Build] = {
-    "Abs": op.abs,
+    "Abs": partial(integers.wrapping, op.abs),
     "BitwiseNot": op.bitwise_not,
     "LogicalNot": lambda x: op.logical_not(cast(x, ov.Type.boolean)),
-    "Neg": op.negative,
-    "ReLU": op.relu,
-    "ReLUV3": op.relu,
+    "Neg": integers.negative,
+    "ReLU": integers.positive,
+    "ReLUV3": integers.positive,
     "ReLU6": lambda x: op.clamp(x, 0.0, 6.0),
     "Sign": op.sign,
-    "Square": lambda x: op.multiply(x, x),
+    "Square": partial(integers.wrapping, lambda x: op.multiply(x, x)),
 }
 _FLOATS: dict[str, Build] = {
     "ACos": op.acos,
