@@ -87,8 +87,12 @@ def _depthwise(
     pad: Ints = (0,),
     stride: Ints = (1,),
     dilation: Ints = (1,),
+    format: Value = None,
+    data_format: Value = None,
 ) -> Any:
     """The weight is (1, channels, height, width)."""
+    check_channels_first(format)
+    check_channels_first(data_format)
     _, channels, *rest = dims(weight)
     weight = reshape(weight, (channels, 1, *rest))
     steps = {"stride": stride, "dilation": dilation}

@@ -90,7 +90,9 @@ def _max_pool_3d(
     pad_mode: Value = "valid",
     pad_list: Ints = (0,),
     ceil_mode: Value = None,
+    data_format: Value = None,
 ) -> Any:
+    check_channels_first(data_format, "ncdhw")
     mode = padding_mode(pad_mode)
     pads = pairs(pad_list, 3) if mode == "pad" else _none(x)
     return _max(x, _window(x, kernel_size, strides, pads), _auto(mode), bool(ceil_mode)).output(0)
@@ -146,7 +148,9 @@ def _avg_pool_3d(
     ceil_mode: Bool = False,
     count_include_pad: Bool = True,
     divisor_override: Int = 0,
+    data_format: Value = None,
 ) -> Any:
+    check_channels_first(data_format, "ncdhw")
     mode = padding_mode(pad_mode)
     pads = pairs(pad_list, 3) if mode == "pad" else _none(x)
     window = _window(x, kernel_size, strides, pads)

@@ -55,11 +55,21 @@ def _reduce_to(
     dtype: Int | None = None,
 ) -> Any:
     """With the type of the result as last input; small integers add up to int64."""
-    if dtype is not None:
-        x = cast(x, element_type(dtype))
-    elif not is_float(x):
-        x = as_float(x) if needs_floats else _counted(x)
+    if not needs_floats:
+        return _in_type(lambda value: build(value, _axes(x, dim), keepdim), x, dtype)
+    x = as_float(x) if dtype is None else cast(x, element_type(dtype))
     return build(x, _axes(x, dim), keepdim)
+
+
+def _in_type(build: Callable[[Any], Any], x: Any, dtype: int | None) -> Any:
+    """`build` computed in type number `dtype`; booleans are counted in int64."""
+    if dtype is None:
+        return build(x if is_float(x) else _counted(x))
+    kind = element_type(dtype)
+    x = cast(x, kind)
+    if kind != ov.Type.boolean:
+        return build(x)
+    return cast(build(_counted(x)), kind)
 
 
 def _counted(x: Any) -> Any:
@@ -77,10 +87,7 @@ def _cum_sum(x: Tensor, axis: Int, exclusive: Bool = False, reverse: Bool = Fals
 
 
 def _cum_sum_ext(x: Tensor, dim: Int, dtype: Int | None = None) -> Any:
-    kind = element_type(dtype) if dtype is not None else None
-    if kind is None and not is_float(x):
-        kind = ov.Type.i64
-    return op.cumsum(x if kind is None else cast(x, kind), op.constant(dim))
+    return _in_type(lambda value: op.cumsum(value, op.constant(dim)), x, dtype)
 
 
 def _log_sum_exp(x: Tensor, dim: Ints | None = None, keepdim: Bool = False) -> Any:
@@ -164,7 +171,8 @@ def _lp(x: Any, p: float, axes: Any, keep: bool) -> Any:
     return op.power(total, like(1 / p, x))
 
 
-def _count_non_zero(x: Tensor, dim: Ints | None = None) -> Any:
+def _count_non_zero(x: Tensor, dim: Ints | None = None, *, dims: Ints | None = None) -> Any:
+    dim = dims if dim is None else dim
     ones = cast(op.not_equal(x, like(0, x)).output(0), ov.Type.i64)
     return integers.reduce_sum(ones, _axes(x, dim), False)
 
