@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset16 as op
 
@@ -152,7 +153,7 @@ def _resampled(
     return cast(x, kind)
 
 
-def _open_scales(x: Any) -> list[None]:
+def _open_scales(x: Any) -> list[float | None]:
     return [None] * (rank(x) - 2)
 
 
@@ -182,8 +183,16 @@ def _resize_nearest(
 ) -> Any:
     if align_corners:
         return _native(x, size, "nearest", ALIGN, "round_prefer_ceil")
-    how = CENTER if half_pixel_centers else ASYMMETRIC
-    return _resampled(x, size, _nearest_taps, how, _open_scales(x))
+    return _nearest(x, size, CENTER if half_pixel_centers else ASYMMETRIC, _open_scales(x))
+
+
+def _nearest(x: Any, sizes: Any, how: str, steps: list[float | None]) -> Any:
+    """By OpenVINO where every element is repeated as often as the others."""
+    lengths, before = known(sizes), dims(x)[2:]
+    is_known = lengths is not None and min(before) > 0 and steps == _open_scales(x)
+    if is_known and not (lengths % np.array(before)).any():
+        return _native(x, sizes, "nearest", ASYMMETRIC)
+    return _resampled(x, sizes, _nearest_taps, how, steps)
 
 
 def _sizes(x: Any, output_size: Value, scales: Value) -> tuple[Any, list[float | None]]:
@@ -192,17 +201,21 @@ def _sizes(x: Any, output_size: Value, scales: Value) -> tuple[Any, list[float |
         return output_size, _open_scales(x)
     if scales is None:
         raise Unsupported("neither sizes nor scales")
-    factors = [float(tensor_value(one)) for one in scales]
-    sizes, steps = [], []
+    factors = [_scale(one) for one in scales]
+    sizes: list[Any] = []
+    steps: list[float | None] = []
     for axis, factor in enumerate(factors, 2):
         size = dims(x)[axis]
         is_whole = (factor if size < 0 else size * factor).is_integer()
         steps.append(None if is_whole else factor)
-        sizes.append(ints_of([int(size * factor)]) if size >= 0 else _scaled(x, axis, factor))
-    return op.concat(sizes, 0).output(0), steps
+        sizes.append(int(size * factor) if size >= 0 else _scaled(x, axis, factor))
+    if all(isinstance(size, int) for size in sizes):
+        return ints_of(sizes), steps
+    parts = [ints_of([size]) if isinstance(size, int) else size for size in sizes]
+    return op.concat(parts, 0).output(0), steps
 
 
-def tensor_value(number: Value) -> float:
+def _scale(number: Value) -> float:
     array = known(number)
     if array is None:
         raise Unsupported("scales that depend on the data")
@@ -216,7 +229,7 @@ def _scaled(x: Any, axis: int, factor: float) -> Any:
 
 def _upsample_nearest(x: Tensor, output_size: Shape | None = None, scales: Value = None) -> Any:
     sizes, steps = _sizes(x, output_size, scales)
-    return _resampled(x, sizes, _nearest_taps, ASYMMETRIC, steps)
+    return _nearest(x, sizes, ASYMMETRIC, steps)
 
 
 def _upsample(
