@@ -18,6 +18,8 @@ from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
 _PRECISIONS = {None: "f32", "fp16": "f16"}  # of Context's precision_mode
+_WIDE = ("i64", "u64", "u32")  # computed as int32
+_LARGEST = 2**31 - 1
 
 
 class OpenvinoModel:
@@ -29,11 +31,19 @@ class OpenvinoModel:
         # LSTM of OpenVINO 2026.4 ends the process at an empty batch.
         self._needs_elements = needs_elements
         self._resets = is_stateless and bool(request.query_state())
+        self._inputs = request.get_compiled_model().inputs
+        self._wide = [
+            number
+            for number, one in enumerate(self._inputs)
+            if one.get_element_type().to_string() in _WIDE
+        ]
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """See `Backend.run`."""
         if self._needs_elements and not all(array.size for array in inputs):
             raise StageFailed("an input without elements, which this model's LSTM cannot compute")
+        for number in self._wide:
+            self._check_width(number, inputs[number])
         try:
             if self._resets:
                 self.request.reset_state()
@@ -41,6 +51,15 @@ class OpenvinoModel:
         except Exception as error:  # OpenVINO raises RuntimeError, its Python part others
             raise StageFailed(words(error)) from error
         return list(results.to_tuple())
+
+    def _check_width(self, number: int, array: Array) -> None:
+        for value in (array.min(), array.max()) if array.size else ():
+            if not -_LARGEST - 1 <= value <= _LARGEST:
+                name = self._inputs[number].get_any_name()
+                raise StageFailed(
+                    f"input '{name}' has {value}: OpenVINO computes integers in 32 bits on a CPU, "
+                    f"from {-_LARGEST - 1} to {_LARGEST}"
+                )
 
 
 def require_cpu(source: ModelSource, instead: str) -> None:

@@ -136,6 +136,7 @@ class _Walk:
                 value = convert(*inputs)
                 return stored(value) if self.writes else value
             value = self._applied(call, convert, inputs)
+            _check_results(value, call.num_results)
             _check_sizes(value)
         except Exception as error:  # of every kind, by what in the file is wrong
             raise tensors.refused(call.place, call.operator, error) from error
@@ -280,6 +281,14 @@ def _variables(program: Program, written: Collection[str]) -> dict[str, Variable
             state = op.read_value(tensors.tensor(constant), name).output(0)
         found[name] = Variable(name, constant if state is None else state, state)
     return found
+
+
+def _check_results(value: Value, count: int | None) -> None:
+    """Raises Unsupported unless there are as many results as in the file."""
+    given = len(value) if isinstance(value, tuple) else 0
+    if count is not None and given != count:
+        one, other = (f"a tuple of {number}" if number else "a tensor" for number in (given, count))
+        raise Unsupported(f"it would give {one}, and gives {other} in the file")
 
 
 def _check_sizes(value: Value) -> None:

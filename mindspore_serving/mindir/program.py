@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mindspore_serving.mindir.attributes import Values
-from mindspore_serving.mindir.messages import Graph, Model, Node, Primitive
+from mindspore_serving.mindir.messages import Graph, Kind, Model, Node, Primitive
 from mindspore_serving.mindir.values import Constant, Value
 from mindspore_serving.mindir.wire import Damaged
 
 _REFERENCE = "REF::"
+_RESULT = "shape"  # the attribute of a node that has the type of its result
 RETURN = ""
 """Stands among names of graphs for the return to the caller."""
 
@@ -22,6 +23,8 @@ class Call:
     """One node: `name` is its result's.  It calls an operator, a graph, or what a node gave.
 
     `place` is its full name in the network, such as "Default/backbone-ResNet/Conv2D-op3".
+    `num_results` is the length of the tuple that the file says it gives, 0 for no tuple, None where
+    the file does not say.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Call:
     attributes: Mapping[str, Value] | None = None
     graph: str = ""
     node: str = ""
+    num_results: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +121,21 @@ class _Reader:
             self.constants[name] = self._values.of(node.attribute[0])
             return None
         inputs, place = tuple(node.input), node.domain or node.name
+        count = _num_results(node)
         target = node.op_type.removeprefix(_REFERENCE)
         if target == node.op_type:
             attributes = {entry.name: self._values.of(entry) for entry in node.attribute}
-            return Call(name, inputs, place, operator=target, attributes=attributes)
-        if target in self._primitives:
-            operator = self._primitives[target].op_type
             return Call(
-                name, inputs, place, operator=operator, attributes=self._attributes_of(target)
+                name, inputs, place, operator=target, attributes=attributes, num_results=count
+            )
+        if target in self._primitives:
+            return Call(
+                name,
+                inputs,
+                place,
+                operator=self._primitives[target].op_type,
+                attributes=self._attributes_of(target),
+                num_results=count,
             )
         if target in self._graphs:
             return Call(name, inputs, place, graph=target)
@@ -137,6 +148,16 @@ class _Reader:
             found = {entry.name: self._values.of(entry) for entry in entries}
             self._attributes[primitive] = found
         return found
+
+
+def _num_results(node: Node) -> int | None:
+    for entry in node.attribute:
+        if entry.name == _RESULT:
+            if entry.type in (Kind.TUPLE, Kind.LIST):
+                is_open = entry.seq_info is not None and entry.seq_info.is_dyn_len
+                return None if is_open else len(entry.values)
+            return 0 if entry.type in (Kind.TENSOR, Kind.TENSORS) else None
+    return None
 
 
 def _check_order(body: Body, program: Program) -> None:

@@ -27,6 +27,8 @@ from mindspore_serving.mindir.values import (
 
 _ALIGNED = 64  # bytes
 _LARGE = 1 << 16
+_BITS = {ov.Type.i8: 8, ov.Type.u8: 8, ov.Type.i16: 16, ov.Type.u16: 16}
+_SIGNED = (ov.Type.i8, ov.Type.i16)
 _MAX_WORDS = 400  # characters of an error of OpenVINO
 
 
@@ -155,8 +157,31 @@ def apply(operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, 
 
 
 def cast(value: Any, kind: Any) -> Any:
-    """`value` as OpenVINO type `kind`."""
-    return value if value.get_element_type() == kind else op.convert(value, kind).output(0)
+    """`value` as OpenVINO type `kind`; integers that are too large for it are wrapped."""
+    given = value.get_element_type()
+    if given == kind:
+        return value
+    if kind in _BITS and not _holds(kind, given):
+        value = _wrapped(op.convert(value, ov.Type.i32), kind)
+    return op.convert(value, kind).output(0)
+
+
+def _holds(kind: Any, given: Any) -> bool:
+    """Whether a small type has all values of another."""
+    if given not in _BITS:
+        return bool(given == ov.Type.boolean)
+    is_signed, was_signed = kind in _SIGNED, given in _SIGNED
+    return _BITS[given] < _BITS[kind] and (is_signed or not was_signed)
+
+
+def _wrapped(value: Any, kind: Any) -> Any:
+    """By hand: OpenVINO may leave out a conversion to a small type that another one follows."""
+    mask = (1 << _BITS[kind]) - 1
+    low = op.bitwise_and(value, scalar(mask, ov.Type.i32))
+    if kind not in _SIGNED:
+        return low
+    half = scalar(mask // 2 + 1, ov.Type.i32)
+    return op.subtract(op.bitwise_xor(low, half), half)
 
 
 def rank(value: Any) -> int:

@@ -347,14 +347,14 @@ IMAGES = {
     "ResizeNearestNeighbor": lambda d: Case((d.floats((1, 2, 5, 4)),), init={"size": (10, 8)}),
     "ResizeBicubic": lambda d: Case(
         (d.floats((1, 2, 5, 4)),),
-        ((7, 9), False, True),
-        reference=of_torch(lambda x, size, *_: F.interpolate(x, size, mode="bicubic")),
+        (d.choice((7, 9), (3, 2)),),
+        d.choice({}, {"align_corners": True}, {"half_pixel_centers": True}),
     ),
     "ResizeLinear1D": lambda d: Case(
         (d.floats((1, 2, 5)),),
-        ((9,), d.number(0, 1)),
+        ((9,), d.number(1, 2)),
         reference=of_torch(
-            lambda x, size, how: F.interpolate(x, size, mode="linear", align_corners=how == 0)
+            lambda x, size, how: F.interpolate(x, size, mode="linear", align_corners=how == 1)
         ),
     ),
     "UpsampleNearest2D": partial(upsampled, 2, "nearest"),

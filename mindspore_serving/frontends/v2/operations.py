@@ -141,9 +141,7 @@ def _of_server(*, allows_loading: bool) -> Iterator[Operation]:
         text = f"Change it: {what.lower()}"
         if "logging" in path and not allows_loading:
             text = "Clients may not change it: 403, but for an empty object"
-        yield Operation(
-            "POST", path, text, answer, Body(OBJECT, example={}, is_required=False)
-        )
+        yield Operation("POST", path, text, answer, Body(OBJECT, example={}, is_required=False))
 
 
 def _of_models() -> Iterator[Operation]:

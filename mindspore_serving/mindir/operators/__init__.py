@@ -29,6 +29,7 @@ from mindspore_serving.mindir.operators import (
     pooling_places,
     recurrent,
     reductions,
+    resizing,
     scans,
     scattering,
     sequence,
@@ -46,8 +47,8 @@ __all__ = ["MOVERS", "OPERATORS", "REPEATING", "VIEWS", "WRITERS"]
 FAMILIES = (
     *(activations, adaptive, algebra, attention, binary, combining, comparing, convolution),
     *(creation, decoding, image, indexing, inplace, losses, matmul, normalization, numbers),
-    *(order, pooling, pooling_places, recurrent, reductions, scans, scattering, sequence),
-    *(shape, slicing, special, transposed, unary, windows),
+    *(order, pooling, pooling_places, recurrent, reductions, resizing, scans, scattering),
+    *(sequence, shape, slicing, special, transposed, unary, windows),
 )
 OPERATORS: Mapping[str, Operator] = {
     name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()

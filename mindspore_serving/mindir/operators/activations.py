@@ -4,6 +4,7 @@ from typing import Any
 
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import APPROXIMATE
 from mindspore_serving.mindir.tensors import (
     Float,
     Int,
@@ -14,6 +15,7 @@ from mindspore_serving.mindir.tensors import (
     rank,
     reshape,
 )
+from mindspore_serving.mindir.values import Value
 
 
 def _softshrink(x: Tensor, lambd: Float = 0.5) -> Any:
@@ -26,8 +28,9 @@ def _hard_shrink(x: Tensor, lambd: Float = 0.5) -> Any:
     return op.select(keep, x, like(0.0, x))
 
 
-def _gelu_ext(x: Tensor, approximate: Int = 0) -> Any:
-    return op.gelu(x, "tanh" if approximate else "erf")
+def _gelu_ext(x: Tensor, approximate: Value = "none") -> Any:
+    name = APPROXIMATE.name("approximate", approximate, "none", "tanh")
+    return op.gelu(x, "tanh" if name == "tanh" else "erf")
 
 
 def _elu(x: Tensor, alpha: Float = 1.0) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import LAYOUT
 from mindspore_serving.mindir.tensors import (
     Float,
     Int,
@@ -19,12 +20,11 @@ from mindspore_serving.mindir.tensors import (
     size_of,
     tensor,
 )
-from mindspore_serving.mindir.values import Value
+from mindspore_serving.mindir.values import Lost, Value
 
-# MindSpore's enumeration FASInputLayoutMode: where (batch, heads, tokens, size) are.
-_LAYOUTS = {0: "BSH", 1: "BNSD", 2: "SBH", 3: "BSND", 4: "TND"}
-_TURNED = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3)}
-_BACK = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (2, 0, 1, 3)}
+# Where (batch, heads, tokens, size) are, by the name of the layout.
+_TURNED = {"bnsd": (0, 1, 2, 3), "bsnd": (0, 2, 1, 3), "bsh": (0, 2, 1, 3), "sbh": (1, 2, 0, 3)}
+_BACK = {"bnsd": (0, 1, 2, 3), "bsnd": (0, 2, 1, 3), "bsh": (0, 2, 1, 3), "sbh": (2, 0, 1, 3)}
 _UNLIMITED = 2147483647
 _GIVEN, _ALL, _CAUSAL_LEFT, _CAUSAL_RIGHT = range(4)  # the enumeration of sparse_mode
 
@@ -53,14 +53,12 @@ def _flash_attention(
 
     An element of `attn_mask` that is not 0 hides a key from a query.
     """
-    layout = str(_LAYOUTS.get(input_layout, input_layout))
+    layout = LAYOUT.name("input_layout", input_layout, *_TURNED)
     refused = {
         "real_shift": real_shift, "drop_mask": drop_mask, "padding_mask": padding_mask,
         "prefix": prefix, "actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_seq_kvlen,
     }  # fmt: skip
     names = [name for name, given in refused.items() if given is not None]
-    if layout not in _TURNED:
-        names.append(f"input_layout {layout!r}")
     if sparse_mode not in (_GIVEN, _ALL, _CAUSAL_LEFT, _CAUSAL_RIGHT):
         names.append(f"sparse_mode {sparse_mode}")
     is_banded = min(pre_tokens, next_tokens) < _UNLIMITED and attn_mask is not None
@@ -81,21 +79,21 @@ def _flash_attention(
         else op.scaled_dot_product_attention(query, key, value, bias, scale)
     )
     turned = op.transpose(attended, ints_of(_BACK[layout])).output(0)
-    if layout in ("BSH", "SBH"):
+    if layout in ("bsh", "sbh"):
         turned = op.reshape(turned, ints_of([0, 0, head_num * size]), True).output(0)
-    return None, None, None, turned
+    return (*(Lost(f"softmax_{name} of the attention") for name in ("max", "sum", "out")), turned)
 
 
 def _head_size(query: Any, head_num: int, layout: str) -> int:
     last = dims(query)[-1]
     if last < 0:
         raise Unsupported("heads of open size")
-    return last if layout in ("BNSD", "BSND") else last // head_num
+    return last if layout in ("bnsd", "bsnd") else last // head_num
 
 
 def _heads_first(x: Any, size: int, layout: str) -> Any:
     """(batch, heads, tokens, size)."""
-    if layout in ("BSH", "SBH"):
+    if layout in ("bsh", "sbh"):
         x = op.reshape(x, ints_of([0, 0, -1, size]), True).output(0)
     return op.transpose(x, ints_of(_TURNED[layout])).output(0)
 

@@ -7,10 +7,11 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators.types import as_float, common, is_float
+from mindspore_serving.mindir.operators import integers
+from mindspore_serving.mindir.operators.enumerations import ROUNDING
+from mindspore_serving.mindir.operators.types import as_float, common
 from mindspore_serving.mindir.tensors import (
     Float,
-    Int,
     Operator,
     Tensor,
     cast,
@@ -34,34 +35,29 @@ def _of_booleans(build: Build, x: Tensor, y: Tensor) -> Any:
     return build(cast(x, ov.Type.boolean), cast(y, ov.Type.boolean))
 
 
-def floor_div(first: Any, second: Any) -> Any:
-    if is_float(first):
-        return op.floor(op.divide(first, second))
-    # Whole numbers: the quotient rounded to zero, less one where signs differ and a rest is left.
-    rest = op.floor_mod(first, second)
-    return op.divide(op.subtract(first, rest), second)
+def _wrapping(build: Build) -> Build:
+    return partial(integers.wrapping, build)
 
 
-def _trunc_div(first: Any, second: Any) -> Any:
-    if is_float(first):
-        quotient = op.divide(first, second)
-        return op.multiply(op.sign(quotient), op.floor(op.abs(quotient)))
-    return op.divide(op.subtract(first, op.mod(first, second)), second)
+def _multiply_by(number: float) -> Callable[[Any], Any]:
+    return lambda x: op.multiply(x, like(number, x))
 
 
 def _with_alpha(build: Build, input: Value, other: Value, alpha: Float = 1.0) -> Any:
     first, second = common(input, other)
     if alpha != 1:
-        second = op.multiply(second, like(alpha, second)).output(0)
-    return build(first, second)
+        second = integers.wrapping(_multiply_by(alpha), second)
+    return integers.wrapping(build, first, second)
 
 
-def _div_mode(input: Value, other: Value, rounding_mode: Int | None = None) -> Any:
-    """`rounding_mode`: None, 1 to negative infinity, 2 to zero."""
+def _div_mode(input: Value, other: Value, rounding_mode: Value = None) -> Any:
+    """Not rounded without a mode."""
     first, second = common(input, other)
     if rounding_mode is None:
         return op.divide(as_float(first), as_float(second))
-    return _trunc_div(first, second) if rounding_mode == 2 else floor_div(first, second)
+    mode = ROUNDING.name("rounding_mode", rounding_mode, "trunc", "floor")
+    build = integers.trunc_div if mode == "trunc" else integers.floor_div
+    return build(first, second)
 
 
 def _div_no_nan(first: Any, second: Any) -> Any:
@@ -104,40 +100,40 @@ _PLAIN: dict[str, Build] = {
     **dict.fromkeys(("BitwiseAnd", "BitwiseAndScalar", "BitwiseAndTensor"), _AND),
     **dict.fromkeys(("BitwiseOr", "BitwiseOrScalar", "BitwiseOrTensor"), _OR),
     **dict.fromkeys(("BitwiseXor", "BitwiseXorScalar", "BitwiseXorTensor"), _XOR),
-    "Add": op.add,
-    "AddV2": op.add,
+    "Add": _wrapping(op.add),
+    "AddV2": _wrapping(op.add),
     "DivNoNan": _div_no_nan,
-    "EqScalar": op.equal,
-    "Equal": op.equal,
-    "FloorDiv": floor_div,
-    "FloorDivScalar": floor_div,
-    "FloorMod": op.floor_mod,
-    "FmodScalar": op.mod,
-    "FmodTensor": op.mod,
-    "Greater": op.greater,
-    "GreaterEqual": op.greater_equal,
-    "GreaterEqualScalar": op.greater_equal,
+    "EqScalar": integers.equal,
+    "Equal": integers.equal,
+    "FloorDiv": integers.floor_div,
+    "FloorDivScalar": integers.floor_div,
+    "FloorMod": integers.floor_mod,
+    "FmodScalar": integers.trunc_mod,
+    "FmodTensor": integers.trunc_mod,
+    "Greater": integers.greater,
+    "GreaterEqual": integers.greater_equal,
+    "GreaterEqualScalar": integers.greater_equal,
     "LeftShift": op.bitwise_left_shift,
-    "Less": op.less,
-    "LessEqual": op.less_equal,
-    "LessScalar": op.less,
+    "Less": integers.less,
+    "LessEqual": integers.less_equal,
+    "LessScalar": integers.less,
     "Maximum": op.maximum,
     "Minimum": op.minimum,
-    "Mod": op.mod,
-    "Mul": op.multiply,
-    "Muls": op.multiply,
-    "NotEqual": op.not_equal,
-    "Pow": op.power,
-    "PowScalarTensor": op.power,
-    "PowTensorScalar": op.power,
-    "RemainderScalarTensor": op.floor_mod,
-    "RemainderTensorScalar": op.floor_mod,
-    "RemainderTensorTensor": op.floor_mod,
+    "Mod": integers.trunc_mod,
+    "Mul": _wrapping(op.multiply),
+    "Muls": _wrapping(op.multiply),
+    "NotEqual": integers.not_equal,
+    "Pow": integers.power,
+    "PowScalarTensor": integers.power,
+    "PowTensorScalar": integers.power,
+    "RemainderScalarTensor": integers.floor_mod,
+    "RemainderTensorScalar": integers.floor_mod,
+    "RemainderTensorTensor": integers.floor_mod,
     "RightShift": op.bitwise_right_shift,
-    "SquaredDifference": op.squared_difference,
-    "Sub": op.subtract,
-    "TruncateDiv": _trunc_div,
-    "TruncateMod": op.mod,
+    "SquaredDifference": _wrapping(op.squared_difference),
+    "Sub": _wrapping(op.subtract),
+    "TruncateDiv": integers.trunc_div,
+    "TruncateMod": integers.trunc_mod,
 }
 _FLOATS: dict[str, Build] = {
     "Atan2": _atan2,

@@ -5,7 +5,8 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators.convolution import check_channels_first
+from mindspore_serving.mindir.operators.enumerations import FORMAT
+from mindspore_serving.mindir.operators.integers import wrapping
 from mindspore_serving.mindir.operators.types import common
 from mindspore_serving.mindir.tensors import (
     Bool,
@@ -22,12 +23,13 @@ from mindspore_serving.mindir.values import Value
 
 
 def _bias_add(input_x: Tensor, bias: Tensor, data_format: Value = None) -> Any:
-    """Adds to axis 1."""
-    check_channels_first(data_format)
-    if rank(input_x) > 2:
+    """Adds to axis 1, or to the last one."""
+    given = "nchw" if data_format is None else data_format
+    layout = FORMAT.name("data_format", given, "nchw", "ncdhw", "nhwc")
+    if rank(input_x) > 2 and layout != "nhwc":
         shape = [1, -1, *[1] * (rank(input_x) - 2)]
         bias = op.reshape(bias, op.constant(shape), False).output(0)
-    return op.add(input_x, bias)
+    return wrapping(op.add, input_x, bias)
 
 
 def _lerp(input: Tensor, end: Tensor, weight: Value) -> Any:
@@ -36,8 +38,8 @@ def _lerp(input: Tensor, end: Tensor, weight: Value) -> Any:
 
 
 def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: Value = 1) -> Any:
-    product, factor = common(op.multiply(tensor1, tensor2).output(0), value)
-    return op.add(input, op.multiply(product, factor))
+    product, factor = common(wrapping(op.multiply, tensor1, tensor2), value)
+    return wrapping(op.add, input, wrapping(op.multiply, product, factor))
 
 
 def _addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: Value = 1) -> Any:
@@ -49,7 +51,7 @@ def _add_n(x: Value) -> Any:
     first, *rest = x
     total = tensor(first)
     for part in rest:
-        total = op.add(total, tensor(part)).output(0)
+        total = wrapping(op.add, total, tensor(part))
     return total
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import PAD_MODE, check_channels_first
 from mindspore_serving.mindir.tensors import (
     Int,
     Ints,
     Operator,
     Tensor,
-    Unsupported,
     dims,
     ints_of,
     rank,
@@ -18,15 +18,12 @@ from mindspore_serving.mindir.tensors import (
 from mindspore_serving.mindir.values import Value
 
 SAME, VALID = "same", "valid"
-_MODES = {0: "pad", 1: SAME, 2: VALID}
+PAD = "pad"
 
 
-def padding_mode(mode: Value) -> str:
-    """ "same", "valid" or "pad", which files write as text or as a number."""
-    name = _MODES.get(mode) if isinstance(mode, int) else str(mode).lower()
-    if name not in _MODES.values():
-        raise Unsupported(f"pad_mode {mode!r}")
-    return str(name)
+def padding_mode(mode: Value, *accepted: str) -> str:
+    """ "same", "valid" or "pad", unless fewer are accepted."""
+    return PAD_MODE.name("padding mode", mode, *(accepted or (PAD, SAME, VALID)))
 
 
 def spatial(numbers: tuple[int, ...], count: int) -> list[int]:
@@ -39,12 +36,6 @@ def pairs(pads: tuple[int, ...], count: int) -> tuple[list[int], list[int]]:
     if len(pads) == 2 * count:
         return list(pads[::2]), list(pads[1::2])
     return (both := spatial(pads, count)), both
-
-
-def check_channels_first(data_format: Value) -> None:
-    """Raises Unsupported for a layout that MindSpore has on other devices only."""
-    if data_format not in (None, 0, "NCHW", "NCDHW", "NCL"):
-        raise Unsupported(f"data_format {data_format!r}, accepted is channels first")
 
 
 def _convolve(
@@ -77,9 +68,11 @@ def _conv(
     dilations: Ints | None = None,
     groups: Int = 1,
     format: Value = None,
+    data_format: Value = None,
 ) -> Any:
     """Conv3D has strides and dilations where Conv2D has a stride and a dilation."""
-    check_channels_first(format)
+    check_channels_first(format, "nchw", "ncdhw")
+    check_channels_first(data_format, "nchw", "ncdhw")
     mode, count = padding_mode(pad_mode), rank(weight) - 2
     pads = pairs(pad, count) if mode == "pad" else pairs_of_one((0,), count)
     steps = (strides or stride, dilations or dilation)
@@ -94,8 +87,12 @@ def _depthwise(
     pad: Ints = (0,),
     stride: Ints = (1,),
     dilation: Ints = (1,),
+    format: Value = None,
+    data_format: Value = None,
 ) -> Any:
     """The weight is (1, channels, height, width)."""
+    check_channels_first(format)
+    check_channels_first(data_format)
     _, channels, *rest = dims(weight)
     weight = reshape(weight, (channels, 1, *rest))
     steps = {"stride": stride, "dilation": dilation}
@@ -124,7 +121,7 @@ def _conv_padding(
     dilation: Ints = (1,),
     groups: Int = 1,
 ) -> Any:
-    pads = (padding_mode(padding), pairs_of_one((0,), rank(weight) - 2))
+    pads = (padding_mode(padding, SAME, VALID), pairs_of_one((0,), rank(weight) - 2))
     return _convolve_any(x, weight, bias, pads, (stride, dilation), groups)
 
 

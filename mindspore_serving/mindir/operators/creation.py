@@ -6,6 +6,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import INDEXING
 from mindspore_serving.mindir.operators.types import element_type
 from mindspore_serving.mindir.tensors import (
     Int,
@@ -114,7 +115,7 @@ def _to_tuple(x: Tensor) -> Any:
 def _meshgrid(inputs: Value, indexing: Value = "xy") -> Any:
     tensors = [tensor(one) for one in inputs]
     order = list(range(len(tensors)))
-    if indexing in ("xy", 0) and len(tensors) > 1:
+    if INDEXING.name("indexing", indexing, "ij", "xy") == "xy" and len(tensors) > 1:
         order[:2] = [1, 0]
     sizes = op.concat([sizes_of(tensors[place]) for place in order], 0)
     grids = []

@@ -1,107 +1,30 @@
-"""Operators on pictures: resizing, sampling, boxes."""
+"""Operators on pictures: sampling and boxes."""
 
-from functools import partial
 from typing import Any
 
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import (
+    GRID_PADDING,
+    INTERPOLATION,
+    ROI_END_MODE,
+)
 from mindspore_serving.mindir.tensors import (
     Bool,
     Float,
     Int,
     Operator,
-    Shape,
     Tensor,
-    Unsupported,
     cast,
-    dims,
     ints_of,
-    rank,
     reshape,
     sizes_of,
 )
 from mindspore_serving.mindir.values import Value
 
-_GRID_MODES = ("bilinear", "nearest", "bicubic")
+_GRID_MODES = ("bilinear", "nearest")
 _GRID_PADS = ("zeros", "border", "reflection")
-
-
-def _coordinates(align_corners: bool, half_pixel_centers: bool) -> str:
-    if align_corners:
-        return "align_corners"
-    return "half_pixel" if half_pixel_centers else "asymmetric"
-
-
-def _resized(x: Any, sizes: Any, mode: str, coordinates: str, nearest: str = "floor") -> Any:
-    """`sizes` of the last axes, a 1-D tensor."""
-    count = rank(x) - 2
-    return op.interpolate(
-        x,
-        sizes,
-        mode,
-        "sizes",
-        coordinate_transformation_mode=coordinates,
-        nearest_mode=nearest,
-        axes=ints_of(range(2, 2 + count)),
-    )
-
-
-def _resize(
-    mode: str,
-    x: Tensor,
-    size: Shape,
-    align_corners: Bool = False,
-    half_pixel_centers: Bool = False,
-) -> Any:
-    return _resized(x, size, mode, _coordinates(align_corners, half_pixel_centers))
-
-
-def _resize_nearest(
-    x: Tensor, size: Shape, align_corners: Bool = False, half_pixel_centers: Bool = False
-) -> Any:
-    how = _coordinates(align_corners, half_pixel_centers)
-    return _resized(x, size, "nearest", how, "round_prefer_ceil" if align_corners else "floor")
-
-
-def _resize_linear(x: Tensor, size: Shape, coordinate_transformation_mode: Value = 0) -> Any:
-    how = {0: "align_corners", 1: "half_pixel"}.get(
-        coordinate_transformation_mode, coordinate_transformation_mode
-    )
-    return _resized(x, size, "linear_onnx", str(how))
-
-
-def _sizes(x: Any, output_size: Value, scales: Value) -> Any:
-    """The sizes asked for, or the sizes of `x` times `scales`, rounded down."""
-    if output_size is not None:
-        return output_size
-    count = rank(x) - 2
-    known = dims(x)[2:]
-    if scales is None:
-        raise Unsupported("neither sizes nor scales")
-    if -1 not in known:
-        return ints_of([int(size * scale) for size, scale in zip(known, scales, strict=True)])
-    own = op.slice(sizes_of(x), ints_of([2]), ints_of([2 + count]), ints_of([1]))
-    scaled = op.multiply(op.convert(own, "f32"), op.constant(list(scales), ov.Type.f32))
-    return op.convert(op.floor(scaled), "i64").output(0)
-
-
-def _upsample_nearest(x: Tensor, output_size: Shape | None = None, scales: Value = None) -> Any:
-    return _resized(x, _sizes(x, output_size, scales), "nearest", "asymmetric")
-
-
-def _upsample(
-    mode: str,
-    x: Tensor,
-    output_size: Shape | None = None,
-    scales: Value = None,
-    align_corners: Bool = False,
-) -> Any:
-    return _resized(x, _sizes(x, output_size, scales), mode, _coordinates(align_corners, True))
-
-
-def _name(names: tuple[str, ...], mode: Value) -> str:
-    return names[mode] if isinstance(mode, int) else str(mode)
 
 
 def _grid_sample(
@@ -115,8 +38,8 @@ def _grid_sample(
         x,
         grid,
         {
-            "mode": _name(_GRID_MODES, interpolation_mode),
-            "padding_mode": _name(_GRID_PADS, padding_mode),
+            "mode": INTERPOLATION.name("interpolation_mode", interpolation_mode, *_GRID_MODES),
+            "padding_mode": GRID_PADDING.name("padding_mode", padding_mode, *_GRID_PADS),
             "align_corners": align_corners,
         },
     )
@@ -130,13 +53,17 @@ def _roi_align(
     pooled_width: Int,
     spatial_scale: Float,
     sample_num: Int = 2,
-    roi_end_mode: Int = 1,
+    roi_end_mode: Value = 1,
 ) -> Any:
     """A row of `rois` is (picture, x1, y1, x2, y2)."""
-    if roi_end_mode:
-        raise Unsupported("roi_end_mode 1, accepted is 0")
+    is_shifted = ROI_END_MODE.name("roi_end_mode", roi_end_mode, "legacy", "shifted") == "shifted"
     numbers = cast(op.gather(rois, ints_of([0]), op.constant(1)).output(0), ov.Type.i32)
-    boxes = op.gather(rois, ints_of([1, 2, 3, 4]), op.constant(1))
+    boxes = op.gather(rois, ints_of([1, 2, 3, 4]), op.constant(1)).output(0)
+    if is_shifted:
+        # Half a pixel is added to what is scaled, which OpenVINO takes off again in this mode.
+        half = 0.5 / spatial_scale
+        shifts = op.constant([half, half, half + 1, half + 1], ov.Type.f32)
+        boxes = op.add(boxes, cast(shifts.output(0), boxes.get_element_type())).output(0)
     return op.roi_align(
         x,
         boxes,
@@ -146,6 +73,7 @@ def _roi_align(
         sample_num,
         spatial_scale,
         "avg",
+        "half_pixel_for_nn" if is_shifted else "asymmetric",
     )
 
 
@@ -198,21 +126,8 @@ def _nms_with_mask(x: Tensor, iou_threshold: Float = 0.5) -> Any:
 
 
 OPERATORS: dict[str, Operator] = {
-    **dict.fromkeys(
-        ("UpsampleLinear1D", "UpsampleBilinear2D", "UpsampleTrilinear3D"),
-        partial(_upsample, "linear_onnx"),
-    ),
     "GridSampler2D": _grid_sample,
     "NMSWithMask": _nms_with_mask,
     "NonMaxSuppressionV3": _nms_v3,
     "ROIAlign": _roi_align,
-    "ResizeBicubic": partial(_resize, "cubic"),
-    "ResizeBilinearV2": partial(_resize, "linear_onnx"),
-    "ResizeLinear1D": _resize_linear,
-    "ResizeNearestNeighbor": _resize_nearest,
-    "ResizeNearestNeighborV2": _resize_nearest,
-    "UpsampleBicubic2D": partial(_upsample, "cubic"),
-    "UpsampleNearest1D": _upsample_nearest,
-    "UpsampleNearest2D": _upsample_nearest,
-    "UpsampleNearest3D": _upsample_nearest,
 }

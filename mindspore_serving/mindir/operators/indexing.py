@@ -6,6 +6,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.types import element_type
 from mindspore_serving.mindir.tensors import (
     Bool,
     Int,
@@ -153,8 +154,10 @@ def _search_sorted(
 ) -> Any:
     if sorter is not None:
         raise Unsupported("sorter")
-    found = op.search_sorted(sorted_sequence, values, right).output(0)
-    return cast(found, ov.Type.i32 if dtype == 34 else ov.Type.i64)
+    kind = element_type(dtype)
+    if kind not in (ov.Type.i32, ov.Type.i64):
+        raise Unsupported(f"dtype {dtype}, accepted: 34 (int32), 35 (int64)")
+    return cast(op.search_sorted(sorted_sequence, values, right).output(0), kind)
 
 
 def _reverse_sequence(x: Tensor, seq_lengths: Tensor, *, seq_dim: Int, batch_dim: Int = 0) -> Any:

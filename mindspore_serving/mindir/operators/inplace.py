@@ -22,6 +22,7 @@ from mindspore_serving.mindir.operators import (
     scattering,
     unary,
 )
+from mindspore_serving.mindir.operators.integers import wrapping
 from mindspore_serving.mindir.tensors import (
     Bool,
     Int,
@@ -153,8 +154,8 @@ def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
 OPERATORS: dict[str, Operator] = {
     **{name: _ROWS[plain] for name, plain in _PLAIN.items()},
     "Assign": partial(_assigned, lambda _, value: value),
-    "AssignAdd": partial(_assigned, lambda current, value: op.add(current, value)),
-    "AssignSub": partial(_assigned, lambda current, value: op.subtract(current, value)),
+    "AssignAdd": partial(_assigned, partial(wrapping, op.add)),
+    "AssignSub": partial(_assigned, partial(wrapping, op.subtract)),
     "InplaceCopy": _filled,
     "InplaceFillDiagonal": _fill_diagonal,
     "InplaceFillScalar": _filled,

@@ -5,13 +5,13 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import REDUCTION
 from mindspore_serving.mindir.tensors import (
     Bool,
     Float,
     Int,
     Operator,
     Tensor,
-    Unsupported,
     cast,
     ints_of,
     like,
@@ -20,25 +20,20 @@ from mindspore_serving.mindir.tensors import (
 )
 from mindspore_serving.mindir.values import Value
 
-# MindSpore's enumeration Reduction, and the texts that older operators have.
-_REDUCTIONS = {0: "sum", 1: "mean", 2: "none"}
-
 
 def _reduced(loss: Any, reduction: Value) -> Any:
     """`loss` with the reduction that MindSpore calls so."""
-    name = _REDUCTIONS.get(reduction, reduction)
-    axes = ints_of(range(rank(loss)))
+    name = REDUCTION.name("reduction", reduction, "none", "sum", "mean", "batchmean")
     if name == "none":
         return loss
-    if name == "sum":
-        return op.reduce_sum(loss, axes, False)
+    axes = ints_of(range(rank(loss)))
     if name == "mean":
         return op.reduce_mean(loss, axes, False)
-    if name == "batchmean":
-        total = op.reduce_sum(loss, axes, False)
-        count = op.squeeze(size_of(loss, 0), ints_of([0])).output(0)
-        return op.divide(total, cast(count, loss.get_element_type()))
-    raise Unsupported(f"reduction {reduction!r}")
+    total = op.reduce_sum(loss, axes, False)
+    if name == "sum":
+        return total
+    count = op.squeeze(size_of(loss, 0), ints_of([0])).output(0)
+    return op.divide(total, cast(count, loss.get_element_type()))
 
 
 def _kl_divergence(x: Any, target: Any, is_log: bool) -> Any:
@@ -93,12 +88,12 @@ def _nll_loss(
     loss = op.select(is_used, op.multiply(op.negative(picked), weights), zero).output(0)
     axes = ints_of(range(rank(loss)))
     total = op.reduce_sum(weights, axes, False)
-    name = _REDUCTIONS.get(reduction, reduction)
+    name = REDUCTION.name("reduction", reduction, "none", "sum", "mean")
     if name == "none":
         return loss, zero
     if name == "mean":
         return op.divide(op.reduce_sum(loss, axes, False), total), total
-    return _reduced(loss, reduction), total
+    return op.reduce_sum(loss, axes, False), total
 
 
 OPERATORS: dict[str, Operator] = {

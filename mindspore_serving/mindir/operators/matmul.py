@@ -4,6 +4,7 @@ from typing import Any
 
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.integers import matmul, reduce_sum, wrapping
 from mindspore_serving.mindir.tensors import (
     Bool,
     Float,
@@ -20,30 +21,30 @@ from mindspore_serving.mindir.values import Value
 
 
 def _matmul(x: Tensor, y: Tensor, transpose_a: Bool = False, transpose_b: Bool = False) -> Any:
-    return op.matmul(x, y, transpose_a, transpose_b)
+    return matmul(x, y, transpose_a, transpose_b)
 
 
 def _dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    y = op.matmul(x, weight, False, True)
-    return y if bias is None else op.add(y, bias)
+    y = matmul(x, weight, False, True)
+    return y if bias is None else wrapping(op.add, y, bias)
 
 
 def _scaled_sum(x: Any, product: Any, beta: float, alpha: float) -> Any:
-    product = product if alpha == 1 else op.multiply(product, like(alpha, x))
-    return op.add(x if beta == 1 else op.multiply(x, like(beta, x)), product)
+    product = product if alpha == 1 else wrapping(op.multiply, product, like(alpha, x))
+    return wrapping(op.add, x if beta == 1 else wrapping(op.multiply, x, like(beta, x)), product)
 
 
 def _addmm(x: Tensor, first: Tensor, second: Tensor, beta: Float = 1.0, alpha: Float = 1.0) -> Any:
-    return _scaled_sum(x, op.matmul(first, second, False, False), beta, alpha)
+    return _scaled_sum(x, matmul(first, second, False, False), beta, alpha)
 
 
 def _addbmm(x: Tensor, first: Tensor, second: Tensor, beta: Float = 1.0, alpha: Float = 1.0) -> Any:
-    total = op.reduce_sum(op.matmul(first, second, False, False), ints_of([0]), False)
+    total = reduce_sum(matmul(first, second, False, False), ints_of([0]), False)
     return _scaled_sum(x, total, beta, alpha)
 
 
 def _outer(x: Tensor, y: Tensor) -> Any:
-    return op.multiply(op.unsqueeze(x, ints_of([1])), op.unsqueeze(y, ints_of([0])))
+    return wrapping(op.multiply, op.unsqueeze(x, ints_of([1])), op.unsqueeze(y, ints_of([0])))
 
 
 def _einsum(inputs: Value, equation: Text) -> Any:
@@ -55,7 +56,7 @@ def _einsum_ext(equation: Text, inputs: Value) -> Any:
 
 
 def _dot(x: Tensor, y: Tensor) -> Any:
-    return op.reduce_sum(op.multiply(x, y), ints_of([0]), False)
+    return reduce_sum(wrapping(op.multiply, x, y), ints_of([0]), False)
 
 
 def _cdist(x1: Tensor, x2: Tensor, p: Float = 2.0) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators.convolution import check_channels_first
+from mindspore_serving.mindir.operators.enumerations import check_channels_first
 from mindspore_serving.mindir.tensors import (
     Bool,
     Float,

@@ -7,7 +7,8 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators.binary import Build, floor_div
+from mindspore_serving.mindir.operators import integers
+from mindspore_serving.mindir.operators.binary import Build
 from mindspore_serving.mindir.operators.types import as_float, common
 from mindspore_serving.mindir.tensors import (
     Int,
@@ -41,17 +42,17 @@ def _scalar_cast(input_x: Value, input_y: Int) -> Any:
 _NUMBERS: dict[str, tuple[Callable[[Any, Any], Any], Build]] = {
     "ScalarAdd": (lambda x, y: x + y, op.add),
     "ScalarDiv": (lambda x, y: x / y, lambda x, y: op.divide(as_float(x), as_float(y))),
-    "ScalarEq": (lambda x, y: x == y, op.equal),
-    "ScalarFloorDiv": (lambda x, y: x // y, floor_div),
-    "ScalarGe": (lambda x, y: x >= y, op.greater_equal),
-    "ScalarGt": (lambda x, y: x > y, op.greater),
-    "ScalarLe": (lambda x, y: x <= y, op.less_equal),
-    "ScalarLt": (lambda x, y: x < y, op.less),
+    "ScalarEq": (lambda x, y: x == y, integers.equal),
+    "ScalarFloorDiv": (lambda x, y: x // y, integers.floor_div),
+    "ScalarGe": (lambda x, y: x >= y, integers.greater_equal),
+    "ScalarGt": (lambda x, y: x > y, integers.greater),
+    "ScalarLe": (lambda x, y: x <= y, integers.less_equal),
+    "ScalarLt": (lambda x, y: x < y, integers.less),
     "ScalarMax": (max, op.maximum),
     "ScalarMin": (min, op.minimum),
-    "ScalarMod": (lambda x, y: x % y, op.floor_mod),
+    "ScalarMod": (lambda x, y: x % y, integers.floor_mod),
     "ScalarMul": (lambda x, y: x * y, op.multiply),
-    "ScalarPow": (lambda x, y: x**y, op.power),
+    "ScalarPow": (lambda x, y: x**y, integers.power),
     "ScalarSub": (lambda x, y: x - y, op.subtract),
 }
 

@@ -6,12 +6,14 @@ from openvino import opset14
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators.convolution import (
-    check_channels_first,
+    SAME,
+    VALID,
     padding_mode,
     pairs,
     pairs_of_one,
     spatial,
 )
+from mindspore_serving.mindir.operators.enumerations import check_channels_first
 from mindspore_serving.mindir.tensors import (
     Bool,
     Int,
@@ -71,11 +73,11 @@ def _max_pool(
     kernel_size: Ints = (1,),
     strides: Ints = (1,),
     pad_mode: Value = "valid",
-    format: Value = None,
+    data_format: Value = None,
 ) -> Any:
-    check_channels_first(format)
+    check_channels_first(data_format)
     window = window_of(x, kernel_size, strides, _none(x))
-    return max_pool(x, window, _auto(padding_mode(pad_mode))).output(0)
+    return max_pool(x, window, _auto(padding_mode(pad_mode, SAME, VALID))).output(0)
 
 
 def _max_pool_3d(
@@ -86,7 +88,9 @@ def _max_pool_3d(
     pad_mode: Value = "valid",
     pad_list: Ints = (0,),
     ceil_mode: Value = None,
+    data_format: Value = None,
 ) -> Any:
+    check_channels_first(data_format, "ncdhw")
     mode = padding_mode(pad_mode)
     pads = pairs(pad_list, 3) if mode == "pad" else _none(x)
     return max_pool(
@@ -99,11 +103,11 @@ def _avg_pool(
     kernel_size: Ints = (1,),
     strides: Ints = (1,),
     pad_mode: Value = "valid",
-    format: Value = None,
+    data_format: Value = None,
 ) -> Any:
-    check_channels_first(format)
+    check_channels_first(data_format)
     window = window_of(x, kernel_size, strides, _none(x))
-    return _average(x, window, _auto(padding_mode(pad_mode)))
+    return _average(x, window, _auto(padding_mode(pad_mode, SAME, VALID)))
 
 
 def _avg_pool_3d(
@@ -116,7 +120,9 @@ def _avg_pool_3d(
     ceil_mode: Bool = False,
     count_include_pad: Bool = True,
     divisor_override: Int = 0,
+    data_format: Value = None,
 ) -> Any:
+    check_channels_first(data_format, "ncdhw")
     mode = padding_mode(pad_mode)
     pads = pairs(pad_list, 3) if mode == "pad" else _none(x)
     window = window_of(x, kernel_size, strides, pads)

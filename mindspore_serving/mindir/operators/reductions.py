@@ -7,6 +7,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators import integers
 from mindspore_serving.mindir.operators.types import as_float, element_type, is_float
 from mindspore_serving.mindir.tensors import (
     Bool,
@@ -54,11 +55,27 @@ def _reduce_to(
     dtype: Int | None = None,
 ) -> Any:
     """With the type of the result as last input; small integers add up to int64."""
-    if dtype is not None:
-        x = cast(x, element_type(dtype))
-    elif not is_float(x):
-        x = as_float(x) if needs_floats else cast(x, ov.Type.i64)
+    if not needs_floats:
+        return _in_type(lambda value: build(value, _axes(x, dim), keepdim), x, dtype)
+    x = as_float(x) if dtype is None else cast(x, element_type(dtype))
     return build(x, _axes(x, dim), keepdim)
+
+
+def _in_type(build: Callable[[Any], Any], x: Any, dtype: int | None) -> Any:
+    """`build` computed in type number `dtype`; booleans are counted in int64."""
+    if dtype is None:
+        return build(x if is_float(x) else _counted(x))
+    kind = element_type(dtype)
+    x = cast(x, kind)
+    if kind != ov.Type.boolean:
+        return build(x)
+    return cast(build(_counted(x)), kind)
+
+
+def _counted(x: Any) -> Any:
+    """In int64, but for the unsigned integers that MindSpore leaves as they are."""
+    stays = x.get_element_type() in (ov.Type.u16, ov.Type.u32, ov.Type.u64)
+    return x if stays else cast(x, ov.Type.i64)
 
 
 def _all_of(build: Build, x: Tensor) -> Any:
@@ -70,10 +87,7 @@ def _cum_sum(x: Tensor, axis: Int, exclusive: Bool = False, reverse: Bool = Fals
 
 
 def _cum_sum_ext(x: Tensor, dim: Int, dtype: Int | None = None) -> Any:
-    kind = element_type(dtype) if dtype is not None else None
-    if kind is None and not is_float(x):
-        kind = ov.Type.i64
-    return op.cumsum(x if kind is None else cast(x, kind), op.constant(dim))
+    return _in_type(lambda value: op.cumsum(value, op.constant(dim)), x, dtype)
 
 
 def _log_sum_exp(x: Tensor, dim: Ints | None = None, keepdim: Bool = False) -> Any:
@@ -157,9 +171,10 @@ def _lp(x: Any, p: float, axes: Any, keep: bool) -> Any:
     return op.power(total, like(1 / p, x))
 
 
-def _count_non_zero(x: Tensor, dim: Ints | None = None) -> Any:
+def _count_non_zero(x: Tensor, dim: Ints | None = None, *, dims: Ints | None = None) -> Any:
+    dim = dims if dim is None else dim
     ones = cast(op.not_equal(x, like(0, x)).output(0), ov.Type.i64)
-    return op.reduce_sum(ones, _axes(x, dim), False)
+    return integers.reduce_sum(ones, _axes(x, dim), False)
 
 
 def _softmax(x: Tensor, axis: Ints = (-1,)) -> Any:
@@ -187,7 +202,8 @@ def _l2_normalize(x: Tensor, axis: Ints = (0,), epsilon: Float = 1e-4) -> Any:
     return op.divide(x, op.sqrt(op.maximum(squares, like(epsilon, x))))
 
 
-_SUM, _MEAN, _MAX, _MIN = op.reduce_sum, op.reduce_mean, op.reduce_max, op.reduce_min
+_SUM, _MEAN = integers.reduce_sum, op.reduce_mean
+_MAX, _MIN = integers.reduce_max, integers.reduce_min
 
 OPERATORS: dict[str, Operator] = {
     "CountNonZero": _count_non_zero,
@@ -203,13 +219,13 @@ OPERATORS: dict[str, Operator] = {
     "MeanExt": partial(_reduce_to, _MEAN, True),
     "Min": partial(_all_of, _MIN),
     "Norm": _norm,
-    "ProdExt": partial(_reduce_to, op.reduce_prod, False),
+    "ProdExt": partial(_reduce_to, integers.reduce_prod, False),
     "ReduceAll": partial(_reduce_bools, op.reduce_logical_and),
     "ReduceAny": partial(_reduce_bools, op.reduce_logical_or),
     "ReduceMax": partial(_reduce, _MAX),
     "ReduceMean": partial(_reduce, _MEAN),
     "ReduceMin": partial(_reduce, _MIN),
-    "ReduceProd": partial(_reduce, op.reduce_prod),
+    "ReduceProd": partial(_reduce, integers.reduce_prod),
     "ReduceStd": _reduce_std,
     "ReduceSum": partial(_reduce, _SUM),
     "Softmax": _softmax,

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import REDUCE
 from mindspore_serving.mindir.operators.indexing import counted_from_start
 from mindspore_serving.mindir.operators.types import common
 from mindspore_serving.mindir.tensors import (
@@ -23,17 +24,7 @@ from mindspore_serving.mindir.tensors import (
 )
 from mindspore_serving.mindir.values import Value
 
-_REDUCTIONS = {
-    0: "none",
-    1: "sum",
-    2: "prod",
-    "none": "none",
-    "add": "sum",
-    "sum": "sum",
-    "mul": "prod",
-    "max": "max",
-    "min": "min",
-}
+_REDUCTIONS = {"none": "none", "add": "sum", "multiply": "prod"}
 
 
 def _scatter_nd_with(reduction: str, x: Tensor, indices: Tensor, updates: Tensor) -> Any:
@@ -64,9 +55,7 @@ def _scatter_add(x: Tensor, dim: Int, index: Tensor, src: Tensor) -> Any:
 
 
 def _scattered(x: Any, axis: int, index: Any, source: Any, reduce: Value) -> Any:
-    name = _REDUCTIONS.get(reduce)
-    if name is None:
-        raise Unsupported(f"reduce {reduce!r}")
+    name = _REDUCTIONS[REDUCE.name("reduce", reduce, *_REDUCTIONS)]
     places = counted_from_start(x, index, axis)
     count = rank(index)
     if dims(source) != dims(index) or -1 in dims(source):  # what the index does not reach is left

@@ -20,11 +20,10 @@ from mindspore_serving.mindir.values import Value, read
 
 
 def _get_item(sequence: Value, index: Int) -> Value:
-    """Also of a tensor that stands for a tuple of numbers."""
     sequence = read(sequence)
-    if isinstance(sequence, tuple):
-        return sequence[index]
-    return op.gather(tensor(sequence), ints_of([index]), op.constant(0))
+    if not isinstance(sequence, tuple):
+        raise Unsupported(f"item {index} of what is no tuple, but one result")
+    return sequence[index]
 
 
 def _length(sequence: Value) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import check_channels_first
 from mindspore_serving.mindir.operators.types import element_type
 from mindspore_serving.mindir.tensors import (
     Int,
@@ -145,7 +146,10 @@ def _roll(x: Tensor, shifts: Ints, dims: Ints | None = None) -> Any:
     return op.roll(x, ints_of(shifts), ints_of(dims))
 
 
-def _blocks(build: Callable[..., Any], x: Tensor, block_size: Int) -> Any:
+def _blocks(
+    build: Callable[..., Any], x: Tensor, block_size: Int, *, data_format: Value = None
+) -> Any:
+    check_channels_first(data_format)
     return build(x, "blocks_first", block_size)
 
 

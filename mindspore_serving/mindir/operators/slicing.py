@@ -6,6 +6,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import PADDING_MODE
 from mindspore_serving.mindir.tensors import (
     Float,
     Int,
@@ -137,6 +138,7 @@ def _pad_v3(
             one for pair in zip(paddings[:half], paddings[half:], strict=True) for one in pair
         )
     begin, end = _pads(x, list(paddings))
+    mode = PADDING_MODE.name("mode", mode, "constant", "reflect", "edge", "circular")
     if mode == "circular":
         return _circular(x, list(paddings))
     if mode == "constant":
@@ -164,7 +166,7 @@ def _pad(x: Tensor, *, paddings: Ints) -> Any:
 
 def _mirror_pad(x: Tensor, paddings: Tensor, *, mode: Value = "REFLECT") -> Any:
     begin, end = (op.gather(paddings, op.constant(side), op.constant(1)) for side in (0, 1))
-    return op.pad(x, begin, end, str(mode).lower())
+    return op.pad(x, begin, end, PADDING_MODE.name("mode", mode, "reflect", "symmetric"))
 
 
 OPERATORS: dict[str, Operator] = {

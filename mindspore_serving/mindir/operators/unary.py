@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators import integers
 from mindspore_serving.mindir.operators.types import as_float, is_float
 from mindspore_serving.mindir.tensors import (
     Float,
@@ -54,17 +56,22 @@ def _nan_to_num(
     return op.select(op.equal(x, like(-math.inf, x)), like(low, x), x)
 
 
-_NOTHING = (*("Clone", "Contiguous", "Copy", "Detach", "Identity", "StopGradient", "TensorMove"),)
+def _log_sigmoid(x: Any) -> Any:
+    """The result, and what training alone needs."""
+    return op.negative(op.softplus(op.negative(x))), op.exp(op.negative(op.abs(x)))
+
+
+_NOTHING = ("Clone", "Contiguous", "Copy", "Detach", "Identity", "StopGradient", "TensorMove")
 _PLAIN: dict[str, Build] = {
-    "Abs": op.abs,
+    "Abs": partial(integers.wrapping, op.abs),
     "BitwiseNot": op.bitwise_not,
     "LogicalNot": lambda x: op.logical_not(cast(x, ov.Type.boolean)),
-    "Neg": op.negative,
-    "ReLU": op.relu,
-    "ReLUV3": op.relu,
+    "Neg": integers.negative,
+    "ReLU": integers.positive,
+    "ReLUV3": integers.positive,
     "ReLU6": lambda x: op.clamp(x, 0.0, 6.0),
     "Sign": op.sign,
-    "Square": lambda x: op.multiply(x, x),
+    "Square": partial(integers.wrapping, lambda x: op.multiply(x, x)),
 }
 _FLOATS: dict[str, Build] = {
     "ACos": op.acos,
@@ -97,7 +104,7 @@ _FLOATS: dict[str, Build] = {
     "Log10": lambda x: op.divide(op.log(x), like(math.log(10), x)),
     "Log1p": lambda x: op.log(op.add(x, like(1.0, x))),
     "Log2": lambda x: op.divide(op.log(x), like(math.log(2), x)),
-    "LogSigmoid": lambda x: op.negative(op.softplus(op.negative(x))),
+    "LogSigmoid": _log_sigmoid,
     "Mish": op.mish,
     "MishExt": op.mish,
     "Reciprocal": lambda x: op.divide(like(1.0, x), x),

@@ -5,6 +5,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
+from mindspore_serving.mindir.operators.enumerations import PAD_MODE, check_channels_first
 from mindspore_serving.mindir.tensors import (
     Bool,
     Float,
@@ -57,8 +58,7 @@ def _im2col(
     pads: Ints = (0,),
 ) -> Any:
     """(batch, channels, kernel, places)."""
-    if padding_mode != "CALCULATED":
-        raise Unsupported(f"padding_mode {padding_mode!r}")
+    PAD_MODE.name("padding_mode", padding_mode, "pad")
     return _columns(x, _pair(ksizes), _pair(dilations), _pair(pads), _pair(strides))
 
 
@@ -158,8 +158,9 @@ def _deformable_offsets(
     height, width = dims(offsets)[2:]
     rows, columns = _pair(ksize)
     groups = deformable_groups
-    if data_format != "NCHW" or min(channels, height, width) < 0:
-        raise Unsupported(f"{data_format!r} with shape {dims(x)} and offsets {dims(offsets)}")
+    check_channels_first(data_format)
+    if min(channels, height, width) < 0:
+        raise Unsupported(f"shape {dims(x)} with offsets {dims(offsets)}")
     kinds = 3 if modulated else 2
     split = reshape(offsets, (-1, kinds, groups, rows, columns, height, width))
     parts = [op.gather(split, op.constant(kind), op.constant(1)).output(0) for kind in range(kinds)]
