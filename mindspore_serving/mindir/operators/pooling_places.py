@@ -4,11 +4,8 @@ from typing import Any
 
 import openvino as ov
 
-from mindspore_serving.mindir.operators.convolution import (
-    check_channels_first,
-    pairs_of_one,
-    spatial,
-)
+from mindspore_serving.mindir.operators.convolution import pairs_of_one, spatial
+from mindspore_serving.mindir.operators.enumerations import check_channels_first
 from mindspore_serving.mindir.operators.pooling import max_pool, window_of
 from mindspore_serving.mindir.tensors import (
     Bool,
