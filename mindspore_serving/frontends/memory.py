@@ -6,7 +6,6 @@ connection three quarters of what the others of its address leave of that.  So t
 first of another address, and for the first of another connection.
 """
 
-from collections import Counter
 from collections.abc import Hashable
 from typing import NamedTuple
 
@@ -41,11 +40,11 @@ class Quota:
         self.most = most
         self.held = 0
         self.largest, self._least = largest, least
-        self._of: Counter[Hashable] = Counter()  # by address, and by peer
+        self._of: dict[Hashable, int] = {}  # by address, and by peer
 
     def of(self, peer: Peer) -> tuple[int, int]:
         """What its address has, and what its connection has."""
-        return self._of[peer.address], self._of[peer]
+        return self._of.get(peer.address, 0), self._of.get(peer, 0)
 
     def has_room(self, peer: Peer, amount: int) -> bool:
         """Whether it may have so many more."""
@@ -84,9 +83,11 @@ class Quota:
         self.held += amount
         if peer.address:
             for key in (peer.address, peer):
-                self._of[key] += amount
-                if not self._of[key]:
-                    del self._of[key]
+                after = self._of.get(key, 0) + amount
+                if after:
+                    self._of[key] = after
+                else:
+                    self._of.pop(key, None)  # of no bytes there was none
 
 
 class Allowance:
