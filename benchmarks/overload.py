@@ -245,12 +245,12 @@ def main() -> None:
     subjects = [Subject("classic", place, path, body, options.clients)]
     if options.model is not None:
         model = options.model.absolute()
-        question: dict[str, object] = {
+        question = {
             "model": model.name,
             "prompt": "Once upon a time",
             "max_tokens": options.tokens,
+            "ignore_eos": True,
         }
-        question["ignore_eos"] = True
         body = json.dumps(question).encode()
         subjects.append(Subject("language", model, "/v1/completions", body, options.clients))
     checkouts = [ROOT, *([options.against.absolute()] if options.against else [])]
