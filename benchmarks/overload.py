@@ -3,11 +3,12 @@
     python -m benchmarks.overload [--seconds 30] [--rounds 3] [--model DIRECTORY] [--neighbour]
                                   [--only leaves,deadline,open,closed,enqueued] [--against CHECKOUT]
 
-Rounds in turns: the peak, in a closed loop of as many clients as get most answers, and of a new
-server the overload, which it meets cold.  Goodput is what is answered in time, also from
-the SETTLED-th second on; the ratio is that to the peak of the same round.  The clients share the
-processor with the server, so what both have used of it is listed as well: answers per second of the
-server's own time, in the overload and at the peak, say what was lost to something else.
+Rounds in turns: the peak, in a closed loop of as many clients as get most answers (8, 16 or 32,
+with the patience of those of the overload), and of a new server the overload, which it meets cold.
+Goodput is what is answered in time, also from the SETTLED-th second on; the ratio is that to the
+peak of the same round.  The clients share the processor with the server, so what both have used of
+it is listed as well: answers per second of the server's own time, in the overload and at the peak,
+say what was lost to something else.
 
 leaves, deadline: an open loop (Poisson) at ten times the peak, of clients that leave after 3 s
 without a word, or say so in X-Request-Timeout.  open, closed: patient clients of a language model
@@ -149,41 +150,34 @@ def server(subject: Subject, checkout: Path, options: tuple[str, ...]) -> Iterat
         yield port
 
 
-def find_peak(subject: Subject, seconds: int) -> tuple[int, float]:
-    """How many clients, of num_clients, twice and 4 times as many, get most answers per second."""
-    with server(subject, ROOT, ()) as port:
-        run_peak(port, subject, subject.num_clients, WARM)
-        counts = [subject.num_clients * factor for factor in (1, 2, 4)]
-        return max(((n, run_peak(port, subject, n, seconds).rate()) for n in counts), key=_rate)
-
-
-def _rate(found: tuple[int, float]) -> float:
-    return found[1]
+def find_peak(port: int, subject: Subject, seconds: int, patience: float) -> tuple[int, Phase]:
+    """How many clients, of num_clients, twice and 4 times as many, get most answers, and those.
+    Raises SystemExit if there are none."""
+    run_peak(port, subject, subject.num_clients, WARM, patience)
+    counts = [subject.num_clients * factor for factor in (1, 2, 4)]
+    found = [(count, run_peak(port, subject, count, seconds, patience)) for count in counts]
+    count, best = max(found, key=lambda pair: pair[1].rate())
+    if not best.rate():
+        raise SystemExit("nothing was answered at the peak: give fewer --tokens")
+    return count, best
 
 
 def rounds_of(
-    subject: Subject,
-    name: str,
-    checkouts: list[Path],
-    peak: tuple[int, float],
-    options: argparse.Namespace,
+    subject: Subject, name: str, checkouts: list[Path], num_rounds: int, seconds: int
 ) -> Iterator[list[str]]:
+    """A row for each checkout."""
     load = LOADS[name]
     special = load.language if subject.name == "language" else load.classic
     assert special is not None
     results: dict[Path, list[tuple[Phase, Phase]]] = {one: [] for one in checkouts}
-    for _ in range(options.rounds):
+    for _ in range(num_rounds):
         for checkout in checkouts:
             with server(subject, checkout, ()) as port:
-                run_peak(port, subject, peak[0], WARM)
-                seconds = max(10, options.seconds // 2)
-                best = run_peak(port, subject, peak[0], seconds, load.patience)
-            if not best.rate():
-                raise SystemExit("nothing was answered at the peak: give fewer --tokens")
+                count, best = find_peak(port, subject, max(5, seconds // 3), load.patience)
             with server(subject, checkout, special) as port:
-                loaded = run_load(port, subject, load, (peak[0], best.rate()), options.seconds)
+                loaded = run_load(port, subject, load, (count, best.rate()), seconds)
             results[checkout].append((loaded, best))
-            yield report(subject, name, checkout, [(loaded, best)], is_whole=False)
+            report(subject, name, checkout, [(loaded, best)], is_whole=False)
     for checkout, pairs in results.items():
         yield report(subject, name, checkout, pairs, is_whole=True)
 
@@ -245,29 +239,31 @@ def main() -> None:
     parser.add_argument("--neighbour", action="store_true")
     parser.add_argument("--against", type=Path, help="another checkout, in turns with this one")
     options = parser.parse_args()
-    body = {"instances": [{"x": 1}]}
+    body = json.dumps({"instances": [{"x": 1}]}).encode()
     place = HERE / "servables" / "slow_add_one"
     path = "/model/slow_add_one:add_one"
-    subjects = [Subject("classic", place, path, json.dumps(body).encode(), options.clients)]
+    subjects = [Subject("classic", place, path, body, options.clients)]
     if options.model is not None:
         model = options.model.absolute()
-        question = {"model": model.name, "prompt": "Once upon a time", "max_tokens": options.tokens}
-        question["ignore_eos"] = True
+        question = {
+            "model": model.name,
+            "prompt": "Once upon a time",
+            "max_tokens": options.tokens,
+            "ignore_eos": True,
+        }
         body = json.dumps(question).encode()
         subjects.append(Subject("language", model, "/v1/completions", body, options.clients))
     checkouts = [ROOT, *([options.against.absolute()] if options.against else [])]
-    rows = []
+    rows: list[list[str]] = []
     with neighbour(is_there=options.neighbour):
         for subject in subjects:
             if options.subject not in (None, subject.name):
                 continue
-            peak = find_peak(subject, max(10, options.seconds // 3))
             for name in options.only.split(","):
                 load = LOADS[name]
                 if (load.language if subject.name == "language" else load.classic) is not None:
-                    rows += list(rounds_of(subject, name, checkouts, peak, options))[
-                        -len(checkouts) :
-                    ]
+                    asked = options.rounds, options.seconds
+                    rows += rounds_of(subject, name, checkouts, *asked)
     print_table(HEADER, rows)
 
 

@@ -109,7 +109,7 @@ async def refused_http(case: Case, port: int, seconds: float) -> int:
 async def refused_grpc(case: Case, port: int, seconds: float) -> int:
     end, count = time.perf_counter() + seconds, 0
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.unary_unary(case.path)
+        call = channel.unary_unary(case.path, None, None)
 
         async def client() -> None:
             nonlocal count
