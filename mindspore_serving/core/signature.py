@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from mindspore_serving.core.generation import SAMPLING
+
 Shape: TypeAlias = tuple[int | None, ...]
 """Sizes; None for one that is free."""
 
@@ -18,13 +20,17 @@ class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
     """An input or output of one instance.
 
     `dtype` is a name of `core.dtype`, None if a Python stage decides; `shape` is None if not even
-    the number of dimensions is known.  An input that `is_optional` has a default.
+    the number of dimensions is known.  An input that `is_optional` has a default.  `parameter` is
+    the name of the sampling parameter that it is, "" for none, and `default` what that is if the
+    request does not say; None for no number.
     """
 
     name: str
     dtype: str | None = None
     shape: Shape | None = None
     is_optional: bool = False
+    parameter: str = ""
+    default: float | None = None
 
 
 class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
@@ -47,12 +53,22 @@ class ServableSignature:
 
 
 def describe(specs: Iterable[ValueSpec]) -> list[dict[str, Any]]:
-    """For JSON: {"name": "x", "dtype": "float32", "shape": [3, null]}; null is unknown or free."""
+    """For JSON: {"name": "x", "dtype": "float32", "shape": [3, null]}; null is unknown or free.  Of
+    a sampling parameter "schema" has its range and default."""
     return [
         {"name": spec.name, "dtype": spec.dtype, "shape": _to_list(spec.shape)}
         | ({"optional": True} if spec.is_optional else {})
+        | ({"schema": schema_of(spec)} if spec.parameter else {})
         for spec in specs
     ]
+
+
+def schema_of(spec: ValueSpec) -> dict[str, Any]:
+    """The JSON schema of a sampling parameter: its type, range, meaning and default."""
+    row = SAMPLING[spec.parameter]
+    schema = {"type": "integer" if row.kind is int else "number", **row.to_schema()}
+    schema.pop("default", None)
+    return schema if spec.default is None else {**schema, "default": spec.default}
 
 
 def merge(specs: Iterable[ValueSpec]) -> ValueSpec:

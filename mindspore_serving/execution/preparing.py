@@ -23,7 +23,9 @@ LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
 def make_program(host: Host, method: Method, remote: RemoteCaller | None) -> Program:
     label = f"servable {host.declaration.name}, method {method.name}"
     stages = [_prepare(host, method, stage, remote) for stage in method.stages]
-    signature = signatures.of_method(method, host.reports())
+    language = host.declaration.language
+    params = None if language is None else language.params
+    signature = signatures.of_method(method, host.reports(), params)
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return Program(method, label, stages, signature)
 

@@ -14,10 +14,13 @@ from mindspore_serving.batching import fitting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core import signature as signatures
 from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.ipc.messages import ModelReport
+from mindspore_serving.servable.builtins import NUMBERS
+from mindspore_serving.servable.language import PARAMETERS
 
 
 def of_model(spec: ModelSpec, signature: Signature) -> InstanceSignature:
@@ -33,9 +36,12 @@ def of_model(spec: ModelSpec, signature: Signature) -> InstanceSignature:
     return InstanceSignature(tuple(inputs), tuple(outputs))
 
 
-def of_method(method: Method, models: Mapping[str, ModelReport]) -> InstanceSignature:
-    """The inputs and outputs of `method`; what `models` do not tell of them is None."""
-    known = _inputs(method, models)
+def of_method(
+    method: Method, models: Mapping[str, ModelReport], params: SamplingParams | None = None
+) -> InstanceSignature:
+    """The inputs and outputs of `method`; what `models` do not tell of them is None.  `params` are
+    how a language model samples what a request does not say."""
+    known = _inputs(method, models) | _parameters(method, params)
     for stage in method.stages:
         known.update(_outputs(stage, models))
     return InstanceSignature(
@@ -63,7 +69,7 @@ def _named(name: str, spec: ValueSpec | None, method: Method | None = None) -> V
     is_optional = method is not None and name in method.defaults
     if spec is None:
         return ValueSpec(name, is_optional=is_optional)
-    return ValueSpec(name, spec.dtype, spec.shape, is_optional)
+    return ValueSpec(name, spec.dtype, spec.shape, is_optional, spec.parameter, spec.default)
 
 
 def _inputs(method: Method, models: Mapping[str, ModelReport]) -> dict[int, ValueSpec]:
@@ -74,6 +80,18 @@ def _inputs(method: Method, models: Mapping[str, ModelReport]) -> dict[int, Valu
             if slot < len(method.inputs):
                 wanted.setdefault(slot, []).append(spec)
     return {slot: signatures.merge(specs) for slot, specs in wanted.items()}
+
+
+def _parameters(method: Method, params: SamplingParams | None) -> dict[int, ValueSpec]:
+    """The inputs that are sampling parameters."""
+    found = {}
+    for stage in method.stages:
+        if stage.kind is not StageKind.BUILTIN or stage.target != PARAMETERS or params is None:
+            continue
+        for name, slot in zip(NUMBERS, stage.inputs, strict=False):
+            if slot < len(method.inputs):
+                found[slot] = ValueSpec("", parameter=name, default=getattr(params, name))
+    return found
 
 
 def _outputs(stage: Stage, models: Mapping[str, ModelReport]) -> Iterator[tuple[int, ValueSpec]]:

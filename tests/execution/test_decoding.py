@@ -14,7 +14,10 @@ from mindspore_serving.wire import tensor
 
 PROGRAM = Program(Method("m", ("x",), ("y",), (), (0,)), "s")
 GOOD, BAD = {"x": 1}, {"x": None}
-TEXT = "Parser request failed, json value is null, it is not supported (input x)"
+TEXT = (
+    "Parser request failed, json value is null, it is not supported; null is a missing value of "
+    "floats (input x)"
+)
 
 
 def error(codec, chunks, first=0):

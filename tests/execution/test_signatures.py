@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import Declaration, ModelSpec
+from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec, describe
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.execution.signatures import of_method, of_model
 from mindspore_serving.ipc.messages import ModelReport
+from mindspore_serving.servable.language import add_generate
 
 ADD = Signature(
     (
@@ -113,6 +115,24 @@ def test_a_language_model_gives_texts():
     stage = Stage(StageKind.LANGUAGE, "llm", (0,), (1, 2), "Model", streams=True)
     known = of_method(method(("prompt",), (stage,), (1,)), {})
     assert known == InstanceSignature((ValueSpec("prompt"),), (ValueSpec("y0", "str", ()),))
+
+
+def test_parameters_of_a_language_model_have_their_range_and_the_default_that_is_declared():
+    declaration = Declaration("talk")
+    add_generate(declaration)
+    params = SamplingParams(max_tokens=99, temperature=0.0, seed=None)
+    known = of_method(declaration.methods["generate"], {}, params)
+    rows = {row["name"]: row.get("schema") for row in describe(known.inputs)}
+    assert [name for name, schema in rows.items() if schema is None] == [
+        "prompt",
+        "stop",
+        "parameters",
+    ]
+    schema = {**rows["max_tokens"], "description": ""}
+    assert schema == {"type": "integer", "description": "", "minimum": 1, "default": 99}
+    assert (rows["temperature"]["maximum"], rows["temperature"]["default"]) == (100.0, 0.0)
+    assert rows["top_p"]["exclusiveMinimum"] == 0.0
+    assert "default" not in rows["seed"]
 
 
 def test_the_graph_of_a_stage_is_the_one_it_names():

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.core import dtype as dtypes
-from mindspore_serving.core.signature import InstanceSignature, ValueSpec
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec, schema_of
 from mindspore_serving.frontends.operation import STRING, Schema, to_array, to_object
 from mindspore_serving.frontends.v2.operations import NUMBER, PARAMETERS
 from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BY_NAME
@@ -33,6 +33,8 @@ def instance_schema(specs: tuple[ValueSpec, ...], *, is_output: bool = False) ->
 
 def value_schema(spec: ValueSpec, *, is_output: bool = False) -> dict[str, Any]:
     """A value as the classic protocol has it."""
+    if spec.parameter:
+        return schema_of(spec)
     if spec.dtype is None:
         return dict(_GIVEN if is_output else _DECIDED)
     element = _element(spec.dtype, is_output=is_output)

@@ -48,6 +48,55 @@ def test_what_a_servable_refuses_is_said(form: Browser) -> None:
     form.complaints.clear()  # Chromium logs the status, if there is one
 
 
+GENERATE = "model/chatty:generate"
+
+
+def test_optional_numbers_have_fields_with_their_range_and_default(form: Browser) -> None:
+    choose(form, "#method", GENERATE)
+    found = form.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('.input.number input')].map((one) => "
+        "[one.ariaLabel, [one.type, one.min, one.max, one.step, one.placeholder, one.value]]))"
+    )
+    assert found == {
+        "max_tokens": ["number", "1", "", "1", "16", ""],
+        "temperature": ["number", "0", "100", "any", "1", ""],
+        "top_k": ["number", "0", "", "1", "0", ""],
+        "top_p": ["number", "0", "1", "any", "1", ""],
+        "repetition_penalty": ["number", "0.01", "100", "any", "1", ""],
+        "seed": ["number", "0", "", "1", "", ""],
+    }
+    shown = form.evaluate(
+        "[...document.querySelectorAll('.input')].filter((one) => one.checkVisibility())"
+        ".map((one) => one.querySelector('legend').firstChild.data)"
+    )
+    assert shown == ["prompt", "max_tokens", "temperature"]
+    assert form.text(".input.number p.hint") == "from 1, default 16"
+    form.click(".more summary")
+    form.until("document.querySelector('.more [aria-label=top_k]').checkVisibility()")
+    assert "over 0, to 1, default 1" in form.text(".more")
+
+
+def test_a_number_that_is_filled_in_is_sent_as_a_number(form: Browser) -> None:
+    choose(form, "#method", GENERATE)
+    form.click("[aria-label=max_tokens]")
+    form.type("3")
+    assert '"max_tokens":3}' in form.text("#program")
+    form.click("#call-form .main")
+    form.until("document.querySelector('#reply td')")
+    assert form.text("#reply .hint").startswith("status 200")
+
+
+def test_a_number_out_of_range_is_not_sent(form: Browser) -> None:
+    choose(form, "#method", GENERATE)
+    form.click("[aria-label=temperature]")
+    form.type("101")
+    form.requests.clear()
+    form.click("#call-form .main")
+    form.until("document.activeElement.ariaLabel === 'temperature'")
+    assert not form.evaluate("document.activeElement.validity.valid")
+    assert [one for one in form.requests if one["method"] == "POST"] == []
+
+
 COMMANDS = {
     "curl": ["bash", "-c"],
     "python": [sys.executable, "-c"],

@@ -1,10 +1,12 @@
 """How the page looks, and how it is for those who cannot see it."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.talking import Talking
 from tests.frontends.page.browser import Browser
-from tests.frontends.page.chatting import ask, finished
+from tests.frontends.page.chatting import ask, ended, finished, settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 
@@ -69,6 +71,68 @@ CONTRASTS = """
   return found;
 })()
 """
+
+
+SHOWN = "document.querySelector('.log > :last-child').innerText"
+COMING = "document.querySelector('.coming .said')?.innerText.length"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_how_an_answer_ended_is_said_at_its_end_alone(
+    page: Browser, width: int, scheme: str, tmp_path: Path
+) -> None:
+    settings(page, max_tokens="20000")
+    page.look(width, 780, scheme)
+    ask(page, "hello")
+    for length in (1, 200):  # at its first words, and while it goes on
+        page.until(f"{COMING} > {length}")
+        assert "stopped" not in page.evaluate(SHOWN)
+        assert page.evaluate("document.querySelectorAll('.log .note, .log .error').length") == 0
+        assert page.evaluate("!document.getElementById('stop').hidden")
+    page.screenshot(tmp_path / "coming.png")
+    page.click("#stop")
+    ended(page)
+    assert page.text(".log .note").strip() == "stopped"
+    page.screenshot(tmp_path / "stopped.png")
+    page.click(".log > :last-child .resume")
+    page.until(f"{COMING} > 300")
+    assert "stopped" not in page.evaluate(SHOWN)
+    page.click("#stop")
+    ended(page)
+    pictures = {path.read_bytes() for path in tmp_path.glob("*.png")}
+    assert len(pictures) == 2
+
+
+def test_an_answer_that_was_cut_off_says_so(page: Browser) -> None:
+    ask(page, "hello")
+    finished(page)
+    assert "cut off" in page.text(".log .note")
+
+
+OVERLAPS = """
+[...document.querySelectorAll('#live .chart')].flatMap((chart) => {
+  const picture = chart.querySelector('svg').getBoundingClientRect();
+  const isOver = (label) => {
+    const words = document.createRange();
+    words.selectNodeContents(label);
+    const box = words.getBoundingClientRect();
+    return box.height && box.bottom > picture.top + 0.5 && box.top < picture.bottom - 0.5;
+  };
+  return [...chart.querySelectorAll('.axis')].filter(isOver);
+}).length
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_labels_of_axes_lie_outside_of_the_picture_of_a_chart(page: Browser, width: int) -> None:
+    page.look(width, 780)
+    ask(page, "hello")
+    finished(page)
+    show(page, "live")
+    page.until("document.querySelector('.chart .axis.top').innerText")
+    assert page.evaluate("document.querySelectorAll('#live .chart').length") > 5
+    assert page.evaluate(OVERLAPS) == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -24,6 +24,25 @@ test("an input has the field that fits what it takes", () => {
   assert.equal(kind("x1", null, null), "any");
 });
 
+test("the limits of a number are those of its schema or its type", () => {
+  const of = (schema, dtype = null) => Object.values(fields.limitsOf({ dtype, schema }));
+  assert.deepEqual(of({ type: "number", minimum: 0, maximum: 100, default: 1 }), [0, 100, "any", false, 1]);
+  assert.deepEqual(of({ type: "number", exclusiveMinimum: 0, maximum: 1, default: 1 }), [0, 1, "any", true, 1]);
+  assert.deepEqual(of({ type: "integer", minimum: 0, maximum: 2 ** 64 }), [0, "", 1, false, ""]);
+  assert.deepEqual(of(undefined, "uint8"), [0, 255, 1, false, ""]);
+  assert.deepEqual(of(undefined, "int16"), [-32768, 32767, 1, false, ""]);
+  assert.deepEqual(of(undefined, "int64"), ["", "", 1, false, ""]);
+  assert.deepEqual(of(undefined, "float32"), ["", "", "any", false, ""]);
+});
+
+test("optional inputs are folded where they are many, but for the first", () => {
+  const specs = (count) => [{ name: "x" }, ...Array.from({ length: count }, (_, at) => ({ name: `o${at}`, optional: true }))];
+  const names = (count) => fields.fold(specs(count)).map((some) => some.map((one) => one.name).join(" "));
+  assert.deepEqual(names(0), ["x", ""]);
+  assert.deepEqual(names(3), ["x o0 o1 o2", ""]);
+  assert.deepEqual(names(4), ["x o0 o1", "o2 o3"]);
+});
+
 test("a grid gives numbers in the shape of the input", () => {
   assert.deepEqual(fields.fromGrid(spec("x", "float32", [2, 2]), ["1", "2", "3", "4"]), [[1, 2], [3, 4]]);
   assert.deepEqual(fields.fromGrid(spec("x", "float32", [2]), ["1", "2"]), [1, 2]);

@@ -1,20 +1,46 @@
 // What a person fills in for an input of a method, and the value that it makes.  Pure.
 //
-// A spec is {name, dtype, shape, optional} as GET servables has it.  A value is {json: ...} or
-// {file: name, b64: text}.
+// A spec is {name, dtype, shape, optional, schema} as GET servables has it.  A value is {json: ...}
+// or {file: name, b64: text}.
 
 const CELLS = 36; // numbers that have a box each
+const OPEN = 2; // optional inputs that are not folded
 const FILES = /image|img|photo|picture|audio|sound|file/i;
 
 // "file", "text", "bool", "number", "grid" (a row or rows of numbers), "json", or "any" where the
 // servable does not say what it takes.
-export function kindOf({ name, dtype, shape }) {
+export function kindOf({ name, dtype, shape, schema }) {
+  if (schema) return "number";
   if (dtype === "bytes" || (dtype === null && FILES.test(name))) return "file";
   if (dtype === null) return "any";
   const sizes = (shape ?? []).map((size) => size ?? 1);
   if (sizes.length === 0) return { str: "text", bool: "bool" }[dtype] ?? "number";
   const isGrid = sizes.length <= 2 && sizes.reduce((all, one) => all * one, 1) <= CELLS;
   return isGrid && dtype !== "str" && dtype !== "bool" ? "grid" : "json";
+}
+
+// What a number may be: {min, max, step} as an input has them, "" for none; `over` says that `min`
+// itself is excluded, `value` is what is taken if none is given.
+export function limitsOf({ dtype, schema = {} }) {
+  const [, sign, bits] = /^(u?)int(8|16|32)$/.exec(dtype ?? "") ?? [];
+  const size = bits ? 2 ** bits : 0;
+  const own = bits ? { min: sign ? 0 : -size / 2, max: (sign ? size : size / 2) - 1 } : { min: "", max: "" };
+  const isWhole = schema.type === "integer" || /int/.test(dtype ?? "");
+  return {
+    min: schema.minimum ?? schema.exclusiveMinimum ?? own.min,
+    max: schema.maximum > Number.MAX_SAFE_INTEGER ? "" : schema.maximum ?? own.max,
+    step: isWhole ? 1 : "any",
+    over: schema.exclusiveMinimum !== undefined,
+    value: schema.default ?? "",
+  };
+}
+
+// The specs that are shown at once, and those that are folded: all optional ones but the first, if
+// they are many.
+export function fold(specs) {
+  const optional = specs.filter((spec) => spec.optional);
+  const folded = optional.length > OPEN + 1 ? optional.slice(OPEN) : [];
+  return [specs.filter((spec) => !folded.includes(spec)), folded];
 }
 
 // The rows and columns of a grid.

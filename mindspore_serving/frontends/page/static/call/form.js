@@ -2,14 +2,23 @@
 
 import { iconButton, make } from "../make.js";
 import { t } from "../texts.js";
-import { example, fromGrid, fromText, gridOf, kindOf } from "./fields.js";
+import { example, fold, fromGrid, fromText, gridOf, kindOf, limitsOf } from "./fields.js";
 
 // {element, values()}: `values` are those of code.js, and throw SyntaxError for what cannot be sent.
 // `changed()` is called when something else is filled in.
 export function inputForm(specs, changed) {
   const element = make("div", "inputs");
-  const fields = specs.map((spec) => [spec, field(spec, changed)]);
-  element.append(...fields.map(([, one]) => one.element));
+  const [shown, folded] = fold(specs);
+  const made = new Map(specs.map((spec) => [spec, field(spec, changed)]));
+  element.append(...shown.map((spec) => made.get(spec).element));
+  if (folded.length) {
+    const box = make("details", "more");
+    const inner = make("div", "inputs");
+    inner.append(...folded.map((spec) => made.get(spec).element));
+    box.append(make("summary", "", t("more.inputs", { count: folded.length })), inner);
+    element.append(box);
+  }
+  const fields = [...made];
   const values = () => Object.fromEntries(fields.map(([spec, one]) => [spec.name, one.value()]).filter(([, value]) => value !== null));
   return { element, values };
 }
@@ -18,7 +27,7 @@ function field(spec, changed) {
   const kind = kindOf(spec);
   const made = (MAKERS[kind] ?? text)(spec, kind, changed);
   const box = make("fieldset", `input ${kind}`);
-  const type = [spec.dtype, spec.shape?.length ? `[${spec.shape.map((size) => size ?? "?").join(", ")}]` : ""].join(" ");
+  const type = [spec.dtype ?? spec.schema?.type, spec.shape?.length ? `[${spec.shape.map((size) => size ?? "?").join(", ")}]` : ""].join(" ");
   const title = make("legend", "", spec.name);
   title.append(make("span", "hint", ` ${type}${spec.optional ? ` ${t("optional")}` : ""}`));
   box.append(title, ...made.parts);
@@ -26,16 +35,40 @@ function field(spec, changed) {
   return { element: box, value: made.value };
 }
 
-const MAKERS = { grid, bool, file, any: anything };
+const MAKERS = { number, grid, bool, file, any: anything };
 
 function text(spec, kind) {
-  const area = make(kind === "number" ? "input" : "textarea", kind === "json" ? "mono" : "");
-  if (kind === "number") area.inputMode = "decimal";
-  else area.rows = 2;
+  const area = make("textarea", kind === "json" ? "mono" : "");
+  area.rows = spec.optional ? 1 : 2;
+  return typed(spec, kind, area);
+}
+
+function number(spec, kind) {
+  const input = make("input");
+  const { min, max, step, value } = limitsOf(spec);
+  Object.assign(input, { type: "number", min, max, step, placeholder: value });
+  const { parts, value: given } = typed(spec, kind, input);
+  const words = range(limitsOf(spec));
+  if (words) parts.push(make("p", "hint", words));
+  if (spec.schema?.description) input.title = spec.schema.description;
+  return { parts, value: given };
+}
+
+function typed(spec, kind, area) {
   area.value = spec.optional ? "" : example(spec, kind);
   area.setAttribute("aria-label", spec.name);
   const value = () => (spec.optional && !area.value ? null : { json: fromText(spec, kind, area.value) });
   return { parts: [area], value };
+}
+
+// "0 to 100, default 1".
+function range({ min, max, over, value }) {
+  const words = [];
+  if (min !== "" && max !== "" && !over) words.push(t("range.both", { low: min, high: max }));
+  else if (min !== "") words.push(t(over ? "range.over" : "range.from", { low: min }));
+  if (max !== "" && (min === "" || over)) words.push(t("range.to", { high: max }));
+  if (value !== "") words.push(t("range.default", { value }));
+  return words.join(", ");
 }
 
 function bool(spec) {
@@ -90,18 +123,18 @@ function file(spec, _, changed) {
 
 // A text or JSON, or a file in its place.
 function anything(spec, kind, changed) {
-  const typed = text(spec, kind);
+  const written = text(spec, kind);
   const chosen = file(spec, kind, changed);
   const [drop] = chosen.parts;
   drop.hidden = true;
   const swap = iconButton("upload", t("file.instead", { name: spec.name }), () => {
     drop.hidden = !drop.hidden;
-    typed.parts[0].hidden = !drop.hidden;
+    written.parts[0].hidden = !drop.hidden;
     changed();
   });
   const row = make("div", "row");
-  row.append(...typed.parts, drop, swap);
-  return { parts: [row], value: () => (drop.hidden ? typed.value() : chosen.value()) };
+  row.append(...written.parts, drop, swap);
+  return { parts: [row], value: () => (drop.hidden ? written.value() : chosen.value()) };
 }
 
 function toBase64(one) {

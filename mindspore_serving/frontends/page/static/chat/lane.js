@@ -103,12 +103,12 @@ export class LaneView {
 
   render() {
     const { messages } = this.#data;
-    this.#views = messages.map((one, at) => new MessageView(one, this.isBusy ? {} : this.#acts(one, at)));
+    const coming = this.isBusy ? messages.at(-1) : null;
+    this.#views = messages.map((one, at) => new MessageView(one, this.isBusy ? {} : this.#acts(one, at), one === coming));
     this.#log.replaceChildren(...this.#views.map((one) => one.element));
     const calls = this.isBusy ? [] : openCalls(this.#data);
     if (calls.length) this.#log.append(this.#results(calls));
     if (!messages.length) this.#log.append(welcome(this.#hooks.suggest));
-    if (this.isBusy) this.#views.at(-1).isComing = true;
     this.#log.scrollTop = this.#log.scrollHeight;
     this.#showCount();
   }

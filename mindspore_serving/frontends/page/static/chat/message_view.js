@@ -26,21 +26,17 @@ export class MessageView {
   #frame = 0;
 
   // `acts` are functions by the names of ACTIONS, of which a message has those that are given, and
-  // `save(text)` for the text after an edit.
-  constructor(message, acts) {
+  // `save(text)` for the text after an edit.  How an answer ended is not said while it `isComing`.
+  constructor(message, acts, isComing = false) {
     this.#message = message;
-    this.element = make("div", `message ${message.role}`);
+    this.element = make("div", `message ${message.role}${isComing ? " coming" : ""}`);
     const who = { user: t("you"), tool: message.name ?? "" }[message.role] ?? message.model;
     this.element.append(make("span", "who", who), this.#body);
     this.#said = viewOf(message);
     this.#body.append(...(message.images ?? []).map(showImage), this.#said.node);
     this.show();
-    this.#body.append(...notes(message));
+    if (!isComing) this.#body.append(...notes(message));
     if (Object.keys(acts).length) this.element.append(this.#bar(acts));
-  }
-
-  set isComing(value) {
-    this.element.classList.toggle("coming", value);
   }
 
   // Show what has come by now, with the next picture of the screen.
