@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from mindspore_serving.mindir.operators import (
     activations,
     adaptive,
+    assigning,
     binary,
     combining,
     comparing,
@@ -37,7 +38,7 @@ from mindspore_serving.mindir.tensors import Operator
 __all__ = ["MOVERS", "OPERATORS", "REPEATING", "VIEWS", "WRITERS"]
 
 FAMILIES = (
-    *(activations, adaptive, binary, combining, comparing, convolution, creation, image),
+    *(activations, adaptive, assigning, binary, combining, comparing, convolution, creation, image),
     *(indexing, inplace, matmul, normalization, numbers, order, pooling, pooling_places, recurrent),
     *(reductions, scattering, sequence, shape, slicing, transposed, unary),
 )
