@@ -10,7 +10,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.storage import holder
+from mindspore_serving.mindir.storage import bare, holder
 from mindspore_serving.mindir.tensors import Unsupported, tensor
 from mindspore_serving.mindir.values import (
     Lost,
@@ -104,7 +104,7 @@ class Contents:
             root = holder(leaf)
             if root is None:
                 return leaf
-            return Held(leaf, root, root.current, root in self._outside or bool(root.name))
+            return Held(bare(leaf), root, root.current, root in self._outside or bool(root.name))
 
         return mapped(hold, value)
 

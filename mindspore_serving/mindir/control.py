@@ -14,7 +14,7 @@ from mindspore_serving.mindir.branch import Side, branch, ints_like
 from mindspore_serving.mindir.flow import Flow
 from mindspore_serving.mindir.iteration import UNCLEAR, settled
 from mindspore_serving.mindir.program import RETURN
-from mindspore_serving.mindir.storage import seen
+from mindspore_serving.mindir.storage import bare, seen
 from mindspore_serving.mindir.tensors import Unsupported, cast, known, reshape, tensor
 from mindspore_serving.mindir.values import (
     Choice,
@@ -78,6 +78,7 @@ def loop(walk: Walk, header: str, arguments: tuple[Value, ...], stops: tuple[str
     def iterate(given: tuple[Value, ...]) -> Outcome:
         return walk.body(header, given, inner)
 
+    arguments = mapped(bare, arguments)
     iteration = settled(iterate, header, arguments, walk.written)
     outcome = iteration.outcome
     if header not in outcome.ways:

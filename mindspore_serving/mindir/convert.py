@@ -157,8 +157,7 @@ class _Walk:
         value = tensors.apply(operator, [seen(one, order) for one in inputs], attributes)
         if not is_writer:
             return stored(value)
-        write(inputs[0], value)
-        return inputs[0]
+        return write(inputs[0], value)
 
     def _called(self, call: Call, scope: Mapping[str, Value], stops: tuple[str, ...]) -> Outcome:
         arguments = [self._known(name, scope) for name in call.inputs]

@@ -6,6 +6,7 @@ monads: a read or write whose order the file leaves open is refused.  Knows no o
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -69,7 +70,8 @@ def seen(value: Value, order: int | None) -> Value:
         variable = holder(leaf)
         if variable is None:
             return leaf
-        if variable.changed > (order or 0):
+        since = leaf.since if isinstance(leaf, View) else 0
+        if variable.changed > max(order or 0, since):
             raise Unsupported(f"it reads what is changed in place, and {_OPEN}")
         if order is None:
             variable.is_seen_apart = True
@@ -92,11 +94,14 @@ def claim(target: Value, order: int | None) -> None:
         raise Unsupported(f"it changes in place what others read, and {_OPEN}")
 
 
-def write(target: Value, content: Any) -> None:
-    """Let `target` hold `content` from now on, and all that share it show that."""
+def write(target: Value, content: Any) -> Value:
+    """Let `target` hold `content` from now on, and all that share it show that.  Gives `target`
+    as one who depends on that knows it.
+    """
     variable = holder(target)
     assert variable is not None
     content = _fitting(content, tensor(target))
+    target = bare(target)
     if isinstance(target, View):
         content = _with_part(target, content)
     variable.current = content
@@ -104,6 +109,17 @@ def write(target: Value, content: Any) -> None:
     for other in variable.shared:
         other.current = Lost("it depends on a branch or a loop whether it was changed in place")
         other.changed = variable.changed
+    known = target if isinstance(target, View) else View(variable, _whole, True)
+    return replace(known, since=variable.changed)
+
+
+def bare(value: Value) -> Value:
+    """The variable in place of a view of all of it."""
+    return value.base if isinstance(value, View) and value.part is _whole else value
+
+
+def _whole(content: Any) -> Any:
+    return content
 
 
 def view(
@@ -118,7 +134,7 @@ def view(
     rest = [seen(one, order_of(inputs)) for one in inputs[1:]]
     if variable is None:
         return stored(apply(operator, [base, *rest], attributes))
-    before = base if isinstance(base, View) else View(variable, lambda whole: whole, True)
+    before = base if isinstance(base, View) else View(variable, _whole, True)
     is_movable = before.is_movable and not any(
         isinstance(leaf, ov.Output) for leaf in flat(tuple(rest))
     )

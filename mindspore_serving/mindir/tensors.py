@@ -136,19 +136,20 @@ def apply(operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, 
     inputs = list(inputs)
     while inputs and isinstance(inputs[-1], Monad):
         inputs.pop()
-    parameters, rest = _parameters(operator)
+    parameters, rest, ahead = _parameters(operator)
     if len(inputs) > len(parameters) and rest is None:
         raise Unsupported(f"{len(inputs)} inputs, at most {len(parameters)} are known")
     arguments = {
         name: _converted(convert, value)
-        for (name, convert), value in zip(parameters.items(), inputs, strict=False)
+        for (name, convert), value in zip(parameters.items(), inputs[:ahead], strict=False)
     }
-    more = [_converted(rest, value) for value in inputs[len(parameters) :]] if rest else []
+    more = [_converted(rest, value) for value in inputs[ahead:]] if rest else []
     for name, convert in parameters.items():
         if name not in arguments and name in attributes:
             arguments[name] = _converted(convert, attributes[name])
     if more:
-        return _outputs(operator(*arguments.values(), *more))
+        first = [arguments.pop(name) for name in list(parameters)[:ahead]]
+        return _outputs(operator(*first, *more, **arguments))
     try:
         inspect.signature(operator).bind(**arguments)
     except TypeError as error:
@@ -226,15 +227,17 @@ def like(number: float, value: Any) -> Any:
 @cache
 def _parameters(
     operator: Operator,
-) -> tuple[dict[str, Callable[[Value], Any] | None], Callable[[Value], Any] | None]:
-    found, rest = {}, None
+) -> tuple[dict[str, Callable[[Value], Any] | None], Callable[[Value], Any] | None, int | None]:
+    """The parameters, what takes further inputs, and how many parameters are ahead of that."""
+    found: dict[str, Callable[[Value], Any] | None] = {}
+    rest, ahead = None, None
     for name, parameter in inspect.signature(operator).parameters.items():
         convert = _converter(parameter.annotation)
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            rest = convert or _as_it_is
+            rest, ahead = convert or _as_it_is, len(found)
         else:
             found[name] = convert
-    return found, rest
+    return found, rest, ahead
 
 
 def _converter(annotation: Any) -> Callable[[Value], Any] | None:

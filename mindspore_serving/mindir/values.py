@@ -97,12 +97,14 @@ class View:
 
     `is_movable`: whether `part` depends on nothing else in the graph, so that it can be made in the
     body of a branch or a loop.  `repeats`: whether an element may stand in it several times.
+    The result of a write is a view of the whole, `since` that moment.
     """
 
     base: Variable
     part: Callable[[Any], Any]
     is_movable: bool
     repeats: bool = False
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import mindspore
 import numpy as np
+import pytest
+from mindspore import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -26,19 +29,27 @@ class Family:
 
 
 STEM = "conv1 bn1 relu max_pool layer1 layer2"
-SWIN = {"image_size": 64, "window_size": 4, "depths": [2, 2], "num_heads": [3, 6]}
-STAGE = {"num_modules": 1, "block": "BASIC"}
+SWIN = {"image_size": 64, "window_size": 4, "depths": [2, 1], "num_heads": [3, 6]}
 HRNET = {
     f"stage{count}": {
-        **STAGE,
+        "num_modules": 1,
         "num_branches": count,
+        "block": "BASIC" if count > 1 else "BOTTLENECK",
         "num_blocks": [1] * count,
-        "num_channels": [8, 16, 32, 64][:count],
+        "num_channels": [8, 16, 32, 64][:count] if count > 1 else [64],
     }
     for count in range(1, 5)
 }
+REPMLP = {
+    "num_blocks": (1, 1),
+    "channels": (16, 32),
+    "hs": (16, 8),
+    "ws": (16, 8),
+    "sharesets_nums": (1, 4),
+}
+PIT = {"image_size": 64, "base_dims": [32, 32], "depth": [1, 1], "heads": [2, 4]}
 FAMILIES = {
-    "bit": Family("BiT_resnet50", 32, first="layer1 layer2"),
+    "bit": Family("BiT_resnet50", first="conv1 pad max_pool layer1 layer2"),
     "cait": Family("cait_xxs24_224", 32, "CaiT", {"img_size": 32}),
     "cmt": Family("cmt_tiny", 64, "CMT", {"img_size": 64}),
     "coat": Family("coat_lite_tiny", 64, "CoaT", {"image_size": 64}),
@@ -55,9 +66,10 @@ FAMILIES = {
     "googlenet": Family(
         "googlenet", first="conv1 maxpool1 conv2 conv3 maxpool2 inception3a maxpool3"
     ),
-    "halonet": Family("halonet_50t", 128),
-    "hrnet": Family("hrnet_w32", 64, "HRNet", {"stage_cfg": HRNET}),
-    "inceptionv3": Family("inception_v3", 96),
+    "hrnet": Family("hrnet_w32", 64, "HRNet", {"stage_cfg": HRNET}, gain=1.0),
+    "inceptionv3": Family(
+        "inception_v3", first="conv1a conv2a conv2b maxpool1 conv3b conv4a maxpool2 inception5b"
+    ),
     "inceptionv4": Family("inception_v4", 96, first="features:5"),
     "mae": Family("mae_b_16_224_finetune", 32, "VisionTransformer", {"image_size": 32}),
     "mixnet": Family("mixnet_s", first="stem_conv layers:5"),
@@ -67,14 +79,13 @@ FAMILIES = {
     "mobilenetv2": Family("mobilenet_v2_035_96", first="features:8"),
     "mobilenetv3": Family("mobilenet_v3_small_075", first="features:9"),
     "mobilevit": Family("mobilevit_xx_small", first="conv_1 layer_1 layer_2 layer_3"),
-    "nasnet": Family("nasnet_a_4x1056"),
-    "pit": Family("pit_ti", 64, "PoolingTransformer", {"image_size": 64}),
-    "pnasnet": Family("pnasnet"),
+    "nasnet": Family("nasnet_a_4x1056", first="conv0 cell_stem_0"),
+    "pit": Family("pit_ti", 64, "PoolingTransformer", PIT),
+    "pnasnet": Family("pnasnet", first="conv_0 cell_stem_0"),
     "poolformer": Family("poolformer_s12"),
-    "pvt": Family("pvt_tiny", 64, "PyramidVisionTransformer", {"img_size": 64}),
-    "pvtv2": Family("pvt_v2_b0", 64, "PyramidVisionTransformerV2", {"img_size": 64}),
-    "regnet": Family("regnet_y_200mf", 64, "RegNet", {"d": 4}),
-    "repmlp": Family("repmlp_t224", 64, "RepMLPNet", {"hs": (16, 8, 4, 2), "ws": (16, 8, 4, 2)}),
+    "pvtv2": Family("pvt_v2_b0", 64, "PyramidVisionTransformerV2", {"num_stages": 2}),
+    "regnet": Family("regnet_y_200mf", 32),
+    "repmlp": Family("repmlp_t224", 64, "RepMLPNet", REPMLP),
     "repvgg": Family("repvgg_a0"),
     "res2net": Family("res2net50", first=STEM),
     "resnest": Family("resnest14", first=STEM.replace("max_", "max")),
@@ -104,6 +115,18 @@ FAMILIES = {
 }
 
 
+# MindSpore 2.10 cannot compile these of mindcv 0.3.0: they use what it no longer has.
+NOT_EXPORTED = {"halonet", "pvt"}
+# These it cannot export with an open batch, or (rexnet) only so that 2 is right: the file takes the
+# number of slices that it assigns to from the batch.
+FIXED_ALONE = {"coat", "crossvit", "edgenext", "rexnet"}
+# They change values in place.
+IN_PLACE = {
+    *("bit", "efficientnet", "ghostnet", "hrnet", "repmlp", "res2net", "resnest", "resnet"),
+    "resnetv2",
+}
+
+
 def build(module_name: str, family: Family) -> Any:
     """The network, in which neighbours of one shape are one block, with random weights."""
     module = importlib.import_module(f"mindcv.models.{module_name}")
@@ -118,8 +141,6 @@ def build(module_name: str, family: Family) -> Any:
 
 
 def _first(network, names):
-    from mindspore import nn
-
     cells = []
     for name in names:
         name, _, count = name.partition(":")
@@ -131,20 +152,16 @@ def _first(network, names):
 @contextmanager
 def _changed(module, family):
     """The class of the network takes the family's changes in place of what it is given."""
-    if not family.class_name:
-        yield
-        return
-    made = getattr(module, family.class_name)
+    with pytest.MonkeyPatch.context() as patch:
+        if family.class_name:
+            made = getattr(module, family.class_name)
 
-    def make(*arguments, **named):
-        setattr(module, family.class_name, made)  # its methods name it
-        return made(*arguments, **{**named, **family.changes})
+            def make(*arguments, **named):
+                patch.undo()  # its methods name it
+                return made(*arguments, **{**named, **family.changes})
 
-    setattr(module, family.class_name, make)
-    try:
+            patch.setattr(module, family.class_name, make)
         yield
-    finally:
-        setattr(module, family.class_name, made)
 
 
 @contextmanager
@@ -152,32 +169,29 @@ def _without_initial_weights():
     """Weights begin as zeros: the random ones of networks take long, and are replaced."""
     from mindspore.common import initializer
 
-    classes = [
-        one
-        for one in vars(initializer).values()
-        if isinstance(one, type) and "_initialize" in vars(one)
-    ]
-    kept = [one._initialize for one in classes]
-    for one in classes:
-        one._initialize = lambda self, arr: arr.fill(0)
-    try:
+    def zeros(init, shape=None, dtype=mindspore.float32):
+        return Tensor(np.zeros(shape, np.float32), dtype)
+
+    def fill(self, array):
+        array.fill(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(initializer, "initializer", zeros)
+        for made in vars(initializer).values():
+            if isinstance(made, type) and "_initialize" in vars(made):
+                patch.setattr(made, "_initialize", fill)
         yield
-    finally:
-        for one, method in zip(classes, kept, strict=True):
-            one._initialize = method
 
 
 def thin(network):
     """Leave one of neighbours in a sequence whose parameters have the same shapes."""
-    from mindspore import nn
-
     for _, cell in network.cells_and_names():
         if not isinstance(cell, nn.SequentialCell | nn.CellList):
             continue
         kept, before = [], None
         for part in cell:
             form = (type(part), [parameter.shape for parameter in part.get_parameters()])
-            if form != before or len(list(part.cells())) < 2:  # no block
+            if form != before or not _keeps_sizes(part):
                 kept.append(part)
             before = form
         while len(cell) > len(kept):
@@ -186,10 +200,14 @@ def thin(network):
             cell[number] = part
 
 
+def _keeps_sizes(part):
+    """Whether it is a block of several layers, of which none has a stride."""
+    strides = [getattr(cell, "stride", 1) for _, cell in part.cells_and_names()]
+    return len(strides) > 2 and all(stride in (1, (1, 1)) for stride in strides)
+
+
 def randomize(network, gain):
     """Weights that keep what passes through them in size; nothing is zero or constant."""
-    from mindspore import Tensor
-
     random = np.random.default_rng(0)
     for name, parameter in network.parameters_and_names():
         is_moving = "moving_" in name

@@ -10,6 +10,7 @@ from mindspore_serving.mindir.operators import (
     activations,
     adaptive,
     algebra,
+    assigning,
     attention,
     binary,
     combining,
@@ -45,9 +46,9 @@ from mindspore_serving.mindir.tensors import Operator
 __all__ = ["MOVERS", "OPERATORS", "REPEATING", "VIEWS", "WRITERS"]
 
 FAMILIES = (
-    *(activations, adaptive, algebra, attention, binary, combining, comparing, convolution),
-    *(creation, decoding, image, indexing, inplace, losses, matmul, normalization, numbers),
-    *(order, pooling, pooling_places, recurrent, reductions, resizing, scans, scattering),
+    *(activations, adaptive, algebra, assigning, attention, binary, combining, comparing),
+    *(convolution, creation, decoding, image, indexing, inplace, losses, matmul, normalization),
+    *(numbers, order, pooling, pooling_places, recurrent, reductions, resizing, scans, scattering),
     *(sequence, shape, slicing, special, transposed, unary, windows),
 )
 OPERATORS: Mapping[str, Operator] = {
