@@ -10,6 +10,7 @@ from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
     Tensor,
+    absolute,
     dims,
     like,
     rank,
@@ -19,12 +20,12 @@ from mindspore_serving.mindir.values import Value
 
 
 def _softshrink(x: Tensor, lambd: Float = 0.5) -> Any:
-    size = op.relu(op.subtract(op.abs(x), like(lambd, x)))
+    size = op.relu(op.subtract(absolute(x), like(lambd, x)))
     return op.multiply(op.sign(x), size)
 
 
 def _hard_shrink(x: Tensor, lambd: Float = 0.5) -> Any:
-    keep = op.greater(op.abs(x), like(lambd, x))
+    keep = op.greater(absolute(x), like(lambd, x))
     return op.select(keep, x, like(0.0, x))
 
 

@@ -14,6 +14,7 @@ from mindspore_serving.mindir.tensors import (
     Float,
     Operator,
     Tensor,
+    absolute,
     cast,
     like,
 )
@@ -83,7 +84,7 @@ def _atan2(first: Any, second: Any) -> Any:
 
 def _logaddexp(first: Any, second: Any) -> Any:
     most = op.maximum(first, second)
-    difference = op.negative(op.abs(op.subtract(first, second)))
+    difference = op.negative(absolute(op.subtract(first, second)))
     return op.add(most, op.log(op.add(op.exp(difference), like(1.0, first))))
 
 

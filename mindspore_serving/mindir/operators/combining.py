@@ -14,6 +14,7 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Tensor,
     Unsupported,
+    absolute,
     cast,
     like,
     rank,
@@ -70,8 +71,8 @@ def _is_close(
 ) -> Any:
     if equal_nan:
         raise Unsupported("equal_nan")
-    space = op.add(like(atol, other), op.multiply(like(rtol, other), op.abs(other)))
-    return op.less_equal(op.abs(op.subtract(input, other)), space)
+    space = op.add(like(atol, other), op.multiply(like(rtol, other), absolute(other)))
+    return op.less_equal(absolute(op.subtract(input, other)), space)
 
 
 def _masked_fill(input_x: Tensor, mask: Tensor, value: Value) -> Any:

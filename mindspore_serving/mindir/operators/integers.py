@@ -11,7 +11,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.tensors import cast, dims, ints_of, like, rank
+from mindspore_serving.mindir.tensors import absolute, cast, dims, ints_of, like, rank
 
 _T = ov.Type
 SMALL = (_T.i8, _T.u8, _T.i16, _T.u16)
@@ -150,7 +150,7 @@ def trunc_div(first: Any, second: Any) -> Any:
     if is_integer(first):
         return wrapping(_trunc_div, first, second)
     quotient = op.divide(first, second)
-    return op.multiply(op.sign(quotient), op.floor(op.abs(quotient)))
+    return op.multiply(op.sign(quotient), op.floor(absolute(quotient)))
 
 
 def floor_mod(first: Any, second: Any) -> Any:
@@ -177,7 +177,7 @@ def _power(base: Any, exponent: Any) -> Any:
         is_set = op.not_equal(op.bitwise_and(count, like(1 << bit, base)), none)
         result = op.select(is_set, op.multiply(result, square), result)
         square = op.multiply(square, square)
-    is_unit = op.equal(op.abs(base), one)
+    is_unit = op.equal(absolute(base), one)
     return op.select(op.logical_and(is_negative, op.logical_not(is_unit)), none, result)
 
 

@@ -12,6 +12,7 @@ from mindspore_serving.mindir.tensors import (
     Tensor,
     Text,
     Unsupported,
+    absolute,
     ints_of,
     like,
     rank,
@@ -61,7 +62,7 @@ def _dot(x: Tensor, y: Tensor) -> Any:
 
 def _cdist(x1: Tensor, x2: Tensor, p: Float = 2.0) -> Any:
     """Distances of the rows of `x1` to those of `x2`."""
-    difference = op.abs(
+    difference = absolute(
         op.subtract(op.unsqueeze(x1, ints_of([-2])), op.unsqueeze(x2, ints_of([-3])))
     )
     axis = ints_of([rank(x1)])

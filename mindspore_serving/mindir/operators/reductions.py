@@ -16,6 +16,7 @@ from mindspore_serving.mindir.tensors import (
     Ints,
     Operator,
     Tensor,
+    absolute,
     cast,
     ints_of,
     like,
@@ -154,7 +155,7 @@ def _lp_norm(
 
 
 def _lp(x: Any, p: float, axes: Any, keep: bool) -> Any:
-    size = op.abs(x)
+    size = absolute(x)
     if p == float("inf"):
         return op.reduce_max(size, axes, keep)
     if p == float("-inf"):

@@ -15,6 +15,7 @@ from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
     Tensor,
+    absolute,
     cast,
     like,
     tensor,
@@ -58,12 +59,12 @@ def _nan_to_num(
 
 def _log_sigmoid(x: Any) -> Any:
     """The result, and what training alone needs."""
-    return op.negative(op.softplus(op.negative(x))), op.exp(op.negative(op.abs(x)))
+    return op.negative(op.softplus(op.negative(x))), op.exp(op.negative(absolute(x)))
 
 
 _NOTHING = ("Clone", "Contiguous", "Copy", "Detach", "Identity", "StopGradient", "TensorMove")
 _PLAIN: dict[str, Build] = {
-    "Abs": partial(integers.wrapping, op.abs),
+    "Abs": partial(integers.wrapping, absolute),
     "BitwiseNot": op.bitwise_not,
     "LogicalNot": lambda x: op.logical_not(cast(x, ov.Type.boolean)),
     "Neg": integers.negative,
@@ -97,8 +98,8 @@ _FLOATS: dict[str, Build] = {
     "HSigmoid": op.hsigmoid,
     "HSwish": op.hswish,
     "Inv": lambda x: op.divide(like(1.0, x), x),
-    "IsFinite": lambda x: op.less(op.abs(x), like(math.inf, x)),
-    "IsInf": lambda x: op.equal(op.abs(x), like(math.inf, x)),
+    "IsFinite": lambda x: op.less(absolute(x), like(math.inf, x)),
+    "IsInf": lambda x: op.equal(absolute(x), like(math.inf, x)),
     "IsNan": op.is_nan,
     "Log": op.log,
     "Log10": lambda x: op.divide(op.log(x), like(math.log(10), x)),
@@ -123,7 +124,7 @@ _INTEGERS_STAY: dict[str, Build] = {
     "Ceil": op.ceiling,
     "Floor": op.floor,
     "Rint": lambda x: op.round(x, "half_to_even"),
-    "Trunc": lambda x: op.multiply(op.sign(x), op.floor(op.abs(x))),
+    "Trunc": lambda x: op.multiply(op.sign(x), op.floor(absolute(x))),
 }
 
 OPERATORS: dict[str, Operator] = {
