@@ -238,7 +238,11 @@ def deformable_offsets(d):
 
 
 def flash_attention(d):
-    layout, sparse = d.number(0, 3), d.choice(0, 1, 2, 3)
+    return attention(d, d.number(0, 3), d.choice(0, 1, 2, 3))
+
+
+def attention(d, layout, sparse):
+    """Of a number of FASInputLayoutMode and of a `sparse_mode`."""
     batch, heads, groups, size, queries, keys = 2, 2, 2, 4, 3, 5
     shapes = []
     for tokens, count in ((queries, heads * groups), (keys, heads), (keys, heads)):

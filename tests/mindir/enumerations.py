@@ -56,7 +56,7 @@ class Row:
         if isinstance(self.enumeration, tuple):
             return {name: name for name in self.enumeration}
         numbers = of_headers()[self.enumeration]
-        return {name.removeprefix("reduce_"): number for name, number in numbers.items()}
+        return {shortened(name): number for name, number in numbers.items()}
 
     def status(self, name: str) -> str:
         return self.statuses.get(name, REFUSED)
@@ -74,6 +74,11 @@ def of_headers() -> dict[str, dict[str, int]]:
         for name, body in re.findall(r"enum (?:class )?(\w+)[^{;]*\{([^}]*)\}", text):
             found.setdefault(name, _numbers(body))
     return found
+
+
+def shortened(name: str) -> str:
+    """The name of a value without that of its enumeration."""
+    return name.removeprefix("reduce_").removeprefix("reduction_")
 
 
 def _numbers(body: str) -> dict[str, int]:
@@ -184,6 +189,29 @@ def _conv(operator, weight, **init):
         (floats(1, 4, *[6] * count), floats(*weight)),
         init={"kernel_size": 3, "pad_mode": VALUE, **init},
     )
+
+
+def _reduction(operator, status, tensors, reference=None, more=(), **init):
+    return Row(
+        operator,
+        "reduction",
+        "Reduction",
+        dict.fromkeys(("sum", "mean", "none"), status),
+        tensors,
+        more,
+        init,
+        reference,
+        count=1,
+    )
+
+
+def _of_torch(function):
+    def call(*arguments):
+        *arrays, name = arguments
+        made = [torch.from_numpy(one) for one in arrays if isinstance(one, np.ndarray)]
+        return function(*made, reduction=name).numpy()
+
+    return call
 
 
 def _depthwise(x, weight, name):
@@ -337,6 +365,32 @@ ROWS = (
             "sample_num": 2,
             "roi_end_mode": VALUE,
         },
+    ),
+    _reduction("SmoothL1Loss", SAME, (floats(3, 4), floats(3, 4)), reduction=VALUE),
+    _reduction(
+        "NLLLoss",
+        SAME,
+        (floats(3, 4), np.array([0, 3, 1]), floats(4) ** 2),
+        reduction=VALUE,
+    ),
+    _reduction(
+        "NLLLoss2d",
+        REFERENCE,
+        (floats(2, 4, 3, 1), np.array([[[0], [3], [1]]] * 2), floats(4) ** 2),
+        _of_torch(F.nll_loss),
+        (VALUE, -100),
+    ),
+    _reduction(
+        "KLDiv", REFERENCE, (floats(3, 4), floats(3, 4) ** 2), _of_torch(F.kl_div), (VALUE, False)
+    ),
+    Row(
+        "CropAndResize",
+        "method",
+        ("bilinear", "nearest", "bilinear_v2"),
+        _all_same("bilinear", "nearest"),
+        (floats(1, 5, 4, 2), np.float32([[0.1, 0.2, 0.9, 1.1]]), np.zeros(1, np.int32)),
+        ((2, 3),),
+        {"method": VALUE},
     ),
     _conv("Conv2D", (4, 4, 3, 3), out_channel=4),
     _conv("Conv3D", (4, 4, 3, 3, 3), out_channel=4),

@@ -28,6 +28,7 @@ REPEATED = {
         ("Conv2DBackpropInput", "Conv2DTranspose"), {"group", "kernel_size", "out_channel", "pad"}
     ),
     "AvgPool3D": {"pad"},
+    "DeformableOffsets": {"data_format"},
     "Conv3DTranspose": {
         *("dilation", "group", "in_channel", "kernel_size", "out_channel", "pad", "stride"),
     },
@@ -47,6 +48,8 @@ WITHOUT_EFFECT = {
     "LRN": {"norm_region"},
     "LSTM": {"dropout"},
     "Log": {"base", "cust_aicpu", "scale", "shift"},
+    "MaxPool3DWithArgmax": {"data_format"},
+    "Median": {"cust_aicpu"},
     "SparseGatherV2": {"bprop_return_sparse"},
 }
 

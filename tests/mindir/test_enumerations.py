@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.mindspore,
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning"),
 ]
 COMPUTED = [
     pytest.param(row, name, id=f"{row.operator}-{row.argument}-{name}")
@@ -38,6 +39,8 @@ ENUMERATIONS = {
     "PADDING_MODE": ("PaddingMode", ("mode_reserved",)),
     "PAD_MODE": ("PadMode", ()),
     "REDUCE": ("Reduce", ()),
+    "LAYOUT": ("FASInputLayoutMode", ()),
+    "REDUCTION": ("Reduction", ()),
     "ROUNDING": ("RoundingMode", ()),
 }
 # What MindSpore checks with one accepted text, or accepts on other devices only.
@@ -51,9 +54,11 @@ FIXED = {
     ("Conv3D", "data_format"),
     ("Conv3DTranspose", "data_format"),
     ("Conv3DTranspose", "pad_mode"),
+    ("DeformableOffsets", "data_format"),
     ("LRN", "norm_region"),
     ("MaxPool", "data_format"),
     ("MaxPool3D", "data_format"),
+    ("MaxPool3DWithArgmax", "data_format"),
 }
 
 
@@ -124,7 +129,7 @@ def test_a_refused_value_of_a_file_is_named(tmp_path):
 def test_the_numbers_of_an_enumeration_are_those_of_mindspore(name):
     theirs, others = ENUMERATIONS[name]
     numbers = {
-        number: text.removeprefix("reduce_")
+        number: audit.shortened(text)
         for text, number in audit.of_headers()[theirs].items()
         if text not in others
     }
@@ -133,7 +138,9 @@ def test_the_numbers_of_an_enumeration_are_those_of_mindspore(name):
 
 def test_every_argument_that_mindspore_enumerates_is_in_the_audit():
     rows = {(row.operator, row.argument) for row in audit.ROWS}
-    assert audit.converted_to_numbers() - rows == set()
+    tried = {(OPERATORS[name], argument) for name, argument in rows}  # some have several names
+    others = audit.converted_to_numbers() - {("FlashAttentionScore", "input_layout")}
+    assert [one for one in others if (OPERATORS[one[0]], one[1]) not in tried] == []
     assert set(audit.checked_texts()) - rows - FIXED == set()
 
 

@@ -150,7 +150,7 @@ def _deformable_offsets(
     dilations: Ints = (1, 1, 1, 1),
     deformable_groups: Int = 1,
     modulated: Bool = True,
-    data_format: Value = "NCHW",
+    format: Value = "NCHW",
 ) -> Any:
     """The samples that a deformable convolution multiplies with its kernel: (batch, channels,
     rows x kernel rows, columns x kernel columns)."""
@@ -158,7 +158,7 @@ def _deformable_offsets(
     height, width = dims(offsets)[2:]
     rows, columns = _pair(ksize)
     groups = deformable_groups
-    check_channels_first(data_format)
+    check_channels_first(format)
     if min(channels, height, width) < 0:
         raise Unsupported(f"shape {dims(x)} with offsets {dims(offsets)}")
     kinds = 3 if modulated else 2
