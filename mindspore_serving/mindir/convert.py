@@ -20,9 +20,9 @@ from mindspore_serving.mindir.messages import Graph, ValueType
 from mindspore_serving.mindir.operators import MOVERS, OPERATORS, REPEATING, VIEWS, WRITERS
 from mindspore_serving.mindir.program import RETURN, Call, Program
 from mindspore_serving.mindir.storage import claim, order_of, seen, stored, view, write
+from mindspore_serving.mindir.structure import STRUCTURE
 from mindspore_serving.mindir.tensors import Operator, Unsupported
 from mindspore_serving.mindir.values import (
-    Choice,
     Function,
     Monad,
     Outcome,
@@ -41,7 +41,7 @@ def missing_operators(program: Program) -> dict[str, list[str]]:
     """Operators that have no row, each with the places where it stands."""
     found: dict[str, list[str]] = {}
     for call in program.calls():
-        if call.operator and call.operator not in OPERATORS and call.operator not in _STRUCTURE:
+        if call.operator and call.operator not in OPERATORS and call.operator not in STRUCTURE:
             found.setdefault(call.operator, []).append(call.place)
     return found
 
@@ -128,11 +128,11 @@ class _Walk:
             (value, *_) = self._called(call, scope, ()).ways[RETURN]
             return stored(value) if self.writes else value
         inputs = [self._known(name, scope) for name in call.inputs]
-        convert = _STRUCTURE.get(call.operator) or OPERATORS.get(call.operator)
+        convert = STRUCTURE.get(call.operator) or OPERATORS.get(call.operator)
         if convert is None:
             raise tensors.refused(call.place, call.operator, "there is no such operator")
         try:
-            if call.operator in _STRUCTURE:
+            if call.operator in STRUCTURE:
                 value = convert(*inputs)
                 return stored(value) if self.writes else value
             value = self._applied(call, convert, inputs)
@@ -177,38 +177,6 @@ class _Walk:
         if name in self.program.graphs:
             return Function(name)
         raise StartError(f"'{name}' is used in a graph that does not define it")
-
-
-def _partial(function: Function, *arguments: Value) -> Function:
-    return Function(function.graph, (*function.bound, *arguments))
-
-
-def _switch(condition: Value, then: Value, otherwise: Value) -> Value:
-    if isinstance(then, Function | Choice):
-        return Choice(condition, then, otherwise)
-    parts = (tensors.tensor(seen(value, None)) for value in (condition, then, otherwise))
-    return op.select(*parts).output(0)
-
-
-def _switch_layer(index: Value, functions: tuple[Value, ...]) -> Value:
-    """Counted from the end where `index` is negative."""
-    *others, chosen = functions
-    number = tensors.cast(tensors.tensor(index), ov.Type.i64)
-    for place, function in reversed(list(enumerate(others))):
-        is_it = op.equal(
-            op.floor_mod(number, tensors.tensor(len(functions))), tensors.tensor(place)
-        )
-        chosen = Choice(is_it.output(0), function, chosen)
-    return chosen
-
-
-_STRUCTURE = {
-    "Partial": _partial,
-    "Switch": _switch,
-    "SwitchLayer": _switch_layer,
-    "switch_layer": _switch_layer,
-    "UpdateState": None,
-}
 
 
 def _parameter(entry: ValueType) -> Any:

@@ -30,16 +30,6 @@ class Family:
 
 STEM = "conv1 bn1 relu max_pool layer1 layer2"
 SWIN = {"image_size": 64, "window_size": 4, "depths": [2, 1], "num_heads": [3, 6]}
-HRNET = {
-    f"stage{count}": {
-        "num_modules": 1,
-        "num_branches": count,
-        "block": "BASIC" if count > 1 else "BOTTLENECK",
-        "num_blocks": [1] * count,
-        "num_channels": [8, 16, 32, 64][:count] if count > 1 else [64],
-    }
-    for count in range(1, 5)
-}
 REPMLP = {
     "num_blocks": (1, 1),
     "channels": (16, 32),
@@ -47,6 +37,7 @@ REPMLP = {
     "ws": (16, 8),
     "sharesets_nums": (1, 4),
 }
+PVT = {"num_stages": 2, "embed_dims": [32, 64, 64, 64]}
 PIT = {"image_size": 64, "base_dims": [32, 32], "depth": [1, 1], "heads": [2, 4]}
 FAMILIES = {
     "bit": Family("BiT_resnet50", first="conv1 pad max_pool layer1 layer2"),
@@ -66,11 +57,11 @@ FAMILIES = {
     "googlenet": Family(
         "googlenet", first="conv1 maxpool1 conv2 conv3 maxpool2 inception3a maxpool3"
     ),
-    "hrnet": Family("hrnet_w32", 64, "HRNet", {"stage_cfg": HRNET}, gain=1.0),
+    "hrnet": Family("hrnet_w32", first="conv1 bn1 relu conv2 bn2 relu layer1"),
     "inceptionv3": Family(
         "inception_v3", first="conv1a conv2a conv2b maxpool1 conv3b conv4a maxpool2 inception5b"
     ),
-    "inceptionv4": Family("inception_v4", 96, first="features:5"),
+    "inceptionv4": Family("inception_v4", 96, first="features:4"),
     "mae": Family("mae_b_16_224_finetune", 32, "VisionTransformer", {"image_size": 32}),
     "mixnet": Family("mixnet_s", first="stem_conv layers:5"),
     "mlpmixer": Family("mlp_mixer_s_p32", 64, "MLPMixer", {"n_patches": 4}),
@@ -83,7 +74,7 @@ FAMILIES = {
     "pit": Family("pit_ti", 64, "PoolingTransformer", PIT),
     "pnasnet": Family("pnasnet", first="conv_0 cell_stem_0"),
     "poolformer": Family("poolformer_s12"),
-    "pvtv2": Family("pvt_v2_b0", 64, "PyramidVisionTransformerV2", {"num_stages": 2}),
+    "pvtv2": Family("pvt_v2_b0", 64, "PyramidVisionTransformerV2", PVT),
     "regnet": Family("regnet_y_200mf", 32),
     "repmlp": Family("repmlp_t224", 64, "RepMLPNet", REPMLP),
     "repvgg": Family("repvgg_a0"),
@@ -106,25 +97,21 @@ FAMILIES = {
             {**SWIN, "pretrained_window_sizes": [0, 0]},
         )
     ),
-    "vgg": Family("vgg11", first="features"),
+    "vgg": Family("vgg11", first="features:8"),
     "visformer": Family("visformer_tiny", 64, "Visformer", {"img_size": 64}),
     "vit": Family("vit_b_32_224", 64, "VisionTransformer", {"image_size": 64}),
-    "volo": Family("volo_d1", 64, "VOLO", {"img_size": 64}),
     "xception": Family("xception", first="conv1 bn1 relu conv2 bn2 relu blocks:2"),
     "xcit": Family("xcit_tiny_12_p16_224", 64, "XCiT", {"img_size": 64}),
 }
 
 
 # MindSpore 2.10 cannot compile these of mindcv 0.3.0: they use what it no longer has.
-NOT_EXPORTED = {"halonet", "pvt"}
+NOT_EXPORTED = {"halonet", "pvt", "volo"}
 # These it cannot export with an open batch, or (rexnet) only so that 2 is right: the file takes the
 # number of slices that it assigns to from the batch.
-FIXED_ALONE = {"coat", "crossvit", "edgenext", "rexnet"}
-# They change values in place.
-IN_PLACE = {
-    *("bit", "efficientnet", "ghostnet", "hrnet", "repmlp", "res2net", "resnest", "resnet"),
-    "resnetv2",
-}
+FIXED_ALONE = {"coat", "crossvit", "edgenext", "rexnet", "xcit"}
+# Some that change values in place.
+IN_PLACE = {"bit", "repmlp", "resnet", "resnetv2"}
 
 
 def build(module_name: str, family: Family) -> Any:

@@ -1,0 +1,42 @@
+"""Operators that make and choose functions, and that mark an order of effects."""
+
+from typing import Any
+
+import openvino as ov
+from openvino import opset16 as op
+
+from mindspore_serving.mindir import tensors
+from mindspore_serving.mindir.storage import seen
+from mindspore_serving.mindir.values import Choice, Function, Value
+
+
+def _partial(function: Function, *arguments: Value) -> Function:
+    return Function(function.graph, (*function.bound, *arguments))
+
+
+def _switch(condition: Value, then: Value, otherwise: Value) -> Value:
+    if isinstance(then, Function | Choice):
+        return Choice(condition, then, otherwise)
+    parts = (tensors.tensor(seen(value, None)) for value in (condition, then, otherwise))
+    return op.select(*parts).output(0)
+
+
+def _switch_layer(index: Value, functions: tuple[Value, ...]) -> Value:
+    """Counted from the end where `index` is negative."""
+    *others, chosen = functions
+    number = tensors.cast(tensors.tensor(index), ov.Type.i64)
+    for place, function in reversed(list(enumerate(others))):
+        is_it = op.equal(
+            op.floor_mod(number, tensors.tensor(len(functions))), tensors.tensor(place)
+        )
+        chosen = Choice(is_it.output(0), function, chosen)
+    return chosen
+
+
+STRUCTURE: dict[str, Any] = {
+    "Partial": _partial,
+    "Switch": _switch,
+    "SwitchLayer": _switch_layer,
+    "switch_layer": _switch_layer,
+    "UpdateState": None,
+}
