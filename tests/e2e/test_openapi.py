@@ -59,7 +59,8 @@ def test_a_method_has_the_types_and_shapes_of_its_model(whole: Any) -> None:
     instance = body["properties"]["instances"]["anyOf"][0]["items"]
     assert instance["required"] == ["x"]
     plain = instance["properties"]["x"]["anyOf"][0]
-    assert plain == {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+    number = {"type": ["number", "null"]}  # null is a missing value
+    assert plain == {"type": "array", "items": number, "minItems": 2, "maxItems": 2}
     inputs = whole["paths"]["/v2/models/toy/infer"]["post"]["requestBody"]["content"]
     tensor = inputs["application/json"]["schema"]["properties"]["inputs"]["items"]["properties"]
     assert tensor["datatype"] == {"const": "FP32"}
