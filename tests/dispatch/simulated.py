@@ -116,6 +116,14 @@ class Engine(SlowWorker):
             yield seconds, count / seconds
 
 
+class LinearEngine(Engine):
+    """Gains next to nothing from computing many together, as a large model on a processor."""
+
+    @staticmethod
+    def step(num_running):
+        return 0.1e-3 + num_running * 0.14e-3
+
+
 class Stage(SlowWorker):
     """Takes 50 ms for each, one after another."""
 
@@ -138,7 +146,8 @@ class Stage(SlowWorker):
         yield cls.work, 1 / cls.work
 
 
-Engine.peak = max(rate for _, rate in Engine.rates())
+for _kind in (Engine, LinearEngine):
+    _kind.peak = max(rate for _, rate in _kind.rates())
 Stage.peak = 20.0
 
 
@@ -153,25 +162,25 @@ def peak(kind, load, speed):
     )
 
 
-def simulate(kind, load, rate, speed=lambda second: 1.0):
+def simulate(kind, load, rate, speed=lambda second: 1.0, seed=1):
     """The answers in time of each second, of a worker of a `kind`, to so many clients per second;
-    and all outcomes."""
+    and all outcomes.  `seed` is of when they come, and of their patience."""
     loop = SimulatedLoop()
     with mock.patch("time.monotonic", loop.time):
         try:
-            return loop.run_until_complete(_simulate(loop, kind, load, rate, speed))
+            return loop.run_until_complete(_simulate(loop, kind(loop, speed), load, rate, seed))
         finally:
             loop.close()
 
 
-async def _simulate(loop, kind, load, rate, speed):
-    dispatcher, worker = Dispatcher(), kind(loop, speed)
+async def _simulate(loop, worker, load, rate, seed):
+    dispatcher, kind = Dispatcher(), type(worker)
     report = MethodReport("m", ["x"], ["y"], 1, True, False, kind.streams)
     service = dispatcher.registry.add_worker(Deployment("d", "s"), 1, [report], worker)
     if kind.streams:
         service.methods["m"].admission.shared.most_running = kind.MOST
     running = loop.create_task(worker.run())
-    answered, outcomes, began, draw = Counter(), Counter(), loop.time(), random.Random(1)
+    answered, outcomes, began, draw = Counter(), Counter(), loop.time(), random.Random(seed)
 
     def ask():
         patience, came = load.patience(draw), loop.time()

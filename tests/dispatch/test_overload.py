@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.dispatch.simulated import Engine, Load, Stage, peak, simulate
+from tests.dispatch.simulated import Engine, LinearEngine, Load, Stage, peak, simulate
 
 FACTOR = 10
 SETTLED = 5  # seconds
@@ -49,10 +49,10 @@ SCENARIOS = {
 }
 
 
-def goodput(kind, name):
+def goodput(kind, name, seed=1):
     """From second SETTLED on, as a share of the peak at the speed of each second."""
     load, speed = SCENARIOS[name]
-    answered, _ = simulate(kind, load, FACTOR * kind.peak, speed)
+    answered, _ = simulate(kind, load, FACTOR * kind.peak, speed, seed)
     seconds = range(SETTLED, load.seconds)
     best = sum(peak(kind, load, speed(second + 0.5)) for second in seconds)
     return sum(answered[second] for second in seconds) / best
@@ -61,6 +61,11 @@ def goodput(kind, name):
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_goodput_of_a_language_model_at_ten_times_the_load_is_nine_tenths(name):
     assert goodput(Engine, name) >= AIM
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_goodput_of_a_model_that_gains_little_from_batches_is_nine_tenths(name):
+    assert goodput(LinearEngine, name, seed=11) >= AIM
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
