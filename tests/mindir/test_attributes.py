@@ -137,8 +137,9 @@ def test_every_data_type_is_read_as_it_is_named_or_refused():
             expected = ov.Type.bf16 if kind == "bf16" else ov.Type(np.dtype(kind))
             assert (name, element_type(number)) == (name, expected)
         else:
-            with pytest.raises(Unsupported, match=f"data type {number}"):
+            with pytest.raises(Unsupported, match=rf"data type {number} \(\w+\)") as refusal:
                 element_type(number)
+            assert f"({name})" in str(refusal.value).replace("_", "")
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -178,6 +179,14 @@ def test_every_operator_with_a_data_type_gives_a_result_of_it():
             if text in DTYPES and ("float" in text or name not in OF_FLOATS):
                 result = tensor(apply(OPERATORS[name], inputs, {argument: number}))
                 assert (name, text, result.get_element_type()) == (name, text, element_type(number))
+
+
+def test_a_number_is_cast_to_the_type_that_a_data_type_stands_for():
+    for text, number in numbers_of_dtypes().items():
+        if text in DTYPES:
+            kind = bool if text == "bool" else float if "float" in text else int
+            result = apply(OPERATORS["ScalarCast"], [2.5, number], {})
+            assert (text, type(result), result) == (text, kind, kind(2.5))
 
 
 def test_positions_in_sorted_numbers_are_of_int32_or_int64():

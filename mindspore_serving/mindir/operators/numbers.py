@@ -9,7 +9,7 @@ from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators import integers
 from mindspore_serving.mindir.operators.binary import Build
-from mindspore_serving.mindir.operators.types import as_float, common
+from mindspore_serving.mindir.operators.types import as_float, common, element_type
 from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
@@ -29,9 +29,9 @@ def _scalar(numbers: Callable[[Any, Any], Any], build: Build, x: Value, y: Value
 
 
 def _scalar_cast(input_x: Value, input_y: Int) -> Any:
-    """A number as another type of Python: 30 is bool, 31 to 35 are int, 41 to 44 float."""
-    array = known(input_x)
-    kind = bool if input_y == 30 else int if input_y < 41 else float
+    """A number as another type of Python, which a data type stands for."""
+    array, named = known(input_x), element_type(input_y)
+    kind = bool if named == ov.Type.boolean else float if named.is_real() else int
     if array is not None and array.size == 1:
         return kind(array.ravel()[0])
     if kind is bool:

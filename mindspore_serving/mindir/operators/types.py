@@ -26,6 +26,18 @@ _TYPES = {
     44: _T.f64,
     45: _T.bf16,
 }
+_REFUSED = {
+    36: "uint",
+    46: "float8_e4m3fn",
+    47: "float8_e5m2",
+    48: "hifloat8",
+    49: "double",
+    50: "complex",
+    51: "complex64",
+    52: "complex128",
+    53: "int4",
+    54: "gluint",
+}
 # From the one that gives way to the one that stays.
 _ORDER = [
     *(_T.boolean, _T.u8, _T.i8, _T.u16, _T.i16, _T.u32, _T.i32, _T.u64, _T.i64),
@@ -37,7 +49,8 @@ def element_type(number: Value) -> Any:
     """The OpenVINO type of MindSpore's number for it."""
     kind = _TYPES.get(number) if isinstance(number, int) else None
     if kind is None:
-        raise Unsupported(f"data type {number!r}")
+        name = f" ({_REFUSED[number]})" if number in _REFUSED else ""
+        raise Unsupported(f"data type {number!r}{name}, which OpenVINO does not compute with")
     return kind
 
 
