@@ -13,6 +13,7 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Tensor,
     Unsupported,
+    absolute,
     cast,
     dims,
     ints_of,
@@ -90,7 +91,7 @@ def _inverse(x: Tensor, *, adjoint: Bool = False) -> Any:
 def _log_determinant(x: Tensor) -> Any:
     """(sign, log of the size) of the determinant of each matrix."""
     sign, pivots = _eliminated(x)
-    size = op.abs(pivots).output(0)
+    size = absolute(pivots)
     for_sign = op.reduce_prod(op.sign(pivots), ints_of([0]), False)
     return op.multiply(sign, for_sign), op.reduce_sum(op.log(size), ints_of([0]), False)
 
@@ -115,7 +116,7 @@ def _eliminated(x: Any) -> tuple[Any, Any]:
     zero, one = like(0, x), like(1, x)
     for left in range(size, 0, -1):
         column = _column(rest, 0)
-        best = op.topk(op.abs(column), op.constant(1), 1, "max", "none", "i64").output(1)
+        best = op.topk(absolute(column), op.constant(1), 1, "max", "none", "i64").output(1)
         place = op.squeeze(best, ints_of([1])).output(0)
         # Not by a gather with a batch axis: of one element it ends the process.
         is_chosen = op.unsqueeze(op.equal(ints_of(range(left)), best), ints_of([2]))

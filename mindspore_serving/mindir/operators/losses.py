@@ -12,6 +12,7 @@ from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
     Tensor,
+    absolute,
     cast,
     ints_of,
     like,
@@ -56,7 +57,7 @@ def _kl_div(x: Tensor, target: Tensor, reduction: Value = 1, log_target: Bool = 
 
 
 def _smooth_l1(x: Tensor, target: Tensor, beta: Float = 1.0, reduction: Value = 2) -> Any:
-    gap = op.abs(op.subtract(x, target)).output(0)
+    gap = absolute(op.subtract(x, target).output(0))
     if beta == 0:
         return _reduced(gap, reduction)
     square = op.divide(op.multiply(op.multiply(gap, gap), like(0.5, x)), like(beta, x))

@@ -12,7 +12,7 @@ from typing import Any
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators.types import as_float, common
-from mindspore_serving.mindir.tensors import Operator, Tensor, like
+from mindspore_serving.mindir.tensors import Operator, Tensor, absolute, like
 from mindspore_serving.mindir.values import Value
 
 _ERFINV_CENTRE = (
@@ -79,7 +79,7 @@ def _erfinv(x: Tensor) -> Any:
     centre = _polynomial(_ERFINV_CENTRE, _plus(w, -2.5))
     tail = _polynomial(_ERFINV_TAIL, _plus(op.sqrt(op.maximum(w, like(5, x))).output(0), -3))
     result = op.multiply(op.select(op.less(w, like(5, x)), centre, tail), x)
-    size, end = op.abs(x).output(0), like(1, x)
+    size, end = absolute(x), like(1, x)
     outside = op.select(op.greater(size, end), like(math.nan, x), _times(x, math.inf))
     return op.select(op.less(size, end), result, outside)
 
@@ -87,7 +87,7 @@ def _erfinv(x: Tensor) -> Any:
 def _bessel(order: int, is_scaled: bool, x: Tensor) -> Any:
     """The modified Bessel function of the first kind; scaled by exp(-|x|)."""
     x = as_float(x)
-    size = op.abs(x).output(0)
+    size = absolute(x)
     is_small = op.less(size, like(_BESSEL_SPLIT, x))
     ratio = _times(op.minimum(size, like(_BESSEL_SPLIT, x)).output(0), 1 / _BESSEL_SPLIT)
     centre = _polynomial(_BESSEL_CENTRE[order], op.multiply(ratio, ratio).output(0))
@@ -123,7 +123,7 @@ def _log_gamma(x: Tensor) -> Any:
 
 def _sin_pi(x: Any) -> Any:
     """|sin(pi x)|, which is 0 at integers."""
-    return op.abs(op.sin(_times(_minus(x, op.floor(x).output(0)), math.pi))).output(0)
+    return absolute(op.sin(_times(_minus(x, op.floor(x).output(0)), math.pi)).output(0))
 
 
 def _digamma(x: Tensor) -> Any:
@@ -148,7 +148,7 @@ def _digamma(x: Tensor) -> Any:
 
 def _hypot(x: Value, y: Value) -> Any:
     """sqrt(x^2 + y^2), where no square overflows."""
-    a, b = (op.abs(as_float(one)).output(0) for one in common(x, y))
+    a, b = (absolute(as_float(one)) for one in common(x, y))
     highest, lowest = op.maximum(a, b).output(0), op.minimum(a, b).output(0)
     is_zero = op.equal(highest, like(0, a))
     ratio = op.divide(lowest, op.select(is_zero, like(1, a), highest)).output(0)
