@@ -122,8 +122,8 @@ def _log_gamma(x: Tensor) -> Any:
 
 
 def _sin_pi(x: Any) -> Any:
-    """|sin(pi x)|, which is 0 at integers."""
-    return absolute(op.sin(_times(_minus(x, op.floor(x).output(0)), math.pi)).output(0))
+    """|sin(pi x)|, which is 0 at integers: by the part behind the point, where it is positive."""
+    return op.sin(_times(_minus(x, op.floor(x).output(0)), math.pi)).output(0)
 
 
 def _digamma(x: Tensor) -> Any:
