@@ -50,6 +50,10 @@ def make_declaration(
     check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
     root = os.path.join(servable_directory, servable_name)
     if is_upstream(options) or is_language_model(root):
+        if not with_batch_dim:
+            raise InvalidInputs(
+                f"servable '{servable_name}' is a language model: it has no with_batch_dim=False"
+            )
         return bare_language(servable_directory, servable_name, options), version or 1
     if options:
         raise StartError(
@@ -57,27 +61,22 @@ def make_declaration(
             f"{', '.join(options)} are not for it; give them to declare_llm"
         )
     if os.path.isfile(os.path.join(root, CONFIG_FILE)):
-        if not with_batch_dim:
+        if backend or not with_batch_dim:
+            what = f"backend='{backend}'" if backend else "with_batch_dim=False"
             raise InvalidInputs(
-                f"servable '{servable_name}' has a servable_config.py, so with_batch_dim=False is "
-                "for declare_model there"
-            )
-        if backend:
-            raise InvalidInputs(
-                f"servable '{servable_name}' has a servable_config.py, so the backend is chosen by "
-                f"declare_model(..., backend='{backend}') there"
+                f"servable '{servable_name}' has a servable_config.py, so this is chosen there, by "
+                f"declare_model(..., {what})"
             )
         declaration = load(servable_directory, servable_name)
         has_files = any(spec.files for spec in declaration.models.values())
         version = choose_version(servable_directory, servable_name, version, has_files)
     else:
-        declaration = Declaration(servable_name)
         has_versions = bool(bare.versions(root))
         version = choose_version(servable_directory, servable_name, version, has_versions)
         spec = bare.find_bare_model(root, version, allow_pickle=allow_pickle)
         backend = check_backend(backend, spec.format)
         spec = replace(spec, backend=backend, with_batch_dim=with_batch_dim)
-        declaration.models[spec.key] = spec
+        declaration = Declaration(servable_name, models={spec.key: spec})
     for model in declaration.models.values():
         model_paths(servable_directory, servable_name, version, model)
         config_path(servable_directory, servable_name, model)

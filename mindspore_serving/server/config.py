@@ -9,7 +9,6 @@ from operator import attrgetter
 from typing import Any
 
 from mindspore_serving.core.deployment import Deployment, Scaling
-from mindspore_serving.servable.backend_choice import check_name
 from mindspore_serving.servable.check import (
     as_int_tuple,
     check_bool,
@@ -23,6 +22,7 @@ from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
 from mindspore_serving.server.config_checks import (
     check_alias,
+    check_bare,
     check_batching,
     check_device_type,
     check_interpreter,
@@ -158,9 +158,7 @@ class ServableStartConfig:
             node_labels=check_labels(node_labels),
             alias=check_alias(alias, directory, servable_name),
             llm_options=check_options(llm_options),
-            allow_pickle=check_bool("allow_pickle", allow_pickle),
-            backend=check_name(backend),
-            with_batch_dim=check_bool("with_batch_dim", with_batch_dim),
+            **check_bare(backend, allow_pickle=allow_pickle, with_batch_dim=with_batch_dim),
             **check_interpreter(python, environment),
         )
 

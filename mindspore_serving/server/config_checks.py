@@ -7,8 +7,10 @@ from typing import Any
 
 from mindspore_serving.core.deployment import MAX_PREFERRED_SIZE, BatchPolicy, Scaling
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable.backend_choice import check_name
 from mindspore_serving.servable.bare import file_alias
 from mindspore_serving.servable.check import (
+    check_bool,
     check_int,
     check_number,
     check_servable_name,
@@ -68,6 +70,15 @@ def check_interpreter(python: str, environment: str) -> dict[str, Any]:
     name = python and check_str("python", python)
     directory = environment and absolute(check_str("environment", environment))
     return {"python": absolute(name) if os.sep in name else name, "environment": directory}
+
+
+def check_bare(backend: object, *, allow_pickle: object, with_batch_dim: object) -> dict[str, Any]:
+    """The fields of a deployment that are of a model without servable_config.py."""
+    return {
+        "backend": check_name(backend),
+        "allow_pickle": check_bool("allow_pickle", allow_pickle),
+        "with_batch_dim": check_bool("with_batch_dim", with_batch_dim),
+    }
 
 
 def check_alias(alias: str, directory: str, servable_name: str) -> str:

@@ -192,6 +192,24 @@ def test_a_backend_beside_a_servable_config_is_refused(servable):
         repository.make_declaration(servable.directory, servable.name, backend="openvino")
 
 
+def test_a_bare_model_may_have_no_batch_dimension(servable):
+    servable.add("1/net.onnx")
+    place = (servable.directory, servable.name)
+    declaration, _ = repository.make_declaration(*place, with_batch_dim=False)
+    assert not declaration.models["net.onnx"].with_batch_dim
+
+
+def test_no_batch_dimension_is_refused_of_what_is_no_bare_model(make_servable):
+    config, talk = make_servable("config").write(METHOD), make_servable("talk")
+    talk.add("model.gguf")
+    for servable, text in (
+        (config, "declare_model.*with_batch_dim=False"),
+        (talk, "is a language model"),
+    ):
+        with pytest.raises(InvalidInputs, match=text):
+            repository.make_declaration(servable.directory, servable.name, with_batch_dim=False)
+
+
 def test_discover_finds_the_servables_of_a_directory(make_servable, tmp_path):
     make_servable("b").write(METHOD)
     make_servable("a").add("1/model.onnx")
