@@ -65,9 +65,17 @@ def ir(tmp_path_factory):
     save("bfloat16", [named(ops.relu(x), "y")], [x])
     x = named(ops.parameter([-1], openvino.Type.i4), "x")
     save("int4", [named(ops.convert(x, np.float32), "y")], [x])
+    x = parameter(-1, 3)
+    known = ops.abs(ops.subtract(ops.constant(W[:, 0]), ops.constant(f32(4.0))))
+    save("known", [named(ops.multiply(x, known), "y")], [x])
     x = parameter(openvino.Dimension(1, 2), 3)
     save("most2", [named(ops.negative(x), "y")], [x])
     return directory
+
+
+def test_absolute_values_that_are_known_at_the_start_have_no_sign(ir, opened):
+    (y,) = opened("openvino", ir / "known.xml").run([X])
+    np.testing.assert_allclose(y, X * np.abs(W[:, 0] - 4), rtol=1e-6)
 
 
 def test_more_instances_than_the_dimension_of_a_file_takes_are_several_runs(ir, opened):
