@@ -71,6 +71,9 @@ def _bounded(place: int, size: Any) -> Any:
     return op.minimum(size, tensor(place)).output(0)
 
 
+_NO_INDEX = Lost("the shape of an index that there is not")
+
+
 def _tuple_index_info(
     x: Tensor,
     fancy_position: Value,
@@ -78,17 +81,18 @@ def _tuple_index_info(
     tuple_index_types: Ints,
     tuple_index_info_type: Value,
 ) -> Any:
-    """(0, (), shape of a tensor index, shape of all places, shape of each index)."""
+    """(0, (), shape of a tensor index, shape of all places, shape of each index); what there is no
+    index for has no meaning."""
     count = _count(tuple_index_types)
     lengths = [reshape(sizes_of(tensor(one)), (-1,)) for one in indices[:count]]
     if tuple_index_info_type == "pre_setitem_by_tuple":
-        return 0, ()
+        return 0, (), *[_NO_INDEX] * 10
     final = tuple(reshape(length, ()) for length in lengths)
     shapes = [
         tuple(final[place] if place == number else 1 for place in range(count))
         for number in range(count)
     ]
-    return 0, (), (1,) * count, final, *shapes
+    return 0, (), (1,) * count, final, *shapes, *[_NO_INDEX] * (8 - count)
 
 
 def _remove_expanded_dims(
