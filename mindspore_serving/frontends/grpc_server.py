@@ -105,10 +105,14 @@ class GrpcServer:
         """End connections of an address that has too many."""
         _, most = most_connections(self._limits, share=4)
         port = self.address.port
-        if port and grpc_connections.num_descriptors() > most:  # else there cannot be as many
+        try:
+            if not port or grpc_connections.num_descriptors() <= most:  # there cannot be as many
+                return
             count = await on_thread("connections", grpc_connections.end_surplus, port, most)
-            if count:
-                log.warning("gRPC: %d connections too many of one address are ended", count)
+        except OSError:  # no descriptor is left to look with: the next look may have one
+            return
+        if count:
+            log.warning("gRPC: %d connections too many of one address are ended", count)
 
     async def _listen(self, max_message: int, tls: Certificates | None) -> grpc.aio.Server:
         """Raises StartError."""

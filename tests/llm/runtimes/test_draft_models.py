@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm import LLM, SamplingParams
@@ -23,6 +24,16 @@ def models(tmp_path_factory):
     first = shutil.copytree(large, directory / "first layer")
     config = json.loads((large / "config.json").read_text())
     (first / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    file = first / "model.safetensors"
+    tensors = load_file(file)
+    save_file(
+        {
+            name: one
+            for name, one in tensors.items()
+            if ".layers." not in name or ".layers.0." in name
+        },
+        file,
+    )
     return {"itself": large, "first layer": first, "other": checkpoints.build("qwen2", directory)}
 
 
