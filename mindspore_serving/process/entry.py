@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from mindspore_serving.process.child import LIFELINE
 from mindspore_serving.process.lifeline import end_with
+from mindspore_serving.process.telemetry import turn_off_telemetry
 
 
 def enter(parser: argparse.ArgumentParser, *, ignores_signals: bool = False) -> argparse.Namespace:
@@ -31,15 +32,6 @@ def end_with_parent(words: Sequence[str]) -> Sequence[str]:
         return words
     end_with(int(words[-1]))
     return words[:-2]
-
-
-def turn_off_telemetry() -> None:
-    """Have ONNX Runtime, which from 1.29 on sends names and shapes of models to Microsoft, and
-    OpenVINO send nothing from this process and those that it starts, and keep no id of it on disk.
-    Before they are imported; who sets ORT_DISABLE_TELEMETRY=0 gets it all the same."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    # As if it were not installed, which OpenVINO allows for.  It would need a home directory, too.
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
 def leave_current_directory() -> None:
