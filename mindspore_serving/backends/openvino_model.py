@@ -13,6 +13,7 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.openvino_guard import guard
 from mindspore_serving.backends.source import Options, load_error, words
 from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
@@ -91,6 +92,7 @@ def to_request(source: ModelSource, path: str, model: Any, properties: dict[str,
     # OpenVINO's own normalisation ends the process.  It is read when something is compiled first.
     limit = os.environ.pop("ONEDNN_MAX_CPU_ISA", None)
     try:
+        guard(model)
         compiled = openvino.Core().compile_model(model, "CPU", properties)
     except RuntimeError as error:
         raise load_error(source, path, error) from error

@@ -40,13 +40,16 @@ def within(d):
 
 
 def same(answer):
-    """The same number; never None, a text or a bool."""
+    """The same number, or the same of True and False; never one of another type."""
 
     def make(d):
-        other = d.choice(d.number(1, 3), None, "text", True)
-        is_number = isinstance(other, int) and not isinstance(other, bool)
+        x = d.choice(number(d), d.bools(()))
+        other = d.choice(d.number(1, 3), d.flag(), None, "text")
+        of_one_type = isinstance(other, bool if x.dtype == bool else int) and (
+            isinstance(other, bool) == (x.dtype == bool)
+        )
         return Case(
-            (number(d),), (other,), reference=lambda x, y: (is_number and int(x) == y) == answer
+            (x,), (other,), reference=lambda x, y: (of_one_type and x.item() == y) == answer
         )
 
     return make

@@ -110,6 +110,8 @@ NOT_EXPORTED = {"halonet", "pvt", "volo"}
 # These it cannot export with an open batch, or (rexnet) only so that 2 is right: the file takes the
 # number of slices that it assigns to from the batch.
 FIXED_ALONE = {"coat", "crossvit", "edgenext", "rexnet", "xcit"}
+# Where weights must be smaller, as parts are computed in float16.
+GAINS = {"hrnet": 1.0}
 # Some that change values in place.
 IN_PLACE = {"bit", "repmlp", "resnet", "resnetv2"}
 

@@ -76,10 +76,13 @@ def _in(element: Value, sequence: Value) -> Any:
 
 def _is(x: Value, y: Value) -> Any:
     """Numbers are the same where they are equal, and of one type of Python."""
-    for first, second in ((x, y), (y, x)):
-        if isinstance(first, bool) and not isinstance(second, bool) and _is_scalar(second):
-            return False
+    if _is_scalar(x) and _is_scalar(y) and _is_boolean(x) != _is_boolean(y):
+        return False
     return _equal(x, y)
+
+
+def _is_boolean(x: Value) -> bool:
+    return bool(tensor(x).get_element_type() == ov.Type.boolean)
 
 
 OPERATORS: dict[str, Operator] = {
