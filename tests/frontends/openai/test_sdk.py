@@ -172,7 +172,7 @@ def test_what_the_server_does_not_have_is_an_error(client):
         lambda: client.images.edit(model="toy", image=("a.png", b"PNG"), prompt="a hat"),
         lambda: client.moderations.create(input="hello"),
         client.files.list,
-        lambda: client.post("/responses/compact", body={}, cast_to=object),
+        lambda: client.post("/realtime/sessions", body={}, cast_to=object),
     ):
         with pytest.raises(openai.NotFoundError) as caught:
             call()
