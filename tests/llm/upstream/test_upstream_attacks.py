@@ -1,6 +1,7 @@
 """A hostile server: whatever it sends, its request alone fails, at once, and is said to be its."""
 
 import os
+import sys
 
 import pytest
 
@@ -32,6 +33,15 @@ def fails(asked: Asking, name: str, *, is_stream: bool) -> ServingError:
     error = asked.ask(prompt(name, is_stream=is_stream))
     assert isinstance(error, ServingError), error
     return error
+
+
+@pytest.fixture(autouse=True)
+def recursion_limit():
+    """Python's own: libraries of other tests raise it, and JSON is read as deep as it allows."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
 
 
 @pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "plain"])
