@@ -16,8 +16,15 @@ from mindspore_serving.core.declaration import ModelSpec
 _x = op.parameter((1,))
 # Reads the limit below: with AVX2 OpenVINO's own normalisation ends the process.
 ov.Core().compile_model(ov.Model([op.relu(_x)], [_x], "first"), "CPU")
-# Read by MindSpore when it first convolves: with AVX-512 it is 30 times slower.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+
+
+@pytest.fixture(autouse=True)
+def processor_limit():
+    """Limit MindSpore, which reads it when it first convolves: AVX-512 makes that 30 times slower.
+
+    Not when this file is imported: pytest-xdist may do that in a process that runs no test, and
+    the processes that it starts would have the limit before OpenVINO looks at the processor."""
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 
 @pytest.fixture(autouse=True)
