@@ -78,7 +78,7 @@ def _with_argmax_3d(
     format: Value = None,
     argmax_type: Value = "int64",
 ) -> Any:
-    check_channels_first(format)
+    check_channels_first(format, "nchw", "ncdhw")
     return _with_places(x, ksize, strides, pads, dilation, ceil_mode, argmax_type)
 
 
