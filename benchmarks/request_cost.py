@@ -25,14 +25,6 @@ import uvloop
 from benchmarks.report import print_json, print_table
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.dispatch.dispatcher import Dispatcher
-from mindspore_serving.dispatch.link import Link
-from mindspore_serving.execution.connection import Connection as WorkerConnection
-from mindspore_serving.execution.connection import Inbox
-from mindspore_serving.execution.executor import Executor
-from mindspore_serving.execution.loading import load
-from mindspore_serving.execution.loop import StageLoop
-from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.http.connection import Connection
 from mindspore_serving.frontends.http.predict import FastPath
@@ -42,6 +34,14 @@ from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.ipc.arena import NoArena
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Done, Setup, ToMaster, ToWorker, Work
+from mindspore_serving.master.dispatcher import Dispatcher
+from mindspore_serving.master.link import Link
+from mindspore_serving.worker.connection import Connection as WorkerConnection
+from mindspore_serving.worker.connection import Inbox
+from mindspore_serving.worker.executor import Executor
+from mindspore_serving.worker.loading import load
+from mindspore_serving.worker.loop import StageLoop
+from mindspore_serving.worker.remote import RemoteCaller
 
 SERVABLES = Path(__file__).parent / "servables"
 GROUPS = (1, 16, 64)  # requests that arrive in one turn of the event loop

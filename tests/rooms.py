@@ -13,8 +13,8 @@ ROOT = TOP / PACKAGE
 DOCUMENT = TOP / "ARCHITECTURE.md"
 
 # Used everywhere, or only forwarding old paths: arrows to and from them say nothing.
-BELOW = ("errors", "extras", "log", "loading", "metrics", "aio")
-LEFT_OUT = frozenset({"", *BELOW, "__main__", "agent", "master", "worker"})
+BELOW = ("errors", "extras", "log", "loading", "metrics", "aio", "old_paths")
+LEFT_OUT = frozenset({"", *BELOW, "__main__", "legacy"})
 
 Graph = Mapping[str, frozenset[str]]
 

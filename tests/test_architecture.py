@@ -12,7 +12,7 @@ from tests.rooms import DOCUMENT, PACKAGE, ROOT, imports, package_of, redrawn, s
 
 # From low to high.  A module may import its own package, or one of a strictly lower layer.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "extras", "log", "loading", "metrics", "aio"}),
+    frozenset({"errors", "extras", "log", "loading", "metrics", "aio", "old_paths"}),
     frozenset({"tracing", "tls"}),
     frozenset({"core"}),
     frozenset({"proto"}),
@@ -23,10 +23,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"distributed"}),
     frozenset({"llm"}),
     frozenset({"tasks"}),
-    frozenset({"client", "execution", "dispatch", "frontends"}),
+    frozenset({"client", "worker", "master", "frontends"}),
     frozenset({"server"}),
     frozenset({"cli"}),
-    frozenset({"__main__", "agent", "master", "worker"}),
+    frozenset({"__main__", "legacy"}),
 )
 # The same between the packages and modules of `llm`.
 LLM = f"{PACKAGE}.llm"
@@ -56,10 +56,10 @@ PURE = (
     "distributed/messages.py",
     "distributed/rank_table.py",
     "distributed/stages.py",
-    "dispatch/method.py",
-    "dispatch/pacing.py",
-    "dispatch/registry.py",
-    "dispatch/request.py",
+    "master/method.py",
+    "master/pacing.py",
+    "master/registry.py",
+    "master/request.py",
 )
 IO_MODULES = frozenset({"asyncio", "threading", "socket", "time", "subprocess", "grpc"})
 
@@ -187,7 +187,7 @@ def test_the_table_of_layers_in_the_architecture_has_all_of_them_from_low_to_hig
     named = [frozenset(re.findall(r"`(\w+)`", row)) for row in rows[: rows.index("`cli`") + 1]]
     layers = [max(LAYER_OF[name] for name in names) for names in named]
     assert layers == sorted(layers)
-    assert frozenset().union(*named) == LAYER_OF.keys() - {"__main__", "agent", "master", "worker"}
+    assert frozenset().union(*named) == LAYER_OF.keys() - {"__main__", "legacy"}
 
 
 def test_child_processes_are_started_in_one_place() -> None:
@@ -223,7 +223,7 @@ def test_files_and_functions_are_short(path: Path) -> None:
         "import mindspore_serving.server",
         "import mindspore_serving.batching.batcher as b",
         "from mindspore_serving.server import register",
-        "from mindspore_serving import dispatch",
+        "from mindspore_serving import master",
         "from ..cluster import local",
         "from .. import frontends",
         "def f():\n    import mindspore_serving.ipc",
@@ -292,7 +292,7 @@ def test_nothing_runs_on_the_threads_of_asyncio() -> None:
 def test_front_ends_know_no_language_model_engine() -> None:
     for line in ("from mindspore_serving.llm.chat import template", "import mindspore_serving.llm"):
         assert upward_imports(ast.parse(line), "frontends", (PACKAGE, "frontends")) != []
-        assert upward_imports(ast.parse(line), "execution", (PACKAGE, "execution")) == []
+        assert upward_imports(ast.parse(line), "worker", (PACKAGE, "worker")) == []
 
 
 @pytest.mark.parametrize("line", ["import time", "from asyncio import sleep", "import grpc.aio"])

@@ -361,7 +361,7 @@ def test_importing_the_old_register_loads_no_server():
     code = (
         "import sys\n"
         "from mindspore_serving.worker import register, distributed\n"
-        "print([n for n in ('grpc', 'mindspore_serving.dispatch') if n in sys.modules])"
+        "print([n for n in ('grpc', 'mindspore_serving.master') if n in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from mindspore_serving import server
-from mindspore_serving.dispatch import streamed
+from mindspore_serving.master import streamed
 
 CACHE = 96 << 20  # bytes of each replica
 

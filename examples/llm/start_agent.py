@@ -10,9 +10,9 @@ import signal
 import threading
 from queue import Queue
 
+from mindspore_serving.agent.agent_multi_post_method import startup_agents
 from start import DEFAULT
 
-from mindspore_serving.agent.agent_multi_post_method import startup_agents
 from mindspore_serving.errors import ServingError
 from mindspore_serving.server.llm_config import LlmConfig, read_llm_config
 

@@ -18,9 +18,8 @@ from mindspore_serving.errors import InvalidInputs, did_you_mean
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
 from mindspore_serving.servable.check import check_number
-from mindspore_serving.server import startup
+from mindspore_serving.server import context, startup
 from mindspore_serving.server.front_ends import to_origins
-from mindspore_serving.server.master import context
 from mindspore_serving.tracing.options import is_wanted
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them

@@ -97,7 +97,7 @@ class LocalLauncher:
         memory = ["--arenas", f"{writes},{reads[0]}"] if reads else ["--status", str(writes)]
         channel = ["--channel", f"fd:{theirs.fileno()}", "--protocol", protocol()]
         program = Program(
-            "mindspore_serving.execution",
+            "mindspore_serving.worker",
             [*options, *channel, *memory],
             [theirs.fileno(), writes, *reads],
             worker_variables(),

@@ -1,6 +1,6 @@
 """Length-prefixed msgpack frames over a stream socket: encode, take apart, and the blocking end.
 
-The master's end lives on an event loop (`dispatch.link`); both use `encode` and `Frames`.
+The master's end lives on an event loop (`master.link`); both use `encode` and `Frames`.
 """
 
 import os

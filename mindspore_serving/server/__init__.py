@@ -3,10 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mindspore_serving import old_paths
+
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from mindspore_serving.core.language_limits import LanguageLimits
     from mindspore_serving.core.server_limits import ServerLimits
-    from mindspore_serving.server import distributed, master, register
+    from mindspore_serving.server import distributed, register
     from mindspore_serving.server.adapters import load_lora, unload_lora
     from mindspore_serving.server.config import ServableStartConfig
     from mindspore_serving.server.distributed import (
@@ -39,6 +43,9 @@ if TYPE_CHECKING:
     )
     from mindspore_serving.server.tracing import start_tracing
 
+    master: ModuleType
+
+__path__.append(old_paths.directory("server"))  # master, worker and common of older versions
 _MODULES = ("register", "distributed", "master", "worker", "common")
 _HOMES = (
     "adapters",

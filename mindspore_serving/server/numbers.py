@@ -1,9 +1,9 @@
 """What the server shows of itself at /metrics."""
 
 from mindspore_serving import __version__
-from mindspore_serving.dispatch.master import Master
 from mindspore_serving.frontends.access import Responses
 from mindspore_serving.frontends.protocols import Mounted
+from mindspore_serving.master.master import Master
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.renewal import Renewal
 from mindspore_serving.server.repository import ModelRepository

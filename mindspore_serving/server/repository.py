@@ -30,7 +30,7 @@ class ModelRepository:
     """What can be served, and what is.
 
     Args:
-        roll: starts deployments and then ends others; see `dispatch.master.Master.roll`.
+        roll: starts deployments and then ends others; see `master.master.Master.roll`.
         deployed: gives what is deployed.
         readiness: gives which of it is ready.
     """

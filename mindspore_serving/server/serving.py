@@ -17,7 +17,6 @@ from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Capacity, Deployment, Refused
 from mindspore_serving.core.service import Inference, ServableReadiness
-from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import grpc_health, ms_grpc, protocols
@@ -43,6 +42,7 @@ from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+from mindspore_serving.master.master import Master
 from mindspore_serving.server import numbers
 from mindspore_serving.server.adapter_control import AdapterControl
 from mindspore_serving.server.front_ends import GRPC_LIBRARIES, FrontEndOptions, HttpOptions

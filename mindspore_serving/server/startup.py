@@ -243,7 +243,7 @@ def open_server() -> None:
 
 
 def set_capacity(**changes: int) -> None:
-    """Change fields of `Capacity`; see `server.master.context`."""
+    """Change fields of `Capacity`; see `server.context`."""
     global _capacity
     _capacity = replace(_capacity, **changes)
     if _serving is not None:
@@ -251,7 +251,7 @@ def set_capacity(**changes: int) -> None:
 
 
 def set_shutdown_timeout(seconds: float) -> None:
-    """See `server.master.context`."""
+    """See `server.context`."""
     global _shutdown_timeout
     _shutdown_timeout = seconds
 

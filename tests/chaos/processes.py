@@ -13,7 +13,7 @@ from tests.e2e.harness import is_alive
 
 MARK = "CHAOS_SERVER"
 _TICKS = os.sysconf("SC_CLK_TCK")
-_WORKER = b"mindspore_serving.execution"
+_WORKER = b"mindspore_serving.worker"
 _PREPARING = b"mindspore_serving.llm.processing.child"
 
 

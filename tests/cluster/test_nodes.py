@@ -7,8 +7,8 @@ from mindspore_serving.cluster.base import Needs
 from mindspore_serving.cluster.node_messages import Join, Start, check_offer, check_start
 from mindspore_serving.cluster.nodes import Machine, choose, why_none
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.dispatch.loading import needs_of
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.master.loading import needs_of
 
 
 def place(machines: list[Machine], *all_needs: Needs) -> list[str | None]:

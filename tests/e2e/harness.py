@@ -72,7 +72,7 @@ def workers(pid: int) -> list[int]:
 
 
 def is_worker(pid: int) -> bool:
-    return b"mindspore_serving.execution" in _command(pid)
+    return b"mindspore_serving.worker" in _command(pid)
 
 
 def front_ends(pid: int) -> list[int]:

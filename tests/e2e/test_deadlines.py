@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from mindspore_serving.server.master import context
 
 from mindspore_serving import server
 from mindspore_serving.client import messages
-from mindspore_serving.server.master import context
 from tests.e2e.harness import Calls, eventually, in_flight, is_late
 from tests.waiting import PATIENCE
 

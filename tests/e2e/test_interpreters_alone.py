@@ -40,7 +40,7 @@ def test_another_protocol_is_refused(place: Path) -> None:
     packages = next((place / "e" / "lib").glob("*/site-packages"))
     (packages / "sitecustomize.py").write_text(
         "import sys\n"
-        "if '--protocol' in sys.argv or 'mindspore_serving.execution' in sys.orig_argv:\n"
+        "if '--protocol' in sys.argv or 'mindspore_serving.worker' in sys.orig_argv:\n"
         "    from mindspore_serving.ipc import protocol\n"
         "    protocol.protocol = lambda: 'other'\n"
     )

@@ -58,7 +58,7 @@ def test_a_distributed_servable_unpickles_nothing(record, tmp_path):
     finally:
         made.close()
     assert record.started("server.py") == 1
-    assert record.started("mindspore_serving.execution") >= 1
+    assert record.started("mindspore_serving.worker") >= 1
     assert record.started("mindspore_serving.distributed") == 2
     assert record.unpickled == []
 
@@ -80,6 +80,6 @@ def test_a_model_over_ranks_on_a_joined_machine_unpickles_nothing(
         body = {"model": "cut", "prompt": prompt, "max_tokens": 4}
         status, text = made.calls.http_call("POST", "/v1/completions", json.dumps(body).encode())
         assert (status, json.loads(text)["object"]) == (200, "text_completion")
-    for words in ("worker --join", "mindspore_serving.execution", "runtimes.rank", "processing"):
+    for words in ("worker --join", "mindspore_serving.worker", "runtimes.rank", "processing"):
         assert record.started(words) >= 1, words
     assert record.unpickled == []

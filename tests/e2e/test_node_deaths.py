@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from mindspore_serving import server
-from mindspore_serving.dispatch import supervisor
+from mindspore_serving.master import supervisor
 from tests.cli.commands import SERVING, Command
 from tests.e2e.fragile import SOURCE, ask_wait, go, logged
 from tests.e2e.harness import config, eventually, memory, workers, write_servable

@@ -62,7 +62,7 @@ class Example:
         found = []
         for children in Path(f"/proc/{self.server.pid}/task").glob("*/children"):
             for pid in children.read_text().split():
-                if b"mindspore_serving.execution" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"mindspore_serving.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     found.append(Path(f"/proc/{pid}/maps").read_text())
         return found
 

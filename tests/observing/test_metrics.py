@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mindspore_serving.dispatch.vllm_metrics import NAMES
+from mindspore_serving.master.vllm_metrics import NAMES
 from mindspore_serving.metrics.catalog import CATALOG
 from tests.cli.commands import Command
 from tests.observing import queries

@@ -174,7 +174,7 @@ def test_traces_are_wanted_by_an_endpoint_or_the_environment(
 def test_a_server_without_traces_imports_nothing_of_opentelemetry() -> None:
     program = (
         "import sys\n"
-        "import mindspore_serving.server.serving, mindspore_serving.execution.worker\n"
+        "import mindspore_serving.server.serving, mindspore_serving.worker.worker\n"
         "import mindspore_serving.client, mindspore_serving.server.tracing\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
     )

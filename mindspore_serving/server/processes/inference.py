@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mindspore_serving import log
 from mindspore_serving.core.service import Reply, Request
-from mindspore_serving.dispatch.lent import LENT
+from mindspore_serving.master.lent import LENT
 from mindspore_serving.server.processes.messages import Abandon, Answer, Submit, ToFrontEnd
 from mindspore_serving.server.processes.pipe import Pipe
 from mindspore_serving.tracing.request_span import current

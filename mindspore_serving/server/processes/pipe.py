@@ -16,11 +16,11 @@ from mindspore_serving import log
 from mindspore_serving.aio import Ticker
 from mindspore_serving.core.lending import lend
 from mindspore_serving.core.pieces import Buffer, Pieces
-from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Payload
+from mindspore_serving.master.outbox import Outbox
 from mindspore_serving.server.processes.messages import Freed
 
 T = TypeVar("T")

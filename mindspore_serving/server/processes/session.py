@@ -10,10 +10,10 @@ from starlette.types import ASGIApp
 
 from mindspore_serving import log
 from mindspore_serving.core.service import Call, Inference, Reply, Request
-from mindspore_serving.dispatch.liveness import Pulse
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends.access import Responses
 from mindspore_serving.ipc.messages import to_fault, to_faults
+from mindspore_serving.master.liveness import Pulse
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.asked import AskedCall
 from mindspore_serving.server.processes.messages import Answer, Ask, Submit, Synced, ToMaster

@@ -17,6 +17,7 @@ pytest.importorskip("transformers")
 
 from mindspore_serving.agent import agent_multi_post_method
 from mindspore_serving.agent.agent_multi_post_method import startup_agents
+
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.export_mindir import export_mindir

@@ -140,8 +140,8 @@ import sys
 for name in ("tokenizers", "jinja2", "llguidance", "openvino", "safetensors", "tqdm"):
     sys.modules[name] = None
 import mindspore_serving.cli.servables
-import mindspore_serving.execution.language
-import mindspore_serving.execution.loading
+import mindspore_serving.worker.language
+import mindspore_serving.worker.loading
 import mindspore_serving.llm.upstream.engine
 """
     subprocess.run([sys.executable, "-c", source], check=True)

@@ -1,1 +1,0 @@
-"""The master: which worker gets a request, and what happens when one dies."""

@@ -1,1 +1,0 @@
-"""The worker process: loads a servable, runs its stages."""

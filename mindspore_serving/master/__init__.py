@@ -1,0 +1,15 @@
+"""The master: which worker gets a request, and what happens when one dies."""
+
+from mindspore_serving import old_paths
+
+__getattr__ = old_paths.forward(
+    "master",
+    (
+        "SSLConfig",
+        "context",
+        "start_grpc_server",
+        "start_master_server",
+        "start_restful_server",
+        "stop",
+    ),
+)  # of versions 1.1 to 1.4

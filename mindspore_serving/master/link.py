@@ -1,0 +1,292 @@
+"""The master's end of the channel to one worker: sends messages, reports what the worker sent.
+
+Lives on the event loop.  Decides nothing: `batched` and `streamed` count what a worker has.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from mindspore_serving import log
+from mindspore_serving.cluster.base import Launched
+from mindspore_serving.core.service import Reply
+from mindspore_serving.errors import StartError, TooLarge
+from mindspore_serving.ipc import arena, status
+from mindspore_serving.ipc.channel import Frames, encode
+from mindspore_serving.ipc.messages import (
+    AdaptersSet,
+    AgentPlace,
+    Call,
+    CallReply,
+    Cancel,
+    Done,
+    Exit,
+    Failed,
+    Leaving,
+    LogLevel,
+    Numbers,
+    Payload,
+    Ready,
+    Setup,
+    Slice,
+    ToMaster,
+    Work,
+    WorkItem,
+    WorkReply,
+    to_fault,
+    to_faults,
+)
+from mindspore_serving.master import storing
+from mindspore_serving.master.adapter_calls import AdapterCalls
+from mindspore_serving.master.lent import LENT, Lent
+from mindspore_serving.master.outbox import Outbox
+from mindspore_serving.master.request import Answer, RequestPart, Way
+
+MOST_FREED = 16  # offsets kept until the next work takes them along
+_READ_SIZE = 1 << 18
+
+
+class Owner(Protocol):
+    """Gets what happens on a link, except for answers: they go back the way the parts came."""
+
+    def on_call(self, link: "Link", call: Call) -> None: ...
+
+    def on_leaving(self, link: "Link") -> None: ...
+
+    def on_lost(self, link: "Link") -> None: ...
+
+
+class Link:
+    """A worker: its process, the parts it has, and the socket to it."""
+
+    def __init__(
+        self, launched: Launched, name: str, owner: Owner, *, owns_models: bool = True
+    ) -> None:
+        self.name = name
+        self.process = launched.process
+        self.place = launched.place
+        self.python = launched.python
+        self.owns_models = owns_models  # else other workers run them
+        self.parts: dict[int, RequestPart] = {}
+        self.numbers = Numbers({})  # of its language-model engine, as it reported last
+        self.agents: list[AgentPlace] = []  # of a distributed servable
+        self.is_ready = False
+        self.is_silent = False  # it gives no heartbeat
+        self.why_ended = ""  # if we ended its process
+        self.overdue: status.Running | None = None  # if we did because that took too long
+        self.has_reported = False  # how loading went
+        self._loop = asyncio.get_running_loop()
+        self.loaded: asyncio.Future[Ready] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._owner = owner
+        self._launched = launched
+        self._stream = launched.stream
+        self._stream.setblocking(False)
+        self._frames: Frames[ToMaster] = Frames(ToMaster)
+        self._view = memoryview(bytearray(_READ_SIZE))
+        self.status = launched.view.reserved  # what it says of itself; a copy once it is closed
+        self.adapter_calls = AdapterCalls(self._send)
+        self._outbox = Outbox(self._stream, self._on_full)
+        self._next_id = 0
+        self._log_level: str | None = None
+        self._lent = Lent(launched.view)
+        self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
+        self._storing = storing.Storing(launched.arena, self._send_stored, self.cancel)
+        self._loop.add_reader(self._stream.fileno(), self._on_readable)
+
+    # --- messages to the worker -------------------------------------------------------------
+
+    def setup(self, setup: Setup) -> None:
+        self._send(setup)
+
+    def send_work(self, parts: Sequence[RequestPart], now: float, way: Way) -> None:
+        """Give `parts` to the worker, in one message but for large ones; `way` gets the answers."""
+        items = []
+        for part in parts:
+            self._begin(part, now, way)
+            if not self._storing.begin(part, now):
+                items.append(self._item(part, storing.store(self._launched.arena, part), now))
+        if items:
+            self._send(Work(items, self._lent.take_freed()))
+
+    def cancel(self, part: RequestPart) -> None:
+        """Nobody waits for `part`.  The worker has it until it has answered."""
+        if not self._storing.cancel(part):
+            self._send(Cancel([part.id]))
+
+    def take_parts(self) -> list[RequestPart]:
+        """What the worker had, once the link is closed."""
+        parts, self.parts = list(self.parts.values()), {}
+        return parts
+
+    def answer_call(self, call_id: int, reply: Reply) -> None:
+        if self.closed.done():
+            return
+        rejected = None if reply.failure is None else to_fault(reply.failure)
+        payloads = [self._launched.arena.put(instance) for instance in reply.instances]
+        self._send(CallReply(WorkReply(call_id, payloads, to_faults(reply.faults), rejected)))
+
+    def trim(self) -> float:
+        """Give unused shared memory back, some at a time.  The seconds until the next call."""
+        if not self.closed.done():
+            self._send_freed()
+            return self._launched.arena.trim()
+        return arena.TRIM_SECONDS
+
+    def set_log_level(self, level: str | None) -> None:
+        """The level that `log.set_level` was given here is to be the worker's."""
+        if level != self._log_level:
+            self._log_level = level
+            self._send(LogLevel(level))
+
+    def ask_to_exit(self) -> None:
+        self._send(Exit())
+
+    def running(self) -> list[status.Running]:
+        """What it runs now; once the link is closed, what it ran then."""
+        return list(status.read(self.status))
+
+    # --- its end ------------------------------------------------------------------------------
+
+    def end(self, reason: str, overdue: status.Running | None = None) -> None:
+        """Kill the process, for `reason`; because `overdue` took too long, if it is given."""
+        log.error("worker %s: %s; ending it", self.name, reason)
+        self.why_ended, self.overdue = reason, overdue
+        self.process.kill()
+
+    def close(self) -> None:
+        """Close the socket and the arenas.  Reported to the owner once."""
+        if self.closed.done():
+            return
+        self.is_ready = False
+        self.status = memoryview(bytes(self.status))
+        self._loop.remove_reader(self._stream.fileno())
+        self._outbox.close()
+        self._stream.close()
+        self._launched.arena.close()
+        self._launched.view.close()
+        self.closed.set_result(None)
+        self.adapter_calls.end()
+        if not self.loaded.done():
+            self.loaded.set_exception(StartError("the worker process ended while loading"))
+            self.loaded.exception()  # it may have no reader any more
+        self._owner.on_lost(self)
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def _begin(self, part: RequestPart, now: float, way: Way) -> None:
+        self._next_id += 1
+        part.id, part.link, part.way, part.sent = self._next_id, self, way, now
+        self.parts[part.id] = part
+
+    def _item(self, part: RequestPart, chunks: Sequence[Payload], now: float) -> WorkItem:
+        slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
+        if slices:
+            self._slices[part.id] = slices
+        return storing.work_item(part, chunks, self.name, now)
+
+    def _send_stored(self, part: RequestPart, chunks: Sequence[Payload], now: float) -> None:
+        if not self.closed.done():
+            self._send(Work([self._item(part, chunks, now)], self._lent.take_freed()))
+
+    def _send(self, message: msgspec.Struct) -> None:
+        if not self.closed.done():
+            self._outbox.send(encode(message))
+
+    def _on_full(self) -> None:
+        self.end("it does not read what it is sent")
+
+    # --- receiving --------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            count = self._stream.recv_into(self._view)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if count == 0:
+            self.close()
+            return
+        try:
+            for message in self._frames.feed(self._view[:count]):
+                self._handle(message)
+        except (msgspec.DecodeError, TooLarge, ValueError, KeyError) as error:
+            self.end(f"it sent what is no message ({error})")
+
+    def _handle(self, message: ToMaster) -> None:
+        if isinstance(message, Done):
+            self._on_done(message)
+        elif isinstance(message, Call):
+            self._owner.on_call(self, self._copied(message))
+        elif isinstance(message, Leaving):
+            self._owner.on_leaving(self)
+        elif isinstance(message, Numbers):
+            self.numbers = message
+        elif isinstance(message, AdaptersSet):
+            self.adapter_calls.take(message)
+        else:
+            self._on_loaded(message)
+
+    def _on_loaded(self, message: Ready | Failed) -> None:
+        if self.is_ready and isinstance(message, Failed):
+            self.end(message.text)
+            return
+        if self.loaded.done():
+            raise ValueError("it reported twice how loading went")
+        self.has_reported = True
+        if isinstance(message, Ready):
+            self.is_ready = True
+            self.agents = message.agents
+            self.loaded.set_result(message)
+        else:
+            where = f"node {self.place.node}: " if self.place.node else ""
+            self.loaded.set_exception(StartError(where + message.text))
+
+    def _on_done(self, message: Done) -> None:
+        for offset in message.freed:
+            self._launched.arena.free(offset)
+        answers: dict[Way, list[Answer]] = {}
+        try:
+            for reply in message.replies:
+                part = self.parts[reply.id]
+                assert part.way is not None
+                answers.setdefault(part.way, []).append((part, self._reply(part, reply)))
+                if part.request.trace is not None:
+                    part.request.trace.answered(part, reply)
+                if reply.is_last:
+                    del self.parts[reply.id]
+                    for offset in self._slices.pop(reply.id, ()):
+                        if offset not in reply.kept:
+                            self._launched.arena.free(offset)
+        finally:  # what came before a wrong reply counts
+            for way, its_answers in answers.items():
+                way.on_answers(self, its_answers)
+
+    def _reply(self, part: RequestPart, reply: WorkReply) -> Reply:
+        if reply.rejected is not None:
+            return Reply(failure=reply.rejected.to_error())
+        take = self._lent.lend if part.codec in LENT else self._take
+        instances = [one if type(one) is bytes else take(one) for one in reply.instances]
+        if reply.faults is None:
+            return Reply(instances, None, None, reply.is_last, reply.has_output)
+        faults = [None if fault is None else fault.to_error() for fault in reply.faults]
+        return Reply(instances, faults, is_last=reply.is_last)
+
+    def _take(self, payload: Payload) -> bytes:
+        """The bytes of `payload`; what lies in shared memory is copied and given back."""
+        if self._lent.num_freed >= MOST_FREED:  # while a stage calls models, no work goes there
+            self._loop.call_soon(self._send_freed)
+        return self._lent.copy(payload)
+
+    def _send_freed(self) -> None:
+        freed = self._lent.take_freed()
+        if freed:
+            self._send(Work([], freed))
+
+    def _copied(self, call: Call) -> Call:
+        chunks: list[Payload] = [self._take(chunk) for chunk in call.item.chunks]
+        item = msgspec.structs.replace(call.item, chunks=chunks)
+        return Call(call.servable, call.version, item)

@@ -1,0 +1,97 @@
+"""Has a started worker load its servable, and says why when that fails.
+
+Knows nothing of other workers, nor whether this one is still wanted.
+"""
+
+import os
+
+from mindspore_serving import log
+from mindspore_serving.cluster.base import Needs, Place
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.ipc.messages import ModelReport, Ready, Setup
+from mindspore_serving.master.link import Link
+from mindspore_serving.process.child import exit_text
+from mindspore_serving.servable.declared_ranks import declared_ranks
+from mindspore_serving.servable.loader import CONFIG_FILE
+from mindspore_serving.tracing.options import TraceOptions
+
+_TAIL = 800  # characters of the worker's log that an error shows
+
+
+async def load(link: Link, setup: Setup) -> Ready:
+    """What the worker can do, once it has loaded.  Raises StartError when the worker has ended."""
+    link.setup(setup)
+    try:
+        return await link.loaded
+    except ServingError as error:
+        link.close()
+        link.process.kill()
+        status = await link.process.wait()
+        if link.has_reported:
+            raise
+        tail = link.process.log_tail()[-_TAIL:]
+        text = f"{error}, {exit_text(status)}{': ' if tail else ''}{tail}"
+        raise StartError(text) from error
+
+
+def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> Needs:
+    """What a worker needs of a machine, for which it waits at most `patience` seconds."""
+    return Needs(
+        deployment.servable_name,
+        deployment.device_type,
+        device_id,
+        deployment.node_labels,
+        # Agents connect to an address of this machine, and interpreters are paths of it.
+        is_here=bool(deployment.gang or deployment.python or deployment.environment),
+        patience=patience,
+        python=deployment.python,
+        environment=deployment.environment,
+        slots=_ranks_of(deployment),
+    )
+
+
+def _ranks_of(deployment: Deployment) -> int:
+    """Processes over which a worker cuts its language model, by the options of a bare one or the
+    source of servable_config.py."""
+    root = os.path.join(deployment.servable_directory, deployment.servable_name)
+    return max(deployment.num_ranks, declared_ranks(os.path.join(root, CONFIG_FILE)))
+
+
+def check_slots(name: str, place: Place, card: ModelCard) -> None:
+    """Warn if the model has more ranks than the worker takes slots of its machine."""
+    if 0 < place.slots < card.num_ranks:
+        log.warning(
+            "%s: a worker takes %d of its machine's slots, but its language model has %d ranks: "
+            "give tensor_parallel and pipeline_parallel of declare_llm as numbers in %s, where "
+            "they can be read without running it", name, place.slots, card.num_ranks, CONFIG_FILE,
+        )  # fmt: skip
+
+
+def setup_of(
+    deployment: Deployment,
+    device_id: int | None,
+    models: dict[str, ModelReport] | None,
+    traces: TraceOptions | None = None,
+) -> Setup:
+    """The first message to a worker; with `models`, it has others run those."""
+    return Setup(
+        deployment.servable_directory,
+        deployment.servable_name,
+        deployment.version,
+        deployment.device_type,
+        device_id,
+        models is None,
+        deployment.dec_key,
+        deployment.dec_mode,
+        deployment.enable_lite,
+        models or {},
+        dict(deployment.llm_options),
+        deployment.gang,
+        deployment.allow_pickle,
+        deployment.backend,
+        deployment.name,
+        traces,
+        deployment.with_batch_dim,
+    )

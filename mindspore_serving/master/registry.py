@@ -1,0 +1,185 @@
+"""Who serves what: servables, versions, methods, and the workers that can run each.  No I/O."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeAlias
+
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.signature import ServableSignature
+from mindspore_serving.errors import NotFound, ServableUnavailable, did_you_mean
+from mindspore_serving.ipc.messages import MethodReport
+from mindspore_serving.master.batched import BatchedMethod
+from mindspore_serving.master.link import Link
+from mindspore_serving.master.streamed import StreamedMethod
+from mindspore_serving.master.totals import Totals
+
+Method: TypeAlias = BatchedMethod | StreamedMethod
+_SHOWN = 8  # names in an error
+
+
+@dataclass(slots=True, eq=False)
+class Service:
+    """One version of one servable."""
+
+    name: str
+    version: int
+    deployment: Deployment
+    methods: dict[str, Method] = field(default_factory=dict)
+    workers: list[Link] = field(default_factory=list)
+    reason: str = ""  # why nobody serves it, if no worker is expected soon
+    retry_after: float | None = None  # seconds, with `reason`
+    card: ModelCard | None = None  # of its language model
+    totals: Totals = field(default_factory=Totals)
+
+    @property
+    def public(self) -> dict[str, MethodReport]:
+        """The methods that clients may call."""
+        reports = {name: method.report for name, method in self.methods.items()}
+        return {name: report for name, report in reports.items() if not name.startswith("@")}
+
+
+class Registry:
+    """All services.  Version 0 is the newest that runs.
+
+    Requests find the current service of a version.  A deployment of a higher generation gets a
+    service of its own, which becomes the current one by `promote`; the one before keeps what it has
+    until it is forgotten.
+    """
+
+    def __init__(self, new_method: Callable[[Deployment, int, MethodReport], Method]) -> None:
+        self._new_method = new_method
+        self._current: dict[str, dict[int, Service]] = {}
+        self.all: list[Service] = []  # also those that are not current, yet or any more
+        # Why a version of a servable is not here yet; "" if it is not expected.
+        self.find_reason: Callable[[str, int], str] = lambda servable, version: ""
+
+    def __iter__(self) -> Iterator[Service]:
+        """The current ones."""
+        for versions in self._current.values():
+            yield from versions.values()
+
+    def of(self, deployment: Deployment) -> list[Service]:
+        """Those of one deployment, current or not."""
+        return [service for service in self.all if service.deployment == deployment]
+
+    def add_worker(
+        self,
+        deployment: Deployment,
+        version: int,
+        reports: list[MethodReport],
+        worker: Link,
+        *,
+        card: ModelCard | None = None,
+    ) -> Service:
+        """`worker` has loaded `version` and can run the methods in `reports`; `card` is that of
+        its language model."""
+        service = self._service(deployment, version)
+        service.card = card or service.card
+        service.reason = ""
+        service.workers.append(worker)
+        service.totals.add(worker)
+        for report in reports:
+            if report.name not in service.methods:
+                service.methods[report.name] = self._new_method(deployment, version, report)
+            service.methods[report.name].add_worker(worker)
+        _set_room(service)
+        return service
+
+    def _service(self, deployment: Deployment, version: int) -> Service:
+        current = self._current.setdefault(deployment.name, {}).get(version)
+        if current is not None and current.deployment.generation == deployment.generation:
+            return current
+        own = (one for one in self.of(deployment) if one.version == version)
+        service = next(own, None)
+        if service is None:
+            service = Service(deployment.name, version, deployment)
+            self.all.append(service)
+            if current is None:
+                self._current[deployment.name][version] = service
+        return service
+
+    def promote(self, deployment: Deployment) -> None:
+        """New requests go to the services of `deployment`."""
+        for service in self.of(deployment):
+            self._current[service.name][service.version] = service
+
+    def withdraw(self, deployment: Deployment) -> None:
+        """New requests do not find the services of `deployment`; what they have goes on."""
+        for service in self.of(deployment):
+            versions = self._current.get(service.name, {})
+            if versions.get(service.version) is service:
+                del versions[service.version]
+                if not versions:
+                    del self._current[service.name]
+
+    def forget(self, deployment: Deployment) -> None:
+        """The workers of `deployment` have ended."""
+        self.withdraw(deployment)
+        self.all = [service for service in self.all if service.deployment != deployment]
+
+    def remove_worker(self, service: Service, worker: Link) -> None:
+        """`worker` is gone, or is to get no more work."""
+        if worker in service.workers:
+            service.workers.remove(worker)
+            _set_room(service)
+        for method in service.methods.values():
+            method.remove_worker(worker)
+
+    def find(self, servable: str, version: int, method: str) -> Method:
+        """The method for a request, which may have to wait there for a worker.  Raises NotFound or
+        ServableUnavailable."""
+        service = self._find_service(servable, version)
+        found = None if service is None else service.methods.get(method)
+        if found is not None and (found.workers or found.is_served):
+            return found
+        if found is not None and service is not None and not service.reason:
+            return found
+        number = f" version({version}) " if version else ""
+        label = f"Request servable({servable}) method({method}) {number} "
+        reason = self.find_reason(servable, version) if service is None else ""
+        if reason:
+            raise ServableUnavailable(f"{label}, servable is not available: {reason}")
+        if service is None:
+            near = did_you_mean(servable, (name for name in self._current if name != servable))
+            near = near or _named("versions", sorted(self._current.get(servable, ())))
+            raise NotFound(f"{label}, servable is not available{near}")
+        if found is None:
+            near = did_you_mean(method, service.public) or _named("methods", service.public)
+            raise NotFound(f"{label}, method is not available{near}")
+        text = f"{label}, servable is not available: {service.reason}"
+        raise ServableUnavailable(text, service.retry_after)
+
+    def signature(self, servable: str, version: int) -> ServableSignature | None:
+        """What the methods of a servable version take and give; None if it never ran."""
+        service = self._find_service(servable, version)
+        if service is None:
+            return None
+        methods = {name: report.signature for name, report in service.public.items()}
+        versions = tuple(sorted(self._current[servable]))
+        return ServableSignature(servable, service.version, versions, methods)
+
+    def _find_service(self, servable: str, version: int) -> Service | None:
+        versions = self._current.get(servable)
+        if not versions:
+            return None
+        if version:
+            return versions.get(version)
+        if len(versions) == 1:
+            return next(iter(versions.values()))
+        running = [number for number, service in versions.items() if service.workers]
+        return versions[max(running or versions)]
+
+
+def _set_room(service: Service) -> None:
+    if service.card is not None:
+        for method in service.methods.values():
+            method.set_room(service.card, len(service.workers))
+
+
+def _named(what: str, names: Iterable[object]) -> str:
+    """What there is in place of what was asked for: the first few; "" if there is nothing."""
+    found = [str(name) for name in islice(names, _SHOWN + 1)]
+    more = ", ..." if len(found) > _SHOWN else ""
+    return f"; {what} are {', '.join(found[:_SHOWN])}{more}" if found else ""

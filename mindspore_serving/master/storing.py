@@ -1,0 +1,94 @@
+"""What a worker is sent of a part, and large payloads on their way to where the worker reads them:
+they are copied on a thread, so that requests of others go on meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mindspore_serving.aio import on_thread
+from mindspore_serving.core.pieces import Buffer, Pieces
+from mindspore_serving.ipc.messages import Payload, WorkItem
+from mindspore_serving.master.request import RequestPart
+
+LARGE = 4 << 20  # bytes, which are copied in some milliseconds
+
+
+class Room(Protocol):
+    """Where payloads lie."""
+
+    def put(self, data: "Buffer | Pieces") -> Payload: ...
+
+
+class Storing:
+    """Large parts on their way to one worker."""
+
+    def __init__(
+        self,
+        room: Room,
+        send: Callable[[RequestPart, Sequence[Payload], float], None],
+        cancel: Callable[[RequestPart], None],
+    ) -> None:
+        """`send` is called with a part, its payloads where they now lie, and the time, and `cancel`
+        behind it if nobody waits for the part any more."""
+        self._room = room
+        self._send, self._cancel = send, cancel
+        self._cancelled: dict[RequestPart, bool] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, part: RequestPart, now: float) -> bool:
+        """False if `part` is small: it can be stored at once."""
+        if sum(map(len, part.chunks)) < LARGE:
+            return False
+        self._cancelled[part] = False
+        task = asyncio.get_running_loop().create_task(self._store(part, now))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    def cancel(self, part: RequestPart) -> bool:
+        """Whether `part` is on its way, and is cancelled when it is sent."""
+        if part not in self._cancelled:
+            return False
+        self._cancelled[part] = True
+        return True
+
+    async def _store(self, part: RequestPart, now: float) -> None:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        try:
+            chunks = await on_thread("arenas", store, self._room, part)
+        except ValueError:  # the room is closed: the worker is gone
+            return
+        finally:
+            is_cancelled = self._cancelled.pop(part)
+        self._send(part, chunks, now + loop.time() - begin)
+        if is_cancelled:
+            self._cancel(part)
+
+
+def store(room: Room, part: RequestPart) -> list[Payload]:
+    """The payloads of `part`, where they now lie."""
+    return [room.put(chunk) for chunk in part.chunks]
+
+
+def work_item(part: RequestPart, chunks: Sequence[Payload], worker: str, now: float) -> WorkItem:
+    """`chunks` are the payloads of `part` for the `worker` of that name."""
+    request = part.request
+    timeout = None if request.deadline is None else max(0.0, request.deadline - now)
+    traceparent = tracestate = ""
+    if request.trace is not None:
+        context = request.trace.sent(part, worker)
+        traceparent, tracestate = context.traceparent, context.state
+    return WorkItem(
+        part.id,
+        request.method,
+        part.codec,
+        list(chunks),
+        timeout,
+        part.is_stream,
+        part.first,
+        request.id,
+        traceparent,
+        tracestate,
+    )

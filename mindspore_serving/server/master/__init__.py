@@ -1,7 +1,0 @@
-"""A path kept for scripts of older versions: `server.master.context`, start and stop."""
-
-from mindspore_serving.server.master import context
-from mindspore_serving.server.ssl_config import SSLConfig
-from mindspore_serving.server.startup import start_grpc_server, start_restful_server, stop
-
-__all__ = ["SSLConfig", "context", "start_grpc_server", "start_restful_server", "stop"]

@@ -1,5 +1,0 @@
-"""A path kept for scripts of older versions; workers are `mindspore_serving.execution`."""
-
-from mindspore_serving.server import distributed
-
-__all__ = ["distributed"]

@@ -1,0 +1,125 @@
+"""`python -m mindspore_serving.worker --channel ADDRESS`: one worker process.
+
+When the master is gone, the kernel ends this process and all it started, even while a stage holds
+the interpreter (`process.lifeline`).  A second thread does the same where that cannot be, tells
+the master of SIGTERM and SIGINT, and counts heartbeats: none while the interpreter is stuck.
+"""
+
+import argparse
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from mindspore_serving.ipc import status
+from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
+from mindspore_serving.ipc.channel import connect, encode
+from mindspore_serving.ipc.messages import Failed
+from mindspore_serving.ipc.protocol import protocol
+from mindspore_serving.process.entry import enter, leave_current_directory
+from mindspore_serving.process.lifeline import end_group
+from mindspore_serving.worker.worker import Overrides, Worker
+
+
+def main() -> int:
+    arguments = _parse()
+    stream = connect(arguments.channel)
+    if arguments.protocol not in (None, protocol()):
+        stream.sendall(encode(Failed(_other_protocol(arguments.protocol))))
+        return 1
+    arena: Arena | NoArena = NoArena(status.SIZE, arguments.status)
+    view: ArenaView | NoArena = NoArena()
+    if arguments.arenas:
+        to_write, to_read = map(int, arguments.arenas.split(","))
+        arena, view = Arena(to_write, status.SIZE), ArenaView(to_read, is_writable=True)
+    worker = Worker(stream, arena, view, on_broken=lambda: os._exit(1))
+    worker.overrides = Overrides(arguments.servables, arguments.device_id)
+    is_child = arguments.channel.startswith("fd:")
+    _watch(stream, worker.announce_leaving, arena, is_child=is_child)
+    gc.set_threshold(50_000, 20, 20)  # requests make no cycles; collect for the user's code only
+    try:
+        return worker.serve()
+    except (EOFError, ConnectionError):
+        end_group()
+        return 1
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m mindspore_serving.worker")
+    parser.add_argument("--channel", required=True, help="fd:N, unix:PATH or tcp:HOST:PORT")
+    parser.add_argument("--arenas", help="descriptors to write to and to read from: W,R")
+    parser.add_argument("--status", type=int, help="without arenas: shared memory to report in")
+    parser.add_argument("--servables", help="directory of servables here, if not the master's")
+    parser.add_argument("--device-id", type=int, help="device here, if not the master's")
+    parser.add_argument("--protocol", help="of the master; another is refused")
+    parser.add_argument("--name", help="shown in process lists only")
+    return enter(parser)
+
+
+def _other_protocol(masters: str) -> str:
+    where = os.path.dirname(os.path.dirname(__file__))
+    return (
+        f"the worker's mindspore_serving in {where} has protocol {protocol()}, the server's "
+        f"{masters}: both must be of one release; if it was just updated, start the server again"
+    )
+
+
+def _watch(
+    stream: socket.socket,
+    announce_leaving: Callable[[], None],
+    arena: Arena | NoArena,
+    *,
+    is_child: bool,
+) -> None:
+    """Begin what the head of this file says of the second thread."""
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write)
+    exit_signals = {signal.SIGTERM, signal.SIGINT}
+    for number in exit_signals:
+        signal.signal(number, lambda *_: None)  # the byte on the wake-up descriptor is enough
+    poll = select.poll()
+    poll.register(stream.fileno(), select.POLLRDHUP)  # hang-up and error are always reported
+    poll.register(wake_read, select.POLLIN)
+    parent = os.getppid()
+
+    def wait() -> None:
+        report = _Report(arena)
+        while True:
+            report.write()
+            if is_child and os.getppid() != parent:
+                end_group()  # a process that the master forked may still hold the channel
+            for descriptor, _ in poll.poll(status.BEAT_SECONDS * 1000):
+                if descriptor != wake_read:
+                    end_group()
+                if not exit_signals.isdisjoint(os.read(wake_read, 64)):
+                    announce_leaving()  # other signals are the user's own
+
+    threading.Thread(target=wait, name="watch-master", daemon=True).start()
+
+
+class _Report:
+    """What the worker says of itself in `arena`, and how that is given back when it is not used."""
+
+    def __init__(self, arena: Arena | NoArena) -> None:
+        self._arena = arena
+        self._measured = self._trim_at = 0.0  # times of the monotonic clock
+
+    def write(self) -> None:
+        """Count a heartbeat, and do what is due since the last one."""
+        status.beat(self._arena.reserved)
+        now = time.monotonic()
+        if now - self._measured >= status.USAGE_SECONDS:
+            self._measured = now
+            status.set_usage(self._arena.reserved)
+        if now >= self._trim_at:
+            self._trim_at = now + self._arena.trim()
+
+
+if __name__ == "__main__":
+    leave_current_directory()
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Which requests this thread runs: their ids stand in front of what it logs, and the spans of the
+servable's own code belong to theirs.
+"""
+
+from collections.abc import Sequence
+
+from mindspore_serving import log
+from mindspore_serving.errors import ServingError
+from mindspore_serving.tracing import user_spans
+from mindspore_serving.tracing.span import BATCH_REQUESTS, BATCH_SIZE
+from mindspore_serving.worker.item_trace import BatchTrace, ItemTrace
+from mindspore_serving.worker.job import Item, Job, Outcome, PreparedStage
+
+MOST_NAMED = 16  # requests of a batch whose ids stand in front of a line
+_set_ids, _context = log.request_id.set, user_spans.current.get
+
+
+def enter(item: Item) -> None:
+    """The thread runs instances of `item` alone, until `leave`."""
+    _set_ids(item.request_id)
+    if item.trace is not None or _context() is not None:
+        _follow(item.trace)
+
+
+def enter_all(jobs: Sequence[Job], position: int, *, is_batch: bool) -> BatchTrace | None:
+    """The thread runs `jobs`, at the stage `position`.  If they are a batch and any is traced, the
+    trace of that."""
+    if len(jobs) == 1 and jobs[0].item.trace is None:
+        _set_ids(jobs[0].item.request_id)
+        return None
+    items = list(dict.fromkeys([job.item for job in jobs]))
+    ids = [item.request_id for item in items[:MOST_NAMED]]
+    if len(items) > MOST_NAMED:
+        ids.append(f"{len(items) - MOST_NAMED} more")
+    _set_ids(",".join(ids))
+    traces = [item.trace for item in items if item.trace is not None]
+    return _begin(jobs, position, traces, len(items), is_batch=is_batch) if traces else None
+
+
+def _begin(
+    jobs: Sequence[Job],
+    position: int,
+    traces: Sequence[ItemTrace],
+    num_requests: int,
+    *,
+    is_batch: bool,
+) -> BatchTrace | None:
+    sampled = [trace for trace in traces if trace.context.is_sampled]
+    batch = None
+    if is_batch and sampled:
+        attributes = {BATCH_SIZE: len(jobs), BATCH_REQUESTS: num_requests}
+        batch = BatchTrace(position, sampled, attributes)
+    else:
+        for trace in sampled:
+            trace.run(position)
+    _follow((sampled or traces)[0])
+    return batch
+
+
+def run(stage: PreparedStage, jobs: list[Job]) -> list[Outcome]:
+    """What becomes of each of `jobs`, that were entered; may raise for all."""
+    if not stage.takes_one or len(jobs) == 1:
+        return stage.run(jobs)
+    outcomes: list[Outcome] = []
+    call = stage.call
+    for job in jobs:
+        enter(job.item)
+        outcomes += call([job.arguments(stage)])
+    return outcomes
+
+
+def end(batch: BatchTrace, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+    """`batch`, of `jobs`, has run."""
+    codes = {}
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if job.item.trace is not None and isinstance(outcome, ServingError):
+            codes[job.item.trace] = int(outcome.code)
+    batch.end(codes)
+
+
+def leave() -> None:
+    """It runs none."""
+    _set_ids("")
+    if _context() is not None:
+        _follow(None)
+
+
+def _follow(trace: ItemTrace | None) -> None:
+    context = None if trace is None else trace.current
+    if context is not _context():
+        user_spans.follow(context)

@@ -1,0 +1,289 @@
+"""Runs the stages of a worker's methods: batches per stage, later stages first, methods in turn.
+
+One thread, no I/O: items go in by `add`, finished ones come out of `finished`.  Later stages go
+first so that instances leave as soon as they can; methods take turns so that none starves.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mindspore_serving import log
+from mindspore_serving.core.graph import StageKind
+from mindspore_serving.core.value import Instance
+from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingError, StageFailed
+from mindspore_serving.ipc.status import SIZE, STAGES, BatchSizes, Lane
+from mindspore_serving.worker import current
+from mindspore_serving.worker.functions import failure_text
+from mindspore_serving.worker.item_trace import BatchTrace
+from mindspore_serving.worker.job import (
+    Item,
+    Job,
+    Outcome,
+    PreparedStage,
+    Program,
+    ReorderBuffer,
+)
+
+
+class Executor:
+    """The queues in front of every stage of every program.  `post` runs an action on the thread
+    that uses the executor; by default at once, for executors whose stages finish on that thread.
+    What runs, and the sizes of batches, are written to `status` (see `ipc.status`)."""
+
+    def __init__(
+        self,
+        programs: dict[str, Program],
+        post: Callable[[Callable[[], None]], None] = lambda action: action(),
+        status: memoryview | None = None,
+    ) -> None:
+        self._queues: list[tuple[Program, list[deque[Job]]]] = []
+        self._queues_of: dict[str, list[deque[Job]]] = {}
+        for name, program in programs.items():
+            queues: list[deque[Job]] = [deque() for _ in program.stages]
+            self._queues.append((program, queues))
+            self._queues_of[name] = queues
+        self.programs = programs
+        self.post = post
+        memory = memoryview(bytearray(SIZE)) if status is None else status
+        self._lane, self._sizes = Lane(memory, STAGES), BatchSizes(memory)
+        self._turn = 0
+        self._num_waiting = 0
+        self._iterating: deque[tuple[Job, Iterator[Outcome]]] = deque()
+        self._is_stream_next = False
+        self._batches: dict[Job, BatchTrace] = {}  # of those that run, by the first job
+        self.finished: list[Item] = []
+        self.with_pieces: dict[int, Item] = {}  # by id: streams with outputs to be sent
+
+    @property
+    def has_work(self) -> bool:
+        return self._num_waiting > 0 or bool(self._iterating)
+
+    def add(self, item: Item, instances: list[Instance]) -> None:
+        """Queue the decoded `instances` of `item` before the first stage."""
+        program = item.program
+        if not instances:
+            raise InvalidInputs(f"Instances count of request cannot be 0, {program.label}")
+        if item.is_stream and len(instances) != 1:
+            raise InvalidInputs(
+                f"a stream takes one instance, {len(instances)} were given, {program.label}"
+            )
+        item.left = len(instances)
+        item.outputs = [] if item.is_stream else [b""] * len(instances)
+        names = program.method.inputs
+        jobs = [
+            Job(item, index, list(map(instance.__getitem__, names)))
+            for index, instance in enumerate(instances)
+        ]
+        if item.is_stream:
+            jobs[0].stream = ReorderBuffer()
+        if item.trace is not None:
+            item.trace.enter(0)
+        if program.stages:
+            self._queues_of[program.method.name][0].extend(jobs)
+            self._num_waiting += len(jobs)
+            return
+        for job in jobs:
+            self._finish(job)
+
+    def run_next(self, now: float) -> None:
+        """Run one batch of the method whose turn it is, at the latest stage that has instances; or
+        the next piece of a stream, in turn with the batches."""
+        self._is_stream_next = not self._is_stream_next
+        if self._iterating and (self._is_stream_next or not self._num_waiting):
+            self._run_iterator()
+            return
+        for offset in range(len(self._queues)):
+            program, queues = self._queues[(self._turn + offset) % len(self._queues)]
+            for position in range(len(queues) - 1, -1, -1):
+                if queues[position]:
+                    self._turn = (self._turn + offset + 1) % len(self._queues)
+                    self._run_stage(program, position, self._take(queues[position], program, now))
+                    return
+
+    def resume(self, jobs: list[Job], outcomes: list[Outcome]) -> None:
+        """What a stage elsewhere made of `jobs`, which are all of one method and stage."""
+        self._advance(jobs[0].item.program, jobs[0].position, jobs, outcomes)
+
+    def emit(self, job: Job, outcome: Outcome) -> None:
+        """Another piece that a stage elsewhere, or an iterator, made of `job`."""
+        stage = job.item.program.method.stages[job.position]
+        if type(outcome) is not tuple or len(outcome) != len(stage.outputs):
+            self._fail_stage(job, outcome)
+            return
+        piece = job.piece(outcome)
+        if job.item.trace is not None:
+            job.item.trace.advance(job.position, is_last=False)
+        queues = self._queues_of[piece.item.program.method.name]
+        if piece.position == len(queues):
+            self._finish(piece)
+        else:
+            queues[piece.position].append(piece)
+            self._num_waiting += 1
+
+    def end(self, job: Job) -> None:
+        """No more pieces will come of `job`."""
+        assert job.stream is not None
+        job.stream.is_closed = True
+        if job.stream.is_done:
+            self._settle(job.item)
+
+    def _run_iterator(self) -> None:
+        job, iterator = self._iterating.popleft()
+        item = job.item
+        if item.left == 0:
+            _close(iterator)
+            return
+        if item.is_cancelled:  # as it is at its deadline, by whoever waits for it
+            _close(iterator)
+            self._fail(job, _too_late(job))
+            return
+        try:
+            self._lane.begin(job.position, [item.id])
+            if item.trace is not None:
+                item.trace.run(job.position)
+            current.enter(item)
+            outcome = next(iterator)
+        except StopIteration:
+            self.end(job)
+            return
+        except BaseException as error:  # the user's code; FunctionCaller tells what it can
+            outcome = StageFailed(failure_text(error))
+        finally:
+            self._lane.end()
+            current.leave()
+        self.emit(job, outcome)
+        self._iterating.append((job, iterator))
+
+    def _take(self, queue: deque[Job], program: Program, now: float) -> list[Job]:
+        """The next batch; what nobody waits for any more does not get a place in it."""
+        taken: list[Job] = []
+        limit = program.stages[queue[0].position].limit
+        while queue and len(taken) < limit:
+            job = queue.popleft()
+            self._num_waiting -= 1
+            item = job.item
+            if item.is_cancelled or (item.deadline is not None and now >= item.deadline):
+                self._fail(job, _too_late(job))
+            elif not item.is_stream or item.left:  # else another piece has failed
+                taken.append(job)
+        return taken
+
+    def _run_stage(self, program: Program, position: int, jobs: list[Job]) -> None:
+        stage, method_stage = program.stages[position], program.method.stages[position]
+        try:
+            if stage.iterate is not None:
+                jobs = self._begin_streams(stage, jobs)
+            if not jobs:
+                return
+            self._sizes.observe(len(jobs))
+            # A language model makes its own batches.
+            is_batch = stage.start is None or method_stage.kind is not StageKind.LANGUAGE
+            batch = current.enter_all(jobs, position, is_batch=is_batch)
+            if batch is not None:
+                self._batches[jobs[0]] = batch
+            if stage.start is not None:
+                stage.start(self, jobs)
+                return
+            self._lane.begin(position, [job.item.id for job in jobs])
+            outcomes = current.run(stage, jobs)
+        except BaseException as error:  # a stage's failure is its requests', never the worker's
+            log.error("%s of method %s", method_stage.tag, program.method.name, exc_info=True)
+            outcomes = [StageFailed(failure_text(error))] * len(jobs)
+        finally:
+            self._lane.end()
+            current.leave()
+        self._advance(program, position, jobs, outcomes)
+
+    def _begin_streams(self, stage: PreparedStage, jobs: list[Job]) -> list[Job]:
+        """Let those that want pieces have them one by one; the others."""
+        assert stage.iterate is not None
+        for job in jobs:
+            if job.is_to_stream:
+                self._iterating.append((job, stage.iterate(job)))
+        return [job for job in jobs if not job.is_to_stream]
+
+    def _advance(
+        self, program: Program, position: int, jobs: list[Job], outcomes: list[Outcome]
+    ) -> None:
+        """Each job goes to the next stage, or is done, or has failed alone."""
+        num_outputs = len(program.method.stages[position].outputs)
+        queues = self._queues_of[program.method.name]
+        queue = queues[position + 1] if position + 1 < len(queues) else None
+        if self._batches and (batch := self._batches.pop(jobs[0], None)) is not None:
+            current.end(batch, jobs, outcomes)
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if type(outcome) is not tuple or len(outcome) != num_outputs:
+                self._fail_stage(job, outcome)
+                continue
+            job.values += outcome
+            job.position = position + 1
+            if job.item.trace is not None:
+                job.item.trace.advance(position, is_last=queue is None)
+            if queue is None:
+                self._finish(job)
+            else:
+                queue.append(job)
+                self._num_waiting += 1
+
+    def _fail_stage(self, job: Job, outcome: Outcome) -> None:
+        method = job.item.program.method
+        stage = method.stages[job.position]
+        if not isinstance(outcome, ServingError):
+            text = f"it returned {len(outcome)} outputs, {len(stage.outputs)} are registered"
+            outcome = StageFailed(text)
+        where = f"method: '{method.name}', stage index(begin with 1): {job.position + 1}"
+        text = f"Call {stage.tag} Failed, {where}, error msg: {outcome}"
+        self._fail(job, type(outcome)(text[:4096]))
+
+    def _finish(self, job: Job) -> None:
+        item, values = job.item, job.values
+        outputs = {name: values[slot] for name, slot in item.program.returns}
+        try:
+            encoded = item.put(item.codec.encode(outputs))
+        except ServingError as error:
+            self._fail(job, error)
+            return
+        if job.stream is None:
+            item.outputs[job.index] = encoded
+            self._settle(item)
+        elif item.left:
+            self._send_piece(job, encoded)
+
+    def _send_piece(self, job: Job, encoded: Any) -> None:
+        item, stream = job.item, job.stream
+        assert stream is not None
+        if job.number < 0:  # the method has no stage that streams
+            job.number, stream.num_begun, stream.is_closed = 0, 1, True
+        item.outputs += stream.put(job.number, encoded)
+        self.with_pieces[item.id] = item
+        if stream.is_done:
+            self._settle(item)
+
+    def _fail(self, job: Job, error: ServingError) -> None:
+        if job.item.left == 0:
+            return  # a piece of a stream that has failed already
+        job.item.fail(job.index, error)
+        if job.item.trace is not None:
+            job.item.trace.leave(job.position, error.code)
+        self._settle(job.item)
+
+    def _settle(self, item: Item) -> None:
+        item.left -= 1
+        if item.left == 0:
+            self.finished.append(item)
+
+
+def _too_late(job: Job) -> ServingError:
+    if job.item.is_cancelled:
+        return DeadlineExceeded("the request was cancelled")
+    return DeadlineExceeded(f"time is up before stage {job.position + 1}")
+
+
+def _close(iterator: Iterator[Outcome]) -> None:
+    close = getattr(iterator, "close", None)
+    try:
+        if close is not None:
+            close()
+    except BaseException:  # the user's code; its request is answered already
+        log.error("closing a generator", exc_info=True)

@@ -1,0 +1,88 @@
+"""Loads models of whole directories into this process: a language model and its engine, or one of
+another server, and models of tasks."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindspore_serving.core.declaration import UPSTREAM, LanguageSpec
+from mindspore_serving.core.tasks import TaskSpec
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.ipc.messages import Setup
+from mindspore_serving.ipc.status import Lane
+from mindspore_serving.worker.host import Host
+
+if TYPE_CHECKING:
+    from mindspore_serving.llm.upstream.engine import UpstreamModel
+    from mindspore_serving.worker.language import LanguageService
+
+MOST_WAITING = 1024  # requests, unless the operator says otherwise
+MOST_PROMPTS = 32 * MOST_WAITING  # of an encoder: a request may have thousands, and each is little
+MOST_WAITING_TOKENS = 1 << 20  # that they have together
+SWITCH_SECONDS = 0.0005  # how long another thread may hold up the step loop
+
+
+def open_language(
+    spec: LanguageSpec, setup: Setup, wake: Callable[[], None], steps: Lane | None
+) -> "LanguageService":
+    """Load the servable's language model and start its engine.  Raises StartError."""
+    from mindspore_serving.worker.language import LanguageService, LanguageStage
+
+    if spec.engine == UPSTREAM:
+        upstream = _open_upstream(spec, wake)
+        return LanguageService(upstream, LanguageStage(upstream, spec.params, setup.name))
+    from mindspore_serving.llm.checkpoint.model_files import find_config
+    from mindspore_serving.llm.loader import make_config, open_model
+    from mindspore_serving.llm.models import is_encoder
+    from mindspore_serving.llm.serving.async_engine import AsyncEngine
+
+    options = dict(spec.options)
+    embeds_only = is_encoder(find_config(Path(spec.path)))
+    options.setdefault("max_num_waiting", MOST_PROMPTS if embeds_only else MOST_WAITING)
+    options.setdefault("max_num_waiting_tokens", MOST_WAITING_TOKENS)
+    options = _with_device(options, setup)
+    try:
+        opened = open_model(
+            spec.path, spec.runtime, make_config(options), spec.engine, spec.engine_options
+        )
+    except InvalidInputs as error:
+        raise StartError(str(error)) from error
+    sys.setswitchinterval(SWITCH_SECONDS)
+    engine = AsyncEngine(opened, wake, steps)
+    return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
+
+
+def _open_upstream(spec: LanguageSpec, wake: Callable[[], None]) -> "UpstreamModel":
+    """Raises StartError."""
+    from mindspore_serving.llm.upstream.engine import UpstreamModel
+    from mindspore_serving.llm.upstream.options import read_options
+
+    options = dict(spec.options)
+    most = options.pop("max_model_len", None)
+    for name in options:
+        raise StartError(f"engine {UPSTREAM!r} has no option {name}, expected max_model_len alone")
+    if most is not None and (not isinstance(most, int) or most < 1):
+        raise StartError(f"max_model_len is {most!r}, expected an int >= 1")
+    return UpstreamModel(read_options(spec.engine_options), most, wake)
+
+
+def open_task_model(host: Host, spec: TaskSpec, setup: Setup) -> None:
+    """Load a model that does not generate; one that is the language model as well has its encoder
+    from there.  Raises StartError."""
+    from mindspore_serving.tasks.opening import open_task
+
+    spec = replace(spec, options=_with_device(spec.options, setup))
+    language = host.declaration.language
+    is_shared = host.language is not None and language is not None and language.path == spec.path
+    engine = host.language.engine if host.language is not None and is_shared else None
+    host.tasks[spec.path] = open_task(spec, None if engine is None else engine.encoder_runner())
+
+
+def _with_device(options: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+    """The options of a model, on the device of this worker unless they say otherwise."""
+    if "device" in options or setup.device_type not in ("cpu", "gpu"):
+        return dict(options)
+    number = f":{setup.device_id}" if setup.device_id else ""
+    return {**options, "device": "cpu" if setup.device_type == "cpu" else f"cuda{number}"}

@@ -1,0 +1,151 @@
+"""The stages of a method made ready: what runs each in this worker, and how many jobs at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import replace
+
+from mindspore_serving import log
+from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.value import Value, to_value
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
+from mindspore_serving.ipc.messages import ModelReport
+from mindspore_serving.servable.builtins import BUILTINS
+from mindspore_serving.worker import signatures
+from mindspore_serving.worker.functions import FunctionCaller
+from mindspore_serving.worker.host import Host
+from mindspore_serving.worker.job import Job, JobQueue, Outcome, PreparedStage, Program
+from mindspore_serving.worker.remote import RemoteCaller
+
+DYNAMIC_BATCH = 32  # most instances at once for a model whose batch dimension is dynamic
+LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
+
+
+def make_program(host: Host, method: Method, remote: RemoteCaller | None) -> Program:
+    label = f"servable {host.declaration.name}, method {method.name}"
+    stages = [_prepare(host, method, stage, remote) for stage in method.stages]
+    language = host.declaration.language
+    params = None if language is None else language.params
+    signature = signatures.of_method(method, host.reports(), params)
+    method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
+    return Program(method, label, stages, signature)
+
+
+def _prepare(
+    host: Host, method: Method, stage: Stage, remote: RemoteCaller | None
+) -> PreparedStage:
+    if stage.kind is StageKind.MODEL:
+        return _model_stage(host, stage, remote)
+    if stage.kind is StageKind.LANGUAGE:
+        return _language_stage(host, stage)
+    if stage.kind is StageKind.TASK:
+        return _task_stage(host, stage)
+    return _function_stage(host, method, stage)
+
+
+def _model_stage(host: Host, stage: Stage, remote: RemoteCaller | None) -> PreparedStage:
+    key, subgraph = stage.target, stage.subgraph
+    report = host.models.get(key)
+    if report is None:
+        raise StartError(f"{stage.tag}: the model is not loaded by any worker that owns a device")
+    _check_counts(stage, report)
+    limit = report.batch_size or DYNAMIC_BATCH
+    call = host.run_model if remote is None else remote.call
+    prepared = PreparedStage(stage.inputs, limit, lambda rows: call(key, subgraph, rows))
+    threads = host.threads
+    if remote is not None:
+        prepared.start = lambda _, jobs: remote.start(key, subgraph, jobs, stage)
+    elif threads is not None:
+        prepared.start = lambda queue, jobs: _run_in(threads, prepared, queue, jobs)
+    return prepared
+
+
+def _run_in(
+    threads: ThreadPoolExecutor, stage: PreparedStage, queue: JobQueue, jobs: list[Job]
+) -> None:
+    """Run `jobs` on another thread; their outcomes come back to the queue."""
+
+    def run() -> None:
+        try:
+            outcomes = stage.run(jobs)
+        except Exception as error:
+            log.error("a model failed", exc_info=True)
+            outcomes = [StageFailed(str(error) or repr(error))] * len(jobs)
+        queue.post(lambda: queue.resume(jobs, outcomes))
+
+    threads.submit(copy_context().run, run)
+
+
+def _language_stage(host: Host, stage: Stage) -> PreparedStage:
+    def refuse(rows: list[tuple[Value, ...]]) -> list[Outcome]:
+        text = "a method with a language model cannot be called from inside a stage"
+        return [StageFailed(text)] * len(rows)
+
+    assert host.language is not None
+    start = host.language.stage.start
+    return PreparedStage(stage.inputs, LOOP_BATCH, refuse, gains_from_batch=False, start=start)
+
+
+def _task_stage(host: Host, stage: Stage) -> PreparedStage:
+    task, count = host.tasks[stage.target], len(stage.outputs)
+
+    def call(rows: list[tuple[Value, ...]]) -> list[Outcome]:
+        return [
+            outcome
+            if isinstance(outcome, ServingError)
+            else tuple(to_value(value) for value in outcome[:count])
+            for outcome in task.run(rows)
+        ]
+
+    return PreparedStage(stage.inputs, task.batch_size, call)
+
+
+def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
+    if report is None:
+        raise InvalidInputs(f"model '{key}' is not loaded")
+    if subgraph >= len(report.graphs):
+        raise InvalidInputs(
+            f"model '{key}' has {len(report.graphs)} graph(s), counted from 0: there is no "
+            f"subgraph {subgraph}"
+        )
+
+
+def _check_counts(stage: Stage, report: ModelReport) -> None:
+    check_subgraph(stage.target, stage.subgraph, report)
+    graph = report.graphs[stage.subgraph]
+    for what, given, known in (
+        ("inputs", len(stage.inputs), len(graph.inputs)),
+        ("outputs", len(stage.outputs), len(graph.outputs)),
+    ):
+        if given != known and known:  # none: the model does not say before it has run
+            raise StartError(
+                f"The {what} count {given} in register_method not equal to the count {known} "
+                f"defined in model, model info: {stage.target}, subgraph: {stage.subgraph}"
+            )
+
+
+def _function_stage(host: Host, method: Method, stage: Stage) -> PreparedStage:
+    is_builtin = stage.kind is StageKind.BUILTIN
+    function = BUILTINS[stage.target][0] if is_builtin else host.declaration.functions[stage.target]
+    caller = FunctionCaller(function, stage.target, len(stage.outputs))
+    if stage.batch_size is None:
+        prepared = PreparedStage(
+            stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False, takes_one=True
+        )
+        if stage.streams:
+            prepared.iterate = lambda job: caller.iterate(job.arguments(prepared))
+        return prepared
+    limit = stage.batch_size or _model_batch(host, method, stage)
+    return PreparedStage(stage.inputs, limit, caller.call_batch)
+
+
+def _model_batch(host: Host, method: Method, stage: Stage) -> int:
+    """The size for batch_size=0: the smallest model batch before the models, the largest after."""
+    sizes = [
+        host.models[other.target].batch_size or DYNAMIC_BATCH
+        for other in method.stages
+        if other.kind is StageKind.MODEL and other.target in host.models
+    ]
+    if not sizes:
+        return 1
+    is_first = all(slot < len(method.inputs) for slot in stage.inputs)
+    return min(sizes) if is_first else max(sizes)

@@ -1,0 +1,83 @@
+"""Has models run by a worker that owns a device: parks jobs until the answer comes, or waits.
+
+Knows only messages; the worker's loop reads the channel.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+
+from mindspore_serving import log
+from mindspore_serving.core.graph import Stage
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import ServingError
+from mindspore_serving.ipc.messages import Call, WorkItem, WorkReply
+from mindspore_serving.tracing import user_spans
+from mindspore_serving.wire import native
+from mindspore_serving.worker.connection import Connection, Inbox
+from mindspore_serving.worker.host import call_name
+from mindspore_serving.worker.job import Job, Outcome
+
+
+class RemoteCaller:
+    """Calls in flight to the models of other workers.  Their answers come by `inbox`."""
+
+    def __init__(self, connection: Connection, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self.servable = ""
+        self.version = 0
+        self._connection = connection
+        self._ids = count(1)
+        self._parked: dict[int, list[Job]] = {}
+
+    def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None:
+        rows = [tuple(job.values[slot] for slot in stage.inputs) for job in jobs]
+        self._parked[self._ask_model(key, subgraph, rows)] = jobs
+
+    def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]:
+        return self._wait(self._ask_model(key, subgraph, rows), len(rows))
+
+    def call_method(
+        self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
+    ) -> list[Outcome]:
+        """Any method of any servable, its inputs by position; waits for the answer."""
+        return self._wait(self._ask(servable, version, method, rows), len(rows))
+
+    def take(self, reply: WorkReply) -> tuple[list[Job], list[Outcome]]:
+        """The parked jobs that `reply` answers, and what became of them."""
+        jobs = self._parked.pop(reply.id)
+        return jobs, self._outcomes(reply, len(jobs))
+
+    def _wait(self, call_id: int, expected: int) -> list[Outcome]:
+        return self._outcomes(self.inbox.wait_for(call_id), expected)
+
+    def _outcomes(self, reply: WorkReply, expected: int) -> list[Outcome]:
+        if reply.rejected is not None:
+            return [reply.rejected.to_error()] * expected
+        outcomes: list[Outcome] = []
+        for index, payload in enumerate(reply.instances):
+            fault = reply.faults[index] if reply.faults else None
+            if fault is not None:
+                outcomes.append(fault.to_error())
+            else:
+                outcomes.append(native.decode_values(bytes(self._connection.view.get(payload))))
+        self._connection.release(reply)
+        if len(outcomes) != expected:
+            text = f"{expected} instances were sent to a model, {len(outcomes)} came back"
+            return [ServingError(text)] * expected
+        return outcomes
+
+    def _ask_model(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> int:
+        return self._ask(self.servable, self.version, call_name(key, subgraph), rows)
+
+    def _ask(
+        self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
+    ) -> int:
+        """No timeout: the worker that runs it answers, or the master does if that dies."""
+        call_id = next(self._ids)
+        chunks = [self._connection.arena.put(native.encode_values(row)) for row in rows]
+        context = user_spans.current.get()
+        where = ("", "") if context is None else (context.traceparent, context.state)
+        names = log.request_id.get(), *where
+        item = WorkItem(call_id, method, "native", chunks, None, False, 0, *names)
+        self._connection.send(Call(servable, version, item))
+        return call_id

@@ -1,0 +1,305 @@
+"""The master with real worker processes: deploy, call, lose a worker, stop."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from mindspore_serving.core import backoff
+from mindspore_serving.errors import Code, NotFound, ServableUnavailable, StartError
+from tests.master.mastered import Server
+from tests.waiting import PATIENCE
+
+TINY = """
+@method("y")
+def twice(x):
+    return x * 2
+
+@method("y")
+def pid(x):
+    return os.getpid()
+
+@method("y")
+def dying(x):
+    os._exit(3)
+
+@method("y")
+def hanging(x):
+    time.sleep(600)
+
+@method("y")
+def once(x):
+    marker = os.path.join(os.path.dirname(__file__), "marker")
+    if not os.path.exists(marker):
+        with open(marker + "-", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(marker + "-", marker)
+        time.sleep(600)
+    return os.getpid()
+"""
+WITH_MODEL = """
+def add(x1, x2):
+    return x1 + x2
+
+model = register.declare_model(add, model_format="Python")
+
+def double(x):
+    return x * 2
+
+def ask(x):
+    return model.call(x, x), os.getpid()
+
+def get_owner(x):
+    return os.environ.get("SERVING_DEVICE_ID", "none")
+
+@register.register_method(output_names=["y", "owner"])
+def staged(x1, x2):
+    y = register.add_stage(model, x1, x2, outputs_count=1)
+    y = register.add_stage(double, y, outputs_count=1)
+    return y, register.add_stage(get_owner, x1, outputs_count=1)
+
+@register.register_method(output_names=["y", "pid"])
+def called(x):
+    return register.add_stage(ask, x, outputs_count=2)
+
+@register.register_method(output_names=["y"])
+def only_model(x1, x2):
+    return register.add_stage(model, x1, x2, outputs_count=1)
+"""
+
+
+def children():
+    """The processes that this one started and has not waited for."""
+    paths = Path("/proc/self/task").glob("*/children")
+    return {pid for path in paths for pid in path.read_text().split()}
+
+
+@pytest.fixture
+async def server(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = Server(tmp_path)
+    made.write("tiny", TINY)
+    yield made
+    await asyncio.wait_for(made.master.stop(grace=5.0), PATIENCE)
+
+
+# --- serving ------------------------------------------------------------------------------------
+
+
+async def test_a_deployed_servable_answers(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    assert await server.outputs("twice", {"x": 4}, {"x": [1, 2]}) == [{"y": 8}, {"y": [2, 4]}]
+    assert server.master.control.is_ready
+    assert server.master.control.describe() == [
+        {
+            "name": "tiny",
+            "version": 1,
+            "methods": {
+                name: {
+                    "inputs": ["x"],
+                    "outputs": ["y"],
+                    "input_specs": [{"name": "x", "dtype": None, "shape": None}],
+                    "output_specs": [{"name": "y", "dtype": None, "shape": None}],
+                }
+                for name in ("twice", "pid", "dying", "hanging", "once")
+            },
+            "num_workers": 1,
+        }
+    ]
+
+
+async def test_several_workers_share_the_instances_of_one_request(server):
+    await server.deploy(server.deployment(num_parallel_workers=2))
+    assert len(await server.pids(2)) == 2
+
+
+async def test_unknown_servables_and_methods_are_refused(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    for options in ({"method": "missing"}, {"method": "twice", "servable": "other"}):
+        reply = await server.ask(options.pop("method"), {"x": 1}, **options)
+        assert isinstance(reply.failure, NotFound)
+
+
+async def test_nothing_is_ready_before_it_is_deployed(server):
+    assert not server.master.control.is_ready
+    assert server.master.control.describe() == []
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+
+async def test_a_servable_that_cannot_be_loaded_is_a_start_error_with_its_reason(server):
+    server.write("tiny", "raise OSError('disk on fire')")
+    with pytest.raises(StartError) as caught:
+        await server.deploy(server.deployment(num_parallel_workers=1))
+    assert str(caught.value).startswith("Fail to start workers: servable tiny, worker 0: ")
+    assert "disk on fire" in str(caught.value)
+    assert "servable_config.py, line" in str(caught.value)
+
+
+async def test_a_worker_that_dies_while_loading_is_a_start_error_with_the_end_of_its_log(server):
+    server.write("tiny", "print('no such key', flush=True)\nos._exit(7)")
+    with pytest.raises(StartError, match="(?s)exit status 7.*no such key"):
+        await server.deploy(server.deployment(num_parallel_workers=1))
+
+
+# --- losing workers -----------------------------------------------------------------------------
+
+
+async def test_a_dead_worker_is_replaced_and_its_request_is_answered_by_another(server):
+    await server.deploy(server.deployment(num_parallel_workers=2))
+    first, second = await server.pids(2)
+    pending = asyncio.create_task(server.ask("once", {"x": 1}))
+    await server.until(server.marker.exists)
+    victim = int(server.marker.read_text())
+    os.kill(victim, signal.SIGKILL)
+    (answer,) = (await pending).instances
+    assert json.loads(answer) == {"y": first + second - victim}
+    await server.until(lambda: server.master.control.is_ready)
+    assert len(await server.pids(2) - {victim}) == 2
+
+
+async def test_a_request_that_kills_every_worker_is_answered_with_the_news(server):
+    await server.deploy(server.deployment(num_parallel_workers=2))
+    reply = await server.ask("dying", {"x": 1})
+    assert reply.failure.code == Code.WORKER_UNAVAILABLE
+    assert "servable(tiny) method(dying): the worker process that had the request died" in str(
+        reply.failure
+    )
+    await server.until(lambda: server.master.control.is_ready)
+    assert await server.outputs("twice", {"x": 4}, {"x": 5}) == [{"y": 8}, {"y": 10}]
+
+
+async def test_while_the_only_worker_is_away_requests_wait_for_the_next(server, monkeypatch):
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 60.0)
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    reply = await server.ask("dying", {"x": 1})  # in two workers
+    assert reply.failure.code == Code.WORKER_UNAVAILABLE
+    reply = await server.ask("twice", {"x": 1}, timeout=0.2)
+    assert reply.failure.code == Code.DEADLINE_EXCEEDED
+    assert not server.master.control.is_ready
+    (readiness,) = server.master.control.readiness()
+    assert (readiness.name, readiness.is_ready) == ("tiny", False)
+    assert "restarted (exit status 3)" in readiness.reason
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.01)
+
+
+async def test_a_worker_that_dies_again_and_again_is_not_waited_for(server, monkeypatch):
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(backoff, "MOST_DELAY", 60.0)
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 7.0)  # doubled from the second on
+    server.write("tiny", "os._exit(4)")
+    os.kill(int((await server.outputs("pid", {"x": 0}))[0]["y"]), signal.SIGKILL)
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.001)
+    pending = await server.ask("twice", {"x": 1})
+    assert isinstance(pending.failure, ServableUnavailable)
+    assert pending.failure.retry_after is not None
+    reply = await server.ask("twice", {"x": 1})
+    assert isinstance(reply.failure, ServableUnavailable)
+    assert "its workers have ended" in str(reply.failure)
+
+
+async def test_what_is_deployed_is_ready_until_the_server_stops(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    (readiness,) = server.master.control.readiness()
+    assert (readiness.name, readiness.is_ready, readiness.reason) == ("tiny", True, "")
+    await server.master.stop()
+    (readiness,) = server.master.control.readiness()
+    assert (readiness.is_ready, readiness.reason) == (False, "the server is stopping")
+
+
+async def test_the_end_of_all_workers_by_a_signal_is_reported(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    (pid,) = {one["y"] for one in await server.outputs("pid", {"x": 0}, {"x": 0})}
+    os.kill(pid, signal.SIGTERM)
+    await asyncio.wait_for(server.all_gone.wait(), PATIENCE)
+    reply = await server.ask("twice", {"x": 1})
+    assert isinstance(reply.failure, ServableUnavailable)
+    assert "exit status 0" in str(reply.failure)
+
+
+# --- ending -------------------------------------------------------------------------------------
+
+
+async def test_stop_answers_what_is_under_way_and_ends_workers_that_hang(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    pending = asyncio.create_task(server.ask("hanging", {"x": 1}))
+    await server.until(lambda: server.master.dispatcher.num_in_flight)
+    await asyncio.wait_for(server.master.stop(grace=0.05), PATIENCE)
+    assert str((await pending).failure) == "servable is not available: the server is stopping"
+    assert not server.all_gone.is_set()  # it was wanted
+
+
+async def test_drain_waits_for_what_is_under_way_but_not_forever(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    assert await server.master.drain(0.0)
+    pending = asyncio.create_task(server.ask("hanging", {"x": 1}))
+    await server.until(lambda: server.master.dispatcher.num_in_flight)
+    assert not await server.master.drain(0.02)
+    drained = asyncio.create_task(server.master.drain(PATIENCE))
+    pending.cancel()
+    assert await drained
+    await server.master.stop(grace=0.05)
+
+
+async def test_stop_during_a_restart_leaves_no_process_and_no_socket(server):
+    before = children()
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    await server.ask("dying", {"x": 1})
+    await server.until(lambda: children() != before)
+    await asyncio.wait_for(server.master.stop(grace=5.0), PATIENCE)
+    assert children() == before
+
+
+async def test_stop_may_be_called_again_and_without_workers(server):
+    await server.master.stop()
+    await server.master.stop()
+
+
+# --- models of other workers ----------------------------------------------------------------------
+
+
+async def test_a_worker_without_a_device_has_its_models_run_by_one_that_has(server):
+    server.write("model", WITH_MODEL)
+    await server.deploy(
+        server.deployment("model", device_type="cpu", device_ids=(0,), num_parallel_workers=2)
+    )
+    (service,) = server.master.registry
+    methods = service.methods
+    assert {name: len(method.workers) for name, method in methods.items()} == {
+        "staged": 2,
+        "called": 2,
+        "only_model": 1,  # one hop less
+        "@call_add_0": 1,
+    }
+    rows = [{"x1": number, "x2": 1} for number in range(40)]  # a batch of 32, and 8
+    answers = await server.outputs("staged", *rows, servable="model")
+    assert [one["y"] for one in answers] == [2 * (number + 1) for number in range(40)]
+    assert {one["owner"] for one in answers} == {"0", "none"}  # both took their share
+    answers = await server.outputs("called", *[{"x": n} for n in range(4)], servable="model")
+    assert [one["y"] for one in answers] == [0, 2, 4, 6]
+    assert len({one["pid"] for one in answers}) == 2
+    assert "@call_add_0" not in server.master.control.describe()[0]["methods"]
+    assert set(server.master.control.signature("model").methods) == {
+        "staged",
+        "called",
+        "only_model",
+    }
+
+
+async def test_extra_workers_are_not_started_if_all_methods_are_models(server):
+    only = (
+        WITH_MODEL[: WITH_MODEL.index("def double")]
+        + WITH_MODEL[
+            WITH_MODEL.index('@register.register_method(output_names=["y"])\ndef only_model') :
+        ]
+    )
+    server.write("model", only)
+    await server.deploy(
+        server.deployment("model", device_type="cpu", device_ids=(0,), num_parallel_workers=3)
+    )
+    assert server.master.control.describe()[0]["num_workers"] == 1
