@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks.report import print_json, print_table
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models import load_definition

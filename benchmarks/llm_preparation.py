@@ -16,9 +16,9 @@ import msgspec
 
 from benchmarks.llm_model import CONFIG, write_tokenizer
 from benchmarks.report import print_json, print_table
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import Generate, Grammar
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.isolation.children import ForkServer
 from mindspore_serving.isolation.pool import Failure, Pool, PoolLimits
 from mindspore_serving.llm.processing import child

@@ -30,7 +30,7 @@ from mindspore_serving.frontends.http.connection import Connection
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
-from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.ipc.arena import NoArena
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Done, Setup, ToMaster, ToWorker, Work

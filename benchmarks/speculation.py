@@ -30,7 +30,7 @@ from benchmarks.llm_figures import interval
 from benchmarks.report import print_json, print_table
 from benchmarks.speculation_tasks import TASKS, params
 from examples.smollm2 import INSTALL, find_model
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 
 _MODULES = (json.decoder, inspect, textwrap, random)
 _TEXT = Path(__file__).parents[1] / "examples" / "tiny_llm" / "held_out.txt"

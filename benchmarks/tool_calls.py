@@ -16,8 +16,8 @@ from typing import Any
 
 from benchmarks.tool_tasks import TASKS, TOOLS, Task
 from examples.smollm2 import INSTALL, find_model
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import Chunk, Generate, ToolChoice
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.loader import Opened, make_config, open_model
 from mindspore_serving.llm.outputs import PendingAnswer

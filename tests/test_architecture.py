@@ -37,7 +37,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"grammar", "models"}),
     frozenset({"parallel"}),
     frozenset({"runtimes"}),
-    frozenset({"engine", "chat", "pictures", "calibration"}),
+    frozenset({"engine", "chat", "images", "calibration"}),
     frozenset({"engines"}),
     frozenset({"loader", "inputs", "outputs"}),
     frozenset({"processing"}),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.runners.driving import Engine, serve
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm import LLM
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.tasks import TaskSpec
 
 

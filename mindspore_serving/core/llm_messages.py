@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.reading_messages import (
     DescribeTokenizer,
     Embed,
@@ -20,6 +19,7 @@ from mindspore_serving.core.reading_messages import (
     Scored,
     TokenizerDescribed,
 )
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, printable
 
 CODEC = "llm"  # the codec of all of them, see `wire`

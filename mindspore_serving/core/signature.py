@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from mindspore_serving.core.generation import SAMPLING
+from mindspore_serving.core.sampling_params import SAMPLING
 
 Shape: TypeAlias = tuple[int | None, ...]
 """Sizes; None for one that is free."""

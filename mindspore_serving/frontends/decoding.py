@@ -10,7 +10,7 @@ import msgspec
 from mindspore_serving.core.language_limits import check_json
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends import bodies
-from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.chat.fields import show
 
 MAX_DEPTH = 100  # of objects in objects
 # msgspec has what it expected only in the text of its error.

@@ -19,7 +19,7 @@ from mindspore_serving.frontends import (
     tei,
     tgi,
 )
-from mindspore_serving.frontends.endpoint import RouteIf
+from mindspore_serving.frontends.chat.endpoint import RouteIf
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.openapi import Visible

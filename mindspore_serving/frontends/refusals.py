@@ -8,11 +8,11 @@ from starlette.types import Scope
 from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
 from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.anthropic.errors import asks_as_anthropic, to_limit
+from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.cohere.rerank import to_response as to_cohere
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.llm_serving.routes import to_response as to_llm_serving
 from mindspore_serving.frontends.ollama.errors import to_response as to_ollama
-from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.tei.errors import to_response as to_tei
 from mindspore_serving.frontends.tgi.errors import to_tgi_error
 from mindspore_serving.frontends.v2.errors import to_response as to_v2

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from mindspore_serving.core.service import AdapterControl, Control, Inference, ModelControl
-from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.chat.models import LanguageModels
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from starlette.routing import Route
 from mindspore_serving import log
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.frontends.access import CLIENT_LEFT
-from mindspore_serving.frontends.endpoint import RouteIf
-from mindspore_serving.frontends.grpc_access import status_of
+from mindspore_serving.frontends.chat.endpoint import RouteIf
+from mindspore_serving.frontends.grpc.access import status_of
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.tracing.request_span import RequestSpan, Tracer, current

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from mindspore_serving.frontends.keys import HOLDER, KeyHolder
-from mindspore_serving.frontends.ms_rest import to_timeout
+from mindspore_serving.frontends.mindspore.rest import to_timeout
 
 
 @dataclass(frozen=True, slots=True)

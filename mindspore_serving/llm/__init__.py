@@ -12,12 +12,12 @@ _HOMES = {
     "Engine": "mindspore_serving.llm.engine.engine",
     "EngineStats": "mindspore_serving.llm.engine.stats",
     "EngineConfig": "mindspore_serving.llm.config",
-    "FinishReason": "mindspore_serving.core.generation",
-    "Generated": "mindspore_serving.core.generation",
+    "FinishReason": "mindspore_serving.core.sampling_params",
+    "Generated": "mindspore_serving.core.sampling_params",
     "Grammar": "mindspore_serving.core.llm_messages",
     "LLM": "mindspore_serving.llm.llm",
-    "SamplingParams": "mindspore_serving.core.generation",
-    "TokenLogprob": "mindspore_serving.core.generation",
+    "SamplingParams": "mindspore_serving.core.sampling_params",
+    "TokenLogprob": "mindspore_serving.core.sampling_params",
 }
 
 __all__ = sorted(_HOMES)

@@ -32,11 +32,11 @@ from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.last_readout import open_last_readout
 from mindspore_serving.llm.engines import OURS, open_engine
 from mindspore_serving.llm.engines.base import LanguageEngine, Model
+from mindspore_serving.llm.images.forms import find_form
+from mindspore_serving.llm.images.reader import PictureReader, open_reader
+from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
-from mindspore_serving.llm.pictures.forms import find_form
-from mindspore_serving.llm.pictures.reader import PictureReader, open_reader
-from mindspore_serving.llm.pictures.tower import Tower
 from mindspore_serving.llm.runtimes import RUNTIMES
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.step import StoringRunner

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from mindspore_serving.core.generation import FinishReason, Generated, TokenLogprob, join
+from mindspore_serving.core.sampling_params import FinishReason, Generated, TokenLogprob, join
 from mindspore_serving.llm.engine.branch import PROMPT
 
 Logprobs = tuple[tuple[TokenLogprob, ...], ...]

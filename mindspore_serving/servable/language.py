@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.core.declaration import UPSTREAM, Declaration, LanguageSpec
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.builtins import NUMBERS
 from mindspore_serving.servable.check import check_str

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import Forbidden, InvalidField, NotFound
-from mindspore_serving.frontends.language import ANY
+from mindspore_serving.frontends.chat.models import ANY
 from mindspore_serving.master.adapters import Adapters
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")

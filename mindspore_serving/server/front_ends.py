@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mindspore_serving.core.generation import MAX_SEQUENCES
 from mindspore_serving.core.language_limits import LanguageLimits
+from mindspore_serving.core.sampling_params import MAX_SEQUENCES
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import InvalidField, InvalidInputs
+from mindspore_serving.frontends.chat.models import LanguageRules
 from mindspore_serving.frontends.key_file import EXPECTED, is_key
 from mindspore_serving.frontends.keys import ApiKey
-from mindspore_serving.frontends.language import LanguageRules
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.sites import ANY
 from mindspore_serving.servable import check

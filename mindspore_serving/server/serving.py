@@ -19,20 +19,22 @@ from mindspore_serving.core.deployment import Capacity, Deployment, Refused
 from mindspore_serving.core.service import Inference, ServableReadiness
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends import grpc_health, ms_grpc, protocols
+from mindspore_serving.frontends import protocols
 from mindspore_serving.frontends.access import Responses
-from mindspore_serving.frontends.grpc_calls import CallGate
-from mindspore_serving.frontends.grpc_health import HealthService
-from mindspore_serving.frontends.grpc_native import NativeGrpcServer
-from mindspore_serving.frontends.grpc_reflection import ReflectionService
-from mindspore_serving.frontends.grpc_server import GrpcServer
-from mindspore_serving.frontends.grpc_unsent import UnsentReplies
+from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
+from mindspore_serving.frontends.chat.refusals import LanguageRefusals
+from mindspore_serving.frontends.grpc import health as grpc_health
+from mindspore_serving.frontends.grpc.calls import CallGate
+from mindspore_serving.frontends.grpc.health import HealthService
+from mindspore_serving.frontends.grpc.native import NativeGrpcServer
+from mindspore_serving.frontends.grpc.reflection import ReflectionService
+from mindspore_serving.frontends.grpc.server import GrpcServer
+from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
-from mindspore_serving.frontends.language import LanguageModels, LanguageRules
-from mindspore_serving.frontends.language_refusals import LanguageRefusals
-from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.mindspore import grpc as ms_grpc
+from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.openapi import Visible
 from mindspore_serving.frontends.request_log import RequestLog
 from mindspore_serving.frontends.site import Site

@@ -17,7 +17,7 @@ from mindspore_serving.core.deployment import Capacity, Deployment, Refused
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError, shortened
-from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
+from mindspore_serving.frontends.chat.models import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
 from mindspore_serving.server.config import ServableStartConfig, merge_config, to_deployment
 from mindspore_serving.server.front_ends import (

@@ -17,7 +17,7 @@ from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, S
 from mindspore_serving.llm.checkpoint.model_files import read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.labels import Labels, read_labels
-from mindspore_serving.llm.pictures.reader import open_processor
+from mindspore_serving.llm.images.reader import open_processor
 from mindspore_serving.tasks.images import decode_image
 from mindspore_serving.tasks.options import TaskOptions, named, read_int
 from mindspore_serving.tasks.transformers_model import compute, open_model

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.pictures.decoding import FORMATS, check_size, decode_file
+from mindspore_serving.llm.images.decoding import FORMATS, check_size, decode_file
 from mindspore_serving.tasks.options import TaskOptions
 
 

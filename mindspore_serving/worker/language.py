@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import (
     Chunk,
@@ -19,6 +18,7 @@ from mindspore_serving.core.llm_messages import (
     Refused,
     decode_request,
 )
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import (
     Code,

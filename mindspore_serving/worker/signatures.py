@@ -14,8 +14,8 @@ from mindspore_serving.batching import fitting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core import signature as signatures
 from mindspore_serving.core.declaration import ModelSpec
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.ipc.messages import ModelReport

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS, LanguageLimits, check_json
 from mindspore_serving.core.llm_messages import Generate, Grammar, Tokenize
 from mindspore_serving.core.reading_messages import Embed
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField
 
 LIMITS = LanguageLimits(

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from mindspore_serving.core.generation import (
+from mindspore_serving.core.params import PROTOCOLS, param, rows_of
+from mindspore_serving.core.sampling_params import (
     SAMPLING,
     Generated,
     SamplingParams,
     TokenLogprob,
     join,
 )
-from mindspore_serving.core.params import PROTOCOLS, param, rows_of
 from mindspore_serving.errors import InvalidField, InvalidInputs
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from mindspore_serving.frontends.ms_grpc import SERVICE as CLASSIC
+from mindspore_serving.frontends.mindspore.grpc import SERVICE as CLASSIC
 from mindspore_serving.frontends.v2.service import SERVICE
 from mindspore_serving.proto import inference_pb2 as pb
 from tests.e2e.harness import Calls, config, serving, write_servable

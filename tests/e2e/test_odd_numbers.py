@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from mindspore_serving.core.generation import SAMPLING
+from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.frontends.v2.service import SERVICE as V2_SERVICE
 from mindspore_serving.proto import inference_pb2 as pb
 from tests.e2e.described import described, document

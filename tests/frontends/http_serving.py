@@ -11,7 +11,7 @@ from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
-from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.metrics.exposition import Page
 from tests.frontends.inference import FakeInference
 from tests.waiting import PATIENCE

@@ -11,8 +11,8 @@ from grpc_health.v1 import health_pb2_grpc
 
 from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.frontends.address import Address
-from mindspore_serving.frontends.grpc_health import HealthService
-from mindspore_serving.frontends.grpc_server import GrpcServer
+from mindspore_serving.frontends.grpc.health import HealthService
+from mindspore_serving.frontends.grpc.server import GrpcServer
 from tests.frontends.http_serving import Control, Web
 from tests.frontends.raw_grpc import RawGrpc
 from tests.ports import free_port

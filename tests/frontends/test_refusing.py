@@ -10,9 +10,9 @@ from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.frontends import anthropic, ollama, openai
+from mindspore_serving.frontends.chat.refusals import PATHS
 from mindspore_serving.frontends.http.refusing import BURST, LONGEST, RATE, TICK, RefusalPace
 from mindspore_serving.frontends.keys import ApiKey
-from mindspore_serving.frontends.language_refusals import PATHS
 from tests.frontends.http_serving import Web as ClassicWeb
 from tests.frontends.openai.serving import serving
 from tests.waiting import PATIENCE

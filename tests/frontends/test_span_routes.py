@@ -6,7 +6,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from mindspore_serving.frontends.endpoint import RouteIf
+from mindspore_serving.frontends.chat.endpoint import RouteIf
 from mindspore_serving.frontends.gate import Gate
 from mindspore_serving.frontends.http.unrouted import without_slash
 from mindspore_serving.frontends.keys import Keys

@@ -17,7 +17,7 @@ from mindspore_serving.errors import (
     WorkerUnavailable,
 )
 from mindspore_serving.frontends import llm_serving, openai, tgi
-from mindspore_serving.frontends.language import LanguageModels, LanguageRules
+from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
 from mindspore_serving.frontends.site import Site
 from tests.frontends.http_serving import post
 from tests.frontends.tgi.scripted import WHOLE, Server, begun

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import grpc
 import grpc.aio
 
-from mindspore_serving.frontends.ms_grpc import SERVICE
+from mindspore_serving.frontends.mindspore.grpc import SERVICE
 from tests.fuzz.case import H2, HTTP, Case
 from tests.fuzz.http_reading import HUNG, Answer, AnswerReader, Requests, requests_in
 from tests.waiting import PATIENCE

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.runtimes.toy import ToyRunner
 
 BLOCK = 4

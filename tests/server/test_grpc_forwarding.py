@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from mindspore_serving.frontends.grpc_native_call import NativeCall
+from mindspore_serving.frontends.grpc.native_call import NativeCall
 from mindspore_serving.server.processes import grpc_forwarding
 
 INTERNAL, UNAUTHENTICATED = grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAUTHENTICATED

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     Finished,
     Generate,
@@ -13,6 +12,7 @@ from mindspore_serving.core.llm_messages import (
     decode_events,
     encode_request,
 )
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import Code, InvalidInputs
 from mindspore_serving.ipc.arena import NoArena
 from mindspore_serving.llm.loader import make_config, open_model

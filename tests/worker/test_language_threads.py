@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     CODEC,
     Chunk,
@@ -12,6 +11,7 @@ from mindspore_serving.core.llm_messages import (
     decode_events,
     encode_request,
 )
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.ipc.messages import Cancel, Done, Exit, Numbers, Ready, Work, WorkItem
 from mindspore_serving.wire import native
 from tests.llm import chatty

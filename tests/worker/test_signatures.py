@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mindspore_serving.core.declaration import Declaration, ModelSpec
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec, describe
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.ipc.messages import ModelReport

@@ -14,14 +14,13 @@ from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
 from mindspore_serving.frontends.anthropic.tools import read_tools
 from mindspore_serving.frontends.anthropic.writing import PING, Writing, write_whole
-from mindspore_serving.frontends.capped import capped_header
+from mindspore_serving.frontends.chat.capped import capped_header
+from mindspore_serving.frontends.chat.endpoint import Endpoints, name_ignored
+from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.messages import to_template
+from mindspore_serving.frontends.chat.models import ServedModel, find_generator
 from mindspore_serving.frontends.disconnect import Owned, while_there
-from mindspore_serving.frontends.endpoint import Endpoints, name_ignored
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.language import ServedModel
-from mindspore_serving.frontends.openai.envelope import find_generator
-from mindspore_serving.frontends.openai.errors import naming
-from mindspore_serving.frontends.openai.messages import to_template
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of

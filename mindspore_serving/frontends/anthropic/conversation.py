@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.anthropic.requests import Block, CountRequest
+from mindspore_serving.frontends.chat.fields import unexpected
+from mindspore_serving.frontends.chat.messages import CalledFunction, Message, Part, ToolCall
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import unexpected
-from mindspore_serving.frontends.openai.messages import CalledFunction, Message, Part, ToolCall
 
 _ACCEPTED = {  # by role
     "system": ("text",),

@@ -8,7 +8,7 @@ from starlette.types import Scope
 
 from mindspore_serving import log
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.openai import errors as openai
+from mindspore_serving.frontends.chat import errors as openai
 
 REQUEST_ID = "request-id"
 OVERLOADED = 529

@@ -8,8 +8,8 @@ from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat.fields import Fields, Refusal, translation, unexpected
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import Fields, Refusal, translation, unexpected
 
 _SCHEMA = "output_config.format"
 

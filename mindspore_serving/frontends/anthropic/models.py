@@ -11,9 +11,9 @@ from starlette.types import Scope
 from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.anthropic.answering import ENDPOINTS
 from mindspore_serving.frontends.anthropic.errors import asks_as_anthropic
-from mindspore_serving.frontends.endpoint import RouteIf
+from mindspore_serving.frontends.chat.endpoint import RouteIf
+from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.frontends.anthropic.fields import MESSAGES
-from mindspore_serving.frontends.fields import Int
+from mindspore_serving.frontends.chat.fields import Int
 
 Object = dict[str, Any]
 

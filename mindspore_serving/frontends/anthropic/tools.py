@@ -7,8 +7,8 @@ from typing import Any, Literal
 from mindspore_serving.core.llm_messages import ToolChoice
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.anthropic.requests import CountRequest, Tool
+from mindspore_serving.frontends.chat.fields import show, unexpected
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import show, unexpected
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MODES: dict[str, Literal["none", "auto", "required"]] = {

@@ -6,12 +6,11 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.anthropic.content import Content
-from mindspore_serving.frontends.language import Generation
-from mindspore_serving.frontends.openai.envelope import finish_reason
+from mindspore_serving.frontends.chat.models import Generation, finish_reason
 
 Object = dict[str, Any]
 

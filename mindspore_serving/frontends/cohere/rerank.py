@@ -13,11 +13,11 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Score
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.endpoint import Endpoints
-from mindspore_serving.frontends.fields import Int, unexpected
+from mindspore_serving.frontends.chat.endpoint import Endpoints
+from mindspore_serving.frontends.chat.errors import to_failure
+from mindspore_serving.frontends.chat.fields import Int, unexpected
+from mindspore_serving.frontends.chat.scores import best_first, find_scorer, score
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai.errors import to_failure
-from mindspore_serving.frontends.scores import best_first, find_scorer, score
 from mindspore_serving.frontends.site import Site
 
 V2, V1 = "/v2/rerank", "/v1/rerank"

@@ -26,8 +26,8 @@ from mindspore_serving.frontends.gate import Gate
 from mindspore_serving.frontends.health import routes as health_routes
 from mindspore_serving.frontends.http.unrouted import Unrouted, without_slash
 from mindspore_serving.frontends.keys import HOLDER, Keys
-from mindspore_serving.frontends.ms_rest import MsRest, find_route, is_classic, to_request
-from mindspore_serving.frontends.ms_rest_stream import method_of, respond, to_response
+from mindspore_serving.frontends.mindspore.rest import MsRest, find_route, is_classic, to_request
+from mindspore_serving.frontends.mindspore.rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.metrics.exposition import Page

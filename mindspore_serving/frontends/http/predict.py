@@ -18,7 +18,7 @@ from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.refusing import RefusalPace, is_read
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY
-from mindspore_serving.frontends.ms_rest import Answer, MsRest, find_route, to_request
+from mindspore_serving.frontends.mindspore.rest import Answer, MsRest, find_route, to_request
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.tracing.request_span import RequestSpan

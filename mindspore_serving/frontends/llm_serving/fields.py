@@ -4,9 +4,9 @@ the translations here; nothing is refused.
 
 from typing import Any
 
-from mindspore_serving.core.generation import MAX_LOGPROBS
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.frontends.fields import Fields, translation
+from mindspore_serving.core.sampling_params import MAX_LOGPROBS
+from mindspore_serving.frontends.chat.fields import Fields, translation
 
 DEFAULT_TOP_K, MOST_TOP_K = 3, 100
 DEFAULT_MAX_NEW_TOKENS = 300

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import bodies
+from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.llm_serving.fields import FIELDS
 
 Detail = dict[str, Any]

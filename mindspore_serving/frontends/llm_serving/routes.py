@@ -24,10 +24,10 @@ from mindspore_serving.errors import (
     UpstreamFailed,
 )
 from mindspore_serving.frontends.bodies import read_json
-from mindspore_serving.frontends.capped import capped_header
+from mindspore_serving.frontends.chat.capped import capped_header
+from mindspore_serving.frontends.chat.endpoint import Answer, Endpoints
+from mindspore_serving.frontends.chat.models import Generation, LanguageModels, ServedModel
 from mindspore_serving.frontends.disconnect import Owned, while_there
-from mindspore_serving.frontends.endpoint import Answer, Endpoints
-from mindspore_serving.frontends.language import Generation, LanguageModels, ServedModel
 from mindspore_serving.frontends.llm_serving.frames import SSE, Form, Frames, frames_of, message
 from mindspore_serving.frontends.llm_serving.requests import (
     ClientRequest,

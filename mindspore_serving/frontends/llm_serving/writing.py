@@ -16,7 +16,7 @@ from mindspore_serving.errors import (
     ServingError,
     UpstreamFailed,
 )
-from mindspore_serving.frontends.language import Generation
+from mindspore_serving.frontends.chat.models import Generation
 from mindspore_serving.frontends.llm_serving.frames import Shown, Whole
 
 

@@ -9,10 +9,13 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import Forbidden, InvalidField
-from mindspore_serving.frontends.capped import capped_header
+from mindspore_serving.frontends.chat.capped import capped_header
+from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.fields import Fields
+from mindspore_serving.frontends.chat.messages import Message, to_template
+from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
+from mindspore_serving.frontends.chat.tools import read_tools
 from mindspore_serving.frontends.disconnect import Owned, while_there
-from mindspore_serving.frontends.fields import Fields
-from mindspore_serving.frontends.language import Generation, ServedModel
 from mindspore_serving.frontends.ollama.endpoint import post
 from mindspore_serving.frontends.ollama.errors import to_line
 from mindspore_serving.frontends.ollama.fields import (
@@ -30,10 +33,6 @@ from mindspore_serving.frontends.ollama.requests import (
     to_messages,
 )
 from mindspore_serving.frontends.ollama.writing import Writing, write_whole
-from mindspore_serving.frontends.openai.envelope import find_generator
-from mindspore_serving.frontends.openai.errors import naming
-from mindspore_serving.frontends.openai.messages import Message, to_template
-from mindspore_serving.frontends.openai.tools import read_tools
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of

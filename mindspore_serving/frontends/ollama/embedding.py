@@ -8,22 +8,22 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
+from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.prompts import to_prompts
+from mindspore_serving.frontends.chat.vectors import (
+    check_dimensions,
+    find_embedder,
+    vectors_of,
+    write_vectors,
+)
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.ollama.endpoint import post
 from mindspore_serving.frontends.ollama.fields import EMBED
 from mindspore_serving.frontends.ollama.models import without_tag
 from mindspore_serving.frontends.ollama.requests import EmbeddingsRequest, EmbedRequest
-from mindspore_serving.frontends.openai.errors import naming
-from mindspore_serving.frontends.openai.requests import to_prompts
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
-from mindspore_serving.frontends.vectors import (
-    check_dimensions,
-    find_embedder,
-    vectors_of,
-    write_vectors,
-)
 
 
 def routes(site: Site) -> list[BaseRoute]:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mindspore_serving.frontends.endpoint import Endpoints, name_ignored
+from mindspore_serving.frontends.chat.endpoint import Endpoints, name_ignored
 from mindspore_serving.frontends.ollama.errors import to_response
 from mindspore_serving.frontends.ollama.fields import find_ignored
 from mindspore_serving.frontends.ollama.requests import Common

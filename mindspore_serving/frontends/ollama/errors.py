@@ -3,8 +3,8 @@
 import msgspec
 from starlette.responses import Response
 
+from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai.errors import to_failure
 
 
 def to_line(error: Exception) -> bytes:

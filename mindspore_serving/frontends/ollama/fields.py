@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat.fields import Fields, Refusal, show, translation, unexpected
+from mindspore_serving.frontends.chat.unknown_fields import KnownFields
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import Fields, Refusal, show, translation, unexpected
-from mindspore_serving.frontends.unknown_fields import KnownFields
 
 MAX_LOGPROBS = 20
 NO_IMAGES = "is not supported: the model reads no images"

@@ -13,8 +13,8 @@ from starlette.routing import BaseRoute
 from mindspore_serving import __version__
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import Forbidden, NotFound
+from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.ollama.endpoint import ENDPOINTS
 from mindspore_serving.frontends.ollama.requests import ModelRequest, PullRequest
 from mindspore_serving.frontends.ollama.writing import to_time

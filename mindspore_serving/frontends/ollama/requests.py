@@ -6,11 +6,11 @@ import msgspec
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Int
+from mindspore_serving.frontends.chat.fields import Int
+from mindspore_serving.frontends.chat.messages import Message as ChatMessage
+from mindspore_serving.frontends.chat.messages import Part, ToolCall
+from mindspore_serving.frontends.chat.tools import Tool
 from mindspore_serving.frontends.ollama.fields import NO_IMAGES
-from mindspore_serving.frontends.openai.messages import Message as ChatMessage
-from mindspore_serving.frontends.openai.messages import Part, ToolCall
-from mindspore_serving.frontends.openai.tools import Tool
 
 Object = dict[str, Any]
 

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, ToolCallDelta
-from mindspore_serving.frontends.language import Generation
-from mindspore_serving.frontends.openai.envelope import finish_reason
-from mindspore_serving.frontends.openai.logprobs import of_chat
+from mindspore_serving.frontends.chat.logprobs import of_chat
+from mindspore_serving.frontends.chat.models import Generation, finish_reason
 
 Object = dict[str, Any]
 

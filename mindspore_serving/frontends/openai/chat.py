@@ -14,22 +14,17 @@ from mindspore_serving.core.llm_messages import (
     Started,
     Token,
 )
-from mindspore_serving.frontends.capped import capped_header, field_of_length
+from mindspore_serving.frontends.chat import messages
+from mindspore_serving.frontends.chat.capped import capped_header, field_of_length
+from mindspore_serving.frontends.chat.errors import naming, to_event
+from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
+from mindspore_serving.frontends.chat.tools import read_tools
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.language import Generation, ServedModel
-from mindspore_serving.frontends.openai import messages
 from mindspore_serving.frontends.openai.chat_choices import ChatChunks, Choice, Showing
-from mindspore_serving.frontends.openai.envelope import (
-    Head,
-    find_generator,
-    make_head,
-    to_usage,
-)
-from mindspore_serving.frontends.openai.errors import naming, to_event
+from mindspore_serving.frontends.openai.envelope import Head, make_head, to_usage
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest, has_usage
-from mindspore_serving.frontends.openai.tools import read_tools
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of

@@ -12,15 +12,9 @@ from mindspore_serving.core.llm_messages import (
     Token,
     ToolCallDelta,
 )
-from mindspore_serving.frontends.openai.envelope import (
-    DONE,
-    ChunkWriter,
-    Head,
-    encode,
-    finish_reason,
-    to_usage,
-)
-from mindspore_serving.frontends.openai.logprobs import of_chat, of_prompt
+from mindspore_serving.frontends.chat.logprobs import of_chat, of_prompt
+from mindspore_serving.frontends.chat.models import finish_reason
+from mindspore_serving.frontends.openai.envelope import DONE, ChunkWriter, Head, encode, to_usage
 
 _ROLE: Mapping[str, object] = {"role": "assistant", "content": "", "refusal": None}
 

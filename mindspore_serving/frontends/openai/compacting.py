@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.messages import Message
+from mindspore_serving.frontends.chat.models import find_generator
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai import chat
-from mindspore_serving.frontends.openai.envelope import find_generator
-from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
-from mindspore_serving.frontends.openai.messages import Message
 from mindspore_serving.frontends.openai.requests import ChatRequest
 from mindspore_serving.frontends.openai.response_input import (
     encode_summary,

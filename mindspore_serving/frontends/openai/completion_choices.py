@@ -17,17 +17,10 @@ from mindspore_serving.core.llm_messages import (
     Started,
     Token,
 )
-from mindspore_serving.frontends.language import Generation
-from mindspore_serving.frontends.openai.envelope import (
-    DONE,
-    ChunkWriter,
-    Head,
-    encode,
-    finish_reason,
-    to_usage,
-)
-from mindspore_serving.frontends.openai.errors import to_event
-from mindspore_serving.frontends.openai.logprobs import CompletionLogprobs, joined, of_prompt
+from mindspore_serving.frontends.chat.errors import to_event
+from mindspore_serving.frontends.chat.logprobs import CompletionLogprobs, joined, of_prompt
+from mindspore_serving.frontends.chat.models import Generation, finish_reason
+from mindspore_serving.frontends.openai.envelope import DONE, ChunkWriter, Head, encode, to_usage
 
 MOST_UNREAD = 64  # events that are held for a reader that is slower than the models
 

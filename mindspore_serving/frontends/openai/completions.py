@@ -13,10 +13,12 @@ from mindspore_serving.core.llm_messages import (
     Generate,
     PromptScored,
 )
-from mindspore_serving.frontends.capped import capped_header, field_of_length
+from mindspore_serving.frontends.chat.capped import capped_header, field_of_length
+from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
+from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.language import Generation, ServedModel
 from mindspore_serving.frontends.openai.completion_choices import (
     CompletionChunks,
     Echo,
@@ -27,15 +29,9 @@ from mindspore_serving.frontends.openai.completion_choices import (
     to_choice,
     to_echo,
 )
-from mindspore_serving.frontends.openai.envelope import (
-    Head,
-    find_generator,
-    make_head,
-    to_usage,
-)
-from mindspore_serving.frontends.openai.errors import naming
+from mindspore_serving.frontends.openai.envelope import Head, make_head, to_usage
 from mindspore_serving.frontends.openai.fields import COMPLETIONS
-from mindspore_serving.frontends.openai.requests import CompletionRequest, has_usage, to_prompts
+from mindspore_serving.frontends.openai.requests import CompletionRequest, has_usage
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of

@@ -2,8 +2,8 @@
 
 from starlette.responses import Response
 
-from mindspore_serving.frontends.endpoint import Endpoints
-from mindspore_serving.frontends.openai.errors import to_failure
+from mindspore_serving.frontends.chat.endpoint import Endpoints
+from mindspore_serving.frontends.chat.errors import to_failure
 
 
 def _to_response(error: Exception) -> Response:

@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 
 from mindspore_serving import __version__
-from mindspore_serving.core.llm_messages import Chunk, Finished
+from mindspore_serving.core.llm_messages import Finished
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.errors import InvalidField, ServingError
-from mindspore_serving.frontends.language import LanguageModels, ServedModel
+from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.sse import event
 
 DONE = event(b"[DONE]")
@@ -78,26 +77,6 @@ def _to_details(finished: Sequence[Finished]) -> dict[str, int]:
         "accepted_prediction_tokens": num_right,
         "rejected_prediction_tokens": num_guesses - num_right,
     }
-
-
-def find_generator(models: LanguageModels, name: str | None) -> ServedModel:
-    """The model `name`.  Raises NotFound, or InvalidField if it generates no text."""
-    model = models.find(name)
-    if not model.card.can_generate:
-        text = f"the model {model.name} embeds texts, and generates none"
-        raise InvalidField("model", text=text)
-    return model
-
-
-def finish_reason(chunk: Chunk) -> str | None:
-    """`finish_reason` of a choice; clients know no others.  Raises ServingError if the model
-    failed."""
-    reason = chunk.finish_reason
-    if reason == "error":
-        raise chunk.to_error()
-    if reason == "abort":
-        raise ServingError("the answer was finished by the server")
-    return reason
 
 
 class ChunkWriter:

@@ -1,6 +1,6 @@
 """The fields of OpenAI's requests: which are refused, translated and ignored, by route."""
 
-from mindspore_serving.frontends.fields import Fields, Refusal
+from mindspore_serving.frontends.chat.fields import Fields, Refusal
 from mindspore_serving.frontends.openai import translations as to
 
 MAX_TEMPERATURE = 2.0

@@ -8,8 +8,8 @@ import msgspec
 from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat.fields import show, unexpected
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import show, unexpected
 
 _SCHEMA_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

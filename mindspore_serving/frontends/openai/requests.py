@@ -2,21 +2,16 @@
 send many that mean nothing to a server of one's own.
 """
 
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Int, unexpected
+from mindspore_serving.frontends.chat.fields import Int
+from mindspore_serving.frontends.chat.messages import Message
+from mindspore_serving.frontends.chat.tools import Tool, ToolChoiceBody
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS
 from mindspore_serving.frontends.openai.grammars import ResponseFormat, StructuredOutputs
-from mindspore_serving.frontends.openai.messages import Message
-from mindspore_serving.frontends.openai.tools import Tool, ToolChoiceBody
-from mindspore_serving.frontends.openai.translations import check_tokens
-
-MAX_PROMPTS = 2048
 
 Prompt = str | list[int]
 Object = dict[str, Any]
@@ -102,33 +97,3 @@ def has_usage(body: Common) -> bool:
     if not body.stream:
         raise InvalidField("stream_options", "is given, expected stream: true with it")
     return bool(body.stream_options.include_usage)
-
-
-def to_prompts(
-    given: str | Sequence[str | int | list[int]], card: ModelCard, param: str = "prompt"
-) -> list[Prompt]:
-    """The prompts of a text, a list of texts, token ids, or a list of lists of token ids.  Raises
-    InvalidField; `param` is the field's name."""
-    if isinstance(given, str):
-        return [given]
-    kinds: set[type] = set(map(type, given))
-    if not given or len(kinds) > 1:
-        raise unexpected(param, given, "a text, texts, token ids, or lists of token ids")
-    if kinds == {int}:
-        ids = cast("list[int]", given)
-        check_tokens(param, ids, card)
-        return [ids]
-    _check_count(len(given), card, param)
-    prompts = [entry if isinstance(entry, list) else str(entry) for entry in given]
-    for prompt in prompts:
-        if isinstance(prompt, list):
-            check_tokens(param, prompt, card)
-    return prompts
-
-
-def _check_count(count: int, card: ModelCard, param: str) -> None:
-    most = MAX_PROMPTS
-    if card.max_num_waiting is not None:
-        most = min(most, card.max_num_waiting + card.max_num_seqs)
-    if count > most:
-        raise InvalidField(param, f"has {count} prompts, expected at most {most}")

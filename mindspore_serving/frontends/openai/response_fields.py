@@ -7,19 +7,19 @@ from typing import Any
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Fields, Refusal, translation
-from mindspore_serving.frontends.openai.fields import not_supported
-from mindspore_serving.frontends.openai.grammars import JsonSchema, ResponseFormat
-from mindspore_serving.frontends.openai.response_input import read
-from mindspore_serving.frontends.openai.response_requests import LOGPROBS, Tool
-from mindspore_serving.frontends.openai.tools import (
+from mindspore_serving.frontends.chat.fields import Fields, Refusal, translation
+from mindspore_serving.frontends.chat.tools import (
     AllowedTool,
     AllowedTools,
     Function,
     NamedFunction,
     ToolChoiceBody,
 )
-from mindspore_serving.frontends.openai.tools import Tool as ChatTool
+from mindspore_serving.frontends.chat.tools import Tool as ChatTool
+from mindspore_serving.frontends.openai.fields import not_supported
+from mindspore_serving.frontends.openai.grammars import JsonSchema, ResponseFormat
+from mindspore_serving.frontends.openai.response_input import read
+from mindspore_serving.frontends.openai.response_requests import LOGPROBS, Tool
 
 
 @translation("max_output_tokens", to="max_completion_tokens")

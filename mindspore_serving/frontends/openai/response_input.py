@@ -10,9 +10,9 @@ from typing import TypeVar
 import msgspec
 
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat.fields import unexpected
+from mindspore_serving.frontends.chat.messages import CalledFunction, Message, Part, ToolCall
 from mindspore_serving.frontends.decoding import decode
-from mindspore_serving.frontends.fields import unexpected
-from mindspore_serving.frontends.openai.messages import CalledFunction, Message, Part, ToolCall
 from mindspore_serving.frontends.openai.response_requests import (
     CallItem,
     CompactionItem,

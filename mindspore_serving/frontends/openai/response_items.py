@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore_serving.core.llm_messages import Chunk, Token, ToolCallDelta
-from mindspore_serving.frontends.openai.logprobs import of_chat
+from mindspore_serving.frontends.chat.logprobs import of_chat
 
 Object = dict[str, Any]
 

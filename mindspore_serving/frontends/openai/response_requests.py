@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.frontends.fields import Int
-from mindspore_serving.frontends.openai.messages import Part
+from mindspore_serving.frontends.chat.fields import Int
+from mindspore_serving.frontends.chat.messages import Part
 
 Object = dict[str, Any]
 

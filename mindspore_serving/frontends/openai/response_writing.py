@@ -9,9 +9,8 @@ import msgspec
 
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Token
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.language import Generation
-from mindspore_serving.frontends.openai.envelope import finish_reason
-from mindspore_serving.frontends.openai.errors import to_failure
+from mindspore_serving.frontends.chat.errors import to_failure
+from mindspore_serving.frontends.chat.models import Generation, finish_reason
 from mindspore_serving.frontends.openai.response_items import Output
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
 

@@ -15,16 +15,15 @@ from starlette.routing import BaseRoute
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.capped import capped_header
+from mindspore_serving.frontends.chat.capped import capped_header
+from mindspore_serving.frontends.chat.endpoint import name_ignored
+from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.models import ServedModel, find_generator
 from mindspore_serving.frontends.disconnect import Owned, while_there
-from mindspore_serving.frontends.endpoint import name_ignored
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai import chat, stored_responses
 from mindspore_serving.frontends.openai.compacting import IGNORED, compact
 from mindspore_serving.frontends.openai.endpoint import post
-from mindspore_serving.frontends.openai.envelope import find_generator
-from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
 from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_left_out

@@ -10,11 +10,11 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Score, Side
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Fields, Int, unexpected
+from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.fields import Fields, Int, unexpected
+from mindspore_serving.frontends.chat.scores import find_scorer, score
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai.endpoint import post
-from mindspore_serving.frontends.openai.errors import naming
-from mindspore_serving.frontends.scores import find_scorer, score
 from mindspore_serving.frontends.site import Site
 
 FIELDS = Fields("openai", ignored=("user", "priority"))

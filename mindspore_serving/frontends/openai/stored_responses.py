@@ -10,12 +10,12 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.errors import InvalidField, NoRoute
 from mindspore_serving.frontends.bodies import check_values
-from mindspore_serving.frontends.endpoint import RouteIf
-from mindspore_serving.frontends.fields import show, unexpected
+from mindspore_serving.frontends.chat.endpoint import RouteIf
+from mindspore_serving.frontends.chat.errors import RefusedField
+from mindspore_serving.frontends.chat.fields import show, unexpected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.keys import HOLDER
 from mindspore_serving.frontends.openai.endpoint import route
-from mindspore_serving.frontends.openai.errors import RefusedField
 from mindspore_serving.frontends.openai.response_store import ResponseStore, StoredResponse
 from mindspore_serving.frontends.site import Site
 

@@ -16,15 +16,15 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import DescribeTokenizer, TokenizerDescribed
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat import messages, tools
+from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.prompts import check_tokens
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai import messages, tools
 from mindspore_serving.frontends.openai.endpoint import get, post
-from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import DetokenizeRequest, TokenizeRequest
-from mindspore_serving.frontends.openai.translations import check_tokens
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 

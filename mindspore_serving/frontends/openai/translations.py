@@ -3,15 +3,15 @@
 Each function gets a body and the card of the model; None is "not given".  They raise InvalidField.
 """
 
-from collections.abc import Collection
 from typing import Any
 
-from mindspore_serving.core.generation import MAX_SEQUENCES
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sampling_params import MAX_SEQUENCES
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat.fields import translation, unexpected
+from mindspore_serving.frontends.chat.prompts import check_tokens
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.fields import translation, unexpected
 from mindspore_serving.frontends.openai.grammars import to_grammar
 
 MAX_BIAS = 100.0
@@ -19,15 +19,6 @@ MAX_STOPS = 4
 MAX_CHAT_LOGPROBS = 20
 MAX_COMPLETION_LOGPROBS = 5
 DEFAULT_MAX_TOKENS = 16  # of a completion
-
-
-def check_tokens(field: str, token_ids: Collection[int], card: ModelCard) -> None:
-    """Raises InvalidField if the model does not have all these tokens."""
-    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
-        if not 0 <= token_id < card.vocab_size:
-            last = card.vocab_size - 1
-            problem = f"has token id {token_id}, expected 0 to {last}, which is what the model has"
-            raise InvalidField(field, problem)
 
 
 @translation("top_k")

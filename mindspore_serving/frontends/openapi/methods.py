@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature
-from mindspore_serving.frontends.ms_rest_stream import SUFFIX
+from mindspore_serving.frontends.mindspore.rest_stream import SUFFIX
 from mindspore_serving.frontends.openapi import values
 from mindspore_serving.frontends.operation import (
     EVENT,

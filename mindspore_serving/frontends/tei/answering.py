@@ -9,11 +9,12 @@ from starlette.responses import Response
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.reading_messages import Embed, Embedded, Score
 from mindspore_serving.errors import InvalidField, NotFound
+from mindspore_serving.frontends.chat.models import Purpose, ServedModel
+from mindspore_serving.frontends.chat.prompts import to_prompts
+from mindspore_serving.frontends.chat.scores import Numbers, best_first, score
+from mindspore_serving.frontends.chat.vectors import check_dimensions, vectors_of, write_vectors
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.language import Purpose, ServedModel
-from mindspore_serving.frontends.openai.requests import to_prompts
-from mindspore_serving.frontends.scores import Numbers, best_first, score
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tei.errors import OtherModel
 from mindspore_serving.frontends.tei.requests import (
@@ -28,7 +29,6 @@ from mindspore_serving.frontends.tei.requests import (
     to_rows,
 )
 from mindspore_serving.frontends.terms import terms_of
-from mindspore_serving.frontends.vectors import check_dimensions, vectors_of, write_vectors
 
 WANTED = {
     "embed": "embeds texts",

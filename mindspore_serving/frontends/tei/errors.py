@@ -4,8 +4,8 @@ from starlette.responses import Response
 
 from mindspore_serving.core.llm_messages import RequestRefused
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded
+from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.tgi.errors import WrongBody
 
 

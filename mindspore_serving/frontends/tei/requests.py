@@ -7,7 +7,7 @@ import msgspec
 
 from mindspore_serving.core.reading_messages import Side
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Int
+from mindspore_serving.frontends.chat.fields import Int
 
 Inputs = str | list[str | Int | list[Int]]
 Direction = Literal["Left", "Right", "left", "right"]

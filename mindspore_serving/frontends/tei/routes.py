@@ -11,9 +11,10 @@ from starlette.routing import BaseRoute
 from starlette.types import Scope
 
 from mindspore_serving import __version__
-from mindspore_serving.frontends.endpoint import Endpoints, name_ignored
+from mindspore_serving.frontends.chat.endpoint import Endpoints, name_ignored
+from mindspore_serving.frontends.chat.models import ServedModel
+from mindspore_serving.frontends.chat.unknown_fields import KnownFields
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tei.answering import (
     compare,
@@ -34,7 +35,6 @@ from mindspore_serving.frontends.tei.requests import (
 )
 from mindspore_serving.frontends.tgi.aliases import DecliningRoute, Forwarded, other_path
 from mindspore_serving.frontends.tgi.requests import decode, read_json
-from mindspore_serving.frontends.unknown_fields import KnownFields
 
 RERANK, TOKENIZE = "/rerank", "/tokenize"
 COHERE = "/v1/rerank"

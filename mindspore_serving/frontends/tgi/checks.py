@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidField, NotFound
-from mindspore_serving.frontends.language import LanguageModels, ServedModel
+from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.tgi.errors import invalid
 from mindspore_serving.frontends.tgi.fields import FIELDS, is_sampled

@@ -6,7 +6,7 @@ from typing import Any
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Fields, Refusal, translation
+from mindspore_serving.frontends.chat.fields import Fields, Refusal, translation
 
 SPACES = {"whitespace_flexible": True, "whitespace_pattern": "[ ]"}  # at most one anywhere
 MOST_TEMPERATURE = 100.0  # beyond it all tokens are as good as equally likely

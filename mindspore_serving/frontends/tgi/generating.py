@@ -7,9 +7,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mindspore_serving.errors import ServableUnavailable, ServingError
-from mindspore_serving.frontends.capped import HEADER as CAPPED
+from mindspore_serving.frontends.chat.capped import HEADER as CAPPED
+from mindspore_serving.frontends.chat.models import Generation
+from mindspore_serving.frontends.chat.unknown_fields import HEADER
 from mindspore_serving.frontends.disconnect import Owned, while_there
-from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
@@ -32,7 +33,6 @@ from mindspore_serving.frontends.tgi.writing import (
     write_stream,
     write_whole,
 )
-from mindspore_serving.frontends.unknown_fields import HEADER
 
 
 class Generating:

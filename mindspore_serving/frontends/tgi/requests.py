@@ -11,10 +11,10 @@ from starlette.requests import Request
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.frontends import bodies
+from mindspore_serving.frontends.chat.unknown_fields import KnownFields
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tgi.errors import WrongBody
 from mindspore_serving.frontends.tgi.fields import FIELDS, schema_grammar
-from mindspore_serving.frontends.unknown_fields import KnownFields
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 U64 = Annotated[int, msgspec.Meta(ge=0)]

@@ -8,9 +8,9 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving import __version__
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
-from mindspore_serving.frontends.endpoint import Endpoints
+from mindspore_serving.frontends.chat.endpoint import Endpoints
+from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.tgi.aliases import (

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from mindspore_serving.core.llm_messages import Chunk, Finished, PromptScored, Started, Token
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.language import Generation
+from mindspore_serving.frontends.chat.models import Generation
 from mindspore_serving.frontends.tgi.answers import (
     BestOfSequence,
     Details,

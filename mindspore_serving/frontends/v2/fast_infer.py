@@ -14,7 +14,7 @@ from mindspore_serving.frontends.http.exchange import Output
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.predict import FastPath, Predict
 from mindspore_serving.frontends.memory import NO_MEMORY
-from mindspore_serving.frontends.ms_rest import Answer, to_timeout
+from mindspore_serving.frontends.mindspore.rest import Answer, to_timeout
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2.errors import to_body, to_serving_error
 from mindspore_serving.frontends.v2.http_inference import HEADER_LENGTH, MUCH, parse, to_answer

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Fields, Refusal
+from mindspore_serving.frontends.chat.fields import Fields, Refusal
 
 _REFUSED = (
     Refusal("best_of", "is {}, expected 1 or none", lambda value: value != 1),

@@ -11,8 +11,8 @@ from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.service import Control, ServableReadiness
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
 from mindspore_serving.errors import InvalidInputs, NotFound, ServableUnavailable
+from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
 from mindspore_serving.frontends.health import of_servable
-from mindspore_serving.frontends.language import LanguageModels, ServedModel
 
 DEFAULT = "predict"
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"

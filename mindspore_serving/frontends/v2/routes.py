@@ -9,8 +9,8 @@ from starlette.routing import BaseRoute, Route
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.bodies import read_body
-from mindspore_serving.frontends.endpoint import Answer, Endpoints
-from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.chat.endpoint import Answer, Endpoints
+from mindspore_serving.frontends.chat.fields import show
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.v2 import generating, repository, settings
 from mindspore_serving.frontends.v2.descriptions import (

@@ -9,8 +9,8 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, abort, add_trailing
-from mindspore_serving.frontends.grpc_unsent import UnsentReplies
+from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, abort, add_trailing
+from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2 import repository, settings

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeAlias
 
 from mindspore_serving.errors import ServingError
-from mindspore_serving.frontends.grpc_calls import CallGate, OpenCalls, abort, add_trailing
-from mindspore_serving.frontends.grpc_unsent import UnsentReplies
+from mindspore_serving.frontends.grpc.calls import CallGate, OpenCalls, abort, add_trailing
+from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.memory import Peer
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.terms import Terms

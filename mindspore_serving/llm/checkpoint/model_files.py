@@ -10,7 +10,7 @@ from stat import S_ISREG
 from typing import Any
 
 from mindspore_serving import log
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_file
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from mindspore_serving.core.generation import FinishReason, Generated, join
+from mindspore_serving.core.sampling_params import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import Request
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import Guesser

@@ -10,7 +10,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 from mindspore_serving import log
-from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
+from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import Adapters

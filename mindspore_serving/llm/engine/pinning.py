@@ -5,7 +5,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mindspore_serving.core.generation import FinishReason, SamplingParams
+from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.sequence import Sequence

@@ -4,7 +4,7 @@ The first branch of a request has a sequence from the start.  The others are pen
 prompt is computed; then each is forked from the first.  It neither schedules nor samples.
 """
 
-from mindspore_serving.core.generation import FinishReason, Generated
+from mindspore_serving.core.sampling_params import FinishReason, Generated
 from mindspore_serving.llm.engine.branch import Branch
 from mindspore_serving.llm.engine.request import Request
 from mindspore_serving.llm.engine.sequence import Sequence

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mindspore_serving.core.generation import FinishReason, Generated, TokenLogprob, join
+from mindspore_serving.core.sampling_params import FinishReason, Generated, TokenLogprob, join
 from mindspore_serving.llm.engine.request import Request
 
 Logprobs = tuple[TokenLogprob, ...]

@@ -8,7 +8,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from mindspore_serving.core.generation import (
+from mindspore_serving.core.sampling_params import (
     SAMPLING,
     FinishReason,
     Generated,

@@ -18,7 +18,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from mindspore_serving import log
-from mindspore_serving.core.generation import (
+from mindspore_serving.core.sampling_params import (
     FinishReason,
     Generated,
     SamplingParams,

@@ -19,7 +19,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 from vllm.v1.engine.async_llm import AsyncLLM  # noqa: E402
 
-from mindspore_serving.core.generation import MAX_LOGPROBS  # noqa: E402
+from mindspore_serving.core.sampling_params import MAX_LOGPROBS  # noqa: E402
 from mindspore_serving.errors import InvalidInputs, StartError  # noqa: E402
 from mindspore_serving.llm.checkpoint.lora import read_adapter  # noqa: E402
 from mindspore_serving.llm.config import EngineConfig  # noqa: E402

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mindspore_serving.core.generation import SAMPLING, SamplingParams
+from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.engine.request import Request
 from mindspore_serving.llm.grammar.source import place_special_tokens, spacing

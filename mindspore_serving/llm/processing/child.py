@@ -31,7 +31,7 @@ from mindspore_serving.isolation.answering import answer_jobs
 from mindspore_serving.isolation.fork_server import Role, memory, run
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.pictures.reader import open_reader
+from mindspore_serving.llm.images.reader import open_reader
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import (

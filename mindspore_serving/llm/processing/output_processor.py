@@ -4,8 +4,8 @@ chunks of them.  Knows no request and no thread.
 
 from collections.abc import Sequence
 
-from mindspore_serving.core.generation import Generated, TokenLogprob
 from mindspore_serving.core.llm_messages import Chunk, Token
+from mindspore_serving.core.sampling_params import Generated, TokenLogprob
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0  # in place of minus infinity, which JSON does not have

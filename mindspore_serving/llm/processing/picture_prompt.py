@@ -5,9 +5,9 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.engine.pictures import PromptPictures
-from mindspore_serving.llm.pictures.messages import MARKDOWN, Message, find_pictures, to_marks
-from mindspore_serving.llm.pictures.reader import Picture, PictureReader
-from mindspore_serving.llm.pictures.tower import Tower
+from mindspore_serving.llm.images.messages import MARKDOWN, Message, find_pictures, to_marks
+from mindspore_serving.llm.images.reader import Picture, PictureReader
+from mindspore_serving.llm.images.tower import Tower
 
 Messages: TypeAlias = Sequence[Message]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Generate,
@@ -24,10 +23,11 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Score
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
-from mindspore_serving.llm.pictures.reader import Picture, PictureReader
-from mindspore_serving.llm.pictures.tower import Tower
+from mindspore_serving.llm.images.reader import Picture, PictureReader
+from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt
 from mindspore_serving.llm.processing.output_processor import OutputProcessor

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     METHODS,
     Detokenize,
@@ -21,9 +20,10 @@ from mindspore_serving.core.llm_messages import (
     to_refused,
 )
 from mindspore_serving.core.reading_messages import DescribeTokenizer, Embed, Score
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import ServingError, from_code, printable
-from mindspore_serving.llm.pictures.messages import find_pictures
-from mindspore_serving.llm.pictures.reader import Picture
+from mindspore_serving.llm.images.messages import find_pictures
+from mindspore_serving.llm.images.reader import Picture
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
 SMALL = 8192  # characters, with a few for each value: prepared in a few milliseconds

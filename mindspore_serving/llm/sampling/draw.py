@@ -8,7 +8,7 @@ into the processor's cache, and cannot depend on other rows.  Knows no penalties
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 
 Logits = npt.NDArray[np.float32]
 Kept = npt.NDArray[np.bool_]

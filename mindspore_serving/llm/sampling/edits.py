@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.core.generation import SAMPLING, SamplingParams
+from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField
 
 Logits = npt.NDArray[np.float32]

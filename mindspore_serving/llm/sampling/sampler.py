@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.core.generation import TokenLogprob
+from mindspore_serving.core.sampling_params import TokenLogprob
 from mindspore_serving.llm.sampling.draw import Uniforms, draw, is_greedy, top_ids
 from mindspore_serving.llm.sampling.edits import SampleRow
 

@@ -13,7 +13,6 @@ from itertools import count
 from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.core.generation import FinishReason
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
@@ -29,6 +28,7 @@ from mindspore_serving.core.reading_messages import (
     Score,
     TokenizerDescribed,
 )
+from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.core.generation import Generated, join
 from mindspore_serving.core.llm_messages import (
     Chunk,
     Event,
@@ -19,6 +18,7 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Embedded, Score, Scored
+from mindspore_serving.core.sampling_params import Generated, join
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.engine.engine import PROMPT
 from mindspore_serving.llm.engine.labels import Labels

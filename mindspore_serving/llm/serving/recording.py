@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 
-from mindspore_serving.core.generation import FinishReason
+from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.metrics.catalog import GENERATIONS
 from mindspore_serving.metrics.histogram import Histogram

@@ -6,7 +6,7 @@ Stop strings may be split over tokens; what may become one is held back.  Knows 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from mindspore_serving.core.generation import FinishReason, SamplingParams
+from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
 from mindspore_serving.llm.tokenization.decoders import DecoderChain
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 

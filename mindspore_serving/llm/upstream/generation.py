@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mindspore_serving.core.generation import FinishReason
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate, Started
+from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.serving.recording import Recorder, Timing
 from mindspore_serving.llm.serving.timeline import Timeline

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from mindspore_serving.core.declaration import UPSTREAM
-from mindspore_serving.core.generation import SAMPLING
+from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import StartError, did_you_mean
 
 _STANDARD = frozenset({

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from mindspore_serving.core.generation import MAX_SEQUENCES
+from mindspore_serving.core.sampling_params import MAX_SEQUENCES
 
 MAX_CALLS = 128  # of tools, in one answer
 MAX_COUNT = 2**31 - 1  # of tokens, and the largest token id

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.generation import SAMPLING, SamplingParams
 from mindspore_serving.core.llm_messages import Generate, Grammar, ToolChoice
+from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.llm.upstream.options import UpstreamOptions
 

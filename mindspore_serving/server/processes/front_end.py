@@ -10,7 +10,7 @@ from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.access import Responses
-from mindspore_serving.frontends.grpc_server import GrpcServer
+from mindspore_serving.frontends.grpc.server import GrpcServer
 from mindspore_serving.frontends.http.listener import Connecting
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.request_log import RequestLog

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from mindspore_serving.frontends.grpc_access import Behavior
-from mindspore_serving.frontends.grpc_calls import OpenCalls
+from mindspore_serving.frontends.grpc.access import Behavior
+from mindspore_serving.frontends.grpc.calls import OpenCalls
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.v2.shared_memory import Elsewhere
 

@@ -9,8 +9,8 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Inference
 from mindspore_serving.errors import Unauthorized
 from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
 from mindspore_serving.frontends.keys import ApiKey, Keys
-from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Models

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends import grpc_health, grpc_reflection, ms_grpc
-from mindspore_serving.frontends.grpc_calls import CallGate, OpenCalls
-from mindspore_serving.frontends.grpc_server import GrpcServer
-from mindspore_serving.frontends.language import LanguageRules
+from mindspore_serving.frontends.chat.models import LanguageRules
+from mindspore_serving.frontends.grpc import health as grpc_health
+from mindspore_serving.frontends.grpc import reflection as grpc_reflection
+from mindspore_serving.frontends.grpc.calls import CallGate, OpenCalls
+from mindspore_serving.frontends.grpc.server import GrpcServer
 from mindspore_serving.frontends.message_reader import Context
+from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.v2 import service as v2_service
 from mindspore_serving.frontends.v2.stream import MAX_CALLS
 from mindspore_serving.server.processes.grpc_forwarding import Choosing, Forwarding

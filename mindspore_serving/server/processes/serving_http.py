@@ -23,7 +23,7 @@ from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
-from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.v2.fast_infer import FastInfer, Infer
 from mindspore_serving.frontends.v2.shared_memory import Elsewhere

@@ -28,13 +28,13 @@ from mindspore_serving.core.service import Reply, Request, ServableReadiness
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import openai
 from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
+from mindspore_serving.frontends.chat.refusals import LanguageRefusals
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import ApiKey, Keys
-from mindspore_serving.frontends.language import LanguageModels, LanguageRules
-from mindspore_serving.frontends.language_refusals import LanguageRefusals
-from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.llm.processing.answer_format import (
     AnswerFormat,

@@ -17,7 +17,7 @@ from mindspore_serving.errors import (
     WorkerUnavailable,
 )
 from mindspore_serving.frontends import openai
-from mindspore_serving.frontends.language import LanguageModels, LanguageRules
+from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
 from tests.frontends.openai.serving import MAX_BODY, all_sent
 from tests.frontends.tgi.scripted import WHOLE, Server
 

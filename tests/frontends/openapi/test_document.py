@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from starlette.routing import BaseRoute
 
-from mindspore_serving.core.generation import SAMPLING
+from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
 from mindspore_serving.frontends.http.app import ClassicRoute, own_routes
-from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
 from mindspore_serving.frontends.openapi import Visible, sections_of, values

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.keys import Keys
-from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.metrics.exposition import Page
 from tests.cli.conftest import WORDS, write_words
 from tests.cli.talking import Talking, serving

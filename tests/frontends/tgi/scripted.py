@@ -23,9 +23,9 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Reply, ServableReadiness
 from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.http.app import make_app
-from mindspore_serving.frontends.language import LanguageModels
-from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.metrics.exposition import Page
 from tests.cards import CARD

@@ -10,9 +10,9 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.frontends.address import Address
-from mindspore_serving.frontends.grpc_calls import CallGate
-from mindspore_serving.frontends.grpc_server import GrpcServer
-from mindspore_serving.frontends.grpc_unsent import UnsentReplies
+from mindspore_serving.frontends.grpc.calls import CallGate
+from mindspore_serving.frontends.grpc.server import GrpcServer
+from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.v2 import service
 from mindspore_serving.frontends.v2.inference import V2

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm import LLM
 from mindspore_serving.llm.checkpoint.model_files import read_recommended

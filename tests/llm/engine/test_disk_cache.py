@@ -3,7 +3,7 @@
 import pytest
 
 from mindspore_serving import log
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine import disk_cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mindspore_serving.core.generation import FinishReason, SamplingParams
+from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import PROMPT, Engine
 from mindspore_serving.llm.runtimes.toy import ToyRunner

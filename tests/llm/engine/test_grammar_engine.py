@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindspore_serving.core.generation import FinishReason, SamplingParams
 from mindspore_serving.core.llm_messages import Grammar
+from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.chat.json_reader import read_value
 from mindspore_serving.llm.config import EngineConfig

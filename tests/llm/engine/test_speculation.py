@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine import suffix_drafter
 from mindspore_serving.llm.engine.engine import Engine

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.pooling import read_pooling
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models.opening import open_definition
-from mindspore_serving.llm.pictures.tower import Tower
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.encoding import open_encoder_model
 from tests.llm import checkpoints, encoders, lora_files, seeing

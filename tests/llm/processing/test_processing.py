@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
 from mindspore_serving.core.llm_messages import (
     Chunk,
     Finished,
@@ -20,6 +19,7 @@ from mindspore_serving.core.llm_messages import (
     ToolChoice,
     to_refused,
 )
+from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC

@@ -2,7 +2,6 @@
 
 import pytest
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Generate,
@@ -12,6 +11,7 @@ from mindspore_serving.core.llm_messages import (
     Tokenize,
 )
 from mindspore_serving.core.reading_messages import Embed
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 from mindspore_serving.llm.processing.work import (

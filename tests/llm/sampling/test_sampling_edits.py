@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.sampling.edits import SampleRow, check_ids
 from mindspore_serving.llm.sampling.sampler import sample

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.sampling.draw import draw, exclude_top, weigh
 from mindspore_serving.llm.sampling.sampler import SampleRow, sample
 

@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
 from mindspore_serving.core.llm_messages import (
     Chunk,
     Detokenize,
@@ -16,6 +15,7 @@ from mindspore_serving.core.llm_messages import (
     Tokenize,
 )
 from mindspore_serving.core.reading_messages import Embed, Embedded
+from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import FirstStep
 from mindspore_serving.llm.loader import make_config, open_model

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from mindspore_serving import log
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
@@ -20,6 +19,7 @@ from mindspore_serving.core.llm_messages import (
     to_refused,
 )
 from mindspore_serving.core.reading_messages import Embed
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.processing import child

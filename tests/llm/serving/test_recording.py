@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mindspore_serving.core.generation import FinishReason
+from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.llm.serving import recording
 from mindspore_serving.llm.serving.recording import Recorder, Timing
 from mindspore_serving.llm.serving.timeline import Timeline

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mindspore_serving.core.generation import FinishReason, SamplingParams
+from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
 from mindspore_serving.llm.tokenization.stopping import Emitted, StopChecker
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import Chunk, Event, Generate, LLMRequest
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.upstream.engine import UpstreamModel
 from mindspore_serving.llm.upstream.options import read_options

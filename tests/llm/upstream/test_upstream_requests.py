@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import Generate, Grammar, ToolChoice
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.llm.upstream.options import read_options
 from mindspore_serving.llm.upstream.requests import to_body

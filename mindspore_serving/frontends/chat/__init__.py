@@ -1,0 +1,1 @@
+"""What the protocols of language models share: models, messages, tools, fields, errors."""

@@ -1,0 +1,124 @@
+"""Errors as OpenAI's clients read them: an object of four keys, and the status that names the
+exception.  Knows every `ServingError`, and no request.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from mindspore_serving import log
+from mindspore_serving.core.llm_messages import Refused, RequestRefused
+from mindspore_serving.errors import Code, InvalidField, ServingError
+from mindspore_serving.frontends import sse
+from mindspore_serving.frontends.chat.fields import Fields
+from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.wire import status
+
+_SERVER = ("server_error", None)
+_CROWDED = ("requests", "rate_limit_exceeded")
+_REQUEST = "invalid_request_error"
+_KINDS: dict[int, tuple[str, str | None]] = {
+    Code.INVALID_INPUTS: (_REQUEST, None),
+    Code.NOT_FOUND: (_REQUEST, "model_not_found"),
+    Code.TOO_LARGE: (_REQUEST, "request_too_large"),
+    Code.OVERLOADED: _CROWDED,
+    Code.UNAUTHORIZED: (_REQUEST, "invalid_api_key"),
+    Code.FORBIDDEN: (_REQUEST, None),
+    Code.NO_ROUTE: (_REQUEST, None),
+    Code.WRONG_VERB: (_REQUEST, None),
+}
+_PROMPT = ("context", "template", "empty")  # reasons to refuse that are about the prompt
+
+
+class RefusedField(InvalidField):
+    """A field that the model refused; `reason` is the word clients look for, if there is one."""
+
+    def __init__(self, field: str, text: str, reason: str | None) -> None:
+        super().__init__(field, text=text)
+        self.reason = reason
+
+    def renamed(self, field: str) -> "RefusedField":
+        return RefusedField(field, str(super().renamed(field)), self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as an answer.  `kind` and `reason` are the body's `type` and `code`, `retry_after`
+    is in seconds."""
+
+    status: int
+    text: str
+    kind: str
+    param: str | None = None
+    reason: str | None = None
+    retry_after: str | None = None
+
+    def to_object(self) -> dict[str, Any]:
+        return {
+            "message": self.text,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.reason,
+        }
+
+    def to_body(self) -> bytes:
+        return msgspec.json.encode({"error": self.to_object()})
+
+    def to_event(self) -> bytes:
+        """For a stream that has begun."""
+        return sse.event(self.to_body())
+
+    def to_response(self) -> Response:
+        return to_json({"error": self.to_object()}, self.status, self.retry_after)
+
+
+def to_failure(error: Exception) -> Failure:
+    """The answer to a request that ended with `error`, which is being handled.  One that is no
+    ServingError is described in the log alone."""
+    if isinstance(error, RequestRefused):
+        return _of_refused(error.refused)
+    if not isinstance(error, ServingError):
+        log.error("answering a request", exc_info=True)
+        return Failure(500, "The server failed to answer; its log says why.", _SERVER[0])
+    kind, reason = _KINDS.get(error.code, _SERVER)
+    param = "model" if reason == "model_not_found" else None
+    if isinstance(error, InvalidField):
+        param, reason = error.field or None, getattr(error, "reason", None)
+    again = status.retry_after(error)
+    return Failure(status.of(error.code).http, str(error), kind, param, reason, again)
+
+
+def to_event(error: Exception) -> bytes:
+    """The end of a stream that has begun."""
+    return to_failure(error).to_event()
+
+
+def _of_refused(refused: Refused) -> Failure:
+    if refused.reason == "overloaded":
+        again = status.seconds_of(refused.retry_after)
+        return Failure(429, refused.text, _CROWDED[0], None, _CROWDED[1], again)
+    if refused.reason == "context":
+        text = f"{refused.text}: the maximum context length is {refused.max_model_len} tokens"
+        return Failure(400, text, _REQUEST, None, "context_length_exceeded")
+    return Failure(400, refused.text, _REQUEST, refused.field or None)
+
+
+@contextmanager
+def naming(prompt: str, fields: Fields, body: msgspec.Struct) -> Iterator[None]:
+    """Give what the model refuses the name that the field has in `body`; `prompt` is that of what
+    the model reads."""
+    try:
+        yield
+    except RequestRefused as error:
+        refused, failure = error.refused, _of_refused(error.refused)
+        if refused.reason == "overloaded":
+            raise
+        if refused.reason in _PROMPT:
+            raise RefusedField(prompt, failure.text, failure.reason) from None
+        found = RefusedField(refused.field, failure.text, failure.reason)
+        name = "grammar" if refused.reason == "grammar" else refused.field
+        raise (found.renamed(fields.name_of(name, body)) if name else found) from None

@@ -1,0 +1,1 @@
+"""The gRPC server: calls, limits, connections, health and reflection.  Knows no service."""

@@ -1,0 +1,96 @@
+"""The standard health service of gRPC, grpc.health.v1.Health: of the server, by the name "", and of
+each servable by its name.  Everybody may ask, without a key.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2 as pb
+
+from mindspore_serving.core.service import Control
+from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
+from mindspore_serving.frontends.grpc.calls import OpenCalls, abort
+from mindspore_serving.frontends.health import are_ready, of_servable
+from mindspore_serving.frontends.memory import Quota
+from mindspore_serving.frontends.message_reader import Context, MessageReader
+from mindspore_serving.frontends.mindspore.grpc import SERVICE as MS_SERVICE
+
+SERVICE = "grpc.health.v1.Health"
+_READ_SECONDS = 5.0
+_NUM_READING = 4  # requests that are read at once: they may come without a key, and be large
+MAX_WATCHES = 256  # at once, of which none takes all
+_PERIOD = 0.5  # seconds between two looks for those who watch
+
+
+class HealthService:
+    """Answers from `control.readiness()`."""
+
+    def __init__(self, control: Control, max_message: int) -> None:
+        """`max_message` is in bytes."""
+        self._control = control
+        memory = Quota(_NUM_READING * max_message, largest=max_message)
+        self._reader = MessageReader(memory, max_message, _READ_SECONDS, slow=0.0)
+        self._watches = OpenCalls(MAX_WATCHES)
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def handler(self) -> Any:
+        """The service, to be added to a server."""
+        methods = {
+            "Check": grpc.stream_unary_rpc_method_handler(self._check),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def close(self) -> None:
+        """Nothing is served any more: who watches is told, and the calls end."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    async def _check(self, _: object, context: Context) -> bytes:
+        name = await self._read_name(context)
+        state = self._state(name)
+        if state == pb.HealthCheckResponse.SERVICE_UNKNOWN:
+            await abort(context, NotFound(f"there is no servable {name!r}"))
+        return _encode(state)
+
+    async def _watch(self, _: object, context: Context) -> AsyncIterator[bytes]:
+        name = await self._read_name(context)
+        shown = None
+        async with self._watches.holding(context):
+            while shown is None or not self._closed.done():
+                state = self._state(name)
+                if state != shown:
+                    yield _encode(state)
+                    shown = state
+                await asyncio.wait([self._closed], timeout=_PERIOD)
+            if shown != pb.HealthCheckResponse.NOT_SERVING:
+                yield _encode(pb.HealthCheckResponse.NOT_SERVING)
+
+    async def _read_name(self, context: Context) -> str:
+        """The service that is asked for."""
+        try:
+            peer, body = await self._reader.read(context)
+            self._reader.give_back(peer, len(body))
+            return str(pb.HealthCheckRequest.FromString(body).service)
+        except DecodeError:
+            await abort(context, InvalidInputs("the request is no HealthCheckRequest"))
+        except ServingError as error:
+            await abort(context, error)
+
+    def _state(self, name: str) -> "pb.HealthCheckResponse.ServingStatus.ValueType":
+        states = pb.HealthCheckResponse
+        if name in ("", MS_SERVICE):
+            is_ready = self._control.is_ready
+        else:
+            found = of_servable(self._control, name)
+            if not found:
+                return states.SERVICE_UNKNOWN
+            is_ready = are_ready(self._control, found)
+        return states.SERVING if is_ready and not self._closed.done() else states.NOT_SERVING
+
+
+def _encode(state: "pb.HealthCheckResponse.ServingStatus.ValueType") -> bytes:
+    return bytes(pb.HealthCheckResponse(status=state).SerializeToString())

@@ -1,0 +1,1 @@
+"""MindSpore Serving's own protocol: `MSService.Predict` and `POST /model/...`."""

@@ -1,0 +1,158 @@
+"""Clients of a gRPC server that take what they can: headers without messages, messages that come in
+drops, messages that are never answered, streams.  Calls of others are answered all the same."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mindspore_serving.aio import BackgroundLoop
+from tests.frontends.grpc.test_limits import (
+    LARGEST,
+    MEGABYTE,
+    PREDICT,
+    PREDICT_STREAM,
+    Served,
+    ask,
+    message,
+    serving,
+    status_of,
+)
+from tests.frontends.raw_grpc import RawGrpc
+from tests.waiting import eventually
+
+NUM_CALLS = 25
+ROOM = 20 * LARGEST  # as the defaults: 2 GB, and messages of 100 MB
+SIZES = (0, 1000, MEGABYTE, 3 * MEGABYTE)
+NUM_CONNECTIONS = 4
+
+
+def open_calls(served: Served, path: str) -> list[RawGrpc]:
+    """Headers of many calls by one connection."""
+    client = served.raw()
+    for _ in range(NUM_CALLS):
+        client.call(path)
+    return [client]
+
+
+def open_by_many(served: Served, path: str) -> list[RawGrpc]:
+    """Headers of many calls, each by a connection of its own."""
+    clients = [served.raw() for _ in range(NUM_CALLS)]
+    for client in clients:
+        client.call(path)
+    return clients
+
+
+def begin_messages(served: Served, path: str) -> list[RawGrpc]:
+    """The beginning of many of the largest messages, by some connections."""
+    clients = [served.raw() for _ in range(NUM_CONNECTIONS)]
+    for client in clients:
+        for _ in range(NUM_CALLS // NUM_CONNECTIONS):
+            client.begin(client.call(path), LARGEST)
+    return clients
+
+
+@contextmanager
+def dripping(clients: list[RawGrpc]) -> Iterator[None]:
+    """While each connection sends a byte of each of its calls now and then."""
+    is_over = threading.Event()
+
+    def drip() -> None:
+        while not is_over.wait(0.02):
+            for client in clients:
+                client.drip()
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def statuses(served: Served, rounds: int = 4) -> list[str]:
+    """Of calls by connections of their own, some at once, again and again."""
+    found = []
+    for _ in range(rounds):
+        calls = [served.call(message(size), is_new=True) for size in SIZES]
+        found += [status_of(call) for call in calls]
+    return found
+
+
+@pytest.mark.parametrize("path", [PREDICT, PREDICT_STREAM])
+@pytest.mark.parametrize("attack", [open_calls, open_by_many, begin_messages])
+def test_calls_that_send_no_message_keep_no_call_of_others_out(
+    background: BackgroundLoop,
+    attack: Callable[..., list[RawGrpc]],
+    path: str,
+) -> None:
+    with serving(background, max_body_memory=ROOM) as served:
+        clients = attack(served, path)
+        with dripping(clients if attack is begin_messages else []):
+            eventually(lambda: served.gate.reader.num_counted > 10)
+            assert set(statuses(served)) == {"OK"}
+
+
+@pytest.mark.parametrize("attack", [open_calls, open_by_many, begin_messages])
+def test_calls_that_send_no_message_to_a_unix_socket_keep_no_call_of_others_out(
+    background: BackgroundLoop,
+    tmp_path: Path,
+    attack: Callable[..., list[RawGrpc]],
+) -> None:
+    with serving(background, path=f"{tmp_path}/s", max_body_memory=ROOM) as served:
+        attack(served, PREDICT)
+        eventually(lambda: served.gate.reader.num_counted > 10)
+        assert set(statuses(served)) == {"OK"}
+
+
+@pytest.mark.parametrize("sources", [["127.0.0.1"], ["127.0.0.2"] * 5])
+def test_messages_that_are_not_answered_leave_room_for_other_connections_and_addresses(
+    background: BackgroundLoop, sources: list[str]
+) -> None:
+    with serving(background, max_body_memory=ROOM) as served:
+        served.inference.holds = True
+        for hog in map(served.raw, sources):
+            for _ in range(NUM_CALLS):
+                last = ask(hog, 3 * MEGABYTE)
+            hog.wait_until_closed(last)  # for which there is no room
+        served.inference.holds = False
+        assert set(statuses(served)) == {"OK"}
+
+
+def test_small_messages_of_a_new_connection_are_taken_where_all_memory_is_held(
+    background: BackgroundLoop,
+) -> None:
+    with serving(background, max_body_memory=LARGEST) as served:
+        served.inference.holds = True
+        ask(served.raw(), LARGEST - 1000)
+        served.inference.wait_for(1)
+        served.inference.holds = False
+        assert [status_of(served.call(message(size))) for size in (0, 1000, 50_000)] == ["OK"] * 3
+
+
+def test_an_address_with_too_many_connections_loses_those_that_are_silent(
+    background: BackgroundLoop,
+) -> None:
+    with serving(background, max_connections=8, max_connections_per_address=4) as served:
+        busy = served.raw()
+        silent = [served.raw() for _ in range(7)]
+        for _ in range(3):
+            busy.wait_until_closed(ask(busy, 10))
+        eventually(lambda: sum(not is_closed(one) for one in silent) <= 3)
+        eventually(lambda: status_of(served.call(message(), is_new=True)) == "OK")
+        busy.wait_until_closed(ask(busy, 10))
+
+
+def is_closed(client: RawGrpc) -> bool:
+    client.stream.setblocking(False)
+    try:
+        while client.stream.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
