@@ -75,6 +75,22 @@ def test_a_writing_operator_leaves_in_its_input_what_it_does_in_pytorch(name, tm
     backend.close()
 
 
+@pytest.mark.parametrize("rounding", ["trunc", "floor"])
+@pytest.mark.parametrize(
+    ("name", "divisor"),
+    [("InplaceDivMod", writers.Y), ("InplaceDivMods", 0.7)],
+    ids=["InplaceDivMod", "InplaceDivMods"],
+)
+def test_a_rounded_division_in_place_rounds_as_in_pytorch(name, divisor, rounding, tmp_path):
+    x, file = writers.X, tmp_path / "model.mindir"
+    export(Writer(getattr(gen_ops_prim, name)(), (divisor, rounding)), file, [x])
+    backend = opened(file)
+    by = torch.from_numpy(divisor) if isinstance(divisor, np.ndarray) else divisor
+    expected = torch.tensor(x).div_(by, rounding_mode=rounding).numpy()
+    compare([np.array(one) for one in backend.run([x])], [expected])
+    backend.close()
+
+
 def test_every_writing_operator_of_mindspore_is_converted_or_known_to_be_refused():
     names = {name for name in vars(gen_ops_prim) if name.startswith("Inplace")}
     assert names == set(WRITES) | UNKNOWN
