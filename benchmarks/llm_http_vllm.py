@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.llm_figures import interval
-from benchmarks.llm_http import DEADLINE, NAME, is_ready, prompts, serve_round, served, stream
+from benchmarks.llm_http_clients import (
+    DEADLINE,
+    NAME,
+    is_ready,
+    prompts,
+    serve_round,
+    served,
+    stream,
+)
 from benchmarks.processes import free_ports, running
 
 SINGLES = 10  # prompts one at a time, in a round
