@@ -171,6 +171,11 @@ def test_every_module_has_a_layer() -> None:
     assert units - {""} == LLM_LAYER_OF.keys(), "change LLM_LAYERS"
 
 
+def test_every_directory_is_a_package_and_so_part_of_a_wheel() -> None:
+    directories = {path.parent for path in sources()}
+    assert [path for path in sorted(directories) if not (path / "__init__.py").exists()] == []
+
+
 def test_imports_point_downward() -> None:
     def upward(path: Path, tree: ast.AST) -> list[str]:
         return upward_imports(tree, unit_of(path), package_of(path))

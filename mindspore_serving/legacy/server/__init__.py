@@ -1,0 +1,1 @@
+"""Old modules of `mindspore_serving.server`."""
