@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mindspore_serving.cli.options import ids, numbers, option, positional
+from mindspore_serving.cli.options import numbers, option, positional
 from mindspore_serving.cli.settings import Access
 from mindspore_serving.errors import InvalidInputs
 
@@ -21,26 +21,23 @@ class BenchSettings(Access):
     engines: tuple[str, ...] = option(
         (),
         "serve the model by these engines in turn, as ours,vllm, and measure each",
-        type=lambda text: tuple(text.split(",")),
+        parse=lambda text: tuple(text.split(",")),
         metavar="NAME,NAME",
     )
     engine_python: tuple[str, ...] = option(
         (),
         "the interpreter that has the library of an engine, as vllm=/opt/vllm/bin/python; "
         "repeatable",
-        action="append",
         metavar="NAME=PYTHON",
     )
     engine_model: tuple[str, ...] = option(
         (),
         "the model in the form that an engine reads, as llama.cpp=model.gguf; repeatable",
-        action="append",
         metavar="NAME=PATH",
     )
     engine_serve: tuple[str, ...] = option(
         (),
         "more options of `serve` for an engine, as 'vllm=--max-model-len 4096'; repeatable",
-        action="append",
         metavar="NAME=OPTIONS",
     )
     protocol: str = option(
@@ -58,13 +55,12 @@ class BenchSettings(Access):
     concurrency: tuple[int, ...] = option(
         (),
         "clients that send again when answered, a run for each (default: 1,4,16,32)",
-        type=ids,
         metavar="N,N",
     )
     rate: tuple[float, ...] = option(
         (),
         "instead: requests per second, a run for each",
-        type=numbers(float, "0.5,2"),
+        parse=numbers(float, "0.5,2"),
         metavar="R,R",
     )
     requests: int = option(
@@ -79,15 +75,14 @@ class BenchSettings(Access):
         choices=SCENARIOS,
     )
     input_tokens: int | None = option(
-        None, "average length of the prompts made up (default: 256)", type=int, metavar="N"
+        None, "average length of the prompts made up (default: 256)", metavar="N"
     )
     output_tokens: int | None = option(
-        None, "average length of the answers (default: 128)", type=int, metavar="N"
+        None, "average length of the answers (default: 128)", metavar="N"
     )
     spread: float | None = option(
         None,
         "sigma of log-normal lengths, as 0.5; 0: all alike (default: 0)",
-        type=float,
         metavar="S",
     )
     shared_prefix: int = option(0, "tokens at the beginning that all prompts share")

@@ -87,10 +87,12 @@ class BatchedMethod(ServedMethod):
         self, scheduler: BatchScheduler, deployment: Deployment, version: int, report: MethodReport
     ) -> None:
         super().__init__(deployment, version, report)
-        policy = deployment.batching.of_size(report.batch_size)
-        self.is_cut_singly = policy.preferred_size > 0  # it counts instances, not requests
+        delay, preferred = deployment.max_batch_delay_ms, deployment.preferred_batch_size
+        if delay and not preferred:
+            preferred = report.batch_size  # a batch of it need not wait
+        self.is_cut_singly = preferred > 0  # it counts instances, not requests
         self.admission = Admission(STAYING, self._ages)
-        self.queue: Batcher[RequestPart] = Batcher(policy)
+        self.queue: Batcher[RequestPart] = Batcher(delay, preferred)
         self.suspects: deque[RequestPart] = deque()  # a worker may have died of them
         self.wake_at = 0.0  # when the loop will look at a delayed batch
         self._has_agents = deployment.gang is not None

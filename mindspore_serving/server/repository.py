@@ -129,7 +129,7 @@ class ModelRepository:
         ]
         names = {state.name for state in states}
         for one in itertools.chain(*found.values()):
-            name, version = one.deployment.name, one.deployment.version
+            name, version = one.deployment.name, one.deployment.version_number
             if name not in names:
                 reason = self._failures.get(name, "it is not loaded")
                 states.append(ModelState(name, version, False, False, reason))
@@ -147,7 +147,7 @@ class ModelRepository:
         names = {name for name, _ in shown} | self._failed.keys()
         shown |= {(name, 0): 1 for name in self._refused.keys() - names}
         for name in self._failed.keys() - self._unloaded:
-            current = {one.version: one for one in self._deployed_as(name)}
+            current = {one.version_number: one for one in self._deployed_as(name)}
             new = (one for one in self._failed[name] if self._is_new(one, current))
             shown |= {key_of(one.deployment): 1 for one in new}
         for (name, version), failed in sorted(shown.items()):
@@ -231,10 +231,10 @@ class ModelRepository:
 
     async def _replace(self, name: str, found: Sequence[Found], *, is_forced: bool = False) -> None:
         """Serve `found`, and nothing else of that name."""
-        current = {one.version: one for one in self._deployed_as(name)}
+        current = {one.version_number: one for one in self._deployed_as(name)}
         new = [one for one in found if is_forced or self._is_new(one, current)]
-        versions = {one.deployment.version for one in new}
-        kept = {one.deployment.version for one in found} - versions
+        versions = {one.deployment.version_number for one in new}
+        kept = {one.deployment.version_number for one in found} - versions
         old = [one for version, one in current.items() if version not in kept]
         if not new and not old:
             return
@@ -243,7 +243,7 @@ class ModelRepository:
             "servable %s: loads %s, unloads %s",
             name,
             sorted(versions),
-            sorted(one.version for one in old),
+            sorted(one.version_number for one in old),
         )
         try:
             await self._roll(started, old, UNLOAD_SECONDS)
@@ -260,7 +260,7 @@ class ModelRepository:
 
     def _is_new(self, found: Found, current: dict[int, Deployment]) -> bool:
         deployment = found.deployment
-        running = current.get(deployment.version)
+        running = current.get(deployment.version_number)
         if running is None or replace(running, generation=0) != replace(deployment, generation=0):
             return True
         return self._files.get(key_of(deployment)) != found.files

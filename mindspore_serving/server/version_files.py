@@ -19,10 +19,10 @@ def look_at(deployments: Sequence[Deployment]) -> dict[str, list[Found]]:
     """`deployments` with their files, by name."""
     found: dict[str, list[Found]] = {}
     for one in deployments:
-        files = fingerprint(one.servable_directory, one.servable_name, one.version)
+        files = fingerprint(one.servable_directory, one.servable_name, one.version_number)
         found.setdefault(one.name, []).append(Found(one, files))
     return found
 
 
 def key_of(deployment: Deployment) -> tuple[str, int]:
-    return deployment.name, deployment.version
+    return deployment.name, deployment.version_number

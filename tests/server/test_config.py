@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from mindspore_serving.core.deployment import BatchPolicy, Deployment
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import merging
 from mindspore_serving.server import _servable_local, config
@@ -133,13 +133,14 @@ def test_a_deployment_has_everything(directory):
     assert config.to_deployment(made, enable_lite=True) == Deployment(
         servable_directory=directory,
         servable_name="add",
-        version=2,
+        version_number=2,
         device_type="cpu",
         device_ids=(1,),
         num_parallel_workers=3,
         dec_key=KEY,
         dec_mode="AES-CBC",
-        batching=BatchPolicy(max_wait=0.0025, preferred_size=8),
+        max_batch_delay_ms=2.5,
+        preferred_batch_size=8,
         enable_lite=True,
         retry=False,
     )

@@ -14,7 +14,7 @@ from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.ipc.messages import Fault, Message, Payload
-from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
+from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.tls import Pem
 from mindspore_serving.tracing.options import TraceOptions
 
@@ -133,7 +133,6 @@ class ServeHttp(Message, frozen=True, tag=20):
 
     options: FrontEndOptions
     admission: Admission
-    http: HttpOptions
     traces: TraceOptions | None
     num_processes: int
 
