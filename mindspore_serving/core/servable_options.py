@@ -93,6 +93,15 @@ class ServableOptions:
         group="limits",
         load="max_requests",
     )
+    max_queue_seconds: float = param(
+        0,
+        "refuse a request that after so long still waits for its turn, in the queue of a method, "
+        "a worker or a language model's engine; 0 for no limit",
+        at_least=0,
+        unit="seconds",
+        group="limits",
+        load="max_queue_seconds",
+    )
     heartbeat_timeout: float = _workers(
         10,
         "without a heartbeat for so long a worker gets no new work, and what waits there goes to "
