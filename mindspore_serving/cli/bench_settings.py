@@ -67,6 +67,7 @@ class BenchSettings(Access):
         0,
         "sent in a run (default: 4 per client, 30 s of a rate; at least 8; 64 at once; 50 pairs "
         "to compare)",
+        at_least=0,
     )
     scenario: str = option(
         "",
@@ -75,14 +76,16 @@ class BenchSettings(Access):
         choices=SCENARIOS,
     )
     input_tokens: int | None = option(
-        None, "average length of the prompts made up (default: 256)", metavar="N"
+        None, "average length of the prompts made up (default: 256)", at_least=1
     )
     output_tokens: int | None = option(
-        None, "average length of the answers (default: 128)", metavar="N"
+        None, "average length of the answers (default: 128)", at_least=1
     )
     spread: float | None = option(
         None,
         "sigma of log-normal lengths, as 0.5; 0: all alike (default: 0)",
+        at_least=0,
+        at_most=2,
         metavar="S",
     )
     shared_prefix: int = option(0, "tokens at the beginning that all prompts share")
@@ -101,21 +104,11 @@ def check(settings: BenchSettings) -> None:
     """Raises InvalidInputs naming the option that is out of range, or does not fit another."""
     _check_profile(settings)
     _check_engines(settings)
-    least = {
-        "--concurrency": min(settings.concurrency, default=1),
-        "--input-tokens": settings.input_tokens,
-        "--output-tokens": settings.output_tokens,
-    }
-    for name, value in least.items():
-        if value is not None and value < 1:
-            raise InvalidInputs(f"{name} {value}: expected 1 or more")
+    if (least := min(settings.concurrency, default=1)) < 1:
+        raise InvalidInputs(f"--concurrency {least}: expected 1 or more")
     for rate in settings.rate:
         if not 0 < rate < float("inf"):
             raise InvalidInputs(f"--rate {rate}: expected requests per second, over 0")
-    if settings.spread is not None and not 0 <= settings.spread <= 2:
-        raise InvalidInputs(f"--spread {settings.spread}: expected 0 to 2")
-    if settings.requests < 0:
-        raise InvalidInputs(f"--requests {settings.requests}: expected 1 or more")
 
 
 def _check_engines(settings: BenchSettings) -> None:

@@ -132,8 +132,14 @@ def _parsing(row: Row) -> dict[str, Any]:
     return {"action": _Once, "type": row.parse or _PARSERS.get(row.kind), **shown}
 
 
-def to_settings(kind: type[_Settings], arguments: argparse.Namespace) -> _Settings:
-    return kind(**given(kind, arguments))
+def to_settings(kind: type[_Settings], values: dict[str, Any]) -> _Settings:
+    """Make settings of `values`.  Raises InvalidInputs for a number that is out of its range."""
+    settings = kind(**values)
+    for name, row in rows_of(kind).items():
+        value = getattr(settings, name)
+        if row.kind in (int, float) and value is not None and not row.has(value):
+            raise InvalidInputs(f"{_flag(row)} is {value}, expected {row.accepted}")
+    return settings
 
 
 def given(kind: _Kind, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from mindspore_serving.core.server_options import SERVER
 from mindspore_serving.errors import InvalidInputs, did_you_mean
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
-from mindspore_serving.servable.check import check_number
 from mindspore_serving.server import context, startup
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.tracing.options import is_wanted
@@ -49,7 +48,7 @@ def run(settings: ServeSettings) -> int:
         seconds, failed = startup.load(
             [*servables.to_deployments(configs), *refused],
             lambda: servables.look_again(settings),
-            _poll_seconds(settings),
+            settings.poll or (RELOAD_SECONDS if settings.reload else 0.0),
             is_strict=settings.strict,
         )
         if settings.wait:
@@ -76,11 +75,6 @@ def _set_log(settings: ServeSettings) -> None:
         log.configure({name: value for name, value in given.items() if value is not None})
     except ValueError as error:
         raise InvalidInputs(str(error)) from None
-
-
-def _poll_seconds(settings: ServeSettings) -> float:
-    seconds = check_number("--poll", settings.poll)
-    return seconds or (RELOAD_SECONDS if settings.reload else 0.0)
 
 
 def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
@@ -130,7 +124,6 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> FrontEndO
         **{name: getattr(settings, name) for name in SERVER}
         | {"use_status_codes": settings.http_status_codes},
     )
-    _poll_seconds(settings)
     if settings.wait:
         check_ports(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)

@@ -19,6 +19,8 @@ from mindspore_serving.server.ssl_config import SSLConfig
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
+_KINDS = {"ssl_config": SSLConfig, "limits": ServerLimits, "language_limits": LanguageLimits}
+
 ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 
 
@@ -39,7 +41,8 @@ class FrontEndOptions(ServerOptions):
         for name, row in SERVER.items():
             check.check_option(row, getattr(self, name))
         for name, kind in _KINDS.items():
-            if not isinstance(value := getattr(self, name), kind):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
                 raise InvalidInputs(
                     f"The type of {name} should be type of {kind.__name__}, but actually "
                     f"{type(value)}"
@@ -95,13 +98,6 @@ class FrontEndOptions(ServerOptions):
             self.language_limits,
             self.allow_chat_template,
         )
-
-
-_KINDS: dict[str, Any] = {
-    "ssl_config": SSLConfig | None,
-    "limits": ServerLimits,
-    "language_limits": LanguageLimits,
-}
 
 
 def to_keys(api_keys: Sequence[str]) -> tuple[ApiKey, ...]:

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_serving import log
@@ -16,14 +16,21 @@ from mindspore_serving.core.deployment import Deployment, Refused
 from mindspore_serving.core.service import Changes, ModelState, ServableReadiness
 from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.metrics.exposition import Page
-from mindspore_serving.servable.fingerprint import Fingerprint
-from mindspore_serving.server.version_files import Found, key_of, look_at
+from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
 
 MOST_SHOWN = 128  # characters of a name that a client gave
 UNLOAD_SECONDS = 60.0  # that a servable which leaves may take for what it has
 
 Wanted = Callable[[], Sequence[Deployment | Refused]]
 Roll = Callable[[Sequence[Deployment], Sequence[Deployment], float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A version that is to be served, and its files."""
+
+    deployment: Deployment
+    files: Fingerprint
 
 
 class ModelRepository:
@@ -281,3 +288,16 @@ class ModelRepository:
         refused = (one for one in found if isinstance(one, Refused) and one.name)
         self._refused = {one.name: one.reason for one in refused}
         return [one for one in found if isinstance(one, Deployment)]
+
+
+def look_at(deployments: Sequence[Deployment]) -> dict[str, list[Found]]:
+    """`deployments` with their files, by name."""
+    found: dict[str, list[Found]] = {}
+    for one in deployments:
+        files = fingerprint(one.servable_directory, one.servable_name, one.version_number)
+        found.setdefault(one.name, []).append(Found(one, files))
+    return found
+
+
+def key_of(deployment: Deployment) -> tuple[str, int]:
+    return deployment.name, deployment.version_number
