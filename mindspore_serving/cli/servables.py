@@ -20,7 +20,7 @@ from mindspore_serving.servable.check import as_int_tuple
 from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.repository import is_language_model, is_upstream
-from mindspore_serving.server.config import merge_config, to_deployment
+from mindspore_serving.server.config import to_deployments
 
 _NEVER = 1e9  # seconds
 DEFAULT_LORAS = 8  # adapters at once, where clients may load them
@@ -68,10 +68,6 @@ def look_again(settings: ServeSettings) -> list[Deployment | Refused]:
     setting."""
     configs, refused = _configs(settings)
     return [*to_deployments(configs), *refused]
-
-
-def to_deployments(configs: list[server.ServableStartConfig]) -> list[Deployment]:
-    return [to_deployment(config) for config in merge_config(configs)]
 
 
 def llm_options(settings: ServeSettings) -> dict[str, Any]:

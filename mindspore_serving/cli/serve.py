@@ -20,6 +20,7 @@ from mindspore_serving.errors import InvalidInputs, did_you_mean
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
 from mindspore_serving.server import context, startup
+from mindspore_serving.server.config import to_deployments
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.tracing.options import is_wanted
 
@@ -46,7 +47,7 @@ def run(settings: ServeSettings) -> int:
         if not settings.wait:
             _listen(settings, options)
         seconds, failed = startup.load(
-            [*servables.to_deployments(configs), *refused],
+            [*to_deployments(configs), *refused],
             lambda: servables.look_again(settings),
             settings.poll or (RELOAD_SECONDS if settings.reload else 0.0),
             is_strict=settings.strict,

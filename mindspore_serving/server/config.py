@@ -25,7 +25,7 @@ from mindspore_serving.servable.check import (
 from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
 
-__all__ = ["ServableStartConfig", "get_abs_path", "merge_config", "to_deployment"]
+__all__ = ["ServableStartConfig", "get_abs_path", "merge_config", "to_deployments"]
 
 _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
 
@@ -130,7 +130,11 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
     return merged
 
 
-def to_deployment(config: ServableStartConfig, enable_lite: bool = False) -> Deployment:
-    """What `config` asks for, as the dispatcher and the launchers take it."""
-    options = {name: getattr(config, name) for name in SERVABLE}
-    return Deployment(**options, enable_lite=enable_lite)
+def to_deployments(
+    configs: Iterable[ServableStartConfig], *, enable_lite: bool = False
+) -> list[Deployment]:
+    """Merge `configs` and make of them what the dispatcher and the launchers take."""
+    return [
+        Deployment(**{name: getattr(config, name) for name in SERVABLE}, enable_lite=enable_lite)
+        for config in merge_config(configs)
+    ]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mindspore_serving import log
@@ -20,7 +21,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.server_options import SERVER
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError, shortened
 from mindspore_serving.servable import check
-from mindspore_serving.server.config import ServableStartConfig, merge_config, to_deployment
+from mindspore_serving.server.config import ServableStartConfig, to_deployments
 from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions
 from mindspore_serving.server.lifetime import Lifetime
 from mindspore_serving.server.showing import Loading, say, say_ready
@@ -59,9 +60,7 @@ def start_servables(
     configs = check.as_instances("servable_configs", servable_configs, ServableStartConfig)
     check.check_bool("enable_lite", enable_lite)
 
-    def wanted() -> list[Deployment]:
-        return [to_deployment(config, enable_lite) for config in merge_config(configs)]
-
+    wanted = partial(to_deployments, configs, enable_lite=enable_lite)
     deploy(wanted(), wanted)
 
 

@@ -130,21 +130,23 @@ def test_a_deployment_has_everything(directory):
         preferred_batch_size=8,
         retry=False,
     )
-    assert config.to_deployment(made, enable_lite=True) == Deployment(
-        servable_directory=directory,
-        servable_name="add",
-        version_number=2,
-        device_type="cpu",
-        device_ids=(1,),
-        num_parallel_workers=3,
-        dec_key=KEY,
-        dec_mode="AES-CBC",
-        max_batch_delay_ms=2.5,
-        preferred_batch_size=8,
-        enable_lite=True,
-        retry=False,
-    )
-    assert config.to_deployment(made).enable_lite is False
+    assert config.to_deployments([made], enable_lite=True) == [
+        Deployment(
+            servable_directory=directory,
+            servable_name="add",
+            version_number=2,
+            device_type="cpu",
+            device_ids=(1,),
+            num_parallel_workers=3,
+            dec_key=KEY,
+            dec_mode="AES-CBC",
+            max_batch_delay_ms=2.5,
+            preferred_batch_size=8,
+            enable_lite=True,
+            retry=False,
+        )
+    ]
+    assert config.to_deployments([made])[0].enable_lite is False
     assert made.max_batch_delay_ms == 2.5
 
 
