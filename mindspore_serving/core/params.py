@@ -205,7 +205,7 @@ def _json_kind(hint: Any) -> tuple[Any, bool]:
     if is_nullable:  # of several types the last is the most general
         hint = [one for one in get_args(hint) if one is not types.NoneType][-1]
     if get_origin(hint) is tuple:
-        return list[get_args(hint)[0]], is_nullable  # type: ignore[misc]
+        return types.GenericAlias(list, get_args(hint)[:1]), is_nullable
     containers: dict[Any, Any] = {Sequence: list, Mapping: dict}
     container = containers.get(get_origin(hint))
     return (container[get_args(hint)] if container else hint), is_nullable

@@ -125,8 +125,12 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
     """
     merged = merge(configs)
     for config in merged:
-        place = (config.servable_directory, config.servable_name)
-        check_servable(*place, config.llm_options or {}, allow_pickle=config.allow_pickle)
+        check_servable(
+            config.servable_directory,
+            config.servable_name,
+            config.llm_options or {},
+            allow_pickle=config.allow_pickle,
+        )
     return merged
 
 

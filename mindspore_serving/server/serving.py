@@ -171,13 +171,15 @@ class Serving:
         if options.front_ends > 1 and not where.path:
             await self._start_grpc_processes(options, handlers, closing, unsent)
             return
-        arguments = where, handlers, options.limits, closing, self._responses
+        limits, responses = options.limits, self._responses
         server: GrpcServer | NativeGrpcServer
         if options.grpc_library == "grpcio":
-            server = GrpcServer(*arguments, unsent=unsent)
+            server = GrpcServer(where, handlers, limits, closing, responses, unsent=unsent)
         else:
             fast = f"/{ms_grpc.SERVICE}/Predict", f"/{v2_service.SERVICE}/ModelInfer"
-            server = NativeGrpcServer(*arguments, fast=fast, unsent=unsent)
+            server = NativeGrpcServer(
+                where, handlers, limits, closing, responses, fast=fast, unsent=unsent
+            )
         await server.start(max_message, tls)
         self._grpc = server
 
@@ -195,8 +197,14 @@ class Serving:
         server = GrpcServer(where, handlers, options.limits, closing, unsent=unsent)
         await server.start(options.max_message, None)
         self._grpc = server
-        own = self.renewal.admission(options), self._master.traces, pool.num_processes
-        await pool.start_grpc(ServeGrpc(options, *own, where.text))
+        message = ServeGrpc(
+            options=options,
+            admission=self.renewal.admission(options),
+            traces=self._master.traces,
+            num_processes=pool.num_processes,
+            upstream=where.text,
+        )
+        await pool.start_grpc(message)
 
     async def start_http(self, options: FrontEndOptions) -> None:
         if self._http is not None:
