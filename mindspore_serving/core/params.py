@@ -176,7 +176,8 @@ def documented(rows: Mapping[str, Row]) -> Callable[[T], T]:
 
     def document(made: T) -> T:
         names = inspect.signature(made).parameters  # type: ignore[arg-type]
-        texts = (f"{name}: {rows[name].meaning}." for name in names if name in rows)
+        meanings = {name: rows[name].meaning for name in names if name in rows}
+        texts = (f"{name}: {text.removesuffix('; repeatable')}." for name, text in meanings.items())
         lines = (
             fill(one, 100, initial_indent=" " * 8, subsequent_indent=" " * 12) for one in texts
         )
