@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf import latent
 from mindspore_serving.llm.checkpoint.gguf.configuration import (
     ARCHITECTURE,
     config_of,
@@ -25,7 +24,14 @@ from mindspore_serving.llm.checkpoint.gguf.families import Family
 from mindspore_serving.llm.checkpoint.gguf.names import RATE, Roles, roles_of
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks, GgufFile
 from mindspore_serving.llm.checkpoint.gguf.states import parts_of
-from mindspore_serving.llm.checkpoint.gguf.stored import Order, joined, stored
+from mindspore_serving.llm.checkpoint.gguf.stored import (
+    LATENT_KEYS,
+    LATENT_VALUES,
+    Order,
+    joined,
+    stored,
+    widening,
+)
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.descriptions.architecture import (
     LAYER_PLUS_ONE,
@@ -92,7 +98,7 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
         yield from _experts(model, layer, role, leaf, blocks)
     elif role == "attn_qkv" and len(names.qkv) == 3:
         yield from _packed(model, layer, leaf, blocks)
-    elif role in (latent.KEYS, latent.VALUES) and "kv_lora_rank" in model.config:
+    elif role in (LATENT_KEYS, LATENT_VALUES) and "kv_lora_rank" in model.config:
         yield from _widening(model, layer, name, blocks)
     elif leaf == "weight" and _has_gate(model, name, role):
         yield from _gated(model, layer, name, blocks)
@@ -171,9 +177,9 @@ def _gated(model: _Model, layer: str, name: str, blocks: Blocks) -> Named:
 
 def _widening(model: _Model, layer: str, name: str, blocks: Blocks) -> Named:
     """Of the keys' part, which the values' is beside."""
-    if latent.KEYS in name:
-        values = model.file.tensors.get(name.replace(latent.KEYS, latent.VALUES))
-        yield f"{layer}.self_attn.kv_b_proj.weight", latent.widening(layer, blocks, values)
+    if LATENT_KEYS in name:
+        values = model.file.tensors.get(name.replace(LATENT_KEYS, LATENT_VALUES))
+        yield f"{layer}.self_attn.kv_b_proj.weight", widening(layer, blocks, values)
 
 
 def _heads(name: str, blocks: Blocks, config: dict[str, Any], role: str) -> int:
