@@ -22,8 +22,8 @@ from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.request import ModelLimits, Request, make_request
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engines import check_options
-from mindspore_serving.llm.engines.answers import Answer
 from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
+from mindspore_serving.llm.tokenization.stopping import StopChecker
 
 _BLOCK = 32  # tokens, on CPUs
 _HALF = 2  # bytes of a number in the cache, at most
@@ -43,7 +43,7 @@ class _Running:
     """One answer that the pipeline has."""
 
     request: Request
-    answer: Answer
+    answer: StopChecker
     handle: Any
     has_begun: bool = False
 
@@ -99,7 +99,7 @@ class GenaiEngine(ForeignEngine):
         for index, one in enumerate(own):
             self._num_added += 1
             handle = self._pipeline.add_request(self._num_added, prompt, one)
-            self._running[self._num_added] = _Running(request, Answer(request, index), handle)
+            self._running[self._num_added] = _Running(request, request.begin_text(index), handle)
 
     def abort(self, request_id: str) -> bool:
         found = [key for key, one in self._running.items() if one.request.request_id == request_id]
@@ -126,7 +126,7 @@ class GenaiEngine(ForeignEngine):
                 self.started += [request_id] if running.answer.index == 0 else []
             running.has_begun = True
             self._num_generated += len(written.token_ids)
-            if running.answer.is_done:
+            if running.answer.is_finished:
                 del self._running[key]
                 running.handle.cancel()
             outputs.append((request_id, written))
@@ -160,7 +160,7 @@ class GenaiEngine(ForeignEngine):
         """What the pipeline has added to an answer since; None for nothing."""
         parts = []
         answer, has_logprobs = running.answer, running.request.params.logprobs is not None
-        while running.handle.can_read() and not answer.is_done:
+        while running.handle.can_read() and not answer.is_finished:
             for output in running.handle.read().values():
                 ids = output.generated_ids
                 scores = output.generated_log_probs if has_logprobs else None
@@ -169,9 +169,9 @@ class GenaiEngine(ForeignEngine):
                 if scores is not None:
                     pairs = zip(ids, scores, strict=True)
                     rows = [(TokenLogprob(*pair, 0),) for pair in pairs]
-                written = answer.write(ids, rows)
+                written = answer.check_all(ids, rows)
                 parts += [written] if written is not None else []
-        has_more = answer.is_done or running.handle.can_read()
+        has_more = answer.is_finished or running.handle.can_read()
         if not has_more and running.handle.get_status() in _ENDS:
             parts.append(answer.end(FinishReason.ERROR, "the cache has no room for it"))
         return join(parts) if parts else None

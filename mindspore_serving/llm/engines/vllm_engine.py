@@ -32,9 +32,9 @@ from mindspore_serving.llm.engine.branch import PROMPT
 from mindspore_serving.llm.engine.request import ModelLimits, Request, make_request
 from mindspore_serving.llm.engine.stats import EngineStats, FirstStep
 from mindspore_serving.llm.engines import vllm_sampling
-from mindspore_serving.llm.engines.answers import Answer
 from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
 from mindspore_serving.llm.engines.vllm_stats import StepStats
+from mindspore_serving.llm.tokenization.stopping import StopChecker
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _FAILED = "the model failed; see the log"
@@ -170,7 +170,7 @@ class VllmEngine(ForeignEngine):
 
     async def _generate(self, running: _Running, index: int, params: VllmParams) -> None:
         """One answer, to its end."""
-        request, answer = running.request, Answer(running.request, index)
+        request, answer = running.request, running.request.begin_text(index)
         prompt = tokens_input(request.prompt_ids, cache_salt=request.cache_salt or None)
         name = f"{request.request_id}/{index}"
         outputs = self._llm.generate(
@@ -179,9 +179,9 @@ class VllmEngine(ForeignEngine):
         try:
             async for output in outputs:
                 self._take(running, answer, output)
-                if answer.is_done:
+                if answer.is_finished:
                     break
-            if not answer.is_done:
+            if not answer.is_finished:
                 self._put(running, answer.end(FinishReason.ERROR, _FAILED))
         except EngineDeadError as error:
             self._fail(error)
@@ -203,7 +203,7 @@ class VllmEngine(ForeignEngine):
         if self.abort(request_id):
             self._deliver([(request_id, reason)])
 
-    def _take(self, running: _Running, answer: Answer, output: Any) -> None:
+    def _take(self, running: _Running, answer: StopChecker, output: Any) -> None:
         if not running.has_begun:
             running.has_begun = True
             at = getattr(output.metrics, "scheduled_ts", 0.0) or time.monotonic()
@@ -215,9 +215,9 @@ class VllmEngine(ForeignEngine):
         logprobs = None
         if new.logprobs is not None:
             logprobs = [_entry(*pair) for pair in zip(new.token_ids, new.logprobs, strict=True)]
-        written = answer.write(new.token_ids, logprobs)
+        written = answer.check_all(new.token_ids, logprobs)
         self._stats.num_generated += len(new.token_ids)
-        if new.finish_reason is not None and not answer.is_done:
+        if new.finish_reason is not None and not answer.is_finished:
             kind = FinishReason.ABORT if new.finish_reason == "abort" else FinishReason.ERROR
             known = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
             kind = known.get(new.finish_reason, kind)
