@@ -1,6 +1,6 @@
 """OpenVINO GenAI behind our processing: token ids in, token ids out, by its continuous batching."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from mindspore_serving.core.sampling_params import (
 )
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import find_config
-from mindspore_serving.llm.config import EngineConfig, check_room
-from mindspore_serving.llm.engine.request import ModelLimits, Request, make_request
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.request import ModelLimits, Request
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engines import check_options
 from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
@@ -57,14 +57,14 @@ class GenaiEngine(ForeignEngine):
     def __init__(
         self, pipeline: Any, model: Model, config: EngineConfig, num_blocks: int, length: int
     ) -> None:
-        self.config = config
+        vocab_size = int(find_config(model.directory)["vocab_size"])
+        super().__init__(
+            config, ModelLimits(vocab_size, length, (), model.eos_ids, model.tokenizer)
+        )
         self.num_blocks = num_blocks
-        self.max_model_len = length
-        self.vocab_size = int(find_config(model.directory)["vocab_size"])
         self.started: list[str] = []
         self.on_compute: Callable[[list[str]], None] | None = None
         self._pipeline = pipeline
-        self._limits = ModelLimits(self.vocab_size, length, (), model.eos_ids, model.tokenizer)
         self._running: dict[int, _Running] = {}  # by the pipeline's id
         self._num_added = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
 
@@ -80,20 +80,16 @@ class GenaiEngine(ForeignEngine):
     def has_work(self) -> bool:
         return bool(self._running)
 
-    def add(
-        self,
-        request_id: str,
-        prompt_ids: Iterable[int],
-        params: SamplingParams,
-        **options: Any,
-    ) -> None:
-        """See `base.LanguageEngine`."""
-        _check(params)
-        request = make_request(request_id, prompt_ids, params, self._limits, **options)
+    def _check(self, request: Request) -> None:
+        _check(request.params)
         if request.priority or request.cache_salt:
             raise InvalidInputs("engine genai has no priorities and no salts of its cache")
-        self._check_room(len(request.prompt_ids))
-        own = [_to_genai(request, index) for index in range(params.n)]
+
+    def _taken(self) -> list[Request]:
+        return [one.request for one in self._running.values()]
+
+    def _start(self, request: Request) -> None:
+        own = [_to_genai(request, index) for index in range(request.params.n)]
         prompt = openvino.Tensor(np.array([request.prompt_ids], np.int64))
         self._num_prompt_tokens += len(request.prompt_ids)
         for index, one in enumerate(own):
@@ -150,11 +146,6 @@ class GenaiEngine(ForeignEngine):
 
     def close(self) -> None:
         self._pipeline = None
-
-    def _check_room(self, num_tokens: int) -> None:
-        waiting = list(self._running.values())[self.config.max_num_seqs :]
-        held = sum(len(one.request.prompt_ids) for one in waiting)
-        check_room(self.config, "requests", len(waiting), held, num_tokens)
 
     def _read(self, running: _Running) -> Generated | None:
         """What the pipeline has added to an answer since; None for nothing."""
