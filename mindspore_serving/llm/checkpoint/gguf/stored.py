@@ -19,7 +19,7 @@ from mindspore_serving.llm.checkpoint.packing import Packed, merged, unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, floats
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 
-LATENT_KEYS, LATENT_VALUES = "attn_k_b", "attn_v_b"
+LATENT = LATENT_KEYS, LATENT_VALUES = "attn_k_b", "attn_v_b"
 Order: TypeAlias = npt.NDArray[np.intp]  # which of the file's is the first, the second ..
 
 
