@@ -45,5 +45,6 @@ def encode(events: list[Event] | ServingError) -> bytes | ServingError:
 
 def has_output(events: list[Event] | ServingError) -> bool:
     """Whether the client gets something of them."""
-    is_error = isinstance(events, ServingError)
-    return is_error or any(type(event) is not Started for event in events)
+    if isinstance(events, ServingError):
+        return True
+    return any(type(event) is not Started for event in events)

@@ -101,11 +101,11 @@ def widening(layer: str, keys: Blocks, values: Blocks | None) -> StoredTensor:
             "[heads, rank, features] and [heads, features, rank]"
         )
     rows = shape[0] * (shape[2] + values.shape[1])
-    read = partial(_joined, keys, values)
+    read = partial(_both_parts, keys, values)
     return QuantizedTensor("joined", (rows, shape[1]), keys.rows, read, is_packed=False)
 
 
-def _joined(keys: Blocks, values: Blocks) -> npt.NDArray[np.float32]:
+def _both_parts(keys: Blocks, values: Blocks) -> npt.NDArray[np.float32]:
     parts = [floats_of(keys).swapaxes(1, 2), floats_of(values)]
     both: npt.NDArray[np.float32] = np.concatenate(parts, 1)
     return both.reshape(-1, keys.shape[1])

@@ -160,8 +160,8 @@ def _cut(blocks: Blocks, parts: int = 1) -> Iterator[Blocks]:
 
 def _of_states(one: _Tensor) -> Named:
     model = one.model
-    parts = model.roles.states[one.end]
-    for part, tensor in parts_of((model.config, model.family), one.name, parts, one.blocks):
+    parts, config, family = model.roles.states[one.end], model.config, model.family
+    for part, tensor in parts_of(one.name, parts, one.blocks, config=config, family=family):
         yield f"{one.layer}.{part}", tensor
 
 

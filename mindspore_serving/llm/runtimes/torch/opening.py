@@ -81,8 +81,17 @@ def open_model(directory: str | Path, config: EngineConfig, grid: Grid | None = 
     if config.deterministic:
         check_deterministic(config, part.spec, dtype, device)
     weights = Weights(part.checkpoint, dtype, device)
-    own = (Adapters(), dtype, kv_dtype, device, part, config.deterministic)
-    return TorchModel(part.spec, part.decoder, weights, *own)
+    return TorchModel(
+        spec=part.spec,
+        decoder=part.decoder,
+        weights=weights,
+        adapters=Adapters(),
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        device=device,
+        part=part,
+        is_invariant=config.deterministic,
+    )
 
 
 def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
