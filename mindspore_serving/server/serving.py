@@ -221,7 +221,7 @@ class Serving:
         app = make_app(
             inference, site.control, partial(self._metrics, mounted, has_vllm=options.vllm_metrics),
             rest=rest, keys=keys, sites=sites,
-            routes=mounted.routes, allow_loading=options.allow_loading,
+            routes=mounted.routes, allow_loading=options.allow_loading, describe=mounted.describe,
         )  # fmt: skip
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)
