@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mindspore_serving.cli.options import option, positional
-from mindspore_serving.cli.settings import HTTP_PORT, Access
+from mindspore_serving.cli.settings import HTTP_PORT, Access, TlsFiles
 from mindspore_serving.log.settings import NAMES
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSettings:
+class WorkerSettings(TlsFiles):
     """`mindspore-serving worker`."""
 
     join: str = option("", "the master's --worker-address", metavar="HOST:PORT")
@@ -38,9 +38,6 @@ class WorkerSettings:
     token_file: str | None = option(
         None, "the master's token (default: that in MINDSPORE_SERVING_TOKEN)"
     )
-    tls_ca: str | None = option(None, "PEM authority of the master, in place of the system's")
-    tls_cert: str | None = option(None, "PEM certificate, for a master that demands one")
-    tls_key: str | None = option(None, "PEM private key of --tls-cert")
     insecure: bool = option(False, "no TLS, to a master on this machine")
     join_timeout: float = option(
         60.0, "seconds to try to reach the master at first", metavar="SECONDS"

@@ -25,15 +25,21 @@ _access: Any = partial(option, group="access to the server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class TlsFiles:
+    """How a client trusts a server and is trusted by it, besides the system's authorities."""
+
+    tls_ca: str | None = _access(None, "PEM authority to trust instead of the system's")
+    tls_cert: str | None = _access(None, "PEM client certificate, for a server that demands one")
+    tls_key: str | None = _access(None, "PEM private key of --tls-cert")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access(TlsFiles):
     """How a server is reached, besides its URL."""
 
     api_key: str = _access(
         "", "key of the server (default: that in MINDSPORE_SERVING_API_KEY)", metavar="KEY"
     )
-    tls_ca: str | None = _access(None, "PEM authority to trust instead of the system's")
-    tls_cert: str | None = _access(None, "PEM client certificate, for a server that demands one")
-    tls_key: str | None = _access(None, "PEM private key of --tls-cert")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from mindspore_serving import log
 from mindspore_serving.core.params import Row
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidInputs, did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _INFINITE = float("inf")
@@ -143,6 +143,7 @@ def check_option(row: Row, value: object) -> Any:
     if row.choices and value != row.default and value not in row.choices:
         raise InvalidInputs(
             f"Parameter '{name}' should be one of {row.choices}, but actually {value!r}"
+            f"{did_you_mean(str(value), row.choices)}"
         )
     if kind is bool:
         return check_bool(name, value)

@@ -13,7 +13,6 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.params import documented
 from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.servable.backend_choice import check_name
 from mindspore_serving.servable.bare import file_alias
 from mindspore_serving.servable.check import (
     as_int_tuple,
@@ -50,7 +49,6 @@ class ServableStartConfig(ServableOptions):
         devices = self.device_ids
         devices = () if devices is None else as_int_tuple("device_ids", devices, 0)
         check_dec(self.dec_key, self.dec_mode)
-        check_name(self.backend)
         checked: dict[str, Any] = {
             "servable_directory": directory,
             "device_ids": devices,
