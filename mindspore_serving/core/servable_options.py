@@ -15,7 +15,7 @@ _models: Any = partial(param, group="models")
 _workers: Any = partial(param, group="workers")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ServableOptions:
     """Of one version of one servable.  The first ones are in the order of the original."""
 

@@ -30,7 +30,7 @@ _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
 
 
 @documented(SERVABLE)
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ServableStartConfig(ServableOptions):
     """How to start one version of one servable; given to `start_servables`.
 

@@ -105,6 +105,11 @@ def test_a_config_is_read_only(directory, name):
         setattr(ServableStartConfig(directory, "add"), name, None)
 
 
+def test_a_config_can_be_a_key_and_is_equal_to_itself_alone(directory):
+    first, second = ServableStartConfig(directory, "add"), ServableStartConfig(directory, "add")
+    assert len({first, second}) == 2
+
+
 def test_new_arguments_are_keywords(directory):
     with pytest.raises(TypeError):
         ServableStartConfig(directory, "add", None, 0, None, 0, None, "AES-GCM", 5)
