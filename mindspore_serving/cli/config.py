@@ -35,7 +35,9 @@ def effective(settings: ConfigSettings) -> dict[str, Any]:
 
 
 def _shown(row: Row, value: Any) -> Any:
-    """`value` of an option as a file has it."""
+    """`value` of an option as a file has it; None for none of its choices."""
+    if row.choices and value not in row.choices:
+        return None
     if row.name == "api_key":
         return [HIDDEN_KEY for _ in value]
     if value and is_path(row, value):
