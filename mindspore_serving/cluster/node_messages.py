@@ -1,8 +1,8 @@
 """What a node and the master say to each other, and the bytes that a connection begins with.
 
 A node keeps one connection to the master, and opens another for each worker that it starts.  Both
-begin with a preamble of fixed length; the first message says which it is.  Then come frames: the
-messages below or, from a worker, pieces of its stream.
+begin with a preamble of fixed length; the first message says which it is.  All else are frames of
+messages, but what goes to a worker: that is its stream as it is.
 """
 
 import hashlib
@@ -10,20 +10,17 @@ import re
 import struct
 from typing import TypeAlias
 
-import msgspec
-
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import Message
 from mindspore_serving.ipc.status import Running
 
-PROTOCOL = 1
+PROTOCOL = 2
 _MAGIC = b"MSNODE\0"
 _PREAMBLE = struct.Struct(f"{len(_MAGIC)}sB32s")
 PREAMBLE_SIZE = _PREAMBLE.size
-HEADER = struct.Struct("<BI")  # kind and length of a frame
-MESSAGE, DATA = range(2)
-MOST_MESSAGE = 1 << 16  # bytes
+MOST_MESSAGE = 1 << 16  # bytes of any message but data
 MOST_DATA = 1 << 18
+MOST_DATA_MESSAGE = MOST_DATA + 64  # the rest is for the message around
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LOG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
@@ -108,15 +105,16 @@ class Exited(Message, frozen=True, tag=12):
     tail: str
 
 
+class Data(Message, frozen=True, tag=13):
+    """A piece of what the worker sends, at most MOST_DATA bytes."""
+
+    content: bytes
+
+
 FirstMessage: TypeAlias = Join | Attach
 FromNode: TypeAlias = Ping | Leave
 ToNode: TypeAlias = Joined | Refused | Start | Ping
-FromWorker: TypeAlias = Started | NotStarted | Report | Moving | Exited
-
-
-def encode(message: msgspec.Struct) -> bytes:
-    body = msgspec.msgpack.encode(message)
-    return HEADER.pack(MESSAGE, len(body)) + body
+FromWorker: TypeAlias = Started | NotStarted | Data | Report | Moving | Exited
 
 
 def preamble(token: str) -> bytes:

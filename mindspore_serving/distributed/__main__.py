@@ -11,7 +11,7 @@ from mindspore_serving import log
 from mindspore_serving.distributed import agent
 from mindspore_serving.distributed.setup import AgentFailed, AgentReady, AgentSetup
 from mindspore_serving.errors import ServingError, printable
-from mindspore_serving.ipc.channel import BlockingChannel, connect
+from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter, leave_current_directory
 
 

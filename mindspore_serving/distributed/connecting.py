@@ -21,7 +21,7 @@ from mindspore_serving.distributed.messages import (
     ToPeer,
 )
 from mindspore_serving.errors import StartError, TooLarge
-from mindspore_serving.ipc.channel import BlockingChannel
+from mindspore_serving.process.channel import BlockingChannel
 
 CONNECTING = 5.0  # seconds for one try
 CLOSING = 5.0  # seconds to encrypt and send what is left
@@ -42,11 +42,7 @@ class GangConnection(BlockingChannel[ToPeer]):
     def __init__(self, stream: socket.socket, relay: tunnel.Relay | None = None) -> None:
         super().__init__(stream, ToPeer)
         self._relay = relay  # with TLS
-        self._kept: list[ToPeer] = []  # came with what was expected
         self.plan = self._greet()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
 
     def close(self) -> None:
         super().close()
@@ -60,10 +56,6 @@ class GangConnection(BlockingChannel[ToPeer]):
             self._expect(Accepted)
         except OSError as error:
             raise StartError(str(error)) from error
-
-    def receive(self, *, wait: bool) -> list[ToPeer]:
-        kept, self._kept = self._kept, []
-        return kept or super().receive(wait=wait)
 
     def take(self) -> list[ToPeer]:
         """What has come.  Raises EOFError at the end."""

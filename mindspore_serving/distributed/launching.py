@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from mindspore_serving.cluster.local import log_path, worker_variables
 from mindspore_serving.distributed.setup import AgentSetup, FromAgent
-from mindspore_serving.ipc.channel import BlockingChannel
+from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text
 from mindspore_serving.process.child_log import ChildLog
 

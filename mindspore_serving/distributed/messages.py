@@ -11,14 +11,14 @@ from typing import TypeAlias
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.ipc.channel import FRAME_LIMIT
 from mindspore_serving.ipc.messages import Fault, Message
+from mindspore_serving.process.frames import MAX_FRAME
 from mindspore_serving.wire.tensor import MAX_RANK
 
 PROTOCOL = 2  # grows with every change of what follows
 SMALL = 1 << 16  # bytes of any message before a peer has proved its token
 MEDIUM = 4 << 20  # ... and of all but tensors: a plan has a rank table
-MOST_TENSORS = FRAME_LIMIT - 64  # bytes of encoded tensors; the rest is for the message around
+MOST_TENSORS = MAX_FRAME - 64  # bytes of encoded tensors; the rest is for the message around
 
 
 class TensorReport(Message, frozen=True):

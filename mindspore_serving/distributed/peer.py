@@ -25,7 +25,8 @@ from mindspore_serving.distributed.messages import (
     ToGang,
 )
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.ipc.channel import FRAME_LIMIT, Frames, encode
+from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.frames import MAX_FRAME, Frames
 
 MOST_BEATS = 100  # signs of life in a second; who sends more is not read for one
 MOST_WORDS = 4096  # characters of a reason
@@ -55,7 +56,7 @@ class Peer(asyncio.Protocol):
         self._owner = owner
         self._secret = secret
         self._nonce = secrets.token_bytes(token.NONCE)
-        self._frames: Frames[ToGang] = Frames(ToGang, SMALL)
+        self._frames: Frames[ToGang] = message_frames(ToGang, SMALL)
         self._transport: asyncio.Transport | None = None
         self._encryption = Encryption(context) if context is not None else None
 
@@ -110,7 +111,7 @@ class Peer(asyncio.Protocol):
 
     def expect_tensors(self) -> None:
         """From now on it may send large messages."""
-        self._frames.limit = FRAME_LIMIT
+        self._frames.limit = MAX_FRAME
 
     def send(self, message: msgspec.Struct) -> None:
         self.write(encode(message))

@@ -14,7 +14,6 @@ from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc import arena, status
-from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
     AgentPlace,
@@ -43,6 +42,8 @@ from mindspore_serving.master.adapter_calls import AdapterCalls
 from mindspore_serving.master.lent import LENT, Lent
 from mindspore_serving.master.outbox import Outbox
 from mindspore_serving.master.request import Answer, RequestPart, Way
+from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.frames import Frames
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 _READ_SIZE = 1 << 18
@@ -84,7 +85,7 @@ class Link:
         self._launched = launched
         self._stream = launched.stream
         self._stream.setblocking(False)
-        self._frames: Frames[ToMaster] = Frames(ToMaster)
+        self._frames: Frames[ToMaster] = message_frames(ToMaster)
         self._view = memoryview(bytearray(_READ_SIZE))
         self.status = launched.view.reserved  # what it says of itself; a copy once it is closed
         self.adapter_calls = AdapterCalls(self._send)

@@ -18,9 +18,9 @@ from collections.abc import Callable
 
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
-from mindspore_serving.ipc.channel import connect, encode
 from mindspore_serving.ipc.messages import Failed
 from mindspore_serving.ipc.protocol import protocol
+from mindspore_serving.process.channel import connect, encode
 from mindspore_serving.process.entry import enter, leave_current_directory
 from mindspore_serving.process.lifeline import end_group
 from mindspore_serving.worker.worker import Overrides, Worker

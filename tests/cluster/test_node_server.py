@@ -14,24 +14,25 @@ from mindspore_serving.cluster.base import ANYTHING, Needs
 from mindspore_serving.cluster.dialing import MasterAddress
 from mindspore_serving.cluster.node_connection import Connection, connect
 from mindspore_serving.cluster.node_messages import (
-    DATA,
-    HEADER,
-    MESSAGE,
     Attach,
+    Data,
+    FromWorker,
     Join,
     Joined,
     Leave,
     Ping,
     Refused,
     Start,
+    Started,
     ToNode,
-    encode,
     preamble,
 )
 from mindspore_serving.cluster.node_server import NodeServer, Security
 from mindspore_serving.cluster.nodes import Machine, is_too_large
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.errors import NoPlace, ResourceShortage, StartError
+from mindspore_serving.process.channel import encode
+from mindspore_serving.process.frames import pack
 from tests.e2e.authority import Authority
 from tests.waiting import PATIENCE, until
 
@@ -111,9 +112,9 @@ async def test_another_version_is_refused_with_both():
         refused = await answer(connection)
         assert "the node has version '0.9'" in refused.text
         assert f"the master version '{__version__}'" in refused.text
-        later = preamble(TOKEN).replace(b"\0\1", b"\0\2", 1)
+        later = preamble(TOKEN).replace(b"\0\2", b"\0\3", 1)
         connection = await dial(port, later + encode(JOIN))
-        assert "another protocol, 2" in (await answer(connection)).text
+        assert "another protocol, 3" in (await answer(connection)).text
 
 
 async def test_a_name_is_taken_once_and_is_free_when_its_node_has_gone():
@@ -137,10 +138,10 @@ def choices(launcher: SpreadingLauncher) -> list[str]:
     [
         b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 4,
         bytes(1000),
-        preamble(TOKEN) + HEADER.pack(MESSAGE, 2**31),
-        preamble(TOKEN) + HEADER.pack(MESSAGE, 70_000) + bytes(70_000),
-        preamble(TOKEN) + HEADER.pack(9, 4) + b"four",
-        preamble(TOKEN) + HEADER.pack(MESSAGE, 4) + b"\xc1\xc1\xc1\xc1",
+        preamble(TOKEN) + struct.pack("<I", 2**31),
+        preamble(TOKEN) + struct.pack("<I", 70_000) + bytes(70_000),
+        preamble(TOKEN) + pack(b"\xc1\xc1\xc1\xc1"),
+        preamble(TOKEN) + encode(Data(b"four")),
         preamble(TOKEN) + encode(Ping()),
         preamble(TOKEN) + encode(Attach("nobody asked for it")),
     ],
@@ -192,14 +193,14 @@ async def test_a_flood_of_pings_is_not_read_faster_than_its_limit():
 
 async def test_small_pieces_of_a_workers_stream_let_others_have_their_turn():
     reader = asyncio.StreamReader()
-    reader.feed_data((HEADER.pack(DATA, 1) + b"x") * 1000)
+    reader.feed_data(encode(Data(b"x")) * 1000)
     others = []
     connection = Connection(reader, NoWriter())
     turns = asyncio.create_task(count_turns(others))
     for _ in range(1000):
-        await connection.receive_frame()
+        await connection.receive(FromWorker)
     turns.cancel()
-    assert len(others) >= 1000 // node_connection.FRAMES_AT_ONCE
+    assert len(others) >= 1000 // node_connection.MESSAGES_AT_ONCE
 
 
 async def count_turns(turns: list[None]) -> None:
@@ -297,13 +298,11 @@ async def test_a_worker_that_sends_frames_that_are_none_is_lost():
         while not isinstance(message := await answer(node), Start):
             pass
         worker = await dial(port, preamble(TOKEN) + encode(Attach(message.id)))
-        worker.writer.write(
-            struct.pack("<BI", MESSAGE, 5) + b"\x92\x08\xcd\x01\x00"
-        )  # Started(256)
+        worker.send(Started(256))
         launched = await starting
         assert (launched.place.node, launched.process.pid) == ("a", 256)
-        worker.writer.write(HEADER.pack(MESSAGE, 2**31))
+        worker.writer.write(struct.pack("<I", 2**31))
         assert await launched.process.wait() < 0
-        assert "node a is lost: it sent a frame of" in launched.process.log_tail()
+        assert "node a is lost: a frame of" in launched.process.log_tail()
         assert launched.stream.recv(1) == b""
         launched.stream.close()

@@ -19,8 +19,8 @@ from mindspore_serving.distributed.backend import GangModel
 from mindspore_serving.distributed.connecting import GangConnection, connect
 from mindspore_serving.distributed.messages import Beat, GaveUp, Join, Ran, Stop, Take
 from mindspore_serving.errors import ServingError, StageFailed, StartError, WorkerUnavailable
-from mindspore_serving.ipc.channel import encode
 from mindspore_serving.ipc.messages import Fault
+from mindspore_serving.process.channel import encode
 from mindspore_serving.wire import native
 from tests.distributed import tables
 from tests.distributed.opening import PID, all_of, complete, raw, report

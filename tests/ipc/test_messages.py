@@ -6,7 +6,7 @@ import pytest
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.ipc import messages as m
-from mindspore_serving.ipc.channel import Frames, encode
+from mindspore_serving.process.channel import encode, message_frames
 
 ITEM = m.WorkItem(7, "add", "ms_json", [b"{}", m.Slice(65536, 40000)], 1.5)
 REPLY = m.WorkReply(7, [b"1", b""], [None, m.Fault(3, "raised")])
@@ -57,7 +57,7 @@ TO_MASTER = [
     ids=lambda value: type(value).__name__ if isinstance(value, m.Message) else "",
 )
 def test_a_message_comes_back_equal(kind, message):
-    (back,) = Frames(kind).feed(encode(message))
+    (back,) = message_frames(kind).feed(encode(message))
     assert back == message
     assert type(back) is type(message)
 
@@ -72,23 +72,23 @@ def test_every_message_of_each_direction_is_tried_above():
 )
 def test_a_chunk_may_be_any_bytes_like_object_and_arrives_as_bytes(chunk):
     sent = m.Work([m.WorkItem(1, "add", "ms_json", [chunk], None)])
-    (back,) = Frames(m.ToWorker).feed(encode(sent))
+    (back,) = message_frames(m.ToWorker).feed(encode(sent))
     assert back.items[0].chunks == [b"abc"]
     assert type(back.items[0].chunks[0]) is bytes
 
 
 def test_bytes_do_not_alias_the_receive_buffer():
     buffer = bytearray(encode(m.Work([m.WorkItem(1, "add", "ms_json", [b"abc"], None)])))
-    (back,) = Frames(m.ToWorker).feed(memoryview(buffer))
+    (back,) = message_frames(m.ToWorker).feed(memoryview(buffer))
     buffer[:] = bytes(len(buffer))
     assert back.items[0].chunks == [b"abc"]
 
 
 def test_a_message_of_the_other_direction_is_refused():
     with pytest.raises(msgspec.ValidationError):
-        list(Frames(m.ToWorker).feed(encode(m.Leaving())))
+        list(message_frames(m.ToWorker).feed(encode(m.Leaving())))
     with pytest.raises(msgspec.ValidationError):
-        list(Frames(m.ToMaster).feed(encode(m.Exit())))
+        list(message_frames(m.ToMaster).feed(encode(m.Exit())))
 
 
 def test_a_field_of_a_wrong_type_is_refused():
@@ -96,11 +96,11 @@ def test_a_field_of_a_wrong_type_is_refused():
         ids: list[str]
 
     with pytest.raises(msgspec.ValidationError):
-        list(Frames(m.ToWorker).feed(encode(Forged(["not a number"]))))
+        list(message_frames(m.ToWorker).feed(encode(Forged(["not a number"]))))
 
 
 def test_an_error_with_half_a_character_is_sent_with_an_escape():
     """As of a file whose name is no UTF-8."""
     fault = m.to_fault(StageFailed("no file a\udcff"))
-    (found,) = Frames(m.ToMaster).feed(encode(m.Done([m.WorkReply(7, [], rejected=fault)])))
+    (found,) = message_frames(m.ToMaster).feed(encode(m.Done([m.WorkReply(7, [], rejected=fault)])))
     assert found.replies[0].rejected.text == r"no file a\udcff"

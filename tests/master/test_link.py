@@ -12,7 +12,6 @@ from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Code, InvalidInputs, StageFailed, StartError
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import Arena, ArenaView
-from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
     Call,
     CallReply,
@@ -33,6 +32,7 @@ from mindspore_serving.master import lent as lending
 from mindspore_serving.master import storing
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.request import PendingRequest, RequestPart
+from mindspore_serving.process.channel import encode, message_frames
 from tests.waiting import PATIENCE, until
 
 LARGE = b"L" * 100_000
@@ -89,7 +89,7 @@ class Bench:
         os.close(to_master)
         self.owner, self.way = Owner(), Way()
         self.link = Link(launched, "worker", self.owner)
-        self._frames = Frames(ToWorker)
+        self._frames = message_frames(ToWorker)
         self._messages = []
 
     def part(self, *chunks, deadline=None):

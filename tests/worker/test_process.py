@@ -15,8 +15,8 @@ import pytest
 import mindspore_serving
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
-from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Exit, Leaving, Ready, Slice, ToMaster, Work, WorkItem
+from mindspore_serving.process.channel import encode, message_frames
 from mindspore_serving.wire import native
 from tests.waiting import PATIENCE
 
@@ -80,7 +80,7 @@ class Process:
             start_new_session=True,
         )
         self.stream = None
-        self._frames, self._messages = Frames(ToMaster), []
+        self._frames, self._messages = message_frames(ToMaster), []
 
     def talk(self, stream):
         stream.settimeout(PATIENCE)

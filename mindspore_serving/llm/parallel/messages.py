@@ -3,13 +3,8 @@ which nothing can name a file to be run, a function or a type."""
 
 from typing import Any, TypeAlias
 
-import msgspec
-
+from mindspore_serving.ipc.messages import Message
 from mindspore_serving.llm.step import Row, Step
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The base of all."""
 
 
 class Load(Message, frozen=True, tag=1):
@@ -78,11 +73,6 @@ class Beat(Message, frozen=True, tag=16):
 ToRank: TypeAlias = Load | Compute
 FromRank: TypeAlias = Loaded | Failed
 FromAgents: TypeAlias = Ready | Failed | Offer | Computed | Refused | Beat
-
-encode = msgspec.msgpack.Encoder().encode
-decode_to_rank = msgspec.msgpack.Decoder(ToRank).decode
-decode_from_rank = msgspec.msgpack.Decoder(FromRank).decode
-decode_from_agents = msgspec.msgpack.Decoder(FromAgents).decode
 
 
 def compute(number: int, step: Step, *, embeds: bool) -> Compute:

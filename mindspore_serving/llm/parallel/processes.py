@@ -1,7 +1,6 @@
 """The processes of ranks 1 and up: started, watched and ended by rank 0."""
 
 import os
-import select
 import socket
 import time
 from collections.abc import Mapping
@@ -9,9 +8,9 @@ from contextlib import ExitStack, suppress
 from itertools import combinations
 
 from mindspore_serving.llm.parallel.links import Links, create_memory
-from mindspore_serving.llm.parallel.messages import Failed, decode_from_rank
+from mindspore_serving.llm.parallel.messages import Failed, FromRank
+from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text
-from mindspore_serving.process.frames import receive, send
 
 MODULE = "mindspore_serving.llm.runtimes.rank"
 END_SECONDS = 5.0  # for a rank to end by itself once it is to
@@ -31,9 +30,9 @@ class RankProcess(Child):
         descriptors = {peer: end.fileno() for peer, end in peers.items()}
         places = [f"{peer}={descriptor}" for peer, descriptor in descriptors.items()]
         with ExitStack() as on_failure:
-            self._control, theirs = socket.socketpair()
-            on_failure.callback(self._control.close)
-            self._control.settimeout(CONTROL_SECONDS)
+            ours, theirs = socket.socketpair()
+            self.channel = BlockingChannel[FromRank](ours, FromRank, CONTROL_SECONDS)
+            on_failure.callback(self.channel.close)
             with theirs:
                 control = theirs.fileno()
                 options = {"--rank": rank, "--control": control, "--memory": memory}
@@ -42,33 +41,27 @@ class RankProcess(Child):
                 super().__init__(Program(MODULE, [*words, "--peers", *places], inherited))
             on_failure.pop_all()
 
-    def send(self, frame: bytes) -> None:
-        """Raises OSError if it has ended, or does not read."""
-        send(self._control, frame)
-
     def wait_until_loaded(self) -> str:
         """Why it cannot load; "" if it has.  Raises OSError if it neither says nor ends."""
-        frame = receive(self._control)
-        if frame is None:
+        try:
+            message = self.channel.receive_one()
+        except EOFError:
             return exit_text(self.join(END_SECONDS))
-        message = decode_from_rank(frame)
         return message.text if isinstance(message, Failed) else ""
 
     def problem(self) -> str:
         """What it says of its end, or how it has ended; "" while it runs, and if it has ended
         because another rank has."""
-        with suppress(OSError):
-            while select.select([self._control], [], [], 0)[0]:
-                if not (frame := receive(self._control)):
-                    break
-                if isinstance(message := decode_from_rank(frame), Failed):
+        with suppress(OSError, EOFError):
+            for message in self.channel.receive(wait=False):
+                if isinstance(message, Failed):
                     return message.text
         status = self.poll()
         return "" if status in (None, LOST_STATUS) else exit_text(status or 0)
 
     def close(self) -> None:
         """As `Child.close`, and close the connection."""
-        self._control.close()
+        self.channel.close()
         super().close()
 
 

@@ -18,9 +18,10 @@ from mindspore_serving.core.lending import lend
 from mindspore_serving.core.pieces import Buffer, Pieces
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView
-from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Payload
 from mindspore_serving.master.outbox import Outbox
+from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.frames import Frames
 from mindspore_serving.server.processes.messages import Freed
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class Pipe(Generic[T]):
         self._arena, self._view = Arena(ends.writes), ArenaView(ends.reads)
         os.close(ends.writes)
         os.close(ends.reads)
-        self._frames: Frames[T | Freed] = Frames(kind)
+        self._frames: Frames[T | Freed] = message_frames(kind)
         self._on_message, self._on_closed = on_message, on_closed
         self._outbox = Outbox(self._stream, self.close)
         self._unsent: list[bytes] = []
