@@ -4,9 +4,11 @@ import asyncio
 import ssl
 from dataclasses import dataclass, field
 
+from mindspore_serving.cluster import node_messages
 from mindspore_serving.cluster.node_connection import Connection, connect
 from mindspore_serving.cluster.node_messages import preamble
 from mindspore_serving.errors import StartError, Temporary
+from mindspore_serving.process.vocabulary import hello
 
 DIAL_SECONDS = 10.0
 
@@ -28,6 +30,7 @@ class MasterAddress:
         """Raises StartError if trying again cannot help, else CannotReach."""
         connection = await dial("master", self.host, self.port, self.context)
         connection.writer.write(preamble(self.token))
+        connection.send(hello(node_messages))
         return connection
 
 

@@ -17,7 +17,6 @@ from mindspore_serving.cluster.node_token import TOKEN
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc import arena, status
 from mindspore_serving.ipc.arena import NoArena
-from mindspore_serving.ipc.protocol import protocol
 from mindspore_serving.process.child import Child, Program, large_pages
 from mindspore_serving.process.child_log import ChildLog
 from mindspore_serving.process.interpreter import OWN, Interpreter, find_interpreter
@@ -95,7 +94,7 @@ class LocalLauncher:
         to_master = arena.ArenaView(writes, status.SIZE)
         ours.callback(to_master.close)
         memory = ["--arenas", f"{writes},{reads[0]}"] if reads else ["--status", str(writes)]
-        channel = ["--channel", f"fd:{theirs.fileno()}", "--protocol", protocol()]
+        channel = ["--channel", f"fd:{theirs.fileno()}"]
         program = Program(
             "mindspore_serving.worker",
             [*options, *channel, *memory],

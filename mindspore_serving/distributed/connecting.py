@@ -8,20 +8,18 @@ import time
 
 import msgspec
 
-from mindspore_serving.distributed import security, token, tunnel
+from mindspore_serving.distributed import messages, security, token, tunnel
 from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
 from mindspore_serving.distributed.messages import (
-    PROTOCOL,
     Accepted,
     Challenge,
-    Hello,
     Plan,
-    Refused,
-    Stop,
+    Proof,
     ToPeer,
 )
 from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.vocabulary import Exit, Failed, fingerprint
 
 CONNECTING = 5.0  # seconds for one try
 CLOSING = 5.0  # seconds to encrypt and send what is left
@@ -68,7 +66,7 @@ class GangConnection(BlockingChannel[ToPeer]):
         challenge = self._expect(Challenge)
         assert isinstance(challenge, Challenge)
         proof = token.prove(token.read_token(os.environ), challenge.nonce)
-        self.send(Hello(PROTOCOL, proof))
+        self.send(Proof(fingerprint(messages), "", proof))
         plan = self._expect(Plan)
         assert isinstance(plan, Plan)
         return plan
@@ -81,9 +79,8 @@ class GangConnection(BlockingChannel[ToPeer]):
         poll.register(self._stream.fileno(), select.POLLIN)
         try:
             while (left := end - time.monotonic()) > 0:
-                messages = self.take()
-                if messages:
-                    message, *self._kept = messages
+                if received := self.take():
+                    message, *self._kept = received
                     if isinstance(message, kind):
                         return message
                     raise _unexpected(message)
@@ -121,8 +118,8 @@ def _plain(host: str, port: int) -> socket.socket:
 
 
 def _unexpected(message: ToPeer) -> StartError:
-    if isinstance(message, Refused):
+    if isinstance(message, Failed):
         return Refusal(f"the worker refuses: {message.text}")
-    if isinstance(message, Stop):
+    if isinstance(message, Exit):
         return Stopped("the servable is stopped")
     return StartError(f"the worker sent {type(message).__name__} out of turn")

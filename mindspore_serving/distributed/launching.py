@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from mindspore_serving.cluster.local import log_path, worker_variables
-from mindspore_serving.distributed.setup import AgentSetup, FromAgent
+from mindspore_serving.distributed.messages import AgentSetup, FromAgent
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text
 from mindspore_serving.process.child_log import ChildLog

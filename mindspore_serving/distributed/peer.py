@@ -11,22 +11,21 @@ from typing import Protocol, cast
 import msgspec
 
 from mindspore_serving import log
-from mindspore_serving.distributed import security, token
+from mindspore_serving.distributed import messages, security, token
 from mindspore_serving.distributed.encryption import Encryption
 from mindspore_serving.distributed.keeping import keep_alive
 from mindspore_serving.distributed.messages import (
     MEDIUM,
-    PROTOCOL,
     SMALL,
     Beat,
     Challenge,
-    Hello,
-    Refused,
+    Proof,
     ToGang,
 )
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.process.channel import encode, message_frames
 from mindspore_serving.process.frames import MAX_FRAME, Frames
+from mindspore_serving.process.vocabulary import Failed, fingerprint
 
 MOST_BEATS = 100  # signs of life in a second; who sends more is not read for one
 MOST_WORDS = 4096  # characters of a reason
@@ -129,7 +128,7 @@ class Peer(asyncio.Protocol):
         text = text[:MOST_WORDS]
         log.warning("a script or an agent is refused: %s", text)
         self.why = f"was refused: {text}"
-        self.send(Refused(text))
+        self.send(Failed(text))
         self.close()
 
     def dismiss(self) -> None:
@@ -151,7 +150,7 @@ class Peer(asyncio.Protocol):
             transport.close()
 
     def _challenge(self) -> None:
-        self.send(Challenge(PROTOCOL, self._nonce))
+        self.send(Challenge(self._nonce))
 
     def _decrypt(self, data: bytes) -> bytes:
         """Raises ssl.SSLError."""
@@ -168,11 +167,11 @@ class Peer(asyncio.Protocol):
                 self._challenge()
 
     def _greet(self, message: ToGang) -> None:
-        if not isinstance(message, Hello):
-            raise InvalidInputs("the first message should be Hello")
-        if message.protocol != PROTOCOL:
+        if not isinstance(message, Proof):
+            raise InvalidInputs("the first message should be Proof")
+        if message.fingerprint != (ours := fingerprint(messages)):
             raise InvalidInputs(
-                f"the worker speaks protocol {PROTOCOL} and the agent protocol {message.protocol}: "
+                f"the worker speaks protocol {ours} and the agent protocol {message.fingerprint}: "
                 "install the same version of mindspore-serving on all machines"
             )
         if not token.is_proof(message.proof, self._secret, self._nonce):

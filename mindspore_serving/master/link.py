@@ -13,7 +13,7 @@ from mindspore_serving import log
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import StartError, TooLarge
-from mindspore_serving.ipc import arena, status
+from mindspore_serving.ipc import arena, messages, status
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
     AgentPlace,
@@ -21,17 +21,15 @@ from mindspore_serving.ipc.messages import (
     CallReply,
     Cancel,
     Done,
-    Exit,
-    Failed,
     Leaving,
     LogLevel,
     Numbers,
     Payload,
-    Ready,
     Setup,
     Slice,
     ToMaster,
     Work,
+    WorkerReady,
     WorkItem,
     WorkReply,
     to_fault,
@@ -44,6 +42,7 @@ from mindspore_serving.master.outbox import Outbox
 from mindspore_serving.master.request import Answer, RequestPart, Way
 from mindspore_serving.process.channel import encode, message_frames
 from mindspore_serving.process.frames import Frames
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, why_other
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 _READ_SIZE = 1 << 18
@@ -79,7 +78,7 @@ class Link:
         self.overdue: status.Running | None = None  # if we did because that took too long
         self.has_reported = False  # how loading went
         self._loop = asyncio.get_running_loop()
-        self.loaded: asyncio.Future[Ready] = self._loop.create_future()
+        self.loaded: asyncio.Future[WorkerReady] = self._loop.create_future()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._owner = owner
         self._launched = launched
@@ -228,17 +227,24 @@ class Link:
             self.numbers = message
         elif isinstance(message, AdaptersSet):
             self.adapter_calls.take(message)
+        elif isinstance(message, Hello):
+            self._on_hello(message)
         else:
             self._on_loaded(message)
 
-    def _on_loaded(self, message: Ready | Failed) -> None:
+    def _on_hello(self, message: Hello) -> None:
+        if why := why_other(message, messages, "worker"):
+            self._on_loaded(Failed(why))
+            self.process.kill()
+
+    def _on_loaded(self, message: WorkerReady | Failed) -> None:
         if self.is_ready and isinstance(message, Failed):
             self.end(message.text)
             return
         if self.loaded.done():
             raise ValueError("it reported twice how loading went")
         self.has_reported = True
-        if isinstance(message, Ready):
+        if isinstance(message, WorkerReady):
             self.is_ready = True
             self.agents = message.agents
             self.loaded.set_result(message)

@@ -7,6 +7,7 @@ from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.ipc import messages as m
 from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.vocabulary import Exit, Failed
 
 ITEM = m.WorkItem(7, "add", "ms_json", [b"{}", m.Slice(65536, 40000)], 1.5)
 REPLY = m.WorkReply(7, [b"1", b""], [None, m.Fault(3, "raised")])
@@ -32,13 +33,13 @@ TO_WORKER = [
     m.Work([]),
     m.Cancel([1, 2]),
     m.CallReply(REPLY),
-    m.Exit(),
+    Exit(),
     m.LogLevel("0"),
     m.SetAdapters(3, [m.AdapterSource("pirate", "/adapters/pirate", 1)]),
 ]
 TO_MASTER = [
-    m.Ready(2, [METHOD], {"a.mindir": MODEL}),
-    m.Failed("no such file"),
+    m.WorkerReady(2, [METHOD], {"a.mindir": MODEL}),
+    Failed("no such file"),
     m.Done(
         [REPLY, m.WorkReply(8, [], rejected=m.Fault(2, "bad")), m.WorkReply(9, [], is_last=False)]
     ),
@@ -88,7 +89,7 @@ def test_a_message_of_the_other_direction_is_refused():
     with pytest.raises(msgspec.ValidationError):
         list(message_frames(m.ToWorker).feed(encode(m.Leaving())))
     with pytest.raises(msgspec.ValidationError):
-        list(message_frames(m.ToMaster).feed(encode(m.Exit())))
+        list(message_frames(m.ToMaster).feed(encode(Exit())))
 
 
 def test_a_field_of_a_wrong_type_is_refused():

@@ -5,8 +5,9 @@ import os
 import signal
 import socket
 
-from mindspore_serving.llm.parallel.messages import Failed, ToRank
+from mindspore_serving.llm.parallel.messages import ToRank
 from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.vocabulary import Failed
 
 
 def main() -> None:

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.errors import TooLarge
-from mindspore_serving.ipc.messages import Cancel, Exit, ToWorker, Work, WorkItem
+from mindspore_serving.ipc.messages import Cancel, ToWorker, Work, WorkItem
 from mindspore_serving.process.channel import BlockingChannel, connect, encode, message_frames
 from mindspore_serving.process.frames import MAX_FRAME, receive
+from mindspore_serving.process.vocabulary import Exit
 
 MESSAGES = [Cancel([1]), Exit(), Work([WorkItem(1, "m", "ms_json", [b"x" * 300], 0.5)]), Cancel([])]
 STREAM = b"".join(encode(message) for message in MESSAGES)

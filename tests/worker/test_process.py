@@ -14,9 +14,11 @@ import pytest
 
 import mindspore_serving
 from mindspore_serving.ipc import arena as arenas
+from mindspore_serving.ipc import messages
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
-from mindspore_serving.ipc.messages import Exit, Leaving, Ready, Slice, ToMaster, Work, WorkItem
+from mindspore_serving.ipc.messages import Leaving, Slice, ToMaster, Work, WorkItem
 from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.vocabulary import Exit, Ready, hello
 from mindspore_serving.wire import native
 from tests.waiting import PATIENCE
 
@@ -98,6 +100,7 @@ class Process:
         return self._messages.pop(0)
 
     def load(self, setup):
+        assert self.hear() == hello(messages)
         self.say(setup)
         assert isinstance(self.hear(), Ready)
         return self

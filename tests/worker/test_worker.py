@@ -18,12 +18,9 @@ from mindspore_serving.ipc.messages import (
     CallReply,
     Cancel,
     Done,
-    Exit,
-    Failed,
     Fault,
     Leaving,
     ModelReport,
-    Ready,
     Slice,
     ToMaster,
     Work,
@@ -31,6 +28,7 @@ from mindspore_serving.ipc.messages import (
     WorkReply,
 )
 from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.vocabulary import Exit, Failed, Ready
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import native
 from mindspore_serving.wire.v2.datatypes import BY_NUMPY

@@ -18,10 +18,12 @@ from typing import Any, Protocol
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.loader import make_config
-from mindspore_serving.llm.parallel.messages import Failed, FromAgents, Ready
+from mindspore_serving.llm.parallel import messages
+from mindspore_serving.llm.parallel.messages import AgentReady, FromAgents
 from mindspore_serving.llm.runtimes.mindir.cut import find_model
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text
+from mindspore_serving.process.vocabulary import Failed, Hello, why_other
 from mindspore_serving.servable.check import check_int
 
 MODULE = "mindspore_serving.llm.runtimes.agent_process"
@@ -73,7 +75,9 @@ def _follow(stream: socket.socket, on_ready: Callable[[int], None]) -> str:
     with suppress(EOFError):
         while True:
             message = channel.receive_one()
-            if isinstance(message, Ready):
+            if isinstance(message, Hello) and (why := why_other(message, messages, "agents")):
+                return why
+            if isinstance(message, AgentReady):
                 on_ready(message.rank)
             if isinstance(message, Failed):
                 return message.text

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from itertools import combinations
 
+from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links, create_memory
-from mindspore_serving.llm.parallel.messages import Failed, FromRank
+from mindspore_serving.llm.parallel.messages import FromRank
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text
+from mindspore_serving.process.vocabulary import Failed, Hello, why_other
 
 MODULE = "mindspore_serving.llm.runtimes.rank"
 END_SECONDS = 5.0  # for a rank to end by itself once it is to
@@ -45,6 +47,10 @@ class RankProcess(Child):
         """Why it cannot load; "" if it has.  Raises OSError if it neither says nor ends."""
         try:
             message = self.channel.receive_one()
+            if isinstance(message, Hello):
+                if why := why_other(message, messages, "rank"):
+                    return why
+                message = self.channel.receive_one()
         except EOFError:
             return exit_text(self.join(END_SECONDS))
         return message.text if isinstance(message, Failed) else ""

@@ -16,15 +16,14 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.ipc.messages import Message
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.messages import (
+    AgentReady,
     Beat,
     Compute,
     Computed,
-    Failed,
     Offer,
-    Ready,
     Refused,
     ToRank,
 )
@@ -34,6 +33,7 @@ from mindspore_serving.llm.runtimes.agents import agents_address, is_ours
 from mindspore_serving.llm.step import Runner, RunnerLost
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.entry import enter
+from mindspore_serving.process.vocabulary import Failed, Message, hello
 
 BEAT_SECONDS = 1.0
 SEND_SECONDS = 60.0  # for an engine to read its logits
@@ -50,6 +50,7 @@ def main() -> int:
     arguments = enter(parser, ignores_signals=True)
     with closing(Channel(socket.socket(fileno=arguments.report), ToRank)) as report:
         try:
+            report.send(hello(messages))
             _run(Path(arguments.directory), arguments.size, json.loads(arguments.options), report)
         except Exception as error:
             if not isinstance(error, ServingError):
@@ -63,7 +64,7 @@ def _run(directory: Path, size: int, options: dict[str, object], report: Channel
     """Ends only by an error."""
     config = EngineConfig(**options, pipeline_parallel=size)  # type: ignore[arg-type]
     with _bound(directory) as listener:
-        runner = _open(directory, config, lambda rank: report.send(Ready(rank)))
+        runner = _open(directory, config, lambda rank: report.send(AgentReady(rank)))
         try:
             listener.listen()
             _Serving(listener, runner).run()
@@ -114,11 +115,13 @@ class _Serving:
         engine = Channel(stream, ToRank, SEND_SECONDS)
         if self._engine is not None or not is_ours(stream):
             with closing(engine), suppress(OSError):
+                engine.send(hello(messages))
                 engine.send(Failed("another engine uses them"))
             return
         self._engine, runner = engine, self._runner
         sizes = (runner.block_size, runner.num_blocks, runner.vocab_size, runner.max_model_len)
         with suppress(OSError):
+            engine.send(hello(messages))
             engine.send(Offer(*sizes))
 
     def _answer_or_leave(self, engine: Channel) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.messages import (
     Beat,
     Computed,
@@ -29,6 +30,7 @@ from mindspore_serving.llm.runtimes.capacity import FLOAT32_ALONE, check_options
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import Logits, RunnerLost, Step
 from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.vocabulary import Hello, why_other
 
 FIND_SECONDS = 60.0  # for agents that are started, or started again, to be ready
 LOOK_SECONDS = 0.2  # between two attempts
@@ -130,7 +132,9 @@ def _connect(directory: Path) -> tuple[Agents, Offer]:
         if not is_ours(stream):
             raise StartError(f"the agents of {directory} belong to another user")
         agents = Agents(stream, FromAgents, PATIENCE)
-        offer = _next(agents)
+        greeting, offer = _next(agents), _next(agents)
+        if isinstance(greeting, Hello) and (why := why_other(greeting, messages, "agents")):
+            raise StartError(why)
         if not isinstance(offer, Offer):
             raise StartError(f"the agents of {directory}: {getattr(offer, 'text', offer)}")
         failing.pop_all()

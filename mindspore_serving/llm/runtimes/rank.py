@@ -11,13 +11,15 @@ from typing import NoReturn
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import Compute, Failed, Load, Loaded, ToRank
+from mindspore_serving.llm.parallel.messages import Compute, Load, ToRank
 from mindspore_serving.llm.parallel.processes import LOST_STATUS
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import EmbeddingRunner, RunnerLost
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.entry import enter
+from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 
 def main() -> int:
@@ -34,6 +36,7 @@ def main() -> int:
     os.close(arguments.memory)
     control = BlockingChannel[ToRank](socket.socket(fileno=arguments.control), ToRank)
     try:
+        control.send(hello(messages))
         _serve(control, links)
     except EOFError:
         return 0
@@ -52,7 +55,7 @@ def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
     load = control.receive_one()
     assert isinstance(load, Load)
     runner = open_rank(load.directory, load.runtime, EngineConfig(**load.config), links)
-    control.send(Loaded())
+    control.send(Ready())
     while True:
         message = control.receive_one()
         assert isinstance(message, Compute)
