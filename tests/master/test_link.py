@@ -448,7 +448,7 @@ async def test_what_the_socket_does_not_take_is_sent_later_and_in_order(bench):
 
 
 async def test_a_worker_that_reads_nothing_is_ended(bench, monkeypatch):
-    monkeypatch.setattr("mindspore_serving.master.outbox.WRITE_LIMIT", 1 << 20)
+    monkeypatch.setattr("mindspore_serving.process.async_channel.WRITE_LIMIT", 1 << 20)
     chunk = b"c" * 30_000
     bench.send(bench.part(*[chunk] * 30))
     assert not bench.link.process.is_killed
