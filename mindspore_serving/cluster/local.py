@@ -12,8 +12,8 @@ from pathlib import Path
 
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, Place
+from mindspore_serving.cluster.dialing import TOKEN
 from mindspore_serving.cluster.environment import Environments
-from mindspore_serving.cluster.node_token import TOKEN
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc import arena, status
 from mindspore_serving.ipc.arena import NoArena

@@ -8,7 +8,7 @@ import time
 
 import msgspec
 
-from mindspore_serving.distributed import messages, security, token, tunnel
+from mindspore_serving.distributed import messages, security, tunnel
 from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
 from mindspore_serving.distributed.messages import (
     Accepted,
@@ -65,7 +65,7 @@ class GangConnection(BlockingChannel[ToPeer]):
     def _greet(self) -> Plan:
         challenge = self._expect(Challenge)
         assert isinstance(challenge, Challenge)
-        proof = token.prove(token.read_token(os.environ), challenge.nonce)
+        proof = security.prove(security.read_token(os.environ), challenge.nonce)
         self.send(Proof(fingerprint(messages), "", proof))
         plan = self._expect(Plan)
         assert isinstance(plan, Plan)

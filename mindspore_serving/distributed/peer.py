@@ -11,8 +11,7 @@ from typing import Protocol, cast
 import msgspec
 
 from mindspore_serving import log
-from mindspore_serving.distributed import messages, security, token
-from mindspore_serving.distributed.encryption import Encryption
+from mindspore_serving.distributed import messages, security
 from mindspore_serving.distributed.keeping import keep_alive
 from mindspore_serving.distributed.messages import (
     MEDIUM,
@@ -29,6 +28,7 @@ from mindspore_serving.process.vocabulary import Failed, fingerprint
 
 MOST_BEATS = 100  # signs of life in a second; who sends more is not read for one
 MOST_WORDS = 4096  # characters of a reason
+_CHUNK = 1 << 18  # bytes that are decrypted at once
 
 
 class Owner(Protocol):
@@ -54,7 +54,7 @@ class Peer(asyncio.Protocol):
         self._num_beats, self._second = 0, 0.0  # since the begin of this one
         self._owner = owner
         self._secret = secret
-        self._nonce = secrets.token_bytes(token.NONCE)
+        self._nonce = secrets.token_bytes(security.NONCE)
         self._frames: Frames[ToGang] = message_frames(ToGang, SMALL)
         self._transport: asyncio.Transport | None = None
         self._encryption = Encryption(context) if context is not None else None
@@ -174,10 +174,48 @@ class Peer(asyncio.Protocol):
                 f"the worker speaks protocol {ours} and the agent protocol {message.fingerprint}: "
                 "install the same version of mindspore-serving on all machines"
             )
-        if not token.is_proof(message.proof, self._secret, self._nonce):
+        if not security.is_proof(message.proof, self._secret, self._nonce):
             raise InvalidInputs(
-                f"wrong token: {token.VARIABLE} should be the same for the worker and all agents"
+                f"wrong token: {security.TOKEN} should be the same for the worker and all agents"
             )
         self.is_known = True
         self._frames.limit = MEDIUM
         self._owner.on_message(self, message)
+
+
+class Encryption:
+    """The worker's end of TLS over one connection: bytes in, bytes out.
+
+    An event loop's own TLS keeps connections to itself until their handshake is over: they could
+    not be counted, nor be told why they are refused.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.has_begun = False  # something has come
+        self.is_ready = False  # the handshake is over: `encrypt` may be called
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    def receive(self, data: bytes) -> bytes:
+        """What is in `data`.  Raises ssl.SSLError if it is no TLS, or none that is accepted; in
+        each case `to_send` has what TLS says to it."""
+        self.has_begun = True
+        self._incoming.write(data)
+        found = bytearray()
+        try:
+            if not self.is_ready:
+                self._object.do_handshake()
+                self.is_ready = True
+            while chunk := self._object.read(_CHUNK):
+                found += chunk
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):  # all is read, or it ends
+            pass
+        return bytes(found)
+
+    def encrypt(self, data: bytes) -> bytes:
+        """What to send so that the other end gets `data`."""
+        self._object.write(data)
+        return self._outgoing.read()
+
+    def to_send(self) -> bytes:
+        return self._outgoing.read()

@@ -12,9 +12,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from mindspore_serving.process.child_log import ChildLog
+from mindspore_serving.process.entry import LIFELINE
 from mindspore_serving.process.interpreter import OWN, Interpreter
 
-LIFELINE = "--lifeline"
 # Malloc then asks the kernel for pages of 2 MiB: weights that every step reads are read faster.
 # glibc reads it from the environment at the start of a process only.
 _LARGE_PAGES = "glibc.malloc.hugetlb"

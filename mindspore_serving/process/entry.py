@@ -1,14 +1,14 @@
 """The beginning of a child process: its command line, and what ties its life to its parent's."""
 
 import argparse
+import fcntl
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
 
-from mindspore_serving.process.child import LIFELINE
-from mindspore_serving.process.lifeline import end_with
-from mindspore_serving.process.telemetry import turn_off_telemetry
+LIFELINE = "--lifeline"  # with the descriptor of a pipe, the last of a child's command line
 
 
 def enter(parser: argparse.ArgumentParser, *, ignores_signals: bool = False) -> argparse.Namespace:
@@ -38,3 +38,34 @@ def leave_current_directory() -> None:
     """Have no file in the current directory hide a module that this process imports."""
     if sys.path and sys.path[0] in ("", os.getcwd()):
         del sys.path[0]
+
+
+def end_with(lifeline: int) -> None:
+    """Have the kernel kill this process group when the other end of the pipe `lifeline` closes.
+
+    Not PR_SET_PDEATHSIG: that would end this process alone and leave what it started; and it tells
+    of the end of the thread that started us, not of the process.
+    """
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    poll = select.poll()
+    poll.register(lifeline, 0)
+    if poll.poll(0):  # it has closed before
+        end_group()
+
+
+def end_group() -> None:
+    """Kill this process and everything it started, if it leads its own group."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def turn_off_telemetry() -> None:
+    """Have ONNX Runtime, which from 1.29 on sends names and shapes of models to Microsoft, and
+    OpenVINO send nothing from this process and those that it starts, and keep no id of it on disk.
+    Before they are imported; who sets ORT_DISABLE_TELEMETRY=0 gets it all the same."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    # As if it were not installed, which OpenVINO allows for.  It would need a home directory, too.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

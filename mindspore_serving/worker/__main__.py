@@ -1,7 +1,7 @@
 """`python -m mindspore_serving.worker --channel ADDRESS`: one worker process.
 
 When the master is gone, the kernel ends this process and all it started, even while a stage holds
-the interpreter (`process.lifeline`).  A second thread does the same where that cannot be, tells
+the interpreter (`process.entry`).  A second thread does the same where that cannot be, tells
 the master of SIGTERM and SIGINT, and counts heartbeats: none while the interpreter is stuck.
 """
 
@@ -19,8 +19,7 @@ from collections.abc import Callable
 from mindspore_serving.ipc import messages, status
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.process.channel import connect, encode
-from mindspore_serving.process.entry import enter, leave_current_directory
-from mindspore_serving.process.lifeline import end_group
+from mindspore_serving.process.entry import end_group, enter, leave_current_directory
 from mindspore_serving.process.vocabulary import hello
 from mindspore_serving.worker.worker import Overrides, Worker
 

@@ -5,8 +5,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from mindspore_serving.isolation.answering import answer_jobs
-from mindspore_serving.isolation.fork_server import Role, run
+from mindspore_serving.isolation.fork_server import Role, answer_jobs, run
 from mindspore_serving.process.frames import receive
 
 MODULE = "tests.isolation.roles"

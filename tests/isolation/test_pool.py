@@ -11,8 +11,8 @@ import pytest
 
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.isolation import pool
-from mindspore_serving.isolation.answering import MOST_GROWTH
 from mindspore_serving.isolation.children import ForkServer
+from mindspore_serving.isolation.fork_server import MOST_GROWTH
 from mindspore_serving.isolation.pool import LARGE, MOST_SLOW, Failure, Pool, PoolLimits
 from tests.e2e.harness import children, eventually
 from tests.isolation.roles import MODULE
