@@ -81,9 +81,6 @@ class LocalLauncher:
         ours: ExitStack,
     ) -> Launched:
         """Start the process.  `inherited` is closed in any case, `ours` if this fails."""
-        stream, theirs = socket.socketpair()
-        inherited.callback(theirs.close)
-        ours.callback(stream.close)
         reads = [] if self._is_inline else [arena.create()]
         for descriptor in reads:
             inherited.callback(os.close, descriptor)
@@ -94,18 +91,18 @@ class LocalLauncher:
         to_master = arena.ArenaView(writes, status.SIZE)
         ours.callback(to_master.close)
         memory = ["--arenas", f"{writes},{reads[0]}"] if reads else ["--status", str(writes)]
-        channel = ["--channel", f"fd:{theirs.fileno()}"]
         program = Program(
             "mindspore_serving.worker",
-            [*options, *channel, *memory],
-            [theirs.fileno(), writes, *reads],
+            [*options, *memory],
+            [writes, *reads],
             worker_variables(),
-            ChildLog(log_path(log_name)),
+            channel=socket.SOCK_STREAM,
+            log=ChildLog(log_path(log_name)),
             interpreter=interpreter,
         )
         process = await self._spawner.run(LocalProcess, program)
         ours.pop_all()
-        return Launched(process, stream, to_worker, to_master)
+        return Launched(process, process.stream, to_worker, to_master)
 
 
 def worker_variables() -> dict[str, str | None]:

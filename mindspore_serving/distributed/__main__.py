@@ -18,7 +18,6 @@ from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.distributed")
-    parser.add_argument("--channel", required=True, help="fd:N, to the script")
     parser.add_argument("--name", help="shown in process lists only")
     arguments = enter(parser)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script, which ends us

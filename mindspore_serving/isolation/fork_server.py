@@ -22,6 +22,7 @@ from typing import TypeAlias
 import msgspec
 
 from mindspore_serving import log
+from mindspore_serving.process.channel import connect
 from mindspore_serving.process.entry import enter
 from mindspore_serving.process.frames import receive, send
 
@@ -51,13 +52,11 @@ class Fork(msgspec.Struct, frozen=True, array_like=True):
 
 def run(load: Callable[[bytes], Mapping[str, Role]]) -> None:
     """Load the roles of the setup that comes first, and fork a child for each `Fork` that follows,
-    until the control socket, descriptor `--control`, is closed.  The answer to a `Fork` is the
+    until the channel, a socket of packets, is closed.  The answer to a `Fork` is the
     child's pidfd."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--control", type=int, required=True)
-    arguments = enter(parser, ignores_signals=True)
+    arguments = enter(argparse.ArgumentParser(), ignores_signals=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
-    with socket.socket(fileno=arguments.control) as control:
+    with connect(arguments.channel) as control:
         setup = control.recv(MOST_SETUP)
         if not setup:
             return

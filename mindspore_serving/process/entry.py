@@ -8,16 +8,22 @@ import signal
 import sys
 from collections.abc import Sequence
 
-LIFELINE = "--lifeline"  # with the descriptor of a pipe, the last of a child's command line
+# Options of every child: the address of its channel, and the descriptor of a pipe, which is last.
+CHANNEL, LIFELINE = "--channel", "--lifeline"
 
 
-def enter(parser: argparse.ArgumentParser, *, ignores_signals: bool = False) -> argparse.Namespace:
+def enter(
+    parser: argparse.ArgumentParser, *, ignores_signals: bool = False, has_channel: bool = True
+) -> argparse.Namespace:
     """Return the parsed command line of this process, which ends with its parent from here on.
 
+    With `has_channel` its `channel` is the address of one to the parent, for `channel.connect`.
     With `ignores_signals`, SIGINT and SIGTERM are left to the parent, which decides when this
     process ends.
     """
     turn_off_telemetry()
+    if has_channel:
+        parser.add_argument(CHANNEL, required=True, help="fd:N, unix:PATH or tcp:HOST:PORT")
     arguments = parser.parse_args(end_with_parent(sys.argv[1:]))
     if ignores_signals:
         for number in (signal.SIGINT, signal.SIGTERM):

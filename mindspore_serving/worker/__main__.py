@@ -47,7 +47,6 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.worker")
-    parser.add_argument("--channel", required=True, help="fd:N, unix:PATH or tcp:HOST:PORT")
     parser.add_argument("--arenas", help="descriptors to write to and to read from: W,R")
     parser.add_argument("--status", type=int, help="without arenas: shared memory to report in")
     parser.add_argument("--servables", help="directory of servables here, if not the master's")

@@ -47,7 +47,7 @@ def main() -> int:
         parser.add_argument(name, type=int, required=True)
     for name in ("--directory", "--options"):
         parser.add_argument(name, required=True)
-    arguments = enter(parser, ignores_signals=True)
+    arguments = enter(parser, ignores_signals=True, has_channel=False)
     with closing(Channel(socket.socket(fileno=arguments.report), ToRank)) as report:
         try:
             report.send(hello(messages))

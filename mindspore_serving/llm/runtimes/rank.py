@@ -27,7 +27,7 @@ def main() -> int:
     for name in ("--rank", "--control", "--memory"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--peers", nargs="+", required=True)
-    arguments = enter(parser, ignores_signals=True)
+    arguments = enter(parser, ignores_signals=True, has_channel=False)
     peers = {}
     for place in arguments.peers:
         rank, _, descriptor = place.partition("=")
