@@ -17,28 +17,28 @@ from mindspore_serving.ipc import arena, messages, status
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
     AgentPlace,
-    Call,
     CallReply,
     Cancel,
     Done,
     Leaving,
     LogLevel,
     Numbers,
+    PartReply,
     Payload,
+    RequestPart,
     Setup,
     Slice,
     ToMaster,
     Work,
+    WorkerCall,
     WorkerReady,
-    WorkItem,
-    WorkReply,
     to_fault,
     to_faults,
 )
 from mindspore_serving.master import storing
 from mindspore_serving.master.adapter_calls import AdapterCalls
 from mindspore_serving.master.lent import LENT, Lent
-from mindspore_serving.master.request import Answer, RequestPart, Way
+from mindspore_serving.master.request import Answer, PendingPart, Way
 from mindspore_serving.process.async_channel import AsyncChannel
 from mindspore_serving.process.vocabulary import Exit, Failed, Hello, why_other
 
@@ -48,7 +48,7 @@ MOST_FREED = 16  # offsets kept until the next work takes them along
 class Owner(Protocol):
     """Gets what happens on a link, except for answers: they go back the way the parts came."""
 
-    def on_call(self, link: "Link", call: Call) -> None: ...
+    def on_call(self, link: "Link", call: WorkerCall) -> None: ...
 
     def on_leaving(self, link: "Link") -> None: ...
 
@@ -66,7 +66,7 @@ class Link:
         self.place = launched.place
         self.python = launched.python
         self.owns_models = owns_models  # else other workers run them
-        self.parts: dict[int, RequestPart] = {}
+        self.parts: dict[int, PendingPart] = {}
         self.numbers = Numbers({})  # of its language-model engine, as it reported last
         self.agents: list[AgentPlace] = []  # of a distributed servable
         self.is_ready = False
@@ -100,22 +100,22 @@ class Link:
     def setup(self, setup: Setup) -> None:
         self._send(setup)
 
-    def send_work(self, parts: Sequence[RequestPart], now: float, way: Way) -> None:
+    def send_work(self, parts: Sequence[PendingPart], now: float, way: Way) -> None:
         """Give `parts` to the worker, in one message but for large ones; `way` gets the answers."""
-        items = []
+        small = []
         for part in parts:
             self._begin(part, now, way)
             if not self._storing.begin(part, now):
-                items.append(self._item(part, storing.store(self._launched.arena, part), now))
-        if items:
-            self._send(Work(items, self._lent.take_freed()))
+                small.append(self._message(part, storing.store(self._launched.arena, part), now))
+        if small:
+            self._send(Work(small, self._lent.take_freed()))
 
-    def cancel(self, part: RequestPart) -> None:
+    def cancel(self, part: PendingPart) -> None:
         """Nobody waits for `part`.  The worker has it until it has answered."""
         if not self._storing.cancel(part):
             self._send(Cancel([part.id]))
 
-    def take_parts(self) -> list[RequestPart]:
+    def take_parts(self) -> list[PendingPart]:
         """What the worker had, once the link is closed."""
         parts, self.parts = list(self.parts.values()), {}
         return parts
@@ -125,7 +125,7 @@ class Link:
             return
         rejected = None if reply.failure is None else to_fault(reply.failure)
         payloads = [self._launched.arena.put(instance) for instance in reply.instances]
-        self._send(CallReply(WorkReply(call_id, payloads, to_faults(reply.faults), rejected)))
+        self._send(CallReply(PartReply(call_id, payloads, to_faults(reply.faults), rejected)))
 
     def trim(self) -> float:
         """Give unused shared memory back, some at a time.  The seconds until the next call."""
@@ -173,27 +173,27 @@ class Link:
 
     # --- sending ----------------------------------------------------------------------------
 
-    def _begin(self, part: RequestPart, now: float, way: Way) -> None:
+    def _begin(self, part: PendingPart, now: float, way: Way) -> None:
         self._next_id += 1
         part.id, part.link, part.way, part.sent = self._next_id, self, way, now
         self.parts[part.id] = part
 
-    def _item(self, part: RequestPart, chunks: Sequence[Payload], now: float) -> WorkItem:
+    def _message(self, part: PendingPart, chunks: Sequence[Payload], now: float) -> RequestPart:
         slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
         if slices:
             self._slices[part.id] = slices
-        return storing.work_item(part, chunks, self.name, now)
+        return storing.message(part, chunks, self.name, now)
 
-    def _send_stored(self, part: RequestPart, chunks: Sequence[Payload], now: float) -> None:
+    def _send_stored(self, part: PendingPart, chunks: Sequence[Payload], now: float) -> None:
         if not self.closed.done():
-            self._send(Work([self._item(part, chunks, now)], self._lent.take_freed()))
+            self._send(Work([self._message(part, chunks, now)], self._lent.take_freed()))
 
     # --- receiving --------------------------------------------------------------------------
 
     def _handle(self, message: ToMaster) -> None:
         if isinstance(message, Done):
             self._on_done(message)
-        elif isinstance(message, Call):
+        elif isinstance(message, WorkerCall):
             self._owner.on_call(self, self._copied(message))
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
@@ -246,7 +246,7 @@ class Link:
             for way, its_answers in answers.items():
                 way.on_answers(self, its_answers)
 
-    def _reply(self, part: RequestPart, reply: WorkReply) -> Reply:
+    def _reply(self, part: PendingPart, reply: PartReply) -> Reply:
         if reply.rejected is not None:
             return Reply(failure=reply.rejected.to_error())
         take = self._lent.lend if part.codec in LENT else self._take
@@ -267,7 +267,7 @@ class Link:
         if freed:
             self._send(Work([], freed))
 
-    def _copied(self, call: Call) -> Call:
-        chunks: list[Payload] = [self._take(chunk) for chunk in call.item.chunks]
-        item = msgspec.structs.replace(call.item, chunks=chunks)
-        return Call(call.servable, call.version, item)
+    def _copied(self, call: WorkerCall) -> WorkerCall:
+        chunks: list[Payload] = [self._take(chunk) for chunk in call.part.chunks]
+        part = msgspec.structs.replace(call.part, chunks=chunks)
+        return WorkerCall(call.servable, call.version, part)
