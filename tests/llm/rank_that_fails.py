@@ -7,7 +7,7 @@ import socket
 
 from mindspore_serving.llm.parallel.messages import ToRank
 from mindspore_serving.process.channel import BlockingChannel
-from mindspore_serving.process.vocabulary import Failed
+from mindspore_serving.process.vocabulary import Failed, Hello
 
 
 def main() -> None:
@@ -19,6 +19,9 @@ def main() -> None:
     if os.environ["RANK_END"] == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if os.environ["RANK_END"] == "leaves":
+        os._exit(7)
+    if os.environ["RANK_END"] == "other":
+        control.send(Hello("other", "/there"))
         os._exit(7)
     control.send(Failed("no room for my part"))
 

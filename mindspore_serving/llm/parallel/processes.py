@@ -12,7 +12,7 @@ from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.messages import FromRank
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text
-from mindspore_serving.process.vocabulary import Failed, Hello, why_other
+from mindspore_serving.process.vocabulary import Failed, Hello, Ready, why_other
 
 MODULE = "mindspore_serving.llm.runtimes.rank"
 END_SECONDS = 5.0  # for a rank to end by itself once it is to
@@ -46,22 +46,20 @@ class RankProcess(Child):
     def wait_until_loaded(self) -> str:
         """Why it cannot load; "" if it has.  Raises OSError if it neither says nor ends."""
         try:
-            message = self.channel.receive_one()
-            if isinstance(message, Hello):
-                if why := why_other(message, messages, "rank"):
-                    return why
-                message = self.channel.receive_one()
+            while not (problem := _problem_in(message := self.channel.receive_one())):
+                if isinstance(message, Ready):
+                    return ""
         except EOFError:
             return exit_text(self.join(END_SECONDS))
-        return message.text if isinstance(message, Failed) else ""
+        return problem
 
     def problem(self) -> str:
         """What it says of its end, or how it has ended; "" while it runs, and if it has ended
         because another rank has."""
         with suppress(OSError, EOFError):
             for message in self.channel.receive(wait=False):
-                if isinstance(message, Failed):
-                    return message.text
+                if problem := _problem_in(message):
+                    return problem
         status = self.poll()
         return "" if status in (None, LOST_STATUS) else exit_text(status or 0)
 
@@ -69,6 +67,13 @@ class RankProcess(Child):
         """As `Child.close`, and close the connection."""
         self.channel.close()
         super().close()
+
+
+def _problem_in(message: FromRank) -> str:
+    """What `message` says that goes wrong; "" if nothing does."""
+    if isinstance(message, Hello):
+        return why_other(message, messages, "rank")
+    return message.text if isinstance(message, Failed) else ""
 
 
 def find_cause(processes: list[RankProcess]) -> str:
