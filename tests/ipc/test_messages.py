@@ -7,7 +7,7 @@ from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.ipc import messages as m
 from mindspore_serving.process.channel import encode, message_frames
-from mindspore_serving.process.vocabulary import Exit, Failed
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello
 
 ITEM = m.RequestPart(7, "add", "ms_json", [b"{}", m.Slice(65536, 40000)], 1.5)
 REPLY = m.PartReply(7, [b"1", b""], [None, m.Fault(3, "raised")])
@@ -38,6 +38,7 @@ TO_WORKER = [
     m.SetAdapters(3, [m.AdapterSource("pirate", "/adapters/pirate", 1)]),
 ]
 TO_MASTER = [
+    Hello("0123abcd", "/there/mindspore_serving"),
     m.WorkerReady(2, [METHOD], {"a.mindir": MODEL}),
     Failed("no such file"),
     m.Done(
