@@ -15,7 +15,7 @@ from mindspore_serving.core.backoff import Backoff
 from mindspore_serving.distributed import messages, rank_table
 from mindspore_serving.distributed.connecting import GangConnection, Refusal, Stopped, connect
 from mindspore_serving.distributed.launching import AgentProcess
-from mindspore_serving.distributed.messages import AgentSetup, GaveUp, Take
+from mindspore_serving.distributed.messages import AgentSetup, Take
 from mindspore_serving.distributed.places import AgentOptions, choose_ranks, environment
 from mindspore_serving.distributed.rank_table import Rank
 from mindspore_serving.errors import ServingError, StartError
@@ -80,7 +80,7 @@ class Agents:
         """Tell the worker that the agents cannot start, unless it is the worker that says so."""
         if not isinstance(error, Refusal | Stopped):
             with suppress(OSError):
-                self._connection.send(GaveUp(f"agents cannot start: {error}"))
+                self._connection.send(Failed(f"agents cannot start: {error}"))
 
     def end(self) -> None:
         """Kill all; close the connection."""
@@ -108,7 +108,7 @@ class Agents:
 
     def _read_worker(self) -> None:
         try:
-            for message in self._connection.take():
+            for message in self._connection.receive(wait=False):
                 if isinstance(message, Exit):
                     raise Stopped("the servable is stopped")
                 if isinstance(message, Failed):

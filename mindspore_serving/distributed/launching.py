@@ -41,10 +41,7 @@ class AgentProcess(Child):
 
     def reports(self) -> list[FromAgent]:
         """What it has said of its start.  Raises EOFError when nothing more will come."""
-        try:
-            return self._channel.receive(wait=False)
-        except ConnectionError as error:
-            raise EOFError(str(error)) from error
+        return self._channel.receive(wait=False)
 
     def end_text(self) -> str:
         """Say how it ended, which it has."""
