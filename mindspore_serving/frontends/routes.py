@@ -21,7 +21,7 @@ from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields, name_ignored
 from mindspore_serving.frontends.decoding import decode
-from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.json_answer import to_answer
 from mindspore_serving.frontends.operation import Body, Kind
 
 ROUTE = "mindspore_serving.route"  # in a scope: the path of the route that answers, as declared
@@ -58,7 +58,7 @@ class HttpProtocol:
 class HttpRoute:
     """A route: who may ask, what answers, and what it takes and answers, as in an `Operation`.
 
-    `handler` gives a response, or what is one as JSON, at once or when it is awaited.  It gets the
+    `handler` gives a response, what is one as JSON, or None, at once or when awaited.  It gets the
     context of its protocol, the request and, if it `decodes`, the body as
     `body.kind`; fields that its table does not know are named in the answer then.  The route exists
     only for what `is_meant` accepts, which gets the context and the scope.
@@ -126,11 +126,6 @@ def _endpoint(row: HttpRoute, context: Any) -> Endpoint:
             return row.protocol.to_response(error)
 
     return endpoint
-
-
-def to_answer(found: Any) -> Response:
-    """A response, or JSON."""
-    return found if isinstance(found, Response) else to_json(found)
 
 
 def _decoding(row: HttpRoute, context: Any) -> Endpoint:

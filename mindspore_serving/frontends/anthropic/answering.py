@@ -7,14 +7,15 @@ from starlette.responses import Response
 
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate, Tokenize, Tokenized
+from mindspore_serving.frontends.anthropic.answers import Count
 from mindspore_serving.frontends.anthropic.conversation import find_ignored, to_messages
 from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_event
 from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
 from mindspore_serving.frontends.anthropic.tools import read_tools
 from mindspore_serving.frontends.anthropic.writing import PING, Writing, write_whole
-from mindspore_serving.frontends.chat.capped import capped_header
 from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.messages import to_template
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
 from mindspore_serving.frontends.chat.unknown_fields import name_ignored
@@ -56,7 +57,7 @@ async def count(site: Site, http: Request, body: CountRequest) -> Response:
     )
     with naming("messages", MESSAGES, body):
         found = await while_there(http, model.call(request, Tokenized, terms_of(http)))
-    return _reported(to_json({"input_tokens": len(found.tokens)}), body)
+    return _reported(to_json(Count(len(found.tokens))), body)
 
 
 def to_request(body: MessagesRequest, model: ServedModel) -> Generate:

@@ -26,7 +26,7 @@ def to_response(error: Exception) -> Response:
     """An error as Cohere's clients read it: an object with a message, and the status that names the
     exception."""
     failure = to_failure(error)
-    return to_json({"message": failure.text}, failure.status, failure.retry_after)
+    return to_json(Error(failure.text), failure.status, failure.retry_after)
 
 
 class Error(msgspec.Struct):

@@ -8,9 +8,8 @@ from starlette.responses import Response
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import Forbidden, InvalidField
-from mindspore_serving.frontends.chat.capped import capped_header
 from mindspore_serving.frontends.chat.errors import naming
-from mindspore_serving.frontends.chat.fields import Fields
+from mindspore_serving.frontends.chat.fields import Fields, capped_header
 from mindspore_serving.frontends.chat.messages import Message, to_template
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.tools import read_tools

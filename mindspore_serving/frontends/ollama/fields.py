@@ -15,9 +15,10 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import Fields, Refusal, show, translation, unexpected
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields, name_ignored
 from mindspore_serving.frontends.decoding import check_free
+from mindspore_serving.frontends.json_answer import to_answer
 from mindspore_serving.frontends.site import Site
 
-Answer = Callable[[Site, Request, Any], Awaitable[Response]]
+Answer = Callable[[Site, Request, Any], Awaitable[object]]
 MAX_LOGPROBS = 20
 NO_IMAGES = "is not supported: the model reads no images"
 
@@ -183,13 +184,13 @@ def find_ignored(body: Any) -> Iterator[str]:
     yield from (f"options.{name}" for name in unknown)
 
 
-def naming_ignored(answer: Answer) -> Answer:
+def naming_ignored(answer: Answer) -> Callable[[Site, Request, Any], Awaitable[Response]]:
     """Make `answer` name the fields that change nothing here."""
 
     @wraps(answer)
     async def named(site: Site, http: Request, body: Any) -> Response:
         found = [*find_ignored(body)]  # before there is an answer: it may refuse
-        response = await answer(site, http, body)
+        response = to_answer(await answer(site, http, body))
         name_ignored(response, found)
         return response
 

@@ -116,7 +116,7 @@ def _about_models() -> tuple[HttpRoute, ...]:
         ),
         _get(
             "/api/version",
-            lambda *_: {"version": models.VERSION},
+            lambda *_: Version(models.VERSION),
             "That of this server",
             {JSON: Version},
         ),

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from mindspore_serving.frontends.chat.errors import to_response
+from mindspore_serving.frontends.chat.errors import Error, to_response
 from mindspore_serving.frontends.openai import (
     adapters,
     chat,
@@ -20,7 +20,6 @@ from mindspore_serving.frontends.openai.answers import (
     Completion,
     Deleted,
     Embeddings,
-    Error,
     InputItems,
     InputTokens,
     Model,
@@ -192,11 +191,19 @@ def _reading() -> tuple[HttpRoute, ...]:
 
 def _about_models() -> tuple[HttpRoute, ...]:
     return (
-        _route("GET", "/v1/models", models.show_all, "The language models", {JSON: Models}),
+        _route(
+            "GET",
+            "/v1/models",
+            lambda site, _: Models(data=[*map(models.to_model, site.models.listed())]),
+            "The language models",
+            {JSON: Models},
+        ),
         _route(
             "GET",
             "/v1/models/{name:path}",
-            models.show,
+            lambda site, http: models.to_model(
+                site.models.find(http.path_params["name"], is_exact=True)
+            ),
             "A language model; of other servables, as in protocol v1",
             {JSON: (Model, READY)},
             others={"503": {JSON: (Error, READY)}},

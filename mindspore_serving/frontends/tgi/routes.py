@@ -5,8 +5,8 @@ from functools import partial
 import msgspec
 from starlette.types import Scope
 
+from mindspore_serving.frontends.chat.errors import Error as OpenAIError
 from mindspore_serving.frontends.health import has_models
-from mindspore_serving.frontends.openai.answers import Error as OpenAIError
 from mindspore_serving.frontends.openai.answers import Tokens
 from mindspore_serving.frontends.openai.requests import TokenizeRequest
 from mindspore_serving.frontends.operation import EVENT, EVENTS, JSON, STRING, TEXT, Body, Unlimited
@@ -113,5 +113,9 @@ ROUTES = (
         body=Body(ChatRequest, example=_MESSAGES),
     ),
     _get("/info", answering.show_info, "The model and the limits", {JSON: Info}),
-    _get("/ping", answering.ping, "200 if everything can be called"),
+    _get(
+        "/ping",
+        lambda served, _: answering.root_health(served.site.control),
+        "200 if everything can be called",
+    ),
 )

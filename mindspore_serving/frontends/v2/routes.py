@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from functools import partial
 
-from starlette.responses import Response
-
 from mindspore_serving.frontends.operation import JSON, READY, STRING, Body, to_array, to_object
 from mindspore_serving.frontends.routes import LANGUAGE, LOADING, MEMORY, HttpProtocol, HttpRoute
-from mindspore_serving.frontends.v2 import answering, generating
+from mindspore_serving.frontends.v2 import answering, generating, repository
 from mindspore_serving.frontends.v2.answering import model_of
 from mindspore_serving.frontends.v2.descriptions import (
     server_metadata,
@@ -178,7 +176,7 @@ def _of_repository() -> Iterator[HttpRoute]:
         )
         yield _post(
             f"{base}/models/{{name}}/unload",
-            answering.unload,
+            lambda v2, http: repository.unload(v2.site.repository, http.path_params["name"]),
             "Unload a servable",
             body=Body(OBJECT, is_required=False),
             needs=LOADING,
@@ -191,7 +189,7 @@ def _of_memory() -> Iterator[HttpRoute]:
     place = to_object({"key": STRING, "offset": NUMBER, "byte_size": NUMBER}, "offset")
     get, post = partial(_get, needs=MEMORY), partial(_post, needs=MEMORY)
     yield get(f"{gpu}/status", lambda *_: [], "None: memory of GPUs cannot be registered", EMPTY)
-    yield post(f"{gpu}/unregister", lambda *_: Response(), "There is none to be forgotten")
+    yield post(f"{gpu}/unregister", lambda *_: None, "There is none to be forgotten")
     for path, summary in (
         (f"{base}/status", "Registered regions of shared memory"),
         (f"{region}/status", "A registered region"),
@@ -207,7 +205,9 @@ def _of_memory() -> Iterator[HttpRoute]:
         (f"{region}/unregister", "Forget a region"),
         (f"{base}/unregister", "Forget all regions"),
     ):
-        yield post(path, answering.unregister, summary)
+        yield post(
+            path, lambda v2, http: v2.memory.unregister(http.path_params.get("region", "")), summary
+        )
 
 
 ROUTES = (
