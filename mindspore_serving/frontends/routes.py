@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.bodies import read_json
@@ -24,6 +24,8 @@ from mindspore_serving.frontends.decoding import decode
 from mindspore_serving.frontends.json_answer import to_answer
 from mindspore_serving.frontends.operation import Body, Kind
 
+_PARAMETER = "{"  # a segment
+_BOUND = "mindspore_serving.bound"
 ROUTE = "mindspore_serving.route"  # in a scope: the path of the route that answers, as declared
 GENERATING, EMBEDDING = "@generate", "@embed"  # methods of language models
 LANGUAGE, LOADING, MEMORY = "language", "loading", "memory"
@@ -95,7 +97,34 @@ def bind(rows: Iterable[HttpRoute], context: Any) -> list[BaseRoute]:
 def to_app(routes: Sequence[BaseRoute], others: ASGIApp) -> ASGIApp:
     """The application of `routes`, of which the first that fits answers; what is left is `others`'
     to answer."""
-    return Starlette(routes=[*routes, routing.Route("/{path:path}", others)])
+    return Starlette(routes=[_Routes(routes), routing.Route("/{path:path}", others)])
+
+
+class _Routes(BaseRoute):
+    """Routes as one, which asks those alone whose first segment is that of a request's path."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        firsts = [(_first_segment(getattr(one, "path", "/{")), one) for one in routes]
+        self._by_first = {
+            name: [one for first, one in firsts if first in (name, _PARAMETER)]
+            for name, _ in (*firsts, (_PARAMETER, None))
+        }
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        routes = self._by_first
+        for route in routes.get(_first_segment(scope["path"])) or routes[_PARAMETER]:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                return match, {**found, _BOUND: route}
+        return Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await scope[_BOUND].handle(scope, receive, send)
+
+
+def _first_segment(path: str) -> str:
+    first = path[1:].partition("/")[0]
+    return _PARAMETER if first.startswith("{") else first
 
 
 class _Bound(routing.Route):
