@@ -62,8 +62,9 @@ class HttpRoute:
 
     `handler` gives a response, what is one as JSON, or None, at once or when awaited.  It gets the
     context of its protocol, the request and, if it `decodes`, the body as
-    `body.kind`; fields that its table does not know are named in the answer then.  The route exists
-    only for what `is_meant` accepts, which gets the context and the scope.
+    `body.kind`; fields that its table does not know are named in the answer then, behind those that
+    `find_ignored` gives.  The route exists only for what `is_meant` accepts, which gets the context
+    and the scope.
 
     It needs a key unless it `is_open`.  Unless it `takes_text`, a form of a web page of another
     site, whose content type can be text/plain, is refused.  It is described only where the server
@@ -83,6 +84,7 @@ class HttpRoute:
     query: tuple[str, ...] = ()
     is_open: bool = False
     decodes: bool = False
+    find_ignored: Callable[[Any], Iterable[str]] | None = None
     is_meant: Callable[[Any, Scope], bool] | None = None
     takes_text: bool = False
     needs: str = ""
@@ -166,8 +168,10 @@ def _decoding(row: HttpRoute, context: Any) -> Endpoint:
     async def decoded(request: Request) -> Response:
         body = await read_json(request, context.max_body, context.models.limits)
         unknown = fields.find_unknown(body)
-        response = to_answer(await row.handler(context, request, decode(body, kind)))
-        name_ignored(response, unknown)
+        given = decode(body, kind)
+        ignored = [*(row.find_ignored(given) if row.find_ignored else ()), *unknown]
+        response = to_answer(await row.handler(context, request, given))
+        name_ignored(response, ignored)
         return response
 
     return decoded

@@ -16,14 +16,13 @@ from mindspore_serving.frontends.chat.vectors import (
 )
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.ollama.answers import Embeddings, Vector
-from mindspore_serving.frontends.ollama.fields import EMBED, naming_ignored
+from mindspore_serving.frontends.ollama.fields import EMBED
 from mindspore_serving.frontends.ollama.models import without_tag
 from mindspore_serving.frontends.ollama.requests import EmbeddingsRequest, EmbedRequest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 
 
-@naming_ignored
 async def embed(site: Site, http: Request, body: EmbedRequest) -> Embeddings:
     """The vectors of `input`, in its order; none of none."""
     began = time.monotonic_ns()
@@ -46,7 +45,6 @@ async def embed(site: Site, http: Request, body: EmbedRequest) -> Embeddings:
     )
 
 
-@naming_ignored
 async def embed_one(site: Site, http: Request, body: EmbeddingsRequest) -> Vector:
     """The vector of `prompt`; an empty one of none."""
     model = find_embedder(site.models, without_tag(body.model))

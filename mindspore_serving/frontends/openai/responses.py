@@ -16,14 +16,13 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
-from mindspore_serving.frontends.chat.unknown_fields import name_ignored
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai import answers, chat
 from mindspore_serving.frontends.openai.answers import InputTokens
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
-from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_left_out
+from mindspore_serving.frontends.openai.response_fields import RESPONSES
 from mindspore_serving.frontends.openai.response_input import Messages, to_items, to_messages
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
 from mindspore_serving.frontends.openai.response_writing import (
@@ -51,12 +50,6 @@ NAMES = (
 
 async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
     """The answer to a conversation: one object, or a stream of events."""
-    response = await _answer(site, http, body)
-    name_ignored(response, find_left_out(body))
-    return response
-
-
-async def _answer(site: Site, http: Request, body: ResponseRequest) -> Response:
     model = find_generator(site.models, body.model)
     RESPONSES.refuse(body)
     before = await conversation_before(site, http, body.previous_response_id)
