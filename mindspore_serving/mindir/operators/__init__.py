@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from mindspore_serving.mindir.operators import (
     activations,
-    adaptive,
     algebra,
     assigning,
     attention,
@@ -27,7 +26,6 @@ from mindspore_serving.mindir.operators import (
     numbers,
     order,
     pooling,
-    pooling_places,
     recurrent,
     reductions,
     resizing,
@@ -37,7 +35,6 @@ from mindspore_serving.mindir.operators import (
     shape,
     slicing,
     special,
-    transposed,
     unary,
     windows,
 )
@@ -46,10 +43,10 @@ from mindspore_serving.mindir.tensors import Operator
 __all__ = ["MOVERS", "OPERATORS", "REPEATING", "VIEWS", "WRITERS"]
 
 FAMILIES = (
-    *(activations, adaptive, algebra, assigning, attention, binary, combining, comparing),
+    *(activations, algebra, assigning, attention, binary, combining, comparing),
     *(convolution, creation, decoding, image, indexing, inplace, losses, matmul, normalization),
-    *(numbers, order, pooling, pooling_places, recurrent, reductions, resizing, scans, scattering),
-    *(sequence, shape, slicing, special, transposed, unary, windows),
+    *(numbers, order, pooling, recurrent, reductions, resizing, scans, scattering),
+    *(sequence, shape, slicing, special, unary, windows),
 )
 OPERATORS: Mapping[str, Operator] = {
     name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()
