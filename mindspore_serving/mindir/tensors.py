@@ -194,22 +194,22 @@ def absolute(value: Any) -> Any:
 
 
 def unsqueeze(value: Any, *axes: int) -> Any:
-    """`value` with new axes of size 1."""
+    """Insert `axes` of size 1."""
     return op.unsqueeze(value, ints_of(axes)).output(0)
 
 
 def squeeze(value: Any, *axes: int) -> Any:
-    """`value` without `axes`, which are of size 1."""
+    """Remove `axes`, which are of size 1."""
     return op.squeeze(value, ints_of(axes)).output(0)
 
 
 def slice_of(value: Any, axis: int, begin: int, end: int = END, step: int = 1) -> Any:
-    """Elements `begin` up to `end` of `axis`."""
-    return op.slice(value, *(ints_of([one]) for one in (begin, end, step, axis))).output(0)
+    """Take elements `begin` up to `end` of `axis`."""
+    return op.slice(value, *(ints_of([number]) for number in (begin, end, step, axis))).output(0)
 
 
 def counting(count: Any, kind: str = "i64") -> Any:
-    """0, 1, ... below `count`, a tensor of one element."""
+    """Count 0, 1, ... below `count`, a tensor of a single element."""
     return op.range(op.constant(0), reshape(count, ()), op.constant(1), kind).output(0)
 
 
@@ -228,7 +228,7 @@ def dims(value: Any) -> tuple[int, ...]:
 
 
 def known_dims(value: Any) -> tuple[int, ...]:
-    """The sizes.  Raises Unsupported where one is open."""
+    """Return the sizes.  Raises Unsupported where one is open."""
     if -1 in dims(value):
         raise Unsupported("an axis of open size")
     return dims(value)
@@ -252,6 +252,15 @@ def reshape(value: Any, shape: Any) -> Any:
     """`value` with the sizes `shape`, a 1-D tensor or known sizes; 0 is a size like any other."""
     target = shape if isinstance(shape, ov.Output) else ints_of(shape)
     return op.reshape(value, target, False).output(0)
+
+
+def with_part(whole: Any, part: Callable[[Any], Any], content: Any) -> Any:
+    """Put `content` in place of what `part` gives of `whole`; `part` only moves elements."""
+    sizes = sizes_of(whole)
+    count = op.reduce_prod(sizes, ints_of([0]), False).output(0)
+    positions = part(reshape(counting(count), sizes))
+    flat = [reshape(tensor, (-1,)) for tensor in (whole, positions, content)]
+    return reshape(op.scatter_elements_update(*flat, op.constant(0)).output(0), sizes)
 
 
 def like(number: float, value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import openvino as ov
@@ -56,7 +57,7 @@ class Geometry:
 def with_pads(
     count: int, pads: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...] = (1,)
 ) -> Geometry:
-    """Over `count` axes, with the same pads before and behind."""
+    """Read a geometry over `count` axes with the same pads before and behind."""
     both = spatial(pads, count)
     return Geometry(PAD, spatial(strides, count), spatial(dilations, count), both, both)
 
@@ -68,7 +69,7 @@ def with_mode(
     strides: tuple[int, ...],
     dilations: tuple[int, ...] = (1,),
 ) -> Geometry:
-    """Over `count` axes; `pads` are (begin, end) by axis, one for both, or one for all.
+    """Read a geometry over `count` axes; `pads` are (begin, end) by axis, or one for both or all.
 
     Without `pads` the mode "pad" is refused.
     """
@@ -86,12 +87,12 @@ def spatial(numbers: tuple[int, ...], count: int) -> list[int]:
 
 
 def in_batch(x: Any, count: int, build: Callable[[Any], Any]) -> Any:
-    """`build` of `x`, also of one example that has `count` spatial axes and none for a batch."""
+    """Call `build` with `x`, in a batch if it is an example of `count` spatial axes without one."""
     if rank(x) != count + 1:
         return build(x)
     results = build(unsqueeze(x, 0))
     if isinstance(results, tuple):
-        return tuple(squeeze(one, 0) for one in results)
+        return tuple(squeeze(result, 0) for result in results)
     return squeeze(results, 0)
 
 
@@ -99,8 +100,15 @@ def _convolve(x: Any, weight: Any, geometry: Geometry, groups: int) -> Any:
     build = op.convolution
     if groups != 1:
         weight, build = _grouped(weight, groups), op.group_convolution
-    pads = geometry.begin, geometry.end
-    return build(x, weight, geometry.strides, *pads, geometry.dilations, geometry.auto_pad)
+    return build(
+        x,
+        weight,
+        geometry.strides,
+        geometry.begin,
+        geometry.end,
+        geometry.dilations,
+        geometry.auto_pad,
+    )
 
 
 def _grouped(weight: Any, groups: int) -> Any:
@@ -109,6 +117,7 @@ def _grouped(weight: Any, groups: int) -> Any:
 
 
 def _conv(
+    is_depthwise: bool,
     x: Tensor,
     weight: Tensor,
     *,
@@ -122,29 +131,17 @@ def _conv(
     format: Value = None,
     data_format: Value = None,
 ) -> Any:
-    """Conv3D has strides and dilations where Conv2D has a stride and a dilation."""
+    """Conv3D has strides and dilations where Conv2D has a stride and a dilation.
+
+    By depth the weight is (1, channels, height, width).
+    """
     check_channels_first(format, data_format, accepted=_OF_LAYERS)
-    moves = strides or stride, dilations or dilation
-    return _convolve(x, weight, with_mode(rank(weight) - 2, pad_mode, pad, *moves), groups)
-
-
-def _depthwise(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    pad_mode: Value = VALID,
-    pad: Ints = (0,),
-    stride: Ints = (1,),
-    dilation: Ints = (1,),
-    format: Value = None,
-    data_format: Value = None,
-) -> Any:
-    """The weight is (1, channels, height, width)."""
-    check_channels_first(format, data_format)
-    _, channels, *rest = dims(weight)
-    weight = reshape(weight, (channels, 1, *rest))
-    geometry = with_mode(rank(weight) - 2, pad_mode, pad, stride, dilation)
-    return _convolve(x, weight, geometry, channels)
+    if is_depthwise:
+        _, groups, *rest = dims(weight)
+        weight = reshape(weight, (groups, 1, *rest))
+    strides, dilations = strides or stride, dilations or dilation
+    geometry = with_mode(rank(weight) - 2, pad_mode, pad, strides, dilations)
+    return _convolve(x, weight, geometry, groups)
 
 
 def _conv_ext(
@@ -265,13 +262,13 @@ def _lengths(sizes: Value, count: int) -> list[Size]:
 
 
 def _reaches(weight: Any, geometry: Geometry) -> list[tuple[int, int]]:
-    """(stride, how far the kernel reaches) by axis."""
+    """Return (stride, how far the kernel reaches) by axis."""
     rows = zip(dims(weight)[2:], geometry.strides, geometry.dilations, strict=True)
     return [(step, (size - 1) * dilation + 1) for size, step, dilation in rows]
 
 
 def _scaled(x: Any, axis: int, factor: int, more: int) -> Size:
-    """The size of an axis times `factor`, and `more`."""
+    """Multiply the size of an axis by `factor`, and add `more`."""
     size = dims(x)[axis]
     if size >= 0:
         return size * factor + more
@@ -332,10 +329,18 @@ def _backward(
     build = op.convolution_backprop_data
     if groups != 1:
         weight, build = _grouped(weight, groups), op.group_convolution_backprop_data
-    pads = geometry.begin, geometry.end
-    return build(
-        x, weight, geometry.strides, None, *pads, geometry.dilations, "explicit", more
-    ).output(0)
+    y = build(
+        x,
+        weight,
+        geometry.strides,
+        None,
+        geometry.begin,
+        geometry.end,
+        geometry.dilations,
+        "explicit",
+        more,
+    )
+    return y.output(0)
 
 
 def _convolution(
@@ -357,10 +362,10 @@ def _convolution(
 OPERATORS: dict[str, Operator] = {
     **{f"Conv{count}DExt": _conv_ext for count in (1, 2, 3)},
     **{f"Conv{count}DPadding": _conv_padding for count in (1, 2, 3)},
-    **dict.fromkeys(("Conv2D", "Conv3D"), _conv),
+    **dict.fromkeys(("Conv2D", "Conv3D"), partial(_conv, False)),
     **dict.fromkeys(("Conv2DBackpropInput", "Conv2DTranspose"), _conv2d_transpose),
     "Conv3DTranspose": _conv3d_transpose,
     "ConvTranspose2D": _conv_transpose,
     "Convolution": _convolution,
-    "DepthwiseConv2dNative": _depthwise,
+    "DepthwiseConv2dNative": partial(_conv, True),
 }

@@ -39,10 +39,19 @@ _INT64, _INT32 = (4, 35, "int64"), (3, 34, "int32")  # as a primitive's number, 
 
 
 def _maximum(x: Any, kernel: tuple[int, ...], moves: Geometry, ceil_mode: bool = False) -> Any:
-    """The maxima, and where they are: positions in the flattened spatial axes."""
-    size, rounding = spatial(kernel, rank(x) - 2), _ROUNDING[ceil_mode]
-    steps, pads = (moves.strides, moves.dilations), (moves.begin, moves.end)
-    return op.max_pool(x, *steps, *pads, size, rounding, moves.auto_pad, "i64", 2)
+    """Build the maxima, and their positions in the flattened spatial axes."""
+    return op.max_pool(
+        x,
+        moves.strides,
+        moves.dilations,
+        moves.begin,
+        moves.end,
+        spatial(kernel, rank(x) - 2),
+        _ROUNDING[ceil_mode],
+        moves.auto_pad,
+        "i64",
+        2,
+    )
 
 
 def _mean(
@@ -54,11 +63,19 @@ def _mean(
     counts_pads: bool = False,
     divisor: int | None = None,
 ) -> Any:
-    """The means, or the sums by `divisor`, if one is given in place of the window's size."""
-    size, pads = spatial(kernel, rank(x) - 2), (moves.begin, moves.end)
-    rounding = _ROUNDING[ceil_mode]
+    """Build the means, or the sums by `divisor` in place of the window's size."""
+    size = spatial(kernel, rank(x) - 2)
     # That of opset 16 ends the process on a CPU in OpenVINO 2026.4.
-    y = opset14.avg_pool(x, moves.strides, *pads, size, not counts_pads, rounding, moves.auto_pad)
+    y = opset14.avg_pool(
+        x,
+        moves.strides,
+        moves.begin,
+        moves.end,
+        size,
+        not counts_pads,
+        _ROUNDING[ceil_mode],
+        moves.auto_pad,
+    )
     return op.multiply(y, like(prod(size) / divisor, y.output(0))) if divisor else y
 
 
@@ -75,22 +92,8 @@ def _pool(
     return build(x, kernel_size, moves).output(0)
 
 
-def _max_pool_3d(
-    x: Tensor,
-    *,
-    kernel_size: Ints,
-    strides: Ints,
-    pad_mode: Value = VALID,
-    pad_list: Ints = (0,),
-    ceil_mode: Value = None,
-    data_format: Value = None,
-) -> Any:
-    check_channels_first(data_format, accepted=("ncdhw",))
-    moves = with_mode(3, pad_mode, pad_list, strides or kernel_size)
-    return _maximum(x, kernel_size, moves, bool(ceil_mode)).output(0)
-
-
-def _avg_pool_3d(
+def _pool_3d(
+    is_mean: bool,
     x: Tensor,
     *,
     kernel_size: Ints,
@@ -102,13 +105,17 @@ def _avg_pool_3d(
     divisor_override: Int = 0,
     data_format: Value = None,
 ) -> Any:
+    """Pool volumes; `count_include_pad` and `divisor_override` are of means alone."""
     check_channels_first(data_format, accepted=("ncdhw",))
     moves = with_mode(3, pad_mode, pad_list, strides or kernel_size)
+    rounds_up = bool(ceil_mode)  # None is no
+    if not is_mean:
+        return _maximum(x, kernel_size, moves, rounds_up).output(0)
     return _mean(
         x,
         kernel_size,
         moves,
-        ceil_mode,
+        rounds_up,
         counts_pads=count_include_pad,
         divisor=divisor_override,
     )
@@ -141,6 +148,7 @@ def _avg_pool_ext(
 
 def _with_places(
     count: int,
+    has_mask: bool,
     x: Tensor,
     kernel_size: Ints,
     strides: Ints | None = None,
@@ -149,7 +157,7 @@ def _with_places(
     ceil_mode: Bool = False,
     argmax_type: Value = "int64",
 ) -> Any:
-    """The maxima, and their positions in the flattened spatial axes."""
+    """Give maxima and their positions; or a mask, for gradients, in a layout of the device."""
     if argmax_type not in (*_INT64, *_INT32):
         raise Unsupported(f"argmax_type {argmax_type!r}")
     kind = ov.Type.i64 if argmax_type in _INT64 else ov.Type.i32
@@ -159,21 +167,8 @@ def _with_places(
         node = _maximum(batch, kernel_size, moves, ceil_mode)
         return node.output(0), cast(node.output(1), kind)
 
-    return in_batch(x, count, build)
-
-
-def _with_mask(
-    x: Tensor,
-    kernel_size: Ints,
-    strides: Ints | None = None,
-    pads: Ints = (0,),
-    dilation: Ints = (1,),
-    ceil_mode: Bool = False,
-    argmax_type: Value = "int64",
-) -> Any:
-    """The mask is for gradients, in a layout of the device."""
-    values, _ = _with_places(2, x, kernel_size, strides, pads, dilation, ceil_mode, argmax_type)
-    return values, Lost("the mask of MaxPoolWithMask")
+    values, places = in_batch(x, count, build)
+    return values, Lost("the mask of MaxPoolWithMask") if has_mask else places
 
 
 def _func_max_pool(
@@ -187,7 +182,7 @@ def _func_max_pool(
 ) -> Any:
     if return_indices:
         raise Unsupported("return_indices")
-    return _with_places(2, x, kernel_size, stride, padding, dilation, ceil_mode)[0]
+    return _with_places(2, False, x, kernel_size, stride, padding, dilation, ceil_mode)[0]
 
 
 def _with_argmax_3d(
@@ -202,7 +197,7 @@ def _with_argmax_3d(
     argmax_type: Value = "int64",
 ) -> Any:
     check_channels_first(format, accepted=("nchw", "ncdhw"))
-    return _with_places(3, x, ksize, strides, pads, dilation, ceil_mode, argmax_type)
+    return _with_places(3, False, x, ksize, strides, pads, dilation, ceil_mode, argmax_type)
 
 
 def _lrn(
@@ -220,7 +215,7 @@ def _lrn(
 def _adaptive(
     build: Callable[[Any, list[Any]], Any], count: int, x: Tensor, output_size: Value
 ) -> Any:
-    """`build` gets the input with a batch, and the sizes; None or -1 keeps a size."""
+    """Call `build` with the input in a batch and the sizes; None or -1 keeps a size."""
     sizes = read(output_size)
     sizes = sizes if isinstance(sizes, tuple) else (sizes,)
     sizes = sizes * count if len(sizes) == 1 else sizes
@@ -243,7 +238,7 @@ def _adaptive_maximum(x: Any, sizes: list[Any]) -> Any:
 
 
 _MEANS_2D, _MEANS_3D = (partial(_adaptive, _adaptive_mean, count) for count in (2, 3))
-_PLACES_2D = partial(_with_places, 2)
+_PLACES_2D, _MASK_2D = (partial(_with_places, 2, has_mask) for has_mask in (False, True))
 
 OPERATORS: dict[str, Operator] = {
     "AdaptiveAvgPool1D": partial(_adaptive, _adaptive_mean, 1),
@@ -253,13 +248,13 @@ OPERATORS: dict[str, Operator] = {
     "AvgPool": partial(_pool, _mean),
     "AvgPool1D": partial(_avg_pool_ext, 1),
     "AvgPool2D": partial(_avg_pool_ext, 2),
-    "AvgPool3D": _avg_pool_3d,
+    "AvgPool3D": partial(_pool_3d, True),
     "AvgPool3DExt": partial(_avg_pool_ext, 3),
     "FuncMaxPool2D": _func_max_pool,
     "LRN": _lrn,
     "MaxPool": partial(_pool, _maximum),
-    "MaxPool3D": _max_pool_3d,
+    "MaxPool3D": partial(_pool_3d, False),
     "MaxPool3DWithArgmax": _with_argmax_3d,
     **dict.fromkeys(("MaxPoolWithArgmaxV2", "MaxPoolWithIndices"), _PLACES_2D),
-    "MaxPoolWithMask": _with_mask,
+    "MaxPoolWithMask": _MASK_2D,
 }
