@@ -16,6 +16,7 @@ a norm behind a block, one that is read by a router, values that are normalised)
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,32 +72,39 @@ def _of_norm(norm: Call, shape: Shape) -> Fold | None:
 
 
 def _of_matrix(reader: Call, shape: Shape) -> Fold | None:
-    """Behind a matrix."""
+    """Find the matrix ahead of `reader`, and which of its rows give the columns of `reader`."""
     columns = shape(reader.weights[0])[1]
-    between, channels = _alone(reader.inputs[0]), np.arange(columns)
-    if between is not None and between.operation in ("mul", "silu_mul"):
-        # A gate of attention's result is a factor like any other.
-        factors = [_alone(each) for each in reversed(between.inputs)]
-        between = next((each for each in factors if each is not None and _gives(each)), None)
-    if between is not None and between.operation == "attention":
-        spec = between.others[-1]
-        shared = spec.num_heads // spec.num_kv_heads
+    call, channels = _ungated(_alone(reader.inputs[0])), np.arange(columns)
+    if call is not None and call.operation == "attention":
+        # The reader's columns are heads of queries; what they mix are rows of values.
+        spec = call.others[-1]
         if columns != spec.num_heads * spec.head_dim:
             return None
-        heads = np.arange(columns).reshape(spec.num_heads, spec.head_dim)
-        kv_heads = np.arange(spec.num_heads) // shared * spec.head_dim
-        channels = (kv_heads[:, None] + heads[0]).reshape(-1)
-        between = _alone(between.inputs[2])
-    begin, source = 0, between
-    if between is not None and between.operation == "split" and between.rows is not None:
-        begin, source = between.rows[0], between.inputs[0]
+        channels, call = _channels_of_values(spec), _alone(call.inputs[2])
+    begin, source, is_part = 0, call, False
+    if call is not None and call.operation == "split" and call.rows is not None:
+        begin, source, is_part = call.rows[0], call.inputs[0], True
     if source is None or source.operation != LINEAR:
         return None
-    rows = shape(source.weights[0])[0] if between is source else begin + channels.max() + 1
-    if between is source and rows != channels.max() + 1:
+    if not is_part and shape(source.weights[0])[0] != channels.max() + 1:
         return None  # one number for all
     bias = source.weights[1] if len(source.weights) > 1 else None
     return Fold((reader.weights[0],), source.weights[0], bias, begin + channels)
+
+
+def _ungated(call: Call | None) -> Call | None:
+    """Choose the factor of a product that comes from a matrix; a gate is like any other."""
+    if call is None or call.operation not in ("mul", "silu_mul"):
+        return call
+    factors = [_alone(factor) for factor in reversed(call.inputs)]
+    return next((factor for factor in factors if factor is not None and _gives(factor)), None)
+
+
+def _channels_of_values(spec: Any) -> npt.NDArray[np.int64]:
+    """Find the column of the values for each column of attention's result: heads may share."""
+    shared = spec.num_heads // spec.num_kv_heads
+    first: npt.NDArray[np.int64] = np.arange(spec.num_heads) // shared * spec.head_dim
+    return (first[:, None] + np.arange(spec.head_dim)).reshape(-1)
 
 
 def _gives(call: Call) -> bool:

@@ -86,40 +86,44 @@ class Constants:
         The arrays of `form` may be stacks of those of several matrices.  With `is_spent` they are
         not read when they are packed.
         """
-        constant: Callable[[Array, tuple[int, ...], Any], Node] = self.of
+        keep: Callable[[Array, tuple[int, ...], Any], Node] = self.of
         if is_spent:
-            constant = self._spend
+            keep = self._spend
             self.forms.add(Form.of(form))
-        values, scales = form.values, form.scales
-        shape = (*values.shape[:-1], form.shape[1])
-        groups = form.shape[1] // form.group
-        is_grouped = groups > 1
-        integers = (*shape[:-1], groups, form.group) if is_grouped else shape
+        self._note_group(form)
+        shape, width = _shape_of_integers(form), _width(form, is_spent)
         kind = _CODEBOOKS.get(form.codebook) or _INTEGERS[form.bits, form.is_signed]
-        self.is_grouped |= is_grouped
-        # The plugin makes float32 of scales, in memory that is not given back.
-        is_half = is_grouped and not is_spent and scales.dtype == np.float16
-        is_half &= form.minimums is None
-        wide = "f16" if is_half else "f32"
-        scales = scales if is_half else scales.astype(np.float32, copy=False)
-        node = opset.convert(constant(values, integers, kind), wide)
+        node, scales = opset.convert(keep(form.values, shape, kind), width), form.scales
         if form.minimums is not None:
+            # The plugin knows no sum behind the product, so what is added becomes a zero that is
+            # no integer.
             scales, zeros = _with_zeros(scales, _minimums(form))
-            node = opset.subtract(node, opset.constant(zeros[..., None] if is_grouped else zeros))
-            constant = self.of  # what is read of these again is not tried
+            zeros = zeros[..., None] if form.is_grouped else zeros
+            node = opset.subtract(node, opset.constant(zeros))
+            keep = self.of  # what is read of these again is not tried
         elif form.zeros is not None:
-            flat = form.zeros.reshape(1, -1)
-            bits = pairs(flat) if form.bits == 4 and flat.size % 2 == 0 else flat
-            kind = _INTEGERS[4 if bits is not flat else 8, False]
-            zeros = self.of(bits, (*integers[:-1], 1), kind)
-            node = opset.subtract(node, opset.convert(zeros, wide))
-        places = (*integers[:-1], 1) if is_grouped else scales.shape
-        product = opset.multiply(node, constant(scales, places, TYPES[wide.upper()]))
-        if is_grouped:
-            product = opset.reshape(product, np.array(shape, np.int64), False)
-        group = form.group if is_grouped else INT8_GROUP
+            node = opset.subtract(node, opset.convert(self._zeros(form), width))
+        scales = scales.astype(np.float16 if width == "f16" else np.float32, copy=False)
+        # By group a scale has an axis of its own, which is broadcast over the group's inputs.
+        places = (*shape[:-1], 1) if form.is_grouped else scales.shape
+        product = opset.multiply(node, keep(scales, places, TYPES[width.upper()]))
+        if form.is_grouped:
+            flat = (*form.values.shape[:-1], form.shape[1])
+            product = opset.reshape(product, np.array(flat, np.int64), False)
+        return opset.convert(product, "f32") if width == "f16" else product
+
+    def _note_group(self, form: Packed) -> None:
+        group = form.group if form.is_grouped else INT8_GROUP
         self.group = min(self.group or group, group)
-        return opset.convert(product, "f32") if is_half else product
+        self.is_grouped |= form.is_grouped
+
+    def _zeros(self, form: Packed) -> Node:
+        """Pack two in a byte, as 4-bit integers are, if their number is even: else a byte each."""
+        assert form.zeros is not None
+        bits, flat = 8, form.zeros.reshape(1, -1)
+        if form.bits == 4 and flat.size % 2 == 0:
+            bits, flat = 4, pairs(flat)
+        return self.of(flat, (*_shape_of_integers(form)[:-1], 1), _INTEGERS[bits, False])
 
     def _spend(
         self, bits: Array, shape: tuple[int, ...], kind: Any, of: dict[str, Array] | None = None
@@ -131,6 +135,25 @@ class Constants:
         found = self.spent if of is None else of
         found[name_of(node)] = own
         return node
+
+
+def _shape_of_integers(form: Packed) -> tuple[int, ...]:
+    """Return [..., out, groups, inputs of a group], or [..., out, in] where none has groups."""
+    outputs, inputs = form.values.shape[:-1], form.shape[1]
+    if form.is_grouped:
+        return (*outputs, inputs // form.group, form.group)
+    return (*outputs, inputs)
+
+
+def _width(form: Packed, is_spent: bool) -> str:
+    """Choose the type that integers are multiplied in, and that scales have.
+
+    Half as wide where that saves memory: of scales by group that are stored so.  Not where they are
+    given back, as the plugin makes float32 of them in memory that is not; nor with minimums, whose
+    zeros are float32.
+    """
+    is_half = form.is_grouped and form.scales.dtype == np.float16
+    return "f16" if is_half and not is_spent and form.minimums is None else "f32"
 
 
 def _minimums(form: Packed) -> Array:

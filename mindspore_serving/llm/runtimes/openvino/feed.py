@@ -69,6 +69,27 @@ class Buffers:
         return cls(arrays, tensors)
 
 
+@dataclass(frozen=True, slots=True)
+class _Extents:
+    """How much a step has, by row: tokens, where they end, blocks, logits."""
+
+    lengths: list[int]
+    ends: list[int]
+    counts: list[int]
+    logits: list[int]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], block_size: int) -> "_Extents":
+        lengths = [len(row.tokens) for row in rows]
+        ends = [row.start + length for row, length in zip(rows, lengths, strict=True)]
+        counts = [-(-end // block_size) for end in ends]
+        return cls(lengths, ends, counts, [row.num_logits for row in rows])
+
+    def sizes(self) -> Sizes:
+        room = max(LEAST_ROOM, 1 << (sum(self.counts) - 1).bit_length())
+        return sum(self.lengths), len(self.lengths), room, sum(self.logits)
+
+
 class Feed:
     """Fills the inputs of `request`; `names` are the inputs of its graph, of which those in
     `gathered` are rows of tables by token."""
@@ -92,46 +113,53 @@ class Feed:
 
     def load(self, step: Step) -> None:
         """Set the inputs to `step`.  Raises ServingError, before the request has changed."""
-        rows = step.rows
-        limits = self._limits
-        lengths = [len(row.tokens) for row in rows]
-        ends = [row.start + length for row, length in zip(rows, lengths, strict=True)]
-        counts = [-(-end // limits.block_size) for end in ends]
-        adapters = [row.adapter for row in rows]
-        if not rows or not all(map(_is_shaped, rows, lengths, ends, counts)):
-            self._refuse(step)
-        if any(adapters) and not all(one in limits.adapters for one in adapters if one):
-            self._refuse(step)
-        if self._has_states and not all(fits_slots(row, limits.num_slots) for row in rows):
-            self._refuse(step)
-        logits = [row.num_logits for row in rows]
-        room = max(LEAST_ROOM, 1 << (sum(counts) - 1).bit_length())
-        buffers = self._buffers((step.num_tokens, len(rows), room, sum(logits)))
+        extents = _Extents.of(step.rows, self._limits.block_size)
+        self._check(step, extents)
+        buffers = self._buffers(extents.sizes())
         arrays = buffers.arrays
-        arrays["token_ids"][:] = _joined((row.tokens for row in rows), step.num_tokens)
-        blocks = arrays["block_indices"][: sum(counts)]
-        used = (row.blocks[:count] for row, count in zip(rows, counts, strict=True))
-        blocks[:] = _joined(used, len(blocks))
-        if not self._are_in_range(arrays["token_ids"], blocks, ends):
-            self._refuse(step)
-        check_copies(step, limits.num_blocks)
-        arrays["past_lens"][:] = [row.start for row in rows]
-        np.cumsum(lengths, out=arrays["subsequence_begins"][1:])
-        np.cumsum(counts, out=arrays["block_indices_begins"][1:])
-        arrays["max_context_len"][...] = max(ends)
-        _fill_positions(arrays, lengths)
-        _fill_rows(arrays, logits)
+        self._fill_tokens(arrays, step, extents)
         if self._switches:
-            arrays[IS_LONG][:] = np.repeat([row.is_long for row in rows], lengths)
+            arrays[IS_LONG][:] = np.repeat([row.is_long for row in step.rows], extents.lengths)
         if self._is_adapted:
-            arrays[TOKENS][:, 0] = np.repeat(adapters, lengths)
-            arrays[ROWS][:, 0] = np.repeat(adapters, logits)
+            adapters = [row.adapter for row in step.rows]
+            arrays[TOKENS][:, 0] = np.repeat(adapters, extents.lengths)
+            arrays[ROWS][:, 0] = np.repeat(adapters, extents.logits)
         if self._has_states:
-            fill(arrays, rows, limits.num_slots)
+            fill(arrays, step.rows, self._limits.num_slots)
         self._hand_over(buffers)
         self._hand_over_rows(arrays["token_ids"])
         if self._takes_features:
             self._hand_over_features(step.features(), arrays[TYPES])
+
+    def _check(self, step: Step, extents: "_Extents") -> None:
+        """Refuse what can be seen without reading tokens and block numbers."""
+        rows, limits = step.rows, self._limits
+        if not rows or not all(
+            map(_is_shaped, rows, extents.lengths, extents.ends, extents.counts)
+        ):
+            self._refuse(step)
+        if any(row.adapter and row.adapter not in limits.adapters for row in rows):
+            self._refuse(step)
+        if self._has_states and not all(fits_slots(row, limits.num_slots) for row in rows):
+            self._refuse(step)
+
+    def _fill_tokens(self, arrays: dict[str, Ints], step: Step, extents: "_Extents") -> None:
+        """Fill what every graph has.  Buffers are written before numbers are checked: one array of
+        all is compared faster than rows are, and what is refused does not reach the request."""
+        rows, num_blocks = step.rows, sum(extents.counts)
+        arrays["token_ids"][:] = _joined((row.tokens for row in rows), step.num_tokens)
+        blocks = arrays["block_indices"][:num_blocks]
+        used = (row.blocks[:count] for row, count in zip(rows, extents.counts, strict=True))
+        blocks[:] = _joined(used, num_blocks)
+        if not self._are_in_range(arrays["token_ids"], blocks, extents.ends):
+            self._refuse(step)
+        check_copies(step, self._limits.num_blocks)
+        arrays["past_lens"][:] = [row.start for row in rows]
+        np.cumsum(extents.lengths, out=arrays["subsequence_begins"][1:])
+        np.cumsum(extents.counts, out=arrays["block_indices_begins"][1:])
+        arrays["max_context_len"][...] = max(extents.ends)
+        _fill_positions(arrays, extents.lengths)
+        _fill_rows(arrays, extents.logits)
 
     def _are_in_range(self, tokens: Ints, blocks: Ints, ends: Sequence[int]) -> bool:
         """One comparison for both ends of each range: a negative number is a large unsigned."""
