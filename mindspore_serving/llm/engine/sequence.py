@@ -155,9 +155,12 @@ class Plan:
         features = None
         if sequence.pictures is not None:
             features = sequence.pictures.between(start, start + len(tokens))
-        place = (tokens, start, sequence.blocks, max(0, num_logits))
-        row = Row(*place, sequence.adapter, state, features, sequence.is_long)
-        self.rows.append(row)
+        self.rows.append(
+            Row(
+                tokens, start, sequence.blocks, max(0, num_logits),
+                sequence.adapter, state, features, sequence.is_long,
+            )
+        )  # fmt: skip
         self.sequences.append(sequence)
         self.budget -= len(tokens)
 
