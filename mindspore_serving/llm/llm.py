@@ -22,7 +22,8 @@ from mindspore_serving.llm.engine.encoder import GENERATES_NOTHING, EncoderEngin
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.request import to_token_ids
 from mindspore_serving.llm.engine.stats import EngineStats
-from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.loader import open_model
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.outputs import Answer, Completion, PendingAnswer
 from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
 from mindspore_serving.llm.processing.processor import Processor

@@ -5,12 +5,13 @@ Used by the offline interface and by the workers of a server alike.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.catalog import OURS, RUNTIMES
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC, find_tool_format
@@ -30,14 +31,13 @@ from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.last_readout import open_last_readout
-from mindspore_serving.llm.engines import OURS, open_engine
+from mindspore_serving.llm.engines import open_engine
 from mindspore_serving.llm.engines.base import LanguageEngine, Model
 from mindspore_serving.llm.images.forms import find_form
 from mindspore_serving.llm.images.reader import PictureReader, open_reader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
-from mindspore_serving.llm.runtimes import RUNTIMES
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.opening import open_blocks
@@ -255,13 +255,3 @@ def _open_engine(
         engine.close()
         raise
     return engine
-
-
-def make_config(options: dict[str, Any]) -> EngineConfig:
-    """The options as a config.  Raises InvalidInputs naming one that does not exist."""
-    known = [option.name for option in fields(EngineConfig)]
-    unknown = next((name for name in options if name not in known), None)
-    if unknown is not None:
-        expected = did_you_mean(unknown, known) or f", expected one of {', '.join(known)}"
-        raise InvalidInputs(f"{unknown!r} is no option{expected}")
-    return EngineConfig(**options)
