@@ -16,7 +16,8 @@ TRANSFORMERS = "transformers"  # a runtime of tasks alone
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Where a runtime's functions are, as "module:function" below `llm.runtimes`.
+    """Where a runtime's functions are, as "module:function"; a module of `llm.runtimes` begins with
+    a dot.
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
     cannot compute a part of one.  `accepts` has the values of options of which it takes only some.
@@ -40,9 +41,9 @@ _FLOAT32_ALONE: Mapping[str, tuple[object, ...]] = {
 }
 RUNTIMES: dict[str, Runtime] = {
     "openvino": Runtime(
-        "openvino.opening:open_runner",
-        "openvino.encoder:open_encoder",
-        "openvino.opening:open_rank",
+        ".openvino.opening:open_runner",
+        ".openvino.encoder:open_encoder",
+        ".openvino.opening:open_rank",
         accepts={
             "device": ("auto", "cpu"),
             "block_size": (32,),
@@ -54,9 +55,9 @@ RUNTIMES: dict[str, Runtime] = {
         keeps_integers=True,
     ),
     "torch": Runtime(
-        "torch.opening:open_runner",
-        "torch.encoder:open_encoder",
-        "torch.opening:open_rank",
+        ".torch.opening:open_runner",
+        ".torch.encoder:open_encoder",
+        ".torch.opening:open_rank",
         accepts={
             "dtype": ("auto", "f32", "f16", "bf16"),
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),
@@ -65,14 +66,13 @@ RUNTIMES: dict[str, Runtime] = {
         has_pictures=True,
     ),
     "mindspore": Runtime(
-        "mindspore.opening:open_runner",
+        ".mindspore.opening:open_runner",
         accepts={**_FLOAT32_ALONE, "device": ("auto", "cpu", "ascend")},
     ),
     "mindir": Runtime(
-        "mindir.runner:open_runner", opens_rank="mindir.runner:open_rank", accepts=_FLOAT32_ALONE
+        ".mindir.runner:open_runner", opens_rank=".mindir.runner:open_rank", accepts=_FLOAT32_ALONE
     ),
-    "agents": Runtime("agents:open_runner", accepts=_FLOAT32_ALONE),
-    "toy": Runtime("toy:open_runner"),
+    "agents": Runtime(".agents:open_runner", accepts=_FLOAT32_ALONE),
 }
 ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}
 

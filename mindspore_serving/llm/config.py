@@ -151,7 +151,7 @@ class EngineConfig:
         "a directory in which the blocks of prompts are kept as well, so that they are found "
         "after a restart; None keeps none. Workers may share it. Runtimes 'openvino' and "
         "'torch', without ranks; not of models with a state, nor of LoRA adapters.",
-        runtimes=("openvino", "torch", "toy"),
+        runtimes=("openvino", "torch"),
         has_encoders=False,
     )
     prefix_cache_disk: int = _option(

@@ -10,7 +10,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, RUNTIMES
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.options import check_encoder, check_runtime, check_runtime_name
-from mindspore_serving.llm.parallel.grid import Grid, open_grid
+from mindspore_serving.llm.parallel.group import Grid, open_grid
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.runner import open_ranks
 from mindspore_serving.llm.runtimes.stages import Stage, StageRunner, has_own_cores
@@ -58,7 +58,7 @@ def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> E
 def _import(runtime: str, place: str) -> Any:
     module, _, function = place.partition(":")
     try:
-        return getattr(import_module(f"{__name__}.{module}"), function)
+        return getattr(import_module(module, __name__), function)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mindspore_serving"):
             raise

@@ -7,8 +7,8 @@ from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.pinning import Beginning, pin
-from mindspore_serving.llm.runtimes.toy import ToyRunner
 from tests.llm import chatty
+from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
 
 BLOCK = 4
@@ -153,7 +153,8 @@ def opened(directory):
     """Pins prompts of a model that is open already."""
     from dataclasses import replace
 
-    from mindspore_serving.llm.loader import make_config, open_model
+    from mindspore_serving.llm.loader import open_model
+    from mindspore_serving.llm.options import make_config
     from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
     from mindspore_serving.llm.processing.processor import Processor
 

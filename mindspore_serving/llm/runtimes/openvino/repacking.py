@@ -49,11 +49,13 @@ def packed_once(weights: Weights, properties: Mapping[str, Any]) -> dict[str, Ar
     Small ones of the same forms are computed to see: their products have to be right for every
     number of rows when they have been overwritten after the first pass.  `properties` are the
     plugin's."""
-    given, constants = (weights.precision, tuple(sorted(properties.items()))), weights.constants
+    given, constants = tuple(sorted(properties.items())), weights.constants
+    precision = weights.precision
     found: dict[str, Array] = {}
-    if all(_is_packed_once(form, *given) for form in constants.forms):
+    if all(_is_packed_once(form, precision, given) for form in constants.forms):
         found |= constants.spent
-    if constants.minimums and _is_packed_once(Form("int4", 32), *given, has_minimums=True):
+    int4 = Form("int4", 32)
+    if constants.minimums and _is_packed_once(int4, precision, given, has_minimums=True):
         found |= constants.minimums
     return found
 

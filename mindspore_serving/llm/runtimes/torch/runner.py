@@ -41,8 +41,7 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
 from mindspore_serving.llm.runtimes.torch.invariant import InvariantOps
 from mindspore_serving.llm.runtimes.torch.invariant_attention import InvariantPath
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen, chosen_adapters
-from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, TorchOps
-from mindspore_serving.llm.runtimes.torch.ranks import RankOps
+from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, RankOps, TorchOps
 from mindspore_serving.llm.runtimes.torch.states import StateCache, pieces_of
 from mindspore_serving.llm.runtimes.torch.weights import Weights
 from mindspore_serving.llm.step import Logits, Step, Vectors
