@@ -7,7 +7,7 @@ no socket: its owner calls `step` as long as there is work, always from one thre
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from typing import Any
+from typing import Any, Literal
 
 from mindspore_serving import log
 from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
@@ -52,8 +52,8 @@ class Engine:
     called with the requests that a step is about to compute; `clock` gives seconds.
     """
 
-    can_generate = True
-    is_stepped = True
+    can_generate: Literal[True] = True
+    is_stepped: Literal[True] = True
     encoder = None
 
     def __init__(

@@ -9,13 +9,13 @@ from mindspore_serving.errors import StartError, did_you_mean
 from mindspore_serving.llm.catalog import DIRECTORY, ENGINES, GGUF
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engines.base import LanguageEngine, Model
+from mindspore_serving.llm.engines.base import AnyEngine, Model
 from mindspore_serving.llm.options import check_engine, check_engine_name
 
 
 def open_engine(
     name: str, model: Model, config: EngineConfig, options: Mapping[str, Any]
-) -> LanguageEngine:
+) -> AnyEngine:
     """The model in the engine `name`, with `options` of its own.
 
     Raises StartError: no such engine or its library is missing, or an option that it has not.
@@ -36,7 +36,7 @@ def open_engine(
         if error.name is None or error.name.startswith("mindspore_serving"):
             raise
         raise StartError(extras.missing(error, f"engine {name!r}")) from error
-    engine: LanguageEngine = opener(model, config, options)
+    engine: AnyEngine = opener(model, config, options)
     return engine
 
 
