@@ -42,7 +42,7 @@ from mindspore_serving.servable.builtins import json_object
 from mindspore_serving.wire.json_shape import SMALL, Buffer, Shape, check_shape
 from mindspore_serving.worker.generation_trace import GenerationTrace
 from mindspore_serving.worker.job import Job, JobQueue
-from mindspore_serving.worker.language_replies import Reply, encode, has_output
+from mindspore_serving.worker.language_replies import EncodedReply, encode, has_output
 from mindspore_serving.worker.part_trace import PartTrace
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class LanguageService:
         self.engine = engine
         self.stage = stage
         self._open: dict[int, EngineRequest] = {}  # by part
-        self._replies: list[Reply] = []
+        self._replies: list[EncodedReply] = []
 
     @property
     def has_work(self) -> bool:
@@ -242,7 +242,7 @@ class LanguageService:
         if is_last:
             del self._open[part_id]
         spans = given.spans() if is_last else []
-        self._replies.append(Reply(part_id, content, has_output(events), is_last, spans))
+        self._replies.append(EncodedReply(part_id, content, has_output(events), is_last, spans))
 
     def close(self) -> None:
         self.engine.close()

@@ -10,7 +10,7 @@ from mindspore_serving.ipc.messages import PartReply, SpanReport, to_fault
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class EncodedReply:
     """More of what becomes of a part: encoded events, or the error that ends it."""
 
     part_id: int

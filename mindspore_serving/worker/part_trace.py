@@ -72,13 +72,17 @@ class PartTrace:
         now = time.time_ns()
         for position, one in self._stages.items():
             if position < len(stages):
-                tag = stages[position].tag
-                parent, end, attributes = (
-                    self.context.span_id,
-                    one.end or now,
-                    {STAGE: position + 1},
+                self.report(
+                    SpanReport(
+                        name=stages[position].tag,
+                        id=one.id,
+                        parent_id=self.context.span_id,
+                        begin=one.begin,
+                        end=one.end or now,
+                        attributes={STAGE: position + 1},
+                        code=one.code,
+                    )
                 )
-                self.report(SpanReport(tag, one.id, parent, one.begin, end, attributes, one.code))
         return self._reports
 
 

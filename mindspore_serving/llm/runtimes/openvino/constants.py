@@ -1,8 +1,13 @@
-"""Arrays as constants of an OpenVINO graph, and which of their memory can be given back.
+"""Arrays as constants of an OpenVINO graph, and which of their memory can be given back while
+native code still refers to it.
 
 Integers times scales are in the form that the plugin multiplies by.  Knows no checkpoint.
 """
 
+import ctypes
+import mmap
+from collections.abc import Iterable
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,7 +18,6 @@ from openvino.op import Constant
 
 from mindspore_serving.llm.checkpoint.packing import Packed, pairs
 from mindspore_serving.llm.runtimes.openvino.nodes import name_of
-from mindspore_serving.llm.runtimes.openvino.pages import in_pages
 
 Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
@@ -148,3 +152,23 @@ def _with_zeros(scales: Array, minimums: Array) -> tuple[Array, Array]:
     flat = (wide == 0) & (minimums != 0)  # a group of one value, whatever its integers are
     wide[flat] = np.abs(minimums[flat]) * np.float32(2.0**-30)
     return wide, np.divide(-minimums, wide, out=np.zeros_like(wide), where=wide != 0)
+
+
+def in_pages(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Zeros in memory pages of their own."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    return np.ndarray(shape, dtype, mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def give_back(arrays: Iterable[Array]) -> None:
+    """Free the memory of what `in_pages` gave; it is read as zeros from now on."""
+    for array in arrays:
+        assert isinstance(array.base, mmap.mmap)
+        array.base.madvise(mmap.MADV_DONTNEED)
+
+
+def trim() -> None:
+    """Give back what the C library holds of memory that was freed; not every one can."""
+    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if release is not None:
+        release(0)

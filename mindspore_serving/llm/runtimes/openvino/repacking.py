@@ -24,10 +24,9 @@ from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
-from mindspore_serving.llm.runtimes.openvino.constants import INT8_GROUP, TYPES, Form
+from mindspore_serving.llm.runtimes.openvino.constants import INT8_GROUP, TYPES, Form, give_back
 from mindspore_serving.llm.runtimes.openvino.fusion import is_fused_here
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions
-from mindspore_serving.llm.runtimes.openvino.pages import give_back
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
 Array: TypeAlias = npt.NDArray[Any]
