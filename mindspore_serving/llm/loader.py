@@ -31,7 +31,7 @@ from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.last_readout import open_last_readout
 from mindspore_serving.llm.engines import OURS, open_engine
-from mindspore_serving.llm.engines.base import LanguageEngine, Model
+from mindspore_serving.llm.engines.base import EngineModel, LanguageEngine
 from mindspore_serving.llm.images.forms import find_form
 from mindspore_serving.llm.images.reader import PictureReader, open_reader
 from mindspore_serving.llm.images.tower import Tower
@@ -205,7 +205,7 @@ def open_model(
         opened = _open_engine(directory, runtime, config, tokenizer)
     else:
         eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
-        model = Model(directory, tokenizer, eos_ids)
+        model = EngineModel(directory, tokenizer, eos_ids)
         opened, runtime = open_engine(engine, model, config, engine_options or {}), engine
     return Opened(
         directory, runtime, config, opened, tokenizer, chat_template, recommended, pictures, tower

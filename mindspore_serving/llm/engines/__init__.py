@@ -14,7 +14,7 @@ from mindspore_serving.core.declaration import UPSTREAM
 from mindspore_serving.errors import StartError, did_you_mean
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engines.base import LanguageEngine, Model
+from mindspore_serving.llm.engines.base import EngineModel, LanguageEngine
 
 OURS = "ours"
 GGUF, DIRECTORY = "a GGUF file", "a directory with config.json"
@@ -77,7 +77,7 @@ NAMES = (OURS, *ENGINES, UPSTREAM)
 
 
 def open_engine(
-    name: str, model: Model, config: EngineConfig, options: Mapping[str, Any]
+    name: str, model: EngineModel, config: EngineConfig, options: Mapping[str, Any]
 ) -> LanguageEngine:
     """The model in the engine `name`, with `options` of its own.
 

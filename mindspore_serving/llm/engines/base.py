@@ -26,7 +26,7 @@ Outputs: TypeAlias = Sequence[tuple[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class EngineModel:
     """What an engine is to open.  `eos_ids` are the model's own end tokens."""
 
     directory: Path

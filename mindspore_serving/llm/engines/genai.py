@@ -22,7 +22,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.request import ModelLimits, Request
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engines import check_options
-from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
+from mindspore_serving.llm.engines.base import EngineModel, ForeignEngine, Outputs
 from mindspore_serving.llm.tokenization.stopping import StopChecker
 
 _BLOCK = 32  # tokens, on CPUs
@@ -55,7 +55,7 @@ class GenaiEngine(ForeignEngine):
     block_size = _BLOCK
 
     def __init__(
-        self, pipeline: Any, model: Model, config: EngineConfig, num_blocks: int, length: int
+        self, pipeline: Any, model: EngineModel, config: EngineConfig, num_blocks: int, length: int
     ) -> None:
         vocab_size = int(find_config(model.directory)["vocab_size"])
         super().__init__(
@@ -214,7 +214,9 @@ def _form(request: Request) -> dict[str, str] | None:
     return {"json_schema": grammar.source or '{"type": "object"}'}
 
 
-def open_engine(model: Model, config: EngineConfig, options: Mapping[str, Any]) -> GenaiEngine:
+def open_engine(
+    model: EngineModel, config: EngineConfig, options: Mapping[str, Any]
+) -> GenaiEngine:
     """`options` are properties of OpenVINO's device.  Raises StartError if it cannot be read."""
     known = openvino.Core().get_property("CPU", "SUPPORTED_PROPERTIES")
     check_options("genai", options, frozenset(known))

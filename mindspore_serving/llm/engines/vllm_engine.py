@@ -31,7 +31,7 @@ from mindspore_serving.llm.engine.branch import PROMPT
 from mindspore_serving.llm.engine.request import ModelLimits, Request
 from mindspore_serving.llm.engine.stats import EngineStats, FirstStep
 from mindspore_serving.llm.engines import vllm_sampling
-from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
+from mindspore_serving.llm.engines.base import EngineModel, ForeignEngine, Outputs
 from mindspore_serving.llm.engines.vllm_stats import StepStats
 from mindspore_serving.llm.tokenization.stopping import StopChecker
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -56,7 +56,9 @@ class VllmEngine(ForeignEngine):
 
     is_stepped = False
 
-    def __init__(self, llm: AsyncLLM, model: Model, config: EngineConfig, stats: StepStats) -> None:
+    def __init__(
+        self, llm: AsyncLLM, model: EngineModel, config: EngineConfig, stats: StepStats
+    ) -> None:
         own = llm.vllm_config
         limits = ModelLimits(
             vocab_size=own.model_config.get_vocab_size(),
