@@ -2,9 +2,10 @@
 
 On a CPU it computes in float32, operation by operation.  On a CUDA device it computes in bfloat16,
 by the same operations but for attention, which reads the paged cache by Triton kernels
-(`kernels`); a step in which every sequence has one new token and no adapter is launched as one
-CUDA graph (`graphs`).  Without Triton, or where its kernels do not compute the same here,
-attention is as on a CPU and there are no graphs; a warning says so.
+(`kernels`), and what lies between matrix products (`fused`); a step in which every sequence has
+one new token and no adapter is launched as one CUDA graph (`graphs`).  Without Triton, or where its
+kernels do not compute the same here, attention is as on a CPU and there are no graphs; a warning
+says so.
 
 Without a device, tests check the kernels by Triton's interpreter and compile them for devices that
 are not there, and the graphs by a stand-in on the CPU; tests marked `gpu` run all of it.
