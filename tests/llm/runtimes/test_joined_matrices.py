@@ -142,10 +142,10 @@ def test_it_is_found_out_under_a_limit_as_well(form: str, limit: str) -> None:
     """The limit counts when a process begins."""
     code = f"""
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.runtimes.openvino.constants import Form
+from mindspore_serving.llm.runtimes.openvino.constants import MatrixForm
 from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
 from mindspore_serving.llm.runtimes.openvino.repacking import joins
-print(joins(options_from(EngineConfig(), capabilities()), Form({form})) in (True, False))
+print(joins(options_from(EngineConfig(), capabilities()), MatrixForm({form})) in (True, False))
 """
     limited = {**os.environ, "ONEDNN_MAX_CPU_ISA": limit}
     command = [sys.executable, "-c", code]

@@ -337,7 +337,7 @@ def test_serving_imports_neither_torch_nor_transformers(directory):
     program = f"""
 import sys
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.part import Part
+from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Step
 runner = open_runner({str(directory)!r}, "openvino", EngineConfig(
