@@ -18,7 +18,7 @@ from mindspore_serving.llm.step import Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class PromptText:
     """The tokens of a text, or of two.  `types` are rows of the type table, None for zeros.
     `normalizes` scales its vector to length 1; None as the model's directory says."""
 
@@ -75,7 +75,7 @@ class Classifier:
 
 
 def read_out(
-    readout: Readout, states: Vectors, lengths: Sequence[int], texts: Sequence[Text]
+    readout: Readout, states: Vectors, lengths: Sequence[int], texts: Sequence[PromptText]
 ) -> Vectors:
     """What `readout` makes of `texts`, each scaled as it wants to be.  `lengths` are how many
     `states` each has."""
