@@ -67,7 +67,7 @@ class PreparedRequest:
 
 
 def no_adapter(name: str) -> int:
-    """Of a model that has none, as `Adapters.find`."""
+    """Of a model that has none, as `AdapterNames.find`."""
     if name:
         raise InvalidField("adapter", f"is {name!r}, expected none: the model has no adapters")
     return 0

@@ -63,7 +63,7 @@ class Layout:
     slots: Indices  # [tokens]
     rows: Indices  # [num_logits]
     reach: Indices  # [tokens]
-    is_long: Indices  # [tokens], as `Inputs.is_long`
+    is_long: Indices  # [tokens], as `DecoderInputs.is_long`
     spans: tuple[TokenSpan, ...]
     features: Features | None = None
 

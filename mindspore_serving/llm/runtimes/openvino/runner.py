@@ -99,7 +99,7 @@ class OpenVINORunner:
         return self.compute(step, embeds=True)
 
     def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
-        """As `Stage.compute`."""
+        """As `LayerStage.compute`."""
         request = self._infer(step, given)
         if not self._part.spec.is_last:
             hidden: Vectors = request.get_output_tensor(0).data

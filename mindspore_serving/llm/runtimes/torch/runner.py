@@ -164,7 +164,7 @@ class TorchRunner(LimitedRunner):
         return self.compute(step, embeds=True)
 
     def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
-        """As `Stage.compute`."""
+        """As `LayerStage.compute`."""
         if self._ops is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)
