@@ -59,7 +59,7 @@ class Row:
         """The values that are accepted, in words."""
         low, high = self.low, self.high
         if self.choices:
-            return f"one of {', '.join(self.choices)}"
+            return " or ".join(map(str, self.choices))
         if self.kind is int:
             return f"an int >= {low}" if high == _INFINITE else f"an int of {low} to {high}"
         if self.kind is float and high == _INFINITE:
