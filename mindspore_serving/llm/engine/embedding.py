@@ -38,7 +38,7 @@ class _LongPrompt:
     request_id: str
     text: Text
     blocks: list[int]
-    slot: int | None = None  # of its state, in a model that has one
+    slots: list[int]  # of its state, in a model that has one
     start: int = 0
 
 
@@ -53,7 +53,7 @@ class Embedder:
     ) -> None:
         self._runner = runner
         self._pool = scheduler.pool
-        self._states = scheduler.states
+        self._states = scheduler.cache.states
         self._limits = limits
         self._config = config
         self.readout: Readout = Pooling(("lasttoken",))
@@ -128,19 +128,19 @@ class Embedder:
         request_id, text = next(iter(self._waiting.items()))
         has_blocks = self._blocks_for(text) <= self._pool.num_free
         if has_blocks and len(text.ids) > self._config.max_num_batched_tokens:
-            slot = self._states.take() if self._states is not None else None
-            if self._states is not None and slot is None:
+            slots = self._states.take()
+            if slots is None:
                 return
             del self._waiting[request_id]
-            self._long = _LongPrompt(request_id, text, self._allocate(text), slot)
+            self._long = _LongPrompt(request_id, text, self._allocate(text), slots)
 
     def _step_long(self, long: _LongPrompt) -> list[tuple[str, Vectors | ServingError]]:
         """Compute the next piece of a long prompt; its vector comes with the last."""
         end = long.start + self._config.max_num_batched_tokens
         piece, is_last = long.text.ids[long.start : end], end >= len(long.text.ids)
         state = None
-        if long.slot is not None:
-            state = StateSlots(long.slot if long.start else -1, long.slot)
+        for slot in long.slots:
+            state = StateSlots(slot if long.start else -1, slot)
         place = (piece, long.start, long.blocks, int(is_last))
         step = Step((Row(*place, is_long=self._is_long(long.text), state=state),))
         try:
@@ -162,8 +162,7 @@ class Embedder:
 
     def _end_long(self, long: _LongPrompt) -> None:
         self._pool.free(long.blocks)
-        if self._states is not None and long.slot is not None:
-            self._states.pool.free([long.slot])
+        self._states.free(long.slots)
         self._long = None
 
     def _step_batch(self) -> list[tuple[str, Vectors | ServingError]]:

@@ -6,7 +6,7 @@ Every step computes whole prompts: the oldest, and those nearest to it in length
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -91,8 +91,8 @@ class EncoderEngine:
     `max_model_len` is how many tokens a prompt may have.
     """
 
-    can_generate = False
-    is_stepped = True
+    can_generate: Literal[False] = False
+    is_stepped: Literal[True] = True
     adapters = AdapterNames(())
     num_blocks = block_size = 0  # there is no cache
 

@@ -7,7 +7,7 @@ no socket: its owner calls `step` as long as there is work, always from one thre
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from typing import Any
+from typing import Any, Literal
 
 from mindspore_serving import log
 from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
@@ -15,6 +15,7 @@ from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import Adapters
 from mindspore_serving.llm.engine.branch import PROMPT, Branch, Readout
+from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.pictures import PromptPictures
@@ -51,8 +52,8 @@ class Engine:
     called with the requests that a step is about to compute; `clock` gives seconds.
     """
 
-    can_generate = True
-    is_stepped = True
+    can_generate: Literal[True] = True
+    is_stepped: Literal[True] = True
     encoder = None
 
     def __init__(
@@ -76,13 +77,12 @@ class Engine:
         self._limits = ModelLimits(
             runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
         )
-        sizes = (runner.num_blocks, runner.block_size, runner.num_slots, runner.rope_switch)
-        self._scheduler = Scheduler(config, *sizes)
-        self.pool = self._scheduler.pool
+        self.cache = SequenceCache(config, runner)
+        self.pool = self.cache.pool
+        self._scheduler = Scheduler(config, self.cache)
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
-        self._disk: DiskCache | None = None
         self._aborted: Outputs = []  # of the next step
         self.embedder = Embedder(runner, self._scheduler, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
@@ -140,9 +140,7 @@ class Engine:
         self._num_prompt_tokens += len(request.prompt_ids)
         self._table.add(request, sequence)
         self._scheduler.add(sequence)
-        if self._disk is not None and not request.adapter:
-            sequence.choose_table(self.runner.rope_switch)
-            self._disk.look_up(sequence.hash_known(self.block_size))
+        self.cache.disk.look_up(sequence)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
         """Queue a prompt: a step gives a vector, or ServingError.  Raises as `add`."""
@@ -170,8 +168,7 @@ class Engine:
         Raises RunnerLost if the runner can compute no further one.
         """
         self.adapters.free()
-        if self._disk is not None:
-            self._disk.deliver()
+        self.cache.disk.deliver()
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
             self._table.remove_request(request_id)
@@ -183,8 +180,8 @@ class Engine:
         scheduled = self._scheduler.schedule()
         self.started = [branches[one].request.request_id for one in self._scheduler.admitted]
         if not scheduled.step.rows:
-            if self._disk is not None and not outputs:
-                self._disk.wait()
+            if not outputs:
+                self.cache.disk.wait()
             return outputs
         self._num_steps += 1
         if self.on_compute is not None:
@@ -204,20 +201,19 @@ class Engine:
 
     def stats(self) -> EngineStats:
         counts = (self._num_steps, self._num_prompt_tokens, self._num_generated)
-        return stats_of(self._scheduler, self._speculation, counts, self._disk)
+        return stats_of(self._scheduler, self._speculation, counts)
 
     def keep_blocks(self, disk: DiskCache) -> None:
         """From now on keep the blocks of prompts on disk as well; the engine closes it."""
-        self._disk = self._scheduler.disk = disk
+        self.cache.disk = disk
 
     def rest(self) -> float | None:
         """As `EngineLoop` wants it."""
-        return None if self._disk is None else self._disk.save_next()
+        return self.cache.disk.save_next()
 
     def close(self) -> None:
         """Close the runners; nothing may be called afterwards."""
-        if self._disk is not None:
-            self._disk.close()
+        self.cache.disk.close()
         self._masks.close()
         self._speculation.close()
         self.runner.close()

@@ -1,7 +1,6 @@
 """What an engine says of itself: in words, and in numbers."""
 
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.speculation import Speculation
 from mindspore_serving.llm.engine.stats import EngineStats
@@ -23,26 +22,26 @@ def stats_of(
     scheduler: Scheduler,
     speculation: Speculation,
     counts: tuple[int, int, int],
-    disk: DiskCache | None,
 ) -> EngineStats:
     """`counts` are steps, tokens of prompts, and tokens generated."""
     num_steps, num_prompt_tokens, num_generated_tokens = counts
-    num_read, num_written = (0, 0) if disk is None else disk.num_bytes
+    cache = scheduler.cache
+    num_read, num_written = cache.disk.num_bytes
     return EngineStats(
         num_running=len(scheduler.running),
         num_waiting=len(scheduler.waiting),
-        num_blocks=scheduler.pool.num_blocks,
-        num_free_blocks=scheduler.pool.num_free,
-        num_cached_blocks=scheduler.pool.num_cached,
+        num_blocks=cache.pool.num_blocks,
+        num_free_blocks=cache.pool.num_free,
+        num_cached_blocks=cache.pool.num_cached,
         num_steps=num_steps,
         num_prompt_tokens=num_prompt_tokens,
         num_generated_tokens=num_generated_tokens,
-        num_cache_queries=scheduler.num_cache_queries,
-        num_cache_hits=scheduler.num_cache_hits,
+        num_cache_queries=cache.num_queries,
+        num_cache_hits=cache.num_hits,
         num_preemptions=scheduler.num_preemptions,
         num_guesses=speculation.num_guesses,
         num_right_guesses=speculation.num_right,
-        num_disk_hits=0 if disk is None else disk.num_tokens,
+        num_disk_hits=cache.disk.num_tokens,
         num_disk_bytes_read=num_read,
         num_disk_bytes_written=num_written,
     )

@@ -140,10 +140,10 @@ class Scheduled:
 @dataclass(slots=True)
 class Plan:
     """A step to be filled; `budget` is how many tokens it has room for.  `place` gives the slots
-    for the state of a sequence and its new tokens, in a model that has such a state."""
+    for the state of a sequence and its new tokens; None in a model without states."""
 
     budget: int
-    place: "Callable[[Sequence, int], StateSlots] | None" = None
+    place: Callable[[Sequence, int], StateSlots | None]
     rows: list[Row] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
@@ -151,13 +151,16 @@ class Plan:
     def add(self, sequence: Sequence, tokens: list[int]) -> None:
         start = sequence.num_computed
         num_logits = start + len(tokens) - max(start, sequence.wanted_from)
-        state = self.place(sequence, len(tokens)) if self.place is not None else None
+        state = self.place(sequence, len(tokens))
         features = None
         if sequence.pictures is not None:
             features = sequence.pictures.between(start, start + len(tokens))
-        place = (tokens, start, sequence.blocks, max(0, num_logits))
-        row = Row(*place, sequence.adapter, state, features, sequence.is_long)
-        self.rows.append(row)
+        self.rows.append(
+            Row(
+                tokens, start, sequence.blocks, max(0, num_logits),
+                sequence.adapter, state, features, sequence.is_long,
+            )
+        )  # fmt: skip
         self.sequences.append(sequence)
         self.budget -= len(tokens)
 

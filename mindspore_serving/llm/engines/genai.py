@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import openvino
@@ -51,7 +51,7 @@ class _Running:
 class GenaiEngine(ForeignEngine):
     """See `base.LanguageEngine`; stepped like our own."""
 
-    is_stepped = True
+    is_stepped: Literal[True] = True
     block_size = _BLOCK
 
     def __init__(

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import tokens_input
@@ -54,7 +54,7 @@ class _Running:
 class VllmEngine(ForeignEngine):
     """See `base.TaskEngine`."""
 
-    is_stepped = False
+    is_stepped: Literal[False] = False
 
     def __init__(self, llm: AsyncLLM, model: Model, config: EngineConfig, stats: StepStats) -> None:
         own = llm.vllm_config

@@ -31,6 +31,7 @@ from mindspore_serving.core.reading_messages import (
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.engines.base import AnyEngine
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
@@ -94,6 +95,10 @@ class _Steps:
         log.request_id.set("")
 
 
+def _open_loop(engine: AnyEngine, callbacks: LoopCallbacks) -> Loop[Any]:
+    return EngineLoop(engine, callbacks) if engine.is_stepped else TaskLoop(engine, callbacks)
+
+
 class AsyncEngine:
     """Owns the step loop of one model.
 
@@ -131,8 +136,7 @@ class AsyncEngine:
         self._problem: BaseException | None = None
         lane = None if steps is None else _Steps(steps, self._open)
         callbacks = LoopCallbacks(self._put, self._put_stats, self._put_end, lane)
-        make: Any = EngineLoop if opened.engine.is_stepped else TaskLoop
-        self._loop: Loop[Any] = make(opened.engine, callbacks)
+        self._loop = _open_loop(opened.engine, callbacks)
         self.adapters = AdapterLoading(opened, self._loop)
         self._encoder = opened.engine.encoder
         self._loop.start()

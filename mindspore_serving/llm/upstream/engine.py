@@ -12,9 +12,8 @@ from itertools import count
 from typing import Any, NoReturn, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.core.declaration import UPSTREAM
 from mindspore_serving.core.llm_messages import Event, Generate, LLMRequest, to_refused
-from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.model_card import UPSTREAM, ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import InvalidInputs, ServableUnavailable, ServingError
 from mindspore_serving.llm.engine.stats import EngineStats

@@ -131,7 +131,7 @@ def test_a_prompt_that_begins_like_an_earlier_one_shares_its_blocks():
     assert rows(advance(scheduler, runner)) == [(8, 1, 1)]  # two blocks of four are known
     run_all(scheduler, runner)
     assert seq.tokens[9:] == continuation(seq.tokens[:9], 3, 128)
-    assert (scheduler.num_cache_hits, scheduler.num_cache_queries) == (8, 19)
+    assert (scheduler.cache.num_hits, scheduler.cache.num_queries) == (8, 19)
 
 
 def test_the_last_token_is_computed_even_if_all_blocks_are_known():

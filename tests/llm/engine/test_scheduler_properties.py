@@ -75,7 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.known.append((child, len(child.tokens)))
         self.scheduler.fork(parent, child)
 
-    @precondition(lambda self: self.unfinished() and self.scheduler.states is None)
+    @precondition(lambda self: self.unfinished() and not self.runner.num_slots)
     @rule(which=st.integers(0, 100), right=st.integers(0, 4), wrong=st.integers(0, 2))
     def guess(self, which, right, wrong):
         unfinished = self.unfinished()
@@ -150,5 +150,5 @@ def test_a_crowd_with_a_tiny_cache_is_answered_right(caching, num_slots):
         assert len(seq.tokens) == seq.max_len
         assert seq.tokens[length:] == expected(seq, length, seq.max_len - length)
     assert scheduler.num_preemptions > 20  # it was tight
-    assert (scheduler.num_cache_hits > 100) == caching
+    assert (scheduler.cache.num_hits > 100) == caching
     check_all_returned(scheduler)

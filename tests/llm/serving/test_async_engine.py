@@ -18,7 +18,8 @@ from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import FirstStep
-from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.loader import open_model
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.llm.serving.generation import GenerateAnswer

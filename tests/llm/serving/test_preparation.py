@@ -21,7 +21,8 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.reading_messages import Embed
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.loader import open_model
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing import child
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor

@@ -17,9 +17,7 @@ from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.part import cut_layers, share_options
 from mindspore_serving.llm.runtimes.capacity import (
-    FLOAT32_ALONE,
     cache_block_bytes,
-    check_options,
     free_main_memory,
     runner_limits,
 )
@@ -138,7 +136,6 @@ def _open(
     directory: Path, spec: ModelSpec, config: EngineConfig, grid: Grid | None = None
 ) -> DenseRunner:
     """The files in `directory`, which compute `spec`."""
-    check_options(config, "mindir", FLOAT32_ALONE)
     use_device(CPU)
     graphs = Graphs(directory, spec)
     _compile(spec, graphs)

@@ -17,10 +17,8 @@ from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.ops import Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import (
-    FLOAT32_ALONE,
     cache_block_bytes,
     check_logits,
-    check_options,
     first_step,
     runner_limits,
 )
@@ -41,7 +39,6 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
 
     Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory.
     """
-    check_options(config, "mindspore", {**FLOAT32_ALONE, "device": ("auto", "cpu", "ascend")})
     target = ASCEND if config.device == "ascend" else CPU
     if config.graph_mode:
         from mindspore_serving.llm.runtimes.mindspore.graph import open_graphs

@@ -19,7 +19,7 @@ from mindspore_serving.llm.runtimes.encoding import (
 )
 from mindspore_serving.llm.runtimes.torch.attention import PagedCache
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
-from mindspore_serving.llm.runtimes.torch.opening import open_device, open_dtype, prepare
+from mindspore_serving.llm.runtimes.torch.opening import DTYPES, open_device, prepare
 from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps
 from mindspore_serving.llm.runtimes.torch.states import StateCache
 from mindspore_serving.llm.runtimes.torch.weights import Weights
@@ -36,7 +36,7 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":
     prepare(config)
     model = open_encoder_model(directory, config)
     device = open_device(config.device)
-    runner = TorchEncoder(model, open_dtype("dtype", config.dtype, torch.float32), device)
+    runner = TorchEncoder(model, DTYPES.get(config.dtype, torch.float32), device)
     with first_step():
         runner.run([[0]])
     return runner
