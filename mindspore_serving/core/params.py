@@ -82,6 +82,8 @@ class Row:
     def accepted(self) -> str:
         """The values that are accepted, in words."""
         low, high = self.low, self.high
+        if self.choices:
+            return " or ".join(map(str, self.choices))
         if self.kind is int:
             return f"an int >= {low}" if high == _INFINITE else f"an int of {low} to {high}"
         if self.kind is float and high == _INFINITE:
@@ -118,16 +120,19 @@ class Row:
         if self.kind == list[str] and len(value) > self.high:
             raise InvalidField(self.name, f"has {len(value)} texts, expected at most {self.high}")
 
-    def has(self, value: float) -> bool:
-        """Whether a number is in the range."""
+    def has(self, value: Any) -> bool:
+        """Whether it is one of the choices, or a number in the range."""
+        if self.choices or self.kind is str:
+            return not self.choices or value in self.choices
         is_over = value > self.low if self.is_open else value >= self.low
-        return is_over and value <= self.high and value != _INFINITE
+        return bool(is_over and value <= self.high and value != _INFINITE)
 
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-_TYPES: dict[Any, Any] = {bool: bool, int: int, float: int | float}
+_TYPES: dict[Any, Any] = {bool: bool, int: int, float: int | float, str: str}
 _WORDS = {
     bool: "True or False",
+    str: "a text",
     list[str]: "a list of texts that are not empty",
     list[int]: "a list of token ids",
     dict[int, float]: "a number for each of some token ids",
@@ -202,8 +207,8 @@ def rows_of(params: type) -> dict[str, Row]:
 
 def _json_kind(hint: Any) -> tuple[Any, bool]:
     """The type that JSON has in place of `hint`, and whether null is one of its values."""
-    is_nullable = get_origin(hint) in (Union, types.UnionType)
-    if is_nullable:  # of several types the last is the most general
+    is_nullable = types.NoneType in get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType):  # of several types the last is most general
         hint = [one for one in get_args(hint) if one is not types.NoneType][-1]
     if get_origin(hint) is tuple:
         return types.GenericAlias(list, get_args(hint)[:1]), is_nullable

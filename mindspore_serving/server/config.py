@@ -23,6 +23,10 @@ from mindspore_serving.servable.check import (
 )
 from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
+from mindspore_serving.server.language_options import (
+    check_language_options,
+    check_task_options,
+)
 
 __all__ = ["ServableStartConfig", "get_abs_path", "merge_config", "to_deployments"]
 
@@ -58,6 +62,7 @@ class ServableStartConfig(ServableOptions):
         for option, row in SERVABLE.items():
             if option not in checked:
                 checked[option] = check_option(row, getattr(self, option))
+        check_language_options(checked["llm_options"])
         alias = self.alias or file_alias(directory, name)
         checked["alias"] = check_servable_name("alias", alias) if alias else ""
         if os.sep in self.python:  # else it is looked up in PATH
@@ -129,6 +134,8 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
             config.llm_options or {},
             allow_pickle=config.allow_pickle,
         )
+        path = os.path.join(config.servable_directory, config.servable_name)
+        check_task_options(path, config.llm_options or {})
     return merged
 
 

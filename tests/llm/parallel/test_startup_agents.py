@@ -156,7 +156,7 @@ def test_agents_of_which_one_is_killed_are_started_again(
 def test_agents_that_hang_are_lost_to_their_engine(agents: int, halves: Path) -> None:
     first = started_by(agents)[0]
     with LLM(halves, "agents") as llm:
-        llm._engine.runner._stream.settimeout(1)  # type: ignore[union-attr]
+        llm._engine.runner._agents._stream.settimeout(1)  # type: ignore[union-attr]
         os.kill(first, signal.SIGSTOP)
         with pytest.raises(RunnerLost, match="do not answer"):
             llm.generate([[5, 6]], GREEDY)
@@ -214,6 +214,7 @@ def test_an_agent_that_dies_while_it_starts_is_one_error_on_the_queue(
         ({6: "argmaks.mindir"}, "argmax_model is 'argmaks.mindir', expected a file"),
         ({7: ["topk.mindir", "t"]}, "topk_model is 't', expected a file"),
         ({"options": {"blocks": 3}}, "'blocks' is no option"),
+        ({"options": {"dtype": "bf16"}}, "dtype is 'bf16', the mindir runtime accepts auto and"),
     ],
 )
 def test_a_wrong_argument_is_one_error_of_the_call(

@@ -164,7 +164,7 @@ def test_a_step_that_is_refused_is_refused_by_all_ranks_and_the_next_one_runs(ll
     ("options", "problem"),
     [
         ({"tensor_parallel": 3}, "expected a divisor of the model's 4 attention heads"),
-        ({"quantization": "int8"}, "the torch runtime computes with floats"),
+        ({"quantization": "int8"}, "the torch runtime accepts none alone"),
         ({"device": "cuda"}, "CUDA devices are here|needs device"),
     ],
 )
@@ -190,6 +190,7 @@ def test_runtimes_without_ranks_and_encoders_refuse_them(llama):
         ("says", "rank 1: no room for my part"),
         ("dies", "rank 1: ended by signal SIGKILL"),
         ("leaves", "rank 1: exit status 7"),
+        ("other", "rank 1: the rank's mindspore_serving in /there has protocol other"),
     ],
 )
 def test_a_rank_that_cannot_load_is_one_error(llama, monkeypatch, end, problem):
