@@ -195,13 +195,15 @@ class Dispatcher:
         """Refuse the requests to `method` that are `late`, and wait now as at the look before, at
         `looked`: a worker that is between two steps runs nothing for a moment."""
         now, limit = self._now(), method.max_queue_seconds
-        for request in late:
-            if not request.is_done and _is_waiting(request):
+        seen = [(one, _is_waiting(one)) for one in late if not one.is_done]
+        for request, is_waiting in seen:
+            if is_waiting:
                 text = f"{method.label}: it waited for over {limit:g} s (max_queue_seconds)"
                 request.fail(Overloaded(text, retry_after=limit))
         theirs = [one for one, its in self._requests.items() if its is method]
         reached = [one for one in theirs if looked < one.started + limit <= now]
-        late = [one for one in reached if _is_waiting(one)]
+        late = [one for one, is_waiting in seen if is_waiting is None]
+        late += [one for one in reached if _is_waiting(one) is not False]
         first = next(
             (one.started + limit - now for one in theirs if one.started + limit > now), 0.0
         )
@@ -314,15 +316,20 @@ def _own_method(caller: Service | None, message: WorkerCall) -> Method | None:
     return caller.methods.get(message.part.method)
 
 
-def _is_waiting(request: PendingRequest) -> bool:
-    """Whether no part of it has been run, or is when its worker was seen last."""
+def _is_waiting(request: PendingRequest) -> bool | None:
+    """Whether no part of it has been run, or is when its worker was seen last; None if that cannot
+    be seen now."""
+    is_waiting: bool | None = True
     for part in request.parts:
         has_left = part.sent > 0
         if part.has_replied or (has_left and part.link is None):
             return False
-        if has_left and _running_in(cast("Link", part.link))(part):
-            return False
-    return True
+        for one in cast("Link", part.link).running() if has_left else ():
+            if one.ids is None:
+                is_waiting = None
+            elif part.id in one.ids:
+                return False
+    return is_waiting
 
 
 def _running_in(link: Link) -> Callable[[PendingPart], bool]:

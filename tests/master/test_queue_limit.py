@@ -3,10 +3,12 @@
 import pytest
 
 from mindspore_serving.errors import Overloaded
+from mindspore_serving.ipc.status import STEPS, Running
 from tests.master.served import Served, Worker, turn
 from tests.waiting import until
 
 LIMIT = 0.05  # seconds
+ANYTHING = Running(STEPS, 1.0, 0, None)
 
 
 class Seen(Worker):
@@ -17,6 +19,15 @@ class Seen(Worker):
     def running(self):
         self.num_looks += 1
         return super().running()
+
+
+class Unclear(Seen):
+    """A worker that runs something, and does not say what unless `is_clear`."""
+
+    is_clear = False
+
+    def running(self):
+        return super().running() if self.is_clear else [*super().running(), ANYTHING]
 
 
 async def test_what_waits_in_the_queue_of_a_method_is_refused_and_what_runs_is_not():
@@ -68,6 +79,16 @@ async def test_a_worker_that_is_between_two_steps_is_looked_at_again():
     await until(lambda: worker.num_looks == 2)
     served.answer(worker)
     assert served.failure(0) is None
+
+
+async def test_a_worker_that_does_not_say_what_it_runs_is_looked_at_until_it_does():
+    served = Served(worker := Unclear(), streams=True, max_queue_seconds=LIMIT)
+    served.submit()
+    await until(lambda: worker.num_looks > 4)
+    assert served.replies[0] is None
+    worker.is_clear = True
+    await until(lambda: served.replies[0])
+    assert isinstance(served.failure(0), Overloaded)
 
 
 async def test_a_stream_that_has_begun_is_not_refused():
