@@ -99,17 +99,11 @@ class StageLoop:
             raise NotFound(f"method {part.method} is not available")
         chunks, loans = self._borrower.borrow(part.chunks)
         instances = decode(part, chunks, program)
-        running = RunningPart(
-            part.id,
-            program,
-            codec=wire.worker_codec(part.codec),
-            deadline=deadline,
-            is_stream=part.is_stream,
-            request_id=part.request_id,
-            trace=_trace(part),
-            put=self._put,
-            loans=loans,
-        )
+        codec = wire.worker_codec(part.codec)
+        running = RunningPart(part.id, program, codec, deadline, part.is_stream)
+        running.request_id = part.request_id
+        running.trace = _trace(part) if part.traceparent else None
+        running.put, running.loans = self._put, loans
         self.executor.add(running, instances)
         self._open[part.id] = running
         if self._is_timed:
