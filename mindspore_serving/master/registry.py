@@ -8,7 +8,7 @@ from typing import TypeAlias
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import ServableSignature
-from mindspore_serving.errors import NotFound, ServableUnavailable, did_you_mean
+from mindspore_serving.errors import NotFound, ServableUnavailable, ServingError, did_you_mean
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.batched import BatchedMethod
 from mindspore_serving.master.link import Link
@@ -131,25 +131,26 @@ class Registry:
         """The method for a request, which may have to wait there for a worker.  Raises NotFound or
         ServableUnavailable."""
         service = self._find_service(servable, version)
-        found = None if service is None else service.methods.get(method)
-        if found is not None and (found.workers or found.is_served):
-            return found
-        if found is not None and service is not None and not service.reason:
-            return found
-        number = f" version({version}) " if version else ""
-        label = f"Request servable({servable}) method({method}) {number} "
-        reason = self.find_reason(servable, version) if service is None else ""
-        if reason:
-            raise ServableUnavailable(f"{label}, servable is not available: {reason}")
         if service is None:
-            near = did_you_mean(servable, (name for name in self._current if name != servable))
-            near = near or _named("versions", sorted(self._current.get(servable, ())))
-            raise NotFound(f"{label}, servable is not available{near}")
+            raise self._no_service(servable, version, method)
+        found = service.methods.get(method)
         if found is None:
             near = did_you_mean(method, service.public) or _named("methods", service.public)
-            raise NotFound(f"{label}, method is not available{near}")
-        text = f"{label}, servable is not available: {service.reason}"
+            text = f"{_label(servable, version, method)}, method is not available{near}"
+            raise NotFound(text)
+        if found.workers or found.is_served or not service.reason:
+            return found
+        text = f"{_label(servable, version, method)}, servable is not available: {service.reason}"
         raise ServableUnavailable(text, service.retry_after)
+
+    def _no_service(self, servable: str, version: int, method: str) -> ServingError:
+        """Why a request for a servable version that is not here fails."""
+        label = _label(servable, version, method)
+        if reason := self.find_reason(servable, version):
+            return ServableUnavailable(f"{label}, servable is not available: {reason}")
+        near = did_you_mean(servable, (name for name in self._current if name != servable))
+        near = near or _named("versions", sorted(self._current.get(servable, ())))
+        return NotFound(f"{label}, servable is not available{near}")
 
     def signature(self, servable: str, version: int) -> ServableSignature | None:
         """What the methods of a servable version take and give; None if it never ran."""
@@ -176,6 +177,12 @@ def _set_room(service: Service) -> None:
     if service.card is not None:
         for method in service.methods.values():
             method.set_room(service.card, len(service.workers))
+
+
+def _label(servable: str, version: int, method: str) -> str:
+    """The request, as errors name it."""
+    number = f" version({version}) " if version else ""
+    return f"Request servable({servable}) method({method}) {number} "
 
 
 def _named(what: str, names: Iterable[object]) -> str:

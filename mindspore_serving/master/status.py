@@ -14,6 +14,14 @@ from mindspore_serving.master.registry import Service
 from mindspore_serving.master.supervisor import WorkerSupervisor
 from mindspore_serving.metrics.series import Series, quantiles
 
+_WHY_NOT_READY = {  # by the condition of any worker, the most telling first
+    "restarting": "its workers are restarted ({last_exit})",
+    "unready": "{unready}",
+    "silent": "its workers give no heartbeat",
+    "leaving": "its workers are stopping",
+}
+_HAVE_ENDED = "its workers have ended ({last_exit})"
+
 
 def describe(service: Service) -> dict[str, Any]:
     """See `core.service.Control.describe`."""
@@ -45,7 +53,6 @@ def readiness(
 ) -> ServableReadiness:
     """Of a deployment, by its workers."""
     states = {one.condition for one in own if not one.is_coming}
-    reason = next((one.last_exit for one in own if one.last_exit), "")
     known = (s.version for s in services if s.deployment == deployment)
     version = next(known, deployment.version)
     if "ready" in states or (deployment.scaling is not None and not states):
@@ -54,17 +61,12 @@ def readiness(
         share = sum(one.share_loaded for one in own) / max(1, len(own))
         reason = f"still loading, {share:.0%}".replace("%", " %")
         return ServableReadiness(deployment.name, version, False, reason, share)
-    if "restarting" in states:
-        reason = f"its workers are restarted ({reason})"
-    elif "unready" in states:
-        links = (one.link for one in own if one.link is not None)
-        reason = next((link.numbers.unready for link in links if link.numbers.unready), "")
-    elif "silent" in states:
-        reason = "its workers give no heartbeat"
-    elif "leaving" in states:
-        reason = "its workers are stopping"
-    else:
-        reason = f"its workers have ended ({reason})"
+    text = next((text for state, text in _WHY_NOT_READY.items() if state in states), _HAVE_ENDED)
+    links = (one.link for one in own if one.link is not None)
+    reason = text.format(
+        last_exit=next((one.last_exit for one in own if one.last_exit), ""),
+        unready=next((link.numbers.unready for link in links if link.numbers.unready), ""),
+    )
     return ServableReadiness(deployment.name, version, is_ready=False, reason=reason)
 
 
