@@ -84,7 +84,8 @@ class StageLoop:
             for part_id in message.ids:
                 self.cancel(part_id)
         elif isinstance(message, CallReply):
-            self.executor.resume(*self._remote.take(message.reply))
+            jobs, outcomes = self._remote.take(message.reply)
+            self.executor.resume(jobs, outcomes)
         elif isinstance(message, LogLevel):
             log.set_level(message.level)
             self._is_timed = log.is_shown("1")

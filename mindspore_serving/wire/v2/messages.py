@@ -61,14 +61,17 @@ def parse(
     for one, typed in zip(message.inputs, contents.typed, strict=True):
         parameters = to_parameters(one.parameters)
         region = region_of(one.name, parameters)
-        data: tuple[Form, Buffer | Stored]
+        form: Form = "raw"
+        data: Buffer | Stored
         if region is not None:
-            data = "raw", read_region(region)
+            data = read_region(region)
         elif contents.raw:
-            data = "raw", _next(left, one.name, typed)
+            data = _next(left, one.name, typed)
         else:
-            data = "typed", b"" if typed is None else typed
-        inputs.append(make_input(one.name, one.datatype, one.shape, parameters, data))
+            form, data = "typed", b"" if typed is None else typed
+        inputs.append(
+            make_input(one.name, one.datatype, one.shape, parameters, form=form, data=data)
+        )
     if next(left, None) is not None:
         count = len(contents.raw)
         raise InvalidInputs(f"{count} raw_input_contents, more than there are inputs for them")
