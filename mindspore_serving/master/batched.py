@@ -15,7 +15,7 @@ from mindspore_serving.batching.batcher import Batcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
-from mindspore_serving.master.admission import Admission
+from mindspore_serving.master.admission import AdmissionControl
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.pacing import Window
@@ -150,7 +150,7 @@ class BatchedMethod(ServedMethod):
         super().__init__(deployment, version, report)
         policy = deployment.batching.of_size(report.batch_size)
         self.is_cut_singly = policy.preferred_size > 0  # it counts instances, not requests
-        self.admission = Admission(STAYING, self._ages)
+        self.admission = AdmissionControl(STAYING, self._ages)
         self._scheduler = scheduler
         self._queue: Batcher[PendingPart] = Batcher(policy)
         self._num_dropped = 0  # in the queue, that nobody waits for any more

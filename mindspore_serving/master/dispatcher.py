@@ -22,7 +22,7 @@ from mindspore_serving.ipc.messages import MethodReport, WorkerCall
 from mindspore_serving.master.batched import BatchedMethod, BatchScheduler
 from mindspore_serving.master.call_trace import CallTrace
 from mindspore_serving.master.link import Link
-from mindspore_serving.master.registry import Method, Registry, Service
+from mindspore_serving.master.registry import Method, Registry, ServableService
 from mindspore_serving.master.request import (
     QUEUED,
     SENT,
@@ -123,7 +123,9 @@ class Dispatcher:
         self._requests.setdefault(request)
         self._loop.call_soon(request.fail, error)
 
-    def on_call(self, link: Link, message: WorkerCall, caller: Service | None = None) -> None:
+    def on_call(
+        self, link: Link, message: WorkerCall, caller: ServableService | None = None
+    ) -> None:
         """A worker, of the service `caller`, wants a model of another worker to be run."""
         part = message.part
 
@@ -282,7 +284,7 @@ def _trace(span: RequestSpan, method: Method) -> CallTrace:
     return CallTrace(span.recorder, span.context, method.attributes, span)
 
 
-def _own_method(caller: Service | None, message: WorkerCall) -> Method | None:
+def _own_method(caller: ServableService | None, message: WorkerCall) -> Method | None:
     """What the worker of `caller` calls there: not that of a service which has taken its place."""
     if caller is None or message.servable != caller.name:
         return None

@@ -41,14 +41,14 @@ from mindspore_serving.ipc.messages import (
 from mindspore_serving.master import storing
 from mindspore_serving.master.adapter_calls import AdapterCalls
 from mindspore_serving.master.lent import LENT, Lent
-from mindspore_serving.master.outbox import Outbox
+from mindspore_serving.master.outbox import LinkOutbox
 from mindspore_serving.master.request import Answer, DispatchStrategy, PendingPart
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 _READ_SIZE = 1 << 18
 
 
-class Owner(Protocol):
+class LinkOwner(Protocol):
     """Gets what happens on a link, except for answers: they go to who sent the parts."""
 
     def on_call(self, link: "Link", call: WorkerCall) -> None: ...
@@ -62,7 +62,7 @@ class Link:
     """A worker: its process, the parts it has, and the socket to it."""
 
     def __init__(
-        self, launched: Launched, name: str, owner: Owner, *, owns_models: bool = True
+        self, launched: Launched, name: str, owner: LinkOwner, *, owns_models: bool = True
     ) -> None:
         self.name = name
         self.process = launched.process
@@ -88,7 +88,7 @@ class Link:
         self._view = memoryview(bytearray(_READ_SIZE))
         self.status = launched.view.reserved  # what it says of itself; a copy once it is closed
         self.adapter_calls = AdapterCalls(self._send)
-        self._outbox = Outbox(self._stream, self._on_full)
+        self._outbox = LinkOutbox(self._stream, self._on_full)
         self._next_id = 0
         self._log_level: str | None = None
         self._lent = Lent(launched.view)

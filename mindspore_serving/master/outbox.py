@@ -8,7 +8,7 @@ from collections.abc import Callable
 WRITE_LIMIT = 1 << 30  # unsent bytes; a worker that reads nothing must not fill our memory
 
 
-class Outbox:
+class LinkOutbox:
     """What waits to be sent on `stream`, which does not block.  `on_full` is called when more than
     WRITE_LIMIT bytes would; they are dropped then."""
 

@@ -13,14 +13,14 @@ from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.batched import BatchedMethod
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.streamed import StreamedMethod
-from mindspore_serving.master.totals import Totals
+from mindspore_serving.master.totals import ServiceTotals
 
 Method: TypeAlias = BatchedMethod | StreamedMethod
 _SHOWN = 8  # names in an error
 
 
 @dataclass(slots=True, eq=False)
-class Service:
+class ServableService:
     """One version of one servable."""
 
     name: str
@@ -31,7 +31,7 @@ class Service:
     reason: str = ""  # why nobody serves it, if no worker is expected soon
     retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
-    totals: Totals = field(default_factory=Totals)
+    totals: ServiceTotals = field(default_factory=ServiceTotals)
 
     @property
     def public(self) -> dict[str, MethodReport]:
@@ -50,17 +50,17 @@ class Registry:
 
     def __init__(self, new_method: Callable[[Deployment, int, MethodReport], Method]) -> None:
         self._new_method = new_method
-        self._current: dict[str, dict[int, Service]] = {}
-        self.all: list[Service] = []  # also those that are not current, yet or any more
+        self._current: dict[str, dict[int, ServableService]] = {}
+        self.all: list[ServableService] = []  # also those that are not current, yet or any more
         # Why a version of a servable is not here yet; "" if it is not expected.
         self.find_reason: Callable[[str, int], str] = lambda servable, version: ""
 
-    def __iter__(self) -> Iterator[Service]:
+    def __iter__(self) -> Iterator[ServableService]:
         """The current ones."""
         for versions in self._current.values():
             yield from versions.values()
 
-    def of(self, deployment: Deployment) -> list[Service]:
+    def of(self, deployment: Deployment) -> list[ServableService]:
         """Those of one deployment, current or not."""
         return [service for service in self.all if service.deployment == deployment]
 
@@ -72,7 +72,7 @@ class Registry:
         worker: Link,
         *,
         card: ModelCard | None = None,
-    ) -> Service:
+    ) -> ServableService:
         """`worker` has loaded `version` and can run the methods in `reports`; `card` is that of
         its language model."""
         service = self._service(deployment, version)
@@ -84,17 +84,17 @@ class Registry:
             if report.name not in service.methods:
                 service.methods[report.name] = self._new_method(deployment, version, report)
             service.methods[report.name].add_worker(worker)
-        _set_room(service)
+        _set_capacity(service)
         return service
 
-    def _service(self, deployment: Deployment, version: int) -> Service:
+    def _service(self, deployment: Deployment, version: int) -> ServableService:
         current = self._current.setdefault(deployment.name, {}).get(version)
         if current is not None and current.deployment.generation == deployment.generation:
             return current
         own = (one for one in self.of(deployment) if one.version == version)
         service = next(own, None)
         if service is None:
-            service = Service(deployment.name, version, deployment)
+            service = ServableService(deployment.name, version, deployment)
             self.all.append(service)
             if current is None:
                 self._current[deployment.name][version] = service
@@ -119,11 +119,11 @@ class Registry:
         self.withdraw(deployment)
         self.all = [service for service in self.all if service.deployment != deployment]
 
-    def remove_worker(self, service: Service, worker: Link) -> None:
+    def remove_worker(self, service: ServableService, worker: Link) -> None:
         """`worker` is gone, or is to get no more work."""
         if worker in service.workers:
             service.workers.remove(worker)
-            _set_room(service)
+            _set_capacity(service)
         for method in service.methods.values():
             method.remove_worker(worker)
 
@@ -161,7 +161,7 @@ class Registry:
         versions = tuple(sorted(self._current[servable]))
         return ServableSignature(servable, service.version, versions, methods)
 
-    def _find_service(self, servable: str, version: int) -> Service | None:
+    def _find_service(self, servable: str, version: int) -> ServableService | None:
         versions = self._current.get(servable)
         if not versions:
             return None
@@ -173,10 +173,10 @@ class Registry:
         return versions[max(running or versions)]
 
 
-def _set_room(service: Service) -> None:
+def _set_capacity(service: ServableService) -> None:
     if service.card is not None:
         for method in service.methods.values():
-            method.set_room(service.card, len(service.workers))
+            method.set_capacity(service.card, len(service.workers))
 
 
 def _label(servable: str, version: int, method: str) -> str:

@@ -26,7 +26,7 @@ class WorkerLink(Protocol):
         ...
 
 
-class Trace(Protocol):
+class RequestTrace(Protocol):
     """Records what becomes of a request."""
 
     def sent(self, part: "PendingPart", worker: str) -> SpanContext:
@@ -115,7 +115,7 @@ class PendingRequest:
     is_done: bool = False
     num_instances: int = 0  # that were answered
     id: str = ""  # in logs
-    trace: Trace | None = None
+    trace: RequestTrace | None = None
     parts: Sequence[PendingPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 

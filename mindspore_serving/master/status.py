@@ -10,7 +10,7 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import MethodCounts, ServableReadiness
 from mindspore_serving.errors import Code
-from mindspore_serving.master.registry import Service
+from mindspore_serving.master.registry import ServableService
 from mindspore_serving.master.supervisor import WorkerSupervisor
 from mindspore_serving.metrics.series import Series, quantiles
 
@@ -23,7 +23,7 @@ _WHY_NOT_READY = {  # by the condition of any worker, the most telling first
 _HAVE_ENDED = "its workers have ended ({last_exit})"
 
 
-def describe(service: Service) -> dict[str, Any]:
+def describe(service: ServableService) -> dict[str, Any]:
     """See `core.service.Control.describe`."""
     return {
         "name": service.name,
@@ -49,7 +49,7 @@ def is_ready(deployment: Deployment, own: Iterable[WorkerSupervisor]) -> bool:
 
 
 def readiness(
-    deployment: Deployment, own: Sequence[WorkerSupervisor], services: Iterable[Service]
+    deployment: Deployment, own: Sequence[WorkerSupervisor], services: Iterable[ServableService]
 ) -> ServableReadiness:
     """Of a deployment, by its workers."""
     states = {one.condition for one in own if not one.is_coming}
@@ -86,7 +86,7 @@ def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
     }
 
 
-def observe(service: Service, supervisors: Iterable[WorkerSupervisor]) -> dict[str, Any]:
+def observe(service: ServableService, supervisors: Iterable[WorkerSupervisor]) -> dict[str, Any]:
     """As `describe`, and its workers, requests, latencies of about the last minute in milliseconds,
     and of a language model its card and its engines' totals over all workers."""
     methods = service.methods.values()
@@ -124,17 +124,17 @@ def counts(series: Series) -> MethodCounts:
     )
 
 
-def num_waiting(service: Service) -> int:
+def num_waiting(service: ServableService) -> int:
     """Parts of requests that no worker has yet."""
     return sum(method.num_waiting for method in service.methods.values())
 
 
-def num_running(service: Service) -> int:
+def num_running(service: ServableService) -> int:
     """Parts of requests that workers have."""
     return sum(len(link.parts) for link in service.workers)
 
 
-def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCard]]:
+def language_models(services: Iterable[ServableService]) -> list[tuple[str, int, ModelCard]]:
     """See `core.service.Control.language_models`."""
     newest = {
         service.name: (service.name, service.version, service.card)
@@ -144,7 +144,7 @@ def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCa
     return list(newest.values())
 
 
-def engine(service: Service) -> dict[str, int]:
+def engine(service: ServableService) -> dict[str, int]:
     """The sums of what the engines of its workers count; empty before their first steps."""
     totals: dict[str, int] = {}
     for link in service.workers:

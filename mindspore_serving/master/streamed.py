@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Sequence
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
-from mindspore_serving.master.admission import Admission, Open
+from mindspore_serving.master.admission import AdmissionControl, Open
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.patience import PERIOD, SHORTEST
@@ -76,7 +76,7 @@ class StreamedMethod(ServedMethod):
         self, balancer: StreamBalancer, deployment: Deployment, version: int, report: MethodReport
     ) -> None:
         super().__init__(deployment, version, report)
-        self.admission = Admission(STAYING, self._ages)
+        self.admission = AdmissionControl(STAYING, self._ages)
         self._balancer = balancer
         self._waiting: list[PendingPart] = []
         self._prefixes = PrefixMap()
@@ -90,10 +90,10 @@ class StreamedMethod(ServedMethod):
         return len(self._waiting) + len(self._suspects)
 
     def admit(self, timeout: float | None, now: float) -> None:
-        num_waiting = len(self._open) - self.room.most_running
-        if num_waiting >= self.room.most_waiting:
+        num_waiting = len(self._open) - self.capacity.most_running
+        if num_waiting >= self.capacity.most_waiting:
             raise Overloaded(
-                f"{num_waiting:.0f} requests wait already, at most {self.room.most_waiting:.0f} "
+                f"{num_waiting:.0f} requests wait already, at most {self.capacity.most_waiting:.0f} "
                 "may; try again",
                 retry_after=self.admission.shared.sojourn(len(self._open)) / 2,
             )

@@ -20,7 +20,7 @@ from mindspore_serving.errors import TooLarge
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Payload
-from mindspore_serving.master.outbox import Outbox
+from mindspore_serving.master.outbox import LinkOutbox
 from mindspore_serving.server.processes.messages import Freed
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Pipe(Generic[T]):
         os.close(ends.reads)
         self._frames: Frames[T | Freed] = Frames(kind)
         self._on_message, self._on_closed = on_message, on_closed
-        self._outbox = Outbox(self._stream, self.close)
+        self._outbox = LinkOutbox(self._stream, self.close)
         self._unsent: list[bytes] = []
         self._freed: list[int] = []
         self._ticker = Ticker(self._loop, self._flush)
