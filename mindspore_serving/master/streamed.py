@@ -90,10 +90,11 @@ class StreamedMethod(ServedMethod):
         return len(self._waiting) + len(self._suspects)
 
     def admit(self, timeout: float | None, now: float) -> None:
-        num_waiting = len(self._open) - self.capacity.most_running
-        if num_waiting >= self.capacity.most_waiting:
+        capacity = self.capacity
+        num_waiting = len(self._open) - capacity.most_running
+        if num_waiting >= capacity.most_waiting:
             raise Overloaded(
-                f"{num_waiting:.0f} requests wait already, at most {self.capacity.most_waiting:.0f} "
+                f"{num_waiting:.0f} requests wait already, at most {capacity.most_waiting:.0f} "
                 "may; try again",
                 retry_after=self.admission.shared.sojourn(len(self._open)) / 2,
             )

@@ -26,7 +26,7 @@ from mindspore_serving.ipc.messages import (
 )
 from mindspore_serving.tracing.span import from_traceparent
 from mindspore_serving.worker.borrowing import Borrower
-from mindspore_serving.worker.connection import Connection, Inbox, ThreadSource
+from mindspore_serving.worker.connection import Inbox, MasterConnection, ThreadSource
 from mindspore_serving.worker.decoding import decode
 from mindspore_serving.worker.executor import Executor
 from mindspore_serving.worker.job import RunningPart
@@ -41,7 +41,7 @@ class StageLoop:
     """Runs part of a requests until the master sends `Exit` and all are answered."""
 
     def __init__(
-        self, connection: Connection, inbox: Inbox, remote: RemoteCaller, executor: Executor
+        self, connection: MasterConnection, inbox: Inbox, remote: RemoteCaller, executor: Executor
     ) -> None:
         self.executor = executor
         self._connection = connection
@@ -161,7 +161,7 @@ class LanguageLoop(StageLoop):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MasterConnection,
         inbox: Inbox,
         remote: RemoteCaller,
         executor: Executor,
