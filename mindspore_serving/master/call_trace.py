@@ -10,7 +10,13 @@ from mindspore_serving.ipc.messages import PartReply
 from mindspore_serving.master.request import PendingPart
 from mindspore_serving.tracing import span as names
 from mindspore_serving.tracing.request_span import RequestSpan
-from mindspore_serving.tracing.span import Attributes, Recorder, Span, SpanContext, from_traceparent
+from mindspore_serving.tracing.span import (
+    Attributes,
+    Span,
+    SpanContext,
+    SpanRecorder,
+    from_traceparent,
+)
 from mindspore_serving.wire import status
 
 
@@ -19,7 +25,7 @@ class CallTrace:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: SpanRecorder,
         parent: SpanContext,
         attributes: Attributes,
         request_span: RequestSpan | None = None,

@@ -36,7 +36,7 @@ from mindspore_serving.master.shares import Shares
 from mindspore_serving.master.streamed import StreamBalancer, StreamedMethod
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.request_span import current as current_span
-from mindspore_serving.tracing.span import Recorder, from_traceparent
+from mindspore_serving.tracing.span import SpanRecorder, from_traceparent
 
 DEFAULT_LIMIT = 10_000
 NEAR = 60.0  # seconds; a deadline further away gets its timer later: most requests end before
@@ -55,7 +55,7 @@ class Dispatcher:
         self._requests: dict[PendingRequest, Method | None] = {}  # None: no method was found
         self._is_sweeping = False
         self.is_refusing = False
-        self.recorder: Recorder | None = None  # of traces
+        self.recorder: SpanRecorder | None = None  # of traces
 
     @property
     def num_in_flight(self) -> int:
