@@ -74,11 +74,11 @@ class PartTrace:
             if position < len(stages):
                 self.report(
                     SpanReport(
-                        stages[position].tag,
-                        one.id,
-                        self.context.span_id,
-                        one.begin,
-                        one.end or now,
+                        name=stages[position].tag,
+                        id=one.id,
+                        parent_id=self.context.span_id,
+                        begin=one.begin,
+                        end=one.end or now,
                         attributes={STAGE: position + 1},
                         code=one.code,
                     )
@@ -108,15 +108,9 @@ class BatchTrace:
         end = time.time_ns()
         for trace, own, parent in self._rows:
             shared = [one.traceparent for _, one, _ in self._rows[:MOST_LINKS] if one is not own]
+            code = codes.get(trace, 0)
             trace.report(
                 SpanReport(
-                    "batch",
-                    own.span_id,
-                    parent,
-                    self._begin,
-                    end,
-                    self.attributes,
-                    code=codes.get(trace, 0),
-                    links=shared,
+                    "batch", own.span_id, parent, self._begin, end, self.attributes, code, shared
                 )
             )

@@ -4,10 +4,16 @@ Every rank writes its part, says so to the others over a socket for each pair, a
 when they have said so.  The parts are in two halves of the memory in turn: a rank that writes again
 to one half knows that the others have read it, because they have written to the other one since.
 A message carries the step, the exchange and its size, so that ranks that disagree are found.
+
+The groups of a rank are its grid: ranks that share layers, and ranks of which each has layers of
+its own.  Ranks are numbered stage after stage; within one they share its layers.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Bytes, Links
 
 
@@ -64,3 +70,24 @@ class Group:
     def hear(self, member: int, number: int, num_bytes: int) -> None:
         """Wait until one member has said so.  Raises as `meet`."""
         self.links.hear(self.members[member], number, num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`peers` share this rank's layers; `stages` are one rank of each stage, in their order.  A
+    group of this rank alone has size 1."""
+
+    everyone: Group
+    peers: Group
+    stages: Group
+
+
+def open_grid(links: Links, config: EngineConfig) -> Grid:
+    """For the ranks of `config`, which are as many as `links` connect."""
+    width = config.tensor_parallel
+    stage, place = divmod(links.rank, width)
+    return Grid(
+        Group(links),
+        Group(links, range(stage * width, (stage + 1) * width), way=1),
+        Group(links, range(place, links.size, width), way=2),
+    )

@@ -115,9 +115,9 @@ class _Serving:
                 send(stream, encode(Failed("another engine uses them")))
             return
         self._engine, runner = stream, self._runner
-        sizes = (runner.block_size, runner.num_blocks, runner.vocab_size, runner.max_model_len)
+        offer = Offer(runner.block_size, runner.num_blocks, runner.vocab_size, runner.max_model_len)
         with suppress(OSError):
-            send(stream, encode(Offer(*sizes)))
+            send(stream, encode(offer))
 
     def _answer_or_leave(self, engine: socket.socket) -> None:
         try:

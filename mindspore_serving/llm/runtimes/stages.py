@@ -16,7 +16,7 @@ import numpy as np
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.grid import Grid
+from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.ring import Ring, rows_at_once
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import EmbeddingRunner, Logits, Row, Step, Vectors
@@ -43,8 +43,9 @@ class StageRunner(LimitedRunner):
     `overlaps` large steps are computed in pieces, if all ranks say so."""
 
     def __init__(self, own: Stage, grid: Grid, *, overlaps: bool) -> None:
-        sizes = (own.block_size, own.num_blocks, own.vocab_size, own.max_model_len)
-        super().__init__(RunnerLimits(*sizes))
+        super().__init__(
+            RunnerLimits(own.block_size, own.num_blocks, own.vocab_size, own.max_model_len)
+        )
         self.hidden_size = own.hidden_size
         self._own, self._width = own, own.width
         stages = grid.stages
