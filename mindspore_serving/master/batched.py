@@ -47,6 +47,7 @@ class BatchScheduler:
         self._loop = asyncio.get_running_loop()
         self._ticker = Ticker(self._loop, self.hand_out)
         self._waiting: dict[BatchedMethod, None] = {}  # methods where something does, in order
+        self._wake_at: dict[BatchedMethod, float] = {}  # when the loop looks at a delayed batch
         self._windows: dict[WorkerLink, Window] = {}  # one for all methods of a worker
         self._reserved: dict[WorkerLink, BatchedMethod] = {}
 
@@ -57,7 +58,7 @@ class BatchScheduler:
         self._windows.setdefault(link, Window(max_messages)).limit_messages(max_messages)
 
     def forget(self, link: WorkerLink) -> None:
-        """See `DispatchStrategy.forget`."""
+        """The worker of `link` has died."""
         self._windows.pop(link, None)
         self._reserved.pop(link, None)
 
@@ -120,8 +121,9 @@ class BatchScheduler:
             if has_moved:  # it is the last next time: methods of a worker take turns
                 del self._waiting[method]
                 self._waiting[method] = None
-            due = method.next_wake(now)
-            if due is not None:
+            due = method.due
+            if due is not None and due > now and self._wake_at.get(method) != due:
+                self._wake_at[method] = due
                 self._loop.call_later(due - now, self._wake, method)
 
     def on_answers(self, link: WorkerLink, answers: list[Answer]) -> None:
@@ -134,7 +136,7 @@ class BatchScheduler:
             self._ticker.arm()
 
     def _wake(self, method: "BatchedMethod") -> None:
-        method.on_wake()
+        self._wake_at.pop(method, None)  # the loop's clock is coarse: if it is early, wait again
         self._ticker.arm()
 
 
@@ -154,7 +156,6 @@ class BatchedMethod(ServedMethod):
         self._scheduler = scheduler
         self._queue: Batcher[PendingPart] = Batcher(policy)
         self._num_dropped = 0  # in the queue, that nobody waits for any more
-        self._wake_at = 0.0  # when the loop will look at a delayed batch
         self._has_agents = deployment.gang is not None
         # Nothing waits in a worker that may not be run again when the worker dies.
         self._leaves_singly = not self.can_retry and not self._has_agents
@@ -170,6 +171,11 @@ class BatchedMethod(ServedMethod):
     def num_ahead(self) -> int:
         """How many parts wait for their turn."""
         return len(self._queue) - self._num_dropped
+
+    @property
+    def due(self) -> float | None:
+        """When the batch that waits must leave though it is not full; None if nothing waits."""
+        return self._queue.due()
 
     def admit(self, timeout: float | None, now: float) -> None:
         if self.admission.queue.since:
@@ -270,18 +276,6 @@ class BatchedMethod(ServedMethod):
         if self.num_ahead:
             self.admission.queue.fill(now)
         return has_moved
-
-    def next_wake(self, now: float) -> float | None:
-        """When the loop is to look again, for a batch that is delayed; None if it will anyway."""
-        due = self._queue.due()
-        if due is None or due <= now or due == self._wake_at:
-            return None
-        self._wake_at = due
-        return due
-
-    def on_wake(self) -> None:
-        """The loop looks now.  Its clock is coarse: if it is early, wait for the rest."""
-        self._wake_at = 0.0
 
     def on_empty(self) -> None:
         """The reserved worker has answered everything."""

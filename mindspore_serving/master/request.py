@@ -47,10 +47,6 @@ class DispatchStrategy(Protocol):
         """The worker of `link` has answered parts that this strategy has sent there."""
         ...
 
-    def forget(self, link: WorkerLink) -> None:
-        """The worker of `link` has died."""
-        ...
-
 
 MAX_DEATHS = 2  # of workers that had a part, before it is run by itself
 

@@ -41,7 +41,7 @@ class StreamBalancer:
         self._num_open.setdefault(link, 0)
 
     def forget(self, link: WorkerLink) -> None:
-        """See `DispatchStrategy.forget`."""
+        """The worker of `link` has died."""
         self._num_open.pop(link, None)
 
     def choose(self, workers: Sequence[Link], preferred: Container[WorkerLink] = ()) -> Link:
