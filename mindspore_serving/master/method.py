@@ -107,8 +107,10 @@ class ServedMethod:
     def cut_body(self, request: PendingRequest, codec: str, body: Any) -> list[PendingPart]:
         """The body as it is where one worker gets all of it; else as `cut`."""
         if len(self.workers) <= 1 and not self.is_cut_singly:
-            return [PendingPart(request, 0, *cutting.whole(codec, body))]
-        return self.cut(request, *cutting.split(codec, body))
+            codec, chunks = cutting.whole(codec, body)
+            return [PendingPart(request, 0, codec, chunks)]
+        codec, chunks = cutting.split(codec, body)
+        return self.cut(request, codec, chunks)
 
     def cut(
         self, request: PendingRequest, codec: str, chunks: Sequence[cutting.Chunk]
