@@ -1,6 +1,7 @@
 """The shape of the package: who may import whom, which parts do no I/O, how long things may be."""
 
 import ast
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -9,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from mindspore_serving import cli, server
+from mindspore_serving.cli.options import SERVE
+from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.params import Row, rows_of
+from mindspore_serving.core.servable_options import SERVABLE
+from mindspore_serving.core.server_options import SERVER
 from tests.rooms import PACKAGE, ROOT, imports, package_of, sources, unit_of
 
 # From low to high.  A module may import its own package, or one of a strictly lower layer.
@@ -218,6 +225,43 @@ def test_child_processes_are_started_in_one_place() -> None:
         "cluster/environment.py",  # pip and uv
         "isolation/fork_server.py",
     }
+
+
+def test_options_of_commands_are_rows() -> None:
+    def added(_: Path, tree: ast.AST) -> list[str]:
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        options = (node for node in calls if getattr(node.func, "attr", "") == "add_argument")
+        return [f"line {node.lineno}" for node in options if "version" not in ast.unparse(node)]
+
+    found = offenders((path for path in sources() if unit_of(path) == "cli"), added)
+    assert found.keys() == {"cli/options.py"}
+    parser = cli._parser()._subparsers._group_actions[0].choices["serve"]  # type: ignore
+    rows = {row.name_in(SERVE) for row in rows_of(ServeSettings).values()}
+    shown = {action.option_strings[0] for action in parser._actions if action.option_strings}
+    assert shown - {"-h"} == {f"--{name.replace('_', '-')}" for name in rows if name}
+
+
+@pytest.mark.parametrize(
+    ("function", "rows", "others"),
+    [
+        (server.ServableStartConfig, SERVABLE, ()),
+        (server.start_grpc_server, SERVER, ("address", "ssl_config", "api_keys", "limits")),
+        (
+            server.start_restful_server,
+            SERVER,
+            ("address", "ssl_config", "api_keys", "limits", "language_limits"),
+        ),
+    ],
+    ids=["ServableStartConfig", "start_grpc_server", "start_restful_server"],
+)
+def test_arguments_of_the_public_api_are_rows(
+    function: Callable[..., object], rows: Mapping[str, Row], others: Sequence[str]
+) -> None:
+    arguments = inspect.signature(function).parameters
+    assert arguments.keys() - set(others) <= rows.keys()
+    defaults = {name: one.default for name, one in arguments.items() if name not in others}
+    required = {name: "" for name, one in defaults.items() if one is inspect.Parameter.empty}
+    assert {**defaults, **required} == {name: rows[name].default for name in defaults}
 
 
 def test_streams_between_processes_are_read_in_one_place() -> None:

@@ -31,13 +31,13 @@ SIGNATURES = {
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (
-        "(servable_directory, servable_name, device_ids=None, version_number=0, device_type=None, "
-        "num_parallel_workers=0, dec_key=None, dec_mode='AES-GCM', *, max_batch_delay_ms=0, "
+        "(servable_directory, servable_name, device_ids=None, version_number=0, device_type=None,"
+        " num_parallel_workers=0, dec_key=None, dec_mode='AES-GCM', *, max_batch_delay_ms=0, "
         "preferred_batch_size=0, retry=True, restart_policy='always', max_requests=0, "
-        "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', llm_options=None, "
-        "max_workers=0, min_workers=1, requests_per_worker=8, scale_down_delay=60, "
-        "node_labels=None, allow_pickle=False, backend='', python='', environment='', "
-        "with_batch_dim=True)"
+        "max_queue_seconds=0, heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', "
+        "llm_options=None, max_workers=0, min_workers=1, requests_per_worker=8, "
+        "scale_down_delay=60, node_labels=None, allow_pickle=False, backend='', python='', "
+        "environment='', with_batch_dim=True)"
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
-from mindspore_serving.core.deployment import BatchPolicy
-
 T = TypeVar("T")
 MOST_SHOWN = 512  # items
 
 
 @dataclass(slots=True)
 class Batcher(Generic[T]):
-    """Items in order of arrival.  With `policy.max_wait` 0 whatever waits may leave at once."""
+    """Items in order of arrival.  Whatever waits may leave at once; with a delay when
+    `preferred_batch_size` items wait or the oldest has waited for so long."""
 
-    policy: BatchPolicy = BatchPolicy()
+    max_batch_delay_ms: float = 0
+    preferred_batch_size: int = 0
     _waiting: deque[tuple[float, T]] = field(default_factory=deque)
 
     def __len__(self) -> int:
@@ -43,11 +43,11 @@ class Batcher(Generic[T]):
 
     def due(self) -> float | None:
         """When the oldest item must leave; None if nothing waits."""
-        return self._waiting[0][0] + self.policy.max_wait if self._waiting else None
+        return self._waiting[0][0] + self.max_batch_delay_ms / 1000 if self._waiting else None
 
     def take(self, limit: int, now: float) -> list[T]:
         """At most `limit` items, oldest first; empty while it pays to wait."""
-        due, preferred = self.due(), self.policy.preferred_size
+        due, preferred = self.due(), self.preferred_batch_size
         if due is None or (now < due and not 0 < preferred <= len(self._waiting)):
             return []
         if preferred:

@@ -167,13 +167,13 @@ def _fail(command: str, text: str, status: int = 1) -> int:
 
 
 def _settings(arguments: argparse.Namespace) -> object:
-    """Raises ServingError for a configuration file that is wrong."""
-    if "config" not in arguments:
-        return to_settings(arguments.settings, arguments)
-    from mindspore_serving.cli import config_file
+    """Raises ServingError for an option or a configuration file that is wrong."""
+    values = given(arguments.settings, arguments)
+    if "config" in arguments:
+        from mindspore_serving.cli import config_file
 
-    own = given(arguments.settings, arguments)
-    return arguments.settings(**config_file.read(arguments.config) | own)
+        values = config_file.read(arguments.config) | values
+    return to_settings(arguments.settings, values)
 
 
 def _run(command: str, settings: object) -> int:

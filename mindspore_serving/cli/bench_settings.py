@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mindspore_serving.cli.options import ids, numbers, option, positional
+from mindspore_serving.cli.options import numbers, option, positional
 from mindspore_serving.cli.settings import Access
 from mindspore_serving.errors import InvalidInputs
 
@@ -21,26 +21,23 @@ class BenchSettings(Access):
     engines: tuple[str, ...] = option(
         (),
         "serve the model by these engines in turn, as ours,vllm, and measure each",
-        type=lambda text: tuple(text.split(",")),
+        parse=lambda text: tuple(text.split(",")),
         metavar="NAME,NAME",
     )
     engine_python: tuple[str, ...] = option(
         (),
         "the interpreter that has the library of an engine, as vllm=/opt/vllm/bin/python; "
         "repeatable",
-        action="append",
         metavar="NAME=PYTHON",
     )
     engine_model: tuple[str, ...] = option(
         (),
         "the model in the form that an engine reads, as llama.cpp=model.gguf; repeatable",
-        action="append",
         metavar="NAME=PATH",
     )
     engine_serve: tuple[str, ...] = option(
         (),
         "more options of `serve` for an engine, as 'vllm=--max-model-len 4096'; repeatable",
-        action="append",
         metavar="NAME=OPTIONS",
     )
     protocol: str = option(
@@ -58,19 +55,19 @@ class BenchSettings(Access):
     concurrency: tuple[int, ...] = option(
         (),
         "clients that send again when answered, a run for each (default: 1,4,16,32)",
-        type=ids,
         metavar="N,N",
     )
     rate: tuple[float, ...] = option(
         (),
         "instead: requests per second, a run for each",
-        type=numbers(float, "0.5,2"),
+        parse=numbers(float, "0.5,2"),
         metavar="R,R",
     )
     requests: int = option(
         0,
         "sent in a run (default: 4 per client, 30 s of a rate; at least 8; 64 at once; 50 pairs "
         "to compare)",
+        at_least=0,
     )
     scenario: str = option(
         "",
@@ -79,15 +76,16 @@ class BenchSettings(Access):
         choices=SCENARIOS,
     )
     input_tokens: int | None = option(
-        None, "average length of the prompts made up (default: 256)", type=int, metavar="N"
+        None, "average length of the prompts made up (default: 256)", at_least=1
     )
     output_tokens: int | None = option(
-        None, "average length of the answers (default: 128)", type=int, metavar="N"
+        None, "average length of the answers (default: 128)", at_least=1
     )
     spread: float | None = option(
         None,
         "sigma of log-normal lengths, as 0.5; 0: all alike (default: 0)",
-        type=float,
+        at_least=0,
+        at_most=2,
         metavar="S",
     )
     shared_prefix: int = option(0, "tokens at the beginning that all prompts share")
@@ -106,21 +104,11 @@ def check(settings: BenchSettings) -> None:
     """Raises InvalidInputs naming the option that is out of range, or does not fit another."""
     _check_profile(settings)
     _check_engines(settings)
-    least = {
-        "--concurrency": min(settings.concurrency, default=1),
-        "--input-tokens": settings.input_tokens,
-        "--output-tokens": settings.output_tokens,
-    }
-    for name, value in least.items():
-        if value is not None and value < 1:
-            raise InvalidInputs(f"{name} {value}: expected 1 or more")
+    if (least := min(settings.concurrency, default=1)) < 1:
+        raise InvalidInputs(f"--concurrency {least}: expected 1 or more")
     for rate in settings.rate:
         if not 0 < rate < float("inf"):
             raise InvalidInputs(f"--rate {rate}: expected requests per second, over 0")
-    if settings.spread is not None and not 0 <= settings.spread <= 2:
-        raise InvalidInputs(f"--spread {settings.spread}: expected 0 to 2")
-    if settings.requests < 0:
-        raise InvalidInputs(f"--requests {settings.requests}: expected 1 or more")
 
 
 def _check_engines(settings: BenchSettings) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import yaml
 
-from mindspore_serving.cli.config_fields import FIELDS, PATH, SERVABLES, Field, is_path, schema
+from mindspore_serving.cli.config_file import FIELDS, PATH, SERVABLES, is_path, schema
 from mindspore_serving.cli.tool_settings import ConfigSettings
+from mindspore_serving.core.params import Row
 
 HIDDEN_KEY = "***"
 
@@ -24,24 +25,24 @@ def run(settings: ConfigSettings) -> int:
 def effective(settings: ConfigSettings) -> dict[str, Any]:
     """All of `settings` in the form of a configuration file."""
     paths = [{PATH: os.path.abspath(path)} for path in settings.paths]
-    own = [
+    servables = [
         ({PATH: one["paths"][0]} if "paths" in one else {})
-        | {name: _shown(FIELDS[name], value) for name, value in one.items() if name in FIELDS}
+        | {name: _shown(row, one[row.name]) for name, row in FIELDS.items() if row.name in one}
         for one in settings.servables
     ]
-    found = {name: _shown(field, getattr(settings, name)) for name, field in FIELDS.items()}
-    return {SERVABLES: paths + own} | {name: v for name, v in found.items() if v is not None}
+    found = {name: _shown(row, getattr(settings, row.name)) for name, row in FIELDS.items()}
+    return {SERVABLES: paths + servables} | {n: v for n, v in found.items() if v is not None}
 
 
-def _shown(field: Field, value: Any) -> Any:
-    """`value` of an option as a file has it."""
-    if field.name == "api_key":
+def _shown(row: Row, value: Any) -> Any:
+    """`value` of an option as a file has it; None for none of its choices."""
+    if row.choices and value not in row.choices:
+        return None
+    if row.name == "api_key":
         return [HIDDEN_KEY for _ in value]
-    if is_path(field.name, value):
+    if value and is_path(row, value):
         return os.path.abspath(value)
-    if field.name == "node_labels":
-        return dict(value)
-    if field.kind == "object":
+    if row.item_type == "scalar":
         pairs = (text.partition("=") for text in value)
         return {name.replace("-", "_"): _scalar(given) for name, _, given in pairs}
     return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,6 @@
-"""Reads a configuration file of `serve`, with the line of everything that is wrong in it."""
+"""Configuration files of `serve`: what they may hold, and how they are read, with the line of
+everything that is wrong in one.
+"""
 
 import json
 import os
@@ -10,22 +12,23 @@ from typing import Any
 
 import yaml
 
-from mindspore_serving.cli.config_fields import (
-    FIELDS,
-    PATH,
-    PER_SERVABLE,
-    SERVABLES,
-    UPSTREAM,
-    Field,
-    is_path,
-)
+from mindspore_serving.cli.options import SERVE
+from mindspore_serving.cli.settings import ServableSettings, ServeSettings
+from mindspore_serving.core.params import Row, rows_of
 from mindspore_serving.core.yaml_text import Loader, faults
 from mindspore_serving.errors import InvalidInputs, StartError
 
 MAX_SIZE = 1 << 20  # bytes
+SERVABLES, PATH, UPSTREAM = "servables", "path", "upstream"
 _KINDS = {"boolean": "true or false", "integer": "an integer", "number": "a number"}
 _KINDS |= {"string": "text (in quotes, if it looks like a number)", "array": "a list"}
 _KINDS |= {"object": "names with values", "scalar": "a number, true, false or text"}
+FIELDS = {
+    name: row
+    for row in rows_of(ServeSettings).values()
+    if (name := row.name_in(SERVE)) and name != "config"
+}
+PER_SERVABLE = [name for row in rows_of(ServableSettings).values() if (name := row.name_in(SERVE))]
 _TAGS = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
 
 
@@ -40,6 +43,55 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver(  # YAML 1.1 takes 1e3 for text
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), "-+0123456789"
 )
+
+
+def is_path(row: Row, value: Any) -> bool:
+    """Whether a value is a path, which in a file is relative to that; "python" may be a name."""
+    return row.is_path and bool(value) and (row.name != "python" or os.sep in value)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of a configuration file."""
+    servable = {name: _schema_of(FIELDS[name]) for name in PER_SERVABLE}
+    path = {"type": "string", "description": "as PATH of `serve`, relative to this file"}
+    entry = {
+        "type": "object",
+        "properties": {PATH: path, **servable},
+        "oneOf": [{"required": [PATH]}, {"required": [UPSTREAM]}],
+        "additionalProperties": False,
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "mindspore-serving serve --config",
+        "type": "object",
+        "properties": {
+            SERVABLES: {
+                "type": "array",
+                "description": "what to serve, with settings of its own",
+                "items": {"anyOf": [path, entry]},
+            },
+            **{name: _schema_of(one) for name, one in FIELDS.items()},
+        },
+        "additionalProperties": False,
+    }
+
+
+_ITEMS: dict[str, dict[str, Any]] = {
+    "scalar": {"type": ["string", "number", "boolean"]},
+    "string": {"type": "string"},
+    "integer": {"type": "integer"},
+}
+
+
+def _schema_of(row: Row) -> dict[str, Any]:
+    found = {"type": row.json_type, **row.to_schema()}
+    if found.get("default") in (None, ""):
+        found.pop("default", None)
+    if row.json_type == "array":
+        found["items"] = _ITEMS[row.item_type]
+    if row.json_type == "object":
+        found["additionalProperties"] = _ITEMS[row.item_type]
+    return found
 
 
 def read(path: str) -> dict[str, Any]:
@@ -74,7 +126,7 @@ class _Reader:
                 entries = self._list(value, f"'{SERVABLES}'")
                 found[SERVABLES] = tuple(self._servable(one) for one in entries)
             else:
-                found[name] = self._value(FIELDS[name], key, value)
+                found[FIELDS[name].name] = self._value(FIELDS[name], key, value)
         return found
 
     def _servable(self, node: yaml.Node) -> dict[str, Any]:
@@ -86,7 +138,7 @@ class _Reader:
             if name == PATH:
                 found["paths"] = (self._absolute(self._scalar(value, "string", key.value)),)
             else:
-                found[name] = self._value(FIELDS[name], key, value)
+                found[FIELDS[name].name] = self._value(FIELDS[name], key, value)
         if ("paths" in found) == (UPSTREAM in found):
             self._fail(node, f"a servable has '{PATH}' or '{UPSTREAM}', expected one of them")
         return found
@@ -105,28 +157,31 @@ class _Reader:
                 self._fail(key, f"there is no option {name[:100]!r}{hint}")
             yield name, key, value
 
-    def _value(self, field: Field, key: yaml.Node, node: yaml.Node) -> Any:
+    def _value(self, row: Row, key: yaml.Node, node: yaml.Node) -> Any:
         name = str(key.value)
-        if field.kind == "array":
+        if row.json_type == "array":
             entries = self._list(node, repr(name))
-            return tuple(self._scalar(one, field.item, name) for one in entries)
-        if field.kind == "object":
-            return self._pairs(field, name, node)
-        value = self._scalar(node, field.kind, name)
-        if field.choices and value not in field.choices:
-            self._fail(node, f"{name!r} is {value!r}, expected one of {', '.join(field.choices)}")
-        return self._absolute(value) if is_path(name, value) else value
+            return tuple(self._scalar(one, row.item_type, name) for one in entries)
+        if row.json_type == "object":
+            return self._pairs(row, name, node)
+        value = self._scalar(node, row.json_type, name)
+        if row.choices and value not in row.choices:
+            self._fail(node, f"{name!r} is {value!r}, expected one of {', '.join(row.choices)}")
+        if row.kind in (int, float) and not row.has(value):
+            self._fail(node, f"{name!r} is {value}, expected {row.accepted}")
+        return self._absolute(value) if is_path(row, value) else value
 
-    def _pairs(self, field: Field, name: str, node: yaml.Node) -> tuple[Any, ...]:
+    def _pairs(self, row: Row, name: str, node: yaml.Node) -> Any:
         """A mapping, as the command line gives it."""
         if not isinstance(node, yaml.MappingNode):
             self._fail(node, f"{name!r} should be {_KINDS['object']}")
-        found = []
+        found = {}
         for key, value in node.value:
-            given = self._scalar(value, field.item, f"{name}.{key.value}")
-            pair = str(key.value), given if isinstance(given, str) else json.dumps(given)
-            found.append(pair if name == "node_labels" else f"{pair[0]}={pair[1]}")
-        return tuple(found)
+            given = self._scalar(value, row.item_type, f"{name}.{key.value}")
+            found[str(key.value)] = given if isinstance(given, str) else json.dumps(given)
+        if row.item_type != "scalar":
+            return found
+        return tuple(f"{key}={text}" for key, text in found.items())
 
     def _list(self, node: yaml.Node, name: str) -> list[yaml.Node]:
         if not isinstance(node, yaml.SequenceNode):

@@ -4,27 +4,13 @@ import os
 import ssl
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPSConnection
-from typing import Protocol
 from urllib.parse import urlsplit
 
-from mindspore_serving.cli.settings import Access
+from mindspore_serving.cli.settings import Access, TlsFiles
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.tls import to_client_context
 
 API_KEY = "MINDSPORE_SERVING_API_KEY"
-
-
-class TlsFiles(Protocol):
-    """Paths of PEM files: an authority in place of the system's, and a client's certificate."""
-
-    @property
-    def tls_ca(self) -> str | None: ...
-
-    @property
-    def tls_cert(self) -> str | None: ...
-
-    @property
-    def tls_key(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """The settings of the subcommands for running servers and their machines."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mindspore_serving.cli.options import ids, option, pairs, positional
-from mindspore_serving.cli.settings import HTTP_PORT, Access
+from mindspore_serving.cli.options import option, positional
+from mindspore_serving.cli.settings import HTTP_PORT, Access, TlsFiles
 from mindspore_serving.log.settings import NAMES
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSettings:
+class WorkerSettings(TlsFiles):
     """`mindspore-serving worker`."""
 
     join: str = option("", "the master's --worker-address", metavar="HOST:PORT")
@@ -24,12 +25,11 @@ class WorkerSettings:
         None, "Ascend, GPU or CPU: only workers for it (default: any)", metavar="TYPE"
     )
     device_ids: tuple[int, ...] = option(
-        (), "devices of this machine, each for one worker, as 0,1", type=ids, metavar="IDS"
+        (), "devices of this machine, each for one worker, as 0,1", metavar="IDS"
     )
-    labels: tuple[tuple[str, str], ...] = option(
-        (),
+    labels: Mapping[str, str] = option(
+        {},
         "what servables may ask for with --node-labels, as zone=a,disk=ssd",
-        type=pairs,
         metavar="LABELS",
     )
     servables: str | None = option(
@@ -38,9 +38,6 @@ class WorkerSettings:
     token_file: str | None = option(
         None, "the master's token (default: that in MINDSPORE_SERVING_TOKEN)"
     )
-    tls_ca: str | None = option(None, "PEM authority of the master, in place of the system's")
-    tls_cert: str | None = option(None, "PEM certificate, for a master that demands one")
-    tls_key: str | None = option(None, "PEM private key of --tls-cert")
     insecure: bool = option(False, "no TLS, to a master on this machine")
     join_timeout: float = option(
         60.0, "seconds to try to reach the master at first", metavar="SECONDS"
@@ -148,12 +145,10 @@ class ChatSettings(Access):
         True, "keep what is typed, in ~/.local/state/mindspore-serving/chat_history (default: yes)"
     )
     temperature: float | None = option(
-        None, "0 for the likeliest words (default: the server's)", type=float, metavar="T"
+        None, "0 for the likeliest words (default: the server's)", metavar="T"
     )
     top_p: float | None = option(
-        None, "draw from the likeliest words that have this share", type=float, metavar="P"
+        None, "draw from the likeliest words that have this share", metavar="P"
     )
-    max_tokens: int | None = option(
-        None, "longest answer (default: the server's)", type=int, metavar="N"
-    )
+    max_tokens: int | None = option(None, "longest answer (default: the server's)", metavar="N")
     timeout: float = option(300.0, "seconds to wait for more of an answer")

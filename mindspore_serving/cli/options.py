@@ -1,4 +1,4 @@
-"""Options of a subcommand, made of the fields of frozen settings: each is written once, as a field.
+"""Options of a subcommand, made of the rows of frozen settings: each is written once, as a field.
 
 Knows no values beyond their types.
 """
@@ -6,35 +6,27 @@ Knows no values beyond their types.
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, field, fields
-from functools import partial
+from dataclasses import field, fields
 from typing import Any, TypeVar
 
+from mindspore_serving.core.params import Row, param, rows_of
 from mindspore_serving.errors import InvalidInputs
+
+SERVE = "serve"  # the place where options are given by their names in `--help`
+GROUPS = (
+    *("", "models", "ports", "workers", "batching", "limits", "security", "observing", "machines"),
+    *("language models", "access to the server"),
+)
 
 _Settings = TypeVar("_Settings")
 _Number = TypeVar("_Number", int, float)
 _Kind = type[Any]
-_HIDDEN = "hidden"
-_MARKS = ("per_servable", "is_path")  # of `own` and `path`
 
-
-def option(default: Any, text: str, **arguments: Any) -> Any:
-    """A field that is `--name`; `arguments` go to argparse."""
-    return field(default=default, metadata={"help": text, **arguments})
-
-
-own = partial(option, per_servable=True)  # a configuration file may have it for each servable
-path = partial(option, is_path=True)  # in a configuration file it is relative to that
-own_path = partial(option, per_servable=True, is_path=True)
-
-
-def hidden(default: Any) -> Any:
-    """A field that is no option."""
-    return field(default=default, metadata={_HIDDEN: True})
+option = param
 
 
 def positional(text: str, **arguments: Any) -> Any:
+    """A field that is an argument without a name; `arguments` go to argparse."""
     return field(metadata={"help": text, **arguments})
 
 
@@ -50,20 +42,21 @@ def numbers(kind: type[_Number], example: str) -> Callable[[str], tuple[_Number,
     return read
 
 
-def pairs(text: str) -> tuple[tuple[str, str], ...]:
+def pairs(text: str) -> dict[str, str]:
     """Reads NAME=VALUE with commas between them."""
-    found: list[tuple[str, str]] = []
+    found: dict[str, str] = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
         if not name or not value:
             raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE,NAME=VALUE")
-        if name in dict(found):
+        if name in found:
             raise argparse.ArgumentTypeError(f"{text!r} has {name} twice")
-        found.append((name, value))
-    return tuple(found)
+        found[name] = value
+    return found
 
 
 ids = numbers(int, "0,1,2")
+_PARSERS: dict[Any, Any] = {int: int, float: float, list[int]: ids, dict[str, str]: pairs}
 
 
 class _Once(argparse.Action):
@@ -102,40 +95,51 @@ class _Switch(_Once, argparse.BooleanOptionalAction):
 
 
 def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
-    """One argument of `parser` for each field of `kind`, which is parsed only where it is given."""
-    for one in sorted(fields(kind), key=lambda one: one.kw_only is True):  # `Access` is last
-        if _HIDDEN in one.metadata:
-            continue
-        arguments = {name: value for name, value in one.metadata.items() if name not in _MARKS}
-        if one.default is MISSING:
-            parser.add_argument(one.name, **arguments)
-            continue
-        arguments["help"] = _with_default(arguments["help"], one.default)
-        arguments |= _parsing(one.default)
-        if "action" not in arguments and "choices" not in arguments:
-            arguments.setdefault("metavar", _metavar(one.name, one.default))
-        arguments.setdefault("action", _Once)
-        flag = _flag(one.name)
-        parser.add_argument(flag, dest=one.name, default=argparse.SUPPRESS, **arguments)
+    """Add an argument for each field of `kind`, by groups; it has no default."""
+    for one in fields(kind):
+        if "help" in one.metadata:
+            parser.add_argument(one.name, **one.metadata)
+    rows = [row for row in rows_of(kind).values() if row.name_in(SERVE)]
+    for group in sorted({row.group for row in rows}, key=GROUPS.index):
+        target = parser.add_argument_group(group) if group else parser
+        for row in rows:
+            if row.group == group:
+                target.add_argument(
+                    _flag(row),
+                    dest=row.name,
+                    default=argparse.SUPPRESS,
+                    help=_with_default(row.meaning, row.default),
+                    **_parsing(row),
+                )
 
 
 def _with_default(text: str, default: Any) -> str:
     """The help of an option, which says its default unless that is to have none."""
-    if default in (None, False, (), "") or "(default:" in text:
+    if default in (None, False, (), {}, "") or "(default" in text:
         return text
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     return f"{text} (default: {shown})"
 
 
-def _parsing(default: Any) -> dict[str, Any]:
-    """How an option with this default is parsed, where that follows from it."""
-    if isinstance(default, bool):
-        return {"action": _Switch if default else _Flag}
-    return {"type": type(default)} if isinstance(default, int | float) else {}
+def _parsing(row: Row) -> dict[str, Any]:
+    """How argparse reads an option."""
+    if row.kind is bool:
+        return {"action": _Switch if row.default else _Flag}
+    metavar = row.metavar or {int: "N", float: "SECONDS"}.get(row.kind, "FILE")
+    if row.kind == list[str] and not row.parse:
+        return {"action": "append", "metavar": metavar}
+    shown: dict[str, Any] = {"choices": row.choices} if row.choices else {"metavar": metavar}
+    return {"action": _Once, "type": row.parse or _PARSERS.get(row.kind), **shown}
 
 
-def to_settings(kind: type[_Settings], arguments: argparse.Namespace) -> _Settings:
-    return kind(**given(kind, arguments))
+def to_settings(kind: type[_Settings], values: dict[str, Any]) -> _Settings:
+    """Make settings of `values`.  Raises InvalidInputs for a number that is out of its range."""
+    settings = kind(**values)
+    for name, row in rows_of(kind).items():
+        value = getattr(settings, name)
+        if row.kind in (int, float) and value is not None and not row.has(value):
+            raise InvalidInputs(f"{_flag(row)} is {value}, expected {row.accepted}")
+    return settings
 
 
 def given(kind: _Kind, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -162,7 +166,7 @@ def to_values(option: str, texts: Sequence[str]) -> dict[str, Any]:
 
 def flags(kind: _Kind) -> list[str]:
     """The options that `kind` has, as "--http-port"."""
-    return [_flag(one.name) for one in fields(kind) if one.default is not MISSING]
+    return [_flag(row) for row in rows_of(kind).values() if row.name_in(SERVE)]
 
 
 def _value(text: str) -> Any:
@@ -174,13 +178,5 @@ def _value(text: str) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _metavar(name: str, default: object) -> str:
-    if name.endswith("port"):
-        return "PORT"
-    if name == "host":
-        return "HOST"
-    return {int: "N", float: "SECONDS"}.get(type(default), "FILE")
+def _flag(row: Row) -> str:
+    return "--" + (row.name_in(SERVE) or "").replace("_", "-")

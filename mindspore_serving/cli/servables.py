@@ -6,37 +6,31 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import server
-from mindspore_serving.cli.options import to_values
+from mindspore_serving.cli.options import SERVE, to_values
 from mindspore_serving.cli.preflight import check_interpreter, check_library
-from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.cli.settings import LANGUAGE, ServableSettings, ServeSettings
 from mindspore_serving.core.deployment import Deployment, Refused
 from mindspore_serving.core.model_card import UPSTREAM
+from mindspore_serving.core.params import rows_of
+from mindspore_serving.core.servable_options import SERVABLE
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.upstream.options import check_options
 from mindspore_serving.servable import bare, repository, version_policy
+from mindspore_serving.servable.check import as_int_tuple
 from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.repository import is_language_model, is_upstream
-from mindspore_serving.server.config import merge_config, to_deployment
+from mindspore_serving.server.config import to_deployments
 
 _NEVER = 1e9  # seconds
 DEFAULT_LORAS = 8  # adapters at once, where clients may load them
 ADAPTED = (None, "openvino", "torch")  # runtimes that have room for them
-_OF_LANGUAGE_MODELS = (
-    *("llm_option", "engine", "engine_option", "quantization", "max_model_len", "deterministic"),
-    *("prefix_cache_dir", "pinned_prompts", "draft", "adapter", "max_loras"),
-)
-_SUPERVISION = (
-    "max_workers",
-    "min_workers",
-    "requests_per_worker",
-    "scale_down_delay",
-    "restart_policy",
-    "max_requests",
-    "heartbeat_timeout",
-    "stage_timeout",
-    "step_timeout",
-)
+_OPTIONS = rows_of(ServableSettings)
+_OF_LANGUAGE_MODELS = [  # that say something where there is no default that does
+    name
+    for name, row in _OPTIONS.items()
+    if row.group == LANGUAGE and name not in ("runtime", "prefix_cache_disk")
+]
 
 
 def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[Refused]]:
@@ -76,10 +70,6 @@ def look_again(settings: ServeSettings) -> list[Deployment | Refused]:
     return [*to_deployments(configs), *refused]
 
 
-def to_deployments(configs: list[server.ServableStartConfig]) -> list[Deployment]:
-    return [to_deployment(config) for config in merge_config(configs)]
-
-
 def llm_options(settings: ServeSettings) -> dict[str, Any]:
     """The options of language models.  Raises InvalidInputs for one without a value."""
     names = ("runtime", "quantization", "max_model_len", "engine", "deterministic")
@@ -94,7 +84,7 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
         found = to_values("--adapter", settings.adapter)
         options["adapters"] = {name: str(path) for name, path in found.items()}
     if settings.runtime in ADAPTED:
-        room = max(DEFAULT_LORAS, len(settings.adapter)) if settings.allow_lora_loading else 0
+        room = max(DEFAULT_LORAS, len(settings.adapter)) if settings.lora_directories else 0
         options |= {"max_loras": settings.max_loras or room} if settings.max_loras or room else {}
     own = to_values("--engine-option", settings.engine_option)
     options |= {"engine_options": own} if own else {}
@@ -213,25 +203,17 @@ def _config(
 ) -> server.ServableStartConfig:
     if settings.max_loaded:
         settings = _unloadable(settings)
-    workers = settings.num_parallel_workers
-    return server.ServableStartConfig(
-        *place,
-        settings.device_ids or (None if workers or settings.max_workers else 0),
-        device_type=settings.device_type,
-        num_parallel_workers=workers,
-        max_batch_delay_ms=settings.max_batch_delay_ms,
-        preferred_batch_size=settings.preferred_batch_size,
-        version_number=version,
-        **{name: getattr(settings, name) for name in _SUPERVISION},
-        node_labels=dict(settings.node_labels),
-        alias=settings.name,
-        llm_options=options,
-        allow_pickle=settings.allow_pickle,
-        backend=(settings.backend or "") if _is_bare(*place) else "",
-        with_batch_dim=settings.batch_dim or not _is_bare(*place),
-        python=_absolute(settings.python) if os.sep in settings.python else settings.python,
-        environment=_absolute(settings.environment),
-    )
+    given = {name: getattr(settings, name) for name, row in SERVABLE.items() if row.name_in(SERVE)}
+    workers = settings.num_parallel_workers or settings.max_workers
+    is_bare = _is_bare(*place)
+    given |= {
+        "device_ids": settings.device_ids or (None if workers else 0),
+        "backend": settings.backend if is_bare else "",
+        "with_batch_dim": settings.with_batch_dim or not is_bare,
+        "python": _absolute(settings.python) if os.sep in settings.python else settings.python,
+        "environment": _absolute(settings.environment),
+    }
+    return server.ServableStartConfig(*place, version_number=version, llm_options=options, **given)
 
 
 def _absolute(path: str) -> str:
@@ -247,7 +229,12 @@ def _is_bare(directory: str, name: str) -> bool:
 
 def _unloadable(settings: ServeSettings) -> ServeSettings:
     """The same, of servables whose workers all end when others are asked for."""
-    most = settings.max_workers or settings.num_parallel_workers or len(settings.device_ids) or 1
+    most = (
+        settings.max_workers
+        or settings.num_parallel_workers
+        or len(as_int_tuple("device_ids", settings.device_ids or ()))
+        or 1
+    )
     return replace(
         settings,
         max_workers=most,

@@ -6,6 +6,7 @@ With --wait they are only tried then, and taken when everything is loaded.
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from mindspore_serving import log, server
@@ -14,12 +15,13 @@ from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
+from mindspore_serving.core.server_options import SERVER
 from mindspore_serving.errors import InvalidInputs, did_you_mean
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
-from mindspore_serving.servable.check import check_number
 from mindspore_serving.server import context, startup
-from mindspore_serving.server.front_ends import to_origins
+from mindspore_serving.server.config import to_deployments
+from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.tracing.options import is_wanted
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
@@ -38,20 +40,20 @@ def run(settings: ServeSettings) -> int:
         log.tell(f"Not served: {one}")
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
-        source = servables.url_of(config.llm_options) or config.servable_directory
+        source = servables.url_of(config.llm_options or {}) or config.servable_directory
         _say(f"  {config.servable_name}  from {source}")
     try:
-        _prepare(settings, tls)
+        options = _prepare(settings, tls)
         if not settings.wait:
-            _listen(settings, tls)
+            _listen(settings, options)
         seconds, failed = startup.load(
-            [*servables.to_deployments(configs), *refused],
+            [*to_deployments(configs), *refused],
             lambda: servables.look_again(settings),
-            _poll_seconds(settings),
+            settings.poll or (RELOAD_SECONDS if settings.reload else 0.0),
             is_strict=settings.strict,
         )
         if settings.wait:
-            _listen(settings, tls)
+            _listen(settings, options)
     except BaseException:
         server.stop()
         raise
@@ -74,11 +76,6 @@ def _set_log(settings: ServeSettings) -> None:
         log.configure({name: value for name, value in given.items() if value is not None})
     except ValueError as error:
         raise InvalidInputs(str(error)) from None
-
-
-def _poll_seconds(settings: ServeSettings) -> float:
-    seconds = check_number("--poll", settings.poll)
-    return seconds or (RELOAD_SECONDS if settings.reload else 0.0)
 
 
 def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
@@ -114,12 +111,20 @@ def _tls(settings: ServeSettings) -> server.SSLConfig | None:
     )
 
 
-def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
-    """What comes before any model is loaded.  Raises ServingError if a port is in use."""
+def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> FrontEndOptions:
+    """Do what comes before any model is loaded; the options of the RESTful server.  Raises
+    ServingError if one is wrong or a port is in use."""
     _warn(settings)
-    limits(settings)  # wrong ones are errors now, and not when all is loaded
-    to_origins(settings.allow_origin)
-    _poll_seconds(settings)
+    most, content = limits(settings)
+    options = FrontEndOptions.from_arguments(
+        address=report.address(settings.host, settings.http_port),
+        ssl_config=tls,
+        api_keys=api_keys(settings),
+        limits=most,
+        language_limits=content,
+        **{name: getattr(settings, name) for name in SERVER}
+        | {"use_status_codes": settings.http_status_codes},
+    )
     if settings.wait:
         check_ports(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
@@ -142,6 +147,7 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             address=settings.ray_address,
             device_type="GPU" if (settings.device_type or "").lower() == "gpu" else "CPU",
         )
+    return options
 
 
 def check_ports(settings: ServeSettings) -> None:
@@ -155,42 +161,12 @@ def check_ports(settings: ServeSettings) -> None:
             addresses.listen(where, tag).close()
 
 
-def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
-    (most, content), keys = limits(settings), api_keys(settings)
+def _listen(settings: ServeSettings, options: FrontEndOptions) -> None:
     if not settings.no_http:
-        server.start_restful_server(
-            report.address(settings.host, settings.http_port),
-            settings.max_msg_mb,
-            tls,
-            use_status_codes=settings.http_status_codes,
-            api_keys=keys,
-            llm_serving_form="bare" if settings.llm_serving_form == "bare" else "r21",
-            allowed_hosts=settings.allowed_host,
-            allow_origins=settings.allow_origin,
-            max_n=settings.max_n,
-            allow_priority=settings.allow_priority,
-            allow_chat_template=settings.allow_chat_template,
-            allow_loading=settings.allow_loading,
-            client_shared_memory=settings.client_shared_memory,
-            front_ends=settings.front_ends,
-            limits=most,
-            language_limits=content,
-            vllm_metrics=settings.vllm_metrics,
-            lora_directories=settings.allow_lora_loading,
-        )
+        startup.start_http(options)
     if not settings.no_grpc:
-        where = report.address(settings.host, settings.grpc_port)
-        server.start_grpc_server(
-            where,
-            settings.max_msg_mb,
-            tls,
-            api_keys=keys,
-            limits=most,
-            allow_loading=settings.allow_loading,
-            client_shared_memory=settings.client_shared_memory,
-            front_ends=settings.front_ends,
-            grpc_library=settings.grpc_library,
-        )
+        address = report.address(settings.host, settings.grpc_port)
+        startup.start_grpc(replace(options, address=address))
 
 
 def _warn(settings: ServeSettings) -> None:

@@ -17,7 +17,7 @@ class QuantizeSettings:
         "int8 has a scale per row, int4 one per --group weights",
         choices=("int8", "int4", "float16"),
     )
-    group: int = option(128, "weights of int4 that share a scale", choices=(32, 64, 128), type=int)
+    group: int = option(128, "weights of int4 that share a scale", choices=(32, 64, 128))
     zeros: str = option(
         "no",
         "int4 with a zero for each scale (asymmetric); auto: by matrix, what has less error",
@@ -26,7 +26,7 @@ class QuantizeSettings:
     calibrate: str | None = option(
         None, "a text to scale weights by, by what they are multiplied with", metavar="FILE"
     )
-    tokens: int = option(4096, "of the text that are used", type=int)
+    tokens: int = option(4096, "of the text that are used")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class DoctorSettings:
     probe: bool = option(False, "import each library to find its devices (takes seconds)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ConfigSettings(ServeSettings):
     """`mindspore-serving config`."""
 

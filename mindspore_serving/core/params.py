@@ -9,9 +9,11 @@
 Checks, the fields of protocols, defaults and documentation are made from the rows.
 """
 
+import inspect
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from textwrap import fill
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mindspore_serving.errors import InvalidField
@@ -32,11 +34,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A parameter.
+    """A parameter of a request, or an option of the operator.
 
     Values are from `low`, which is excluded if `is_open`, to `high`; of a list that is the number
-    of entries.  `kind` is what JSON has in its place: int, float, bool, list[str], list[int] or
-    dict[int, float].  `aliases` has its name in each of `PROTOCOLS`, None where it is not offered.
+    of entries.  `kind` is what JSON has in its place: int, float, bool, str, list[str] or
+    dict[int, float] for example.  `aliases` has its name in each of `PROTOCOLS`, or other places
+    where it may be given, and None where it is not offered.  Options are shown in `group`s, with
+    `metavar` for a value, and are read from words by `parse` if their kind does not say how.  A
+    path in a file is relative to that.
     """
 
     default: Any
@@ -45,7 +50,12 @@ class Row:
     high: float
     is_open: bool
     aliases: Mapping[str, str | None]
+    unit: str = ""
+    group: str = ""
     choices: tuple[Any, ...] = ()
+    metavar: str = ""
+    parse: Callable[[str], Any] | None = None
+    is_path: bool = False
     name: str = ""  # this and what follows is known once the field is in its class
     kind: Any = None
     is_nullable: bool = False
@@ -53,6 +63,20 @@ class Row:
     def name_in(self, place: str) -> str | None:
         """What it is called there; None where it cannot be given."""
         return self.aliases.get(place, self.name)
+
+    @property
+    def json_type(self) -> str:
+        """The type of JSON that its values have in a file."""
+        if self.metavar.startswith("NAME="):  # texts of the command line, but names with values
+            return "object"
+        return _JSON_TYPES.get(get_origin(self.kind) or self.kind, "string")
+
+    @property
+    def item_type(self) -> str:
+        """The type of the entries of an array or the values of an object; "" of other kinds."""
+        if self.metavar.startswith("NAME="):
+            return "scalar"
+        return _JSON_TYPES.get(get_args(self.kind)[-1], "string") if get_args(self.kind) else ""
 
     @property
     def accepted(self) -> str:
@@ -71,6 +95,8 @@ class Row:
     def to_schema(self) -> dict[str, Any]:
         """What a JSON schema says of its values besides their type."""
         found: dict[str, Any] = {"description": self.meaning}
+        if self.choices:
+            found["enum"] = list(self.choices)
         is_number = self.kind in (int, float)
         if is_number and self.low != -_INFINITE:
             found["exclusiveMinimum" if self.is_open else "minimum"] = self.low
@@ -85,7 +111,7 @@ class Row:
         is_accepted = True
         if self.kind in _TYPES:  # to Python a bool is an int, too
             is_type = isinstance(value, bool) == (self.kind is bool)
-            is_accepted = is_type and isinstance(value, _TYPES[self.kind]) and self._has(value)
+            is_accepted = is_type and isinstance(value, _TYPES[self.kind]) and self.has(value)
         elif self.kind == list[str]:
             is_accepted = not isinstance(value, str)
             is_accepted = is_accepted and all(isinstance(one, str) and one for one in value)
@@ -94,13 +120,15 @@ class Row:
         if self.kind == list[str] and len(value) > self.high:
             raise InvalidField(self.name, f"has {len(value)} texts, expected at most {self.high}")
 
-    def _has(self, value: Any) -> bool:
+    def has(self, value: Any) -> bool:
+        """Whether it is one of the choices, or a number in the range."""
         if self.choices or self.kind is str:
             return not self.choices or value in self.choices
         is_over = value > self.low if self.is_open else value >= self.low
         return bool(is_over and value <= self.high and value != _INFINITE)
 
 
+_JSON_TYPES = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 _TYPES: dict[Any, Any] = {bool: bool, int: int, float: int | float, str: str}
 _WORDS = {
     bool: "True or False",
@@ -118,32 +146,59 @@ def param(
     at_least: float | None = None,
     over: float | None = None,
     at_most: float = _INFINITE,
+    unit: str = "",
+    group: str = "",
     choices: Sequence[Any] = (),
+    metavar: str = "",
+    parse: Callable[[str], Any] | None = None,
+    is_path: bool = False,
+    is_secret: bool = False,
     **aliases: str | None,
 ) -> T:
-    """A dataclass field that is a parameter.
+    """A dataclass field that is a parameter or an option: see `Row`.
 
     Args:
         meaning: what it does, in one line.
         at_least, over, at_most: the range; of texts `at_most` is their number.
-        aliases: its name in a protocol, if it differs; None if the protocol does not offer it.
+        is_secret: it is not shown.
+        aliases: its name in a place, if it differs; None if it cannot be given there.
     """
     low = over if over is not None else -_INFINITE if at_least is None else at_least
     row = Row(
-        default, meaning, low, at_most, over is not None, aliases, choices=tuple(choices)
+        default, meaning, low, at_most, over is not None, aliases,
+        unit=unit, group=group, choices=tuple(choices), metavar=metavar, parse=parse,
+        is_path=is_path,
     )  # fmt: skip
-    metadata = {_ROW: row}
     if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)  # type: ignore[return-value]
-    found: T = field(default=default, metadata=metadata)
+        return field(default_factory=dict, metadata={_ROW: row})  # type: ignore[return-value]
+    found: T = field(default=default, repr=not is_secret, metadata={_ROW: row})
     return found
 
 
+def documented(rows: Mapping[str, Row]) -> Callable[[T], T]:
+    """Put the meanings of arguments that have `rows` in place of {} in the text of a function or
+    class."""
+
+    def document(made: T) -> T:
+        names = inspect.signature(made).parameters  # type: ignore[arg-type]
+        meanings = {name: rows[name].meaning for name in names if name in rows}
+        texts = (f"{name}: {text.removesuffix('; repeatable')}." for name, text in meanings.items())
+        lines = (
+            fill(one, 100, initial_indent=" " * 8, subsequent_indent=" " * 12) for one in texts
+        )
+        if made.__doc__:  # there is none with python -OO
+            made.__doc__ = made.__doc__.replace("        {}", "\n".join(lines))
+        return made
+
+    return document
+
+
 def rows_of(params: type) -> dict[str, Row]:
-    """The rows of a dataclass whose fields are parameters, by name, in their order."""
+    """The rows of the fields of a dataclass that are parameters, by name, in their order."""
     hints = get_type_hints(params)
     found = {}
-    for name, row in ((one.name, one.metadata[_ROW]) for one in fields(params)):
+    rows = ((one.name, one.metadata[_ROW]) for one in fields(params) if _ROW in one.metadata)
+    for name, row in rows:
         kind, is_nullable = _json_kind(hints[name])
         aliases = {**dict.fromkeys(PROTOCOLS, name), **row.aliases}
         found[name] = replace(row, aliases=aliases, name=name, kind=kind, is_nullable=is_nullable)
@@ -155,6 +210,8 @@ def _json_kind(hint: Any) -> tuple[Any, bool]:
     is_nullable = types.NoneType in get_args(hint)
     if get_origin(hint) in (Union, types.UnionType):  # of several types the last is most general
         hint = [one for one in get_args(hint) if one is not types.NoneType][-1]
+    if get_origin(hint) is tuple:
+        return types.GenericAlias(list, get_args(hint)[:1]), is_nullable
     containers: dict[Any, Any] = {Sequence: list, Mapping: dict}
     container = containers.get(get_origin(hint))
     return (container[get_args(hint)] if container else hint), is_nullable

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from mindspore_serving import log
-from mindspore_serving.core.deployment import Deployment, Scaling
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import StartError
 from mindspore_serving.master.supervisor import WorkerSupervisor
 
@@ -19,26 +19,26 @@ RETRY_SECONDS = 5.0  # after a start that failed
 
 def num_at_start(deployment: Deployment) -> int:
     """Workers of one that is scaled; at least one, since only a worker knows what it can do."""
-    return 0 if deployment.scaling is None else max(1, deployment.scaling.min_workers)
+    return max(1, deployment.min_workers) if deployment.is_scaled else 0
 
 
 class Scaler:
     """As many workers as `requests_per_worker` says; fewer when fewer would have done for
     `scale_down_delay` seconds."""
 
-    def __init__(self, scaling: Scaling, num_workers: int, now: float) -> None:
-        self._scaling = scaling
+    def __init__(self, deployment: Deployment, num_workers: int, now: float) -> None:
+        self._deployment = deployment
         self._needs = deque([(now, num_workers)])  # when that many were needed; later ones fewer
 
     def wanted(self, num_requests: int, now: float) -> int:
         """The workers to have, with so many requests in flight."""
-        scaling, needs = self._scaling, self._needs
-        need = -(-num_requests // scaling.requests_per_worker)
-        need = min(scaling.max_workers, max(scaling.min_workers, need))
+        options, needs = self._deployment, self._needs
+        need = -(-num_requests // options.requests_per_worker)
+        need = min(options.max_workers, max(options.min_workers, need))
         while needs and needs[-1][1] <= need:
             needs.pop()
         needs.append((now, need))
-        while needs[0][0] < now - scaling.scale_down_delay:
+        while needs[0][0] < now - options.scale_down_delay:
             needs.popleft()
         return needs[0][1]
 
@@ -67,8 +67,7 @@ class Autoscaler:
         on_failed: Callable[[float], None],
         may_load: Callable[[], bool],
     ) -> None:
-        assert deployment.scaling is not None
-        self._scaling = deployment.scaling
+        self._deployment = deployment
         self._name = deployment.name
         self._own = own
         self._numbers = {one: number for number, one in enumerate(own)}  # also of those that leave
@@ -77,7 +76,7 @@ class Autoscaler:
         self._end = retire
         self._on_failed = on_failed
         self._may_load = may_load
-        self._scaler = Scaler(self._scaling, len(own), asyncio.get_running_loop().time())
+        self._scaler = Scaler(deployment, len(own), asyncio.get_running_loop().time())
         self._not_before = 0.0
         self._starts: set[asyncio.Task[None]] = set()
 
@@ -97,13 +96,13 @@ class Autoscaler:
     def unload(self) -> None:
         """End all workers, until there are requests again."""
         self._retire(len(self._own), 0)
-        self._scaler = Scaler(self._scaling, 0, asyncio.get_running_loop().time())
+        self._scaler = Scaler(self._deployment, 0, asyncio.get_running_loop().time())
 
     def _may_add(self) -> bool:
         return bool(self._own) or self._may_load()
 
     def _add(self, count: int, num_requests: int) -> None:
-        free = set(range(self._scaling.max_workers)) - set(self._numbers.values())
+        free = set(range(self._deployment.max_workers)) - set(self._numbers.values())
         for number in sorted(free)[:count]:
             log.info("servable %s: one more worker, for %d requests", self._name, num_requests)
             supervisor = self._make(number)

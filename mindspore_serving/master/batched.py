@@ -150,11 +150,13 @@ class BatchedMethod(ServedMethod):
         self, scheduler: BatchScheduler, deployment: Deployment, version: int, report: MethodReport
     ) -> None:
         super().__init__(deployment, version, report)
-        policy = deployment.batching.of_size(report.batch_size)
-        self.is_cut_singly = policy.preferred_size > 0  # it counts instances, not requests
+        delay, preferred = deployment.max_batch_delay_ms, deployment.preferred_batch_size
+        if delay and not preferred:
+            preferred = report.batch_size  # a batch of it need not wait
+        self.is_cut_singly = preferred > 0  # it counts instances, not requests
         self.admission = AdmissionControl(STAYING, self._ages)
         self._scheduler = scheduler
-        self._queue: Batcher[PendingPart] = Batcher(policy)
+        self._queue: Batcher[PendingPart] = Batcher(delay, preferred)
         self._num_dropped = 0  # in the queue, that nobody waits for any more
         self._has_agents = deployment.gang is not None
         # Nothing waits in a worker that may not be run again when the worker dies.

@@ -88,7 +88,7 @@ class Deployed:
 
     def is_same_version(self, other: "Deployed") -> bool:
         own, others = self.deployment, other.deployment
-        return (own.name, own.version) == (others.name, others.version)
+        return (own.name, own.version_number) == (others.name, others.version_number)
 
     # --- see `budget.Member` ------------------------------------------------------------------
 
@@ -104,8 +104,8 @@ class Deployed:
     def is_idle(self) -> bool:
         is_running = all(one.state in ("ready", "gone") for one in self._started)
         is_used = self._num_requests() > 0
-        scaling = self.deployment.scaling
-        return is_running and not is_used and scaling is not None and not scaling.min_workers
+        may_end = self.deployment.is_scaled and not self.deployment.min_workers
+        return is_running and not is_used and may_end
 
     @property
     def last_used(self) -> float:
@@ -126,7 +126,7 @@ class Deployed:
 
     def first_workers(self) -> list[WorkerSupervisor]:
         """Those that own devices, or one that has to say what it can do."""
-        if self.deployment.scaling is not None:
+        if self.deployment.is_scaled:
             return [self._replica(i) for i in range(num_at_start(self.deployment))]
         return [self._make(device_id=i) for i in self.deployment.device_ids]
 
@@ -136,12 +136,12 @@ class Deployed:
 
     def begin_scaling(self) -> None:
         """Let the number of workers follow that of requests, if it is to."""
-        if self.deployment.scaling is not None:
+        if self.deployment.is_scaled:
             self._autoscaler = self._new_autoscaler()
             self._scaling = asyncio.create_task(self._autoscaler.run())
 
     def _num_extra_workers(self) -> int:
-        if self.deployment.scaling is not None:
+        if self.deployment.is_scaled:
             return 0
         number = self.deployment.num_extra_workers
         service = next((service for service in self.services if service.workers), None)
@@ -165,7 +165,7 @@ class Deployed:
     def _make(self, *, device_id: int | None = None, extra: int | None = None) -> WorkerSupervisor:
         """Of a worker that owns a device, or of an extra one."""
         deployment = self.deployment
-        name, version = deployment.servable_name, deployment.version
+        name, version = deployment.servable_name, deployment.version_number
         if deployment.gang is not None:
             title, log_name = f"distributed servable {name}", f"log_{name}_distributed"
         elif device_id is not None:

@@ -6,7 +6,8 @@ Which worker gets a part, and when, is decided in `batched` and `streamed`.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import cast
 
 from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
@@ -39,6 +40,7 @@ from mindspore_serving.tracing.request_span import current as current_span
 from mindspore_serving.tracing.span import SpanRecorder, from_traceparent
 
 DEFAULT_LIMIT = 10_000
+LOOK_SECONDS = 0.05  # between two looks at what waits for too long
 NEAR = 60.0  # seconds; a deadline further away gets its timer later: most requests end before
 
 
@@ -91,7 +93,7 @@ class Dispatcher:
                 pending.trace = _trace(span, method)
             if request.timeout is not None:
                 self._limit(pending, request.timeout)
-            method.put(pending.parts, pending.started)
+            self._put(pending, method)
         except ServingError as error:
             self._refuse(pending, error)
         except Exception:
@@ -148,7 +150,7 @@ class Dispatcher:
             pending.parts = method.cut(pending, part.codec, chunks)
             if part.timeout is not None:
                 self._limit(pending, part.timeout)
-            method.put(pending.parts, pending.started)
+            self._put(pending, method)
         except ServingError as error:
             pending.fail(error)
 
@@ -187,6 +189,34 @@ class Dispatcher:
         self._is_sweeping = bool(self._requests)
         if self._is_sweeping:
             self._loop.call_later(NEAR / 2, self._sweep)
+
+    def _put(self, request: PendingRequest, method: Method) -> None:
+        method.put(request.parts, request.started)
+        if method.max_queue_seconds and not method.is_watched:
+            method.is_watched = True
+            seconds, now = method.max_queue_seconds, request.started
+            self._loop.call_later(seconds, self._look_at_queue, method, now)
+
+    def _look_at_queue(
+        self, method: Method, looked: float, late: Sequence[PendingRequest] = ()
+    ) -> None:
+        """Refuse the requests to `method` that are `late`, and wait now as at the look before, at
+        `looked`: a worker that is between two steps runs nothing for a moment."""
+        now, limit = self._now(), method.max_queue_seconds
+        for request in late:
+            if not request.is_done and _is_waiting(request):
+                text = f"{method.label}: it waited for over {limit:g} s (max_queue_seconds)"
+                request.fail(Overloaded(text, retry_after=limit))
+        theirs = [one for one, its in self._requests.items() if its is method]
+        reached = [one for one in theirs if looked < one.started + limit <= now]
+        late = [one for one in reached if _is_waiting(one)]
+        first = next(
+            (one.started + limit - now for one in theirs if one.started + limit > now), 0.0
+        )
+        method.is_watched = bool(late or first)
+        if method.is_watched:
+            seconds = LOOK_SECONDS if late else max(LOOK_SECONDS, first)
+            self._loop.call_later(seconds, self._look_at_queue, method, now, late)
 
     def _expire(self, request: PendingRequest, timeout: float) -> None:
         request.fail(DeadlineExceeded(f"no answer within {timeout:g} seconds"))
@@ -291,6 +321,17 @@ def _own_method(caller: ServableService | None, message: WorkerCall) -> Method |
     if message.version not in (0, caller.version):
         return None
     return caller.methods.get(message.part.method)
+
+
+def _is_waiting(request: PendingRequest) -> bool:
+    """Whether no part of it has been run, or is when its worker was seen last."""
+    for part in request.parts:
+        has_left = part.state is SENT
+        if part.has_replied or (has_left and part.link is None):
+            return False
+        if has_left and _running_in(cast("Link", part.link))(part):
+            return False
+    return True
 
 
 def _running_in(link: Link) -> Callable[[PendingPart], bool]:

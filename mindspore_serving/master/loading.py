@@ -79,7 +79,7 @@ def setup_of(
     return Setup(
         deployment.servable_directory,
         deployment.servable_name,
-        deployment.version,
+        deployment.version_number,
         deployment.device_type,
         device_id,
         models is None,

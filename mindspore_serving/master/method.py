@@ -41,6 +41,8 @@ class ServedMethod:
         self.version = version
         self.report = report
         self.share = Share(deployment.name)
+        self.max_queue_seconds = deployment.max_queue_seconds
+        self.is_watched = False  # what waits for too long is looked for
         self.admission = AdmissionControl()
         self.series = Series(deployment.name, version, report.name)
         self.attributes: Attributes = {  # of spans

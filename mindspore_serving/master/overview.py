@@ -84,4 +84,5 @@ class Overview:
 
 
 def _unready(deployment: Deployment, reason: str) -> ServableReadiness:
-    return ServableReadiness(deployment.name, deployment.version, is_ready=False, reason=reason)
+    version = deployment.version_number
+    return ServableReadiness(deployment.name, version, is_ready=False, reason=reason)

@@ -45,7 +45,7 @@ def describe(service: ServableService) -> dict[str, Any]:
 def is_ready(deployment: Deployment, own: Iterable[WorkerSupervisor]) -> bool:
     """Whether all workers run that a deployment is to have; autoscaling may want none."""
     conditions = {one.condition for one in own if one.is_wanted and not one.is_coming}
-    return conditions == {"ready"} or (deployment.scaling is not None and not conditions)
+    return conditions == {"ready"} or (deployment.is_scaled and not conditions)
 
 
 def readiness(
@@ -54,8 +54,8 @@ def readiness(
     """Of a deployment, by its workers."""
     states = {one.condition for one in own if not one.is_coming}
     known = (s.version for s in services if s.deployment == deployment)
-    version = next(known, deployment.version)
-    if "ready" in states or (deployment.scaling is not None and not states):
+    version = next(known, deployment.version_number)
+    if "ready" in states or (deployment.is_scaled and not states):
         return ServableReadiness(deployment.name, version, is_ready=True)
     if all(state in ("new", "starting") for state in states):
         share = sum(one.share_loaded for one in own) / max(1, len(own))

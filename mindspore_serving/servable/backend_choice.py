@@ -1,14 +1,12 @@
 """Which of several backends runs a model: what may be said of it."""
 
-from mindspore_serving.errors import InvalidInputs, did_you_mean
+from mindspore_serving.errors import InvalidInputs
 
 CHOICES = {
     "mindir": ("MindIR", ("mindspore", "openvino")),
     "onnx": ("ONNX", ("onnxruntime", "openvino")),
 }
 """Format -> its name in errors, and its backends."""
-
-NAMES = tuple(sorted({name for _, names in CHOICES.values() for name in names}))
 
 
 def check_backend(backend: object, model_format: str) -> str:
@@ -23,14 +21,4 @@ def check_backend(backend: object, model_format: str) -> str:
     raise InvalidInputs(
         f"Parameter 'backend' can only be {accepted}, but given {backend!r} with model format "
         f"{model_format}"
-    )
-
-
-def check_name(backend: object) -> str:
-    """`backend`, of a model whose format is not known yet.  Raises InvalidInputs: no such one."""
-    if backend == "" or backend in NAMES:
-        return str(backend)
-    raise InvalidInputs(
-        f"Parameter 'backend' can only be {', '.join(NAMES)}, but given {backend!r}"
-        f"{did_you_mean(str(backend), NAMES)}"
     )

@@ -4,12 +4,15 @@ Every message names the parameter, what was given and what is accepted.  Knows n
 """
 
 import re
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args, get_origin
 
 from mindspore_serving import log
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.core.params import Row
+from mindspore_serving.errors import InvalidInputs, did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+_INFINITE = float("inf")
 _BITS = 64  # of an int in a message between processes; Python's may have any number
 _LISTS: tuple[Any, ...] = (tuple, list)
 _T = TypeVar("_T")
@@ -132,6 +135,38 @@ def check_dec(dec_key: object, dec_mode: object) -> None:
         raise InvalidInputs(
             f"Parameter 'dec_mode' expected to be 'AES-GCM' or 'AES-CBC', but actually '{dec_mode}'"
         )
+
+
+def check_option(row: Row, value: object) -> Any:
+    """`value`, if it is of the type and in the range of an option; None is an empty dict."""
+    kind, name = row.kind, row.name
+    if row.choices and value != row.default and value not in row.choices:
+        raise InvalidInputs(
+            f"Parameter '{name}' should be one of {row.choices}, but actually {value!r}"
+            f"{did_you_mean(str(value), row.choices)}"
+        )
+    if kind is bool:
+        return check_bool(name, value)
+    if kind is int:
+        high = None if row.high == _INFINITE else int(row.high)
+        return check_int(name, value, int(row.low), high)
+    if kind is float:
+        return check_number(name, value, row.low)
+    if get_origin(kind) is list:
+        return as_str_tuple(name, value) if value else ()
+    if get_origin(kind) is dict:
+        return _check_dict(name, {} if value is None else value, get_args(kind)[1])
+    return value if value == row.default else check_str(name, value)
+
+
+def _check_dict(name: str, value: object, kind: Any) -> dict[str, Any]:
+    is_text = kind is str
+    if not isinstance(value, Mapping) or not all(
+        isinstance(key, str) and (isinstance(one, str) or not is_text) for key, one in value.items()
+    ):
+        accepted = "a dict of str" if is_text else "a dict with str keys"
+        raise InvalidInputs(f"Parameter '{name}' should be {accepted}, but actually {value!r}")
+    return dict(value)
 
 
 def _typed(what: str, value: object, kind: "type[_T] | tuple[type[_T], ...]", expected: str) -> _T:

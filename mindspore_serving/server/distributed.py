@@ -173,8 +173,16 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
     from mindspore_serving.distributed.places import AgentOptions
     from mindspore_serving.server import distributed_start
 
-    place = (_absolute(models), _absolute(groups), agent_start_port, agent_ip, rank_start)
-    options = AgentOptions(distributed_address, *place, dec_key, dec_mode)
+    options = AgentOptions(
+        distributed_address,
+        model_files=_absolute(models),
+        group_files=_absolute(groups),
+        start_port=agent_start_port,
+        ip=agent_ip,
+        rank_start=rank_start,
+        dec_key=dec_key,
+        dec_mode=dec_mode,
+    )
     distributed_start.start_agents(options)
 
 

@@ -34,7 +34,7 @@ def start_worker(
     deployment = Deployment(
         directory,
         name,
-        version,
+        version_number=version,
         num_parallel_workers=1,
         retry=False,
         heartbeat_timeout=options.heartbeat_timeout,

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from mindspore_serving.server import level_signals
+from mindspore_serving import log
+from mindspore_serving.log.settings import NAMES
 from mindspore_serving.server.wakeups import Wakeups
 
 WAKE = 0.2  # seconds from one attempt to wake the main thread to the next
 REPEAT = 1.0  # seconds in which a signal that comes twice, to us and to our group, counts once
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LEVEL_SIGNALS = {signal.SIGUSR1: -1, signal.SIGUSR2: 1}  # more in the log, and less
 
 
 class Lifetime:
@@ -104,7 +106,7 @@ class Lifetime:
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread may; an embedding program has its own way to end
         reactions = dict.fromkeys(_SIGNALS, self._on_signal)
-        reactions |= dict.fromkeys(level_signals.SIGNALS, level_signals.on_signal)
+        reactions |= dict.fromkeys(_LEVEL_SIGNALS, _on_level_signal)
         for number, react in reactions.items():
             current = signal.getsignal(number)
             if current in (signal.SIG_DFL, signal.default_int_handler):
@@ -118,3 +120,17 @@ class Lifetime:
         self._wakeups.stop()
         while self._previous:
             signal.signal(*self._previous.popitem())
+
+
+def _on_level_signal(number: int, _: FrameType | None) -> None:
+    """What was interrupted may be writing to the log: the line is written by another thread."""
+    threading.Thread(target=_change_level, args=(_LEVEL_SIGNALS[signal.Signals(number)],)).start()
+
+
+def _change_level(step: int) -> None:
+    names = {level: name for name, level in NAMES.items()}
+    level = str(min(max(int(log.get_level()) + step, 0), len(names) - 1))
+    if step < 0:  # who asks for more is to see the line, and who asks for less, too
+        log.set_level(level)
+    log.warning("a signal changed the log level to %s", names[level])
+    log.set_level(level)

@@ -1,9 +1,10 @@
 """Servables that come and go while the server runs."""
 
-from mindspore_serving.core.deployment import Deployment
+from functools import partial
+
 from mindspore_serving.servable.check import check_bool, check_number, check_servable_name
 from mindspore_serving.server import startup
-from mindspore_serving.server.config import ServableStartConfig, merge_config, to_deployment
+from mindspore_serving.server.config import ServableStartConfig, to_deployments
 from mindspore_serving.server.repository import UNLOAD_SECONDS
 
 
@@ -28,10 +29,7 @@ def load_servable(servable: str | ServableStartConfig, *, reload: bool = False) 
         if not startup.has_servables():
             startup.start_servables(config)
             return
-
-        def wanted() -> list[Deployment]:
-            return [to_deployment(one) for one in merge_config([config])]
-
+        wanted = partial(to_deployments, [config])
         (deployment,) = wanted()
         startup.run_on_server(lambda serving: serving.repository.add(deployment.name, wanted))
         return

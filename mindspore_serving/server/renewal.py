@@ -61,7 +61,7 @@ class Renewal:
 
     def admission(self, options: FrontEndOptions) -> Admission:
         """What a front-end process lets in now."""
-        certificates = self.certificates(options.tls)
+        certificates = self.certificates(options.ssl_config)
         pem = None if certificates is None else certificates.pem
         return Admission([one.key for one in self.keys(options).holders.values()], pem)
 

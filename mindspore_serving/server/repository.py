@@ -7,7 +7,7 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_serving import log
@@ -16,14 +16,21 @@ from mindspore_serving.core.deployment import Deployment, Refused
 from mindspore_serving.core.service import Changes, ModelState, ServableReadiness
 from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.metrics.exposition import Page
-from mindspore_serving.servable.fingerprint import Fingerprint
-from mindspore_serving.server.version_files import Found, key_of, look_at
+from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
 
 MOST_SHOWN = 128  # characters of a name that a client gave
 UNLOAD_SECONDS = 60.0  # that a servable which leaves may take for what it has
 
 Wanted = Callable[[], Sequence[Deployment | Refused]]
 Roll = Callable[[Sequence[Deployment], Sequence[Deployment], float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A version that is to be served, and its files."""
+
+    deployment: Deployment
+    files: Fingerprint
 
 
 class ModelRepository:
@@ -129,7 +136,7 @@ class ModelRepository:
         ]
         names = {state.name for state in states}
         for one in itertools.chain(*found.values()):
-            name, version = one.deployment.name, one.deployment.version
+            name, version = one.deployment.name, one.deployment.version_number
             if name not in names:
                 reason = self._failures.get(name, "it is not loaded")
                 states.append(ModelState(name, version, False, False, reason))
@@ -147,7 +154,7 @@ class ModelRepository:
         names = {name for name, _ in shown} | self._failed.keys()
         shown |= {(name, 0): 1 for name in self._refused.keys() - names}
         for name in self._failed.keys() - self._unloaded:
-            current = {one.version: one for one in self._deployed_as(name)}
+            current = {one.version_number: one for one in self._deployed_as(name)}
             new = (one for one in self._failed[name] if self._is_new(one, current))
             shown |= {key_of(one.deployment): 1 for one in new}
         for (name, version), failed in sorted(shown.items()):
@@ -231,10 +238,10 @@ class ModelRepository:
 
     async def _replace(self, name: str, found: Sequence[Found], *, is_forced: bool = False) -> None:
         """Serve `found`, and nothing else of that name."""
-        current = {one.version: one for one in self._deployed_as(name)}
+        current = {one.version_number: one for one in self._deployed_as(name)}
         new = [one for one in found if is_forced or self._is_new(one, current)]
-        versions = {one.deployment.version for one in new}
-        kept = {one.deployment.version for one in found} - versions
+        versions = {one.deployment.version_number for one in new}
+        kept = {one.deployment.version_number for one in found} - versions
         old = [one for version, one in current.items() if version not in kept]
         if not new and not old:
             return
@@ -243,7 +250,7 @@ class ModelRepository:
             "servable %s: loads %s, unloads %s",
             name,
             sorted(versions),
-            sorted(one.version for one in old),
+            sorted(one.version_number for one in old),
         )
         try:
             await self._roll(started, old, UNLOAD_SECONDS)
@@ -260,7 +267,7 @@ class ModelRepository:
 
     def _is_new(self, found: Found, current: dict[int, Deployment]) -> bool:
         deployment = found.deployment
-        running = current.get(deployment.version)
+        running = current.get(deployment.version_number)
         if running is None or replace(running, generation=0) != replace(deployment, generation=0):
             return True
         return self._files.get(key_of(deployment)) != found.files
@@ -281,3 +288,16 @@ class ModelRepository:
         refused = (one for one in found if isinstance(one, Refused) and one.name)
         self._refused = {one.name: one.reason for one in refused}
         return [one for one in found if isinstance(one, Deployment)]
+
+
+def look_at(deployments: Sequence[Deployment]) -> dict[str, list[Found]]:
+    """`deployments` with their files, by name."""
+    found: dict[str, list[Found]] = {}
+    for one in deployments:
+        files = fingerprint(one.servable_directory, one.servable_name, one.version_number)
+        found.setdefault(one.name, []).append(Found(one, files))
+    return found
+
+
+def key_of(deployment: Deployment) -> tuple[str, int]:
+    return deployment.name, deployment.version_number

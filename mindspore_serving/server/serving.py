@@ -11,7 +11,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mindspore_serving import log
+from mindspore_serving import __version__, log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.spreading import SpreadingLauncher
@@ -21,7 +21,7 @@ from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import protocols
 from mindspore_serving.frontends.access import Responses
-from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
+from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.chat.refusals import LanguageRefusals
 from mindspore_serving.frontends.grpc import health as grpc_health
 from mindspore_serving.frontends.grpc.calls import CallGate
@@ -45,9 +45,9 @@ from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.master.master import Master
-from mindspore_serving.server import numbers
+from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.adapter_control import AdapterControl
-from mindspore_serving.server.front_ends import GRPC_LIBRARIES, FrontEndOptions, HttpOptions
+from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.machines import Machines
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp
@@ -155,7 +155,7 @@ class Serving:
         if self._grpc is not None:
             raise AlreadyRunning("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
-        tls = self.renewal.certificates(options.tls, as_the_original=True)
+        tls = self.renewal.certificates(options.ssl_config, as_the_original=True)
         keys, max_message = self.renewal.keys(options), options.max_message
         health = HealthService(self._master.control, max_message)
         gate = CallGate(keys, options.limits, max_message, self._tracer)
@@ -171,13 +171,15 @@ class Serving:
         if options.front_ends > 1 and not where.path:
             await self._start_grpc_processes(options, handlers, closing, unsent)
             return
-        arguments = where, handlers, options.limits, closing, self._responses
+        limits, responses = options.limits, self._responses
         server: GrpcServer | NativeGrpcServer
-        if options.grpc_library == GRPC_LIBRARIES[0]:
-            server = GrpcServer(*arguments, unsent=unsent)
+        if options.grpc_library == "grpcio":
+            server = GrpcServer(where, handlers, limits, closing, responses, unsent=unsent)
         else:
             fast = f"/{ms_grpc.SERVICE}/Predict", f"/{v2_service.SERVICE}/ModelInfer"
-            server = NativeGrpcServer(*arguments, fast=fast, unsent=unsent)
+            server = NativeGrpcServer(
+                where, handlers, limits, closing, responses, fast=fast, unsent=unsent
+            )
         await server.start(max_message, tls)
         self._grpc = server
 
@@ -195,38 +197,40 @@ class Serving:
         server = GrpcServer(where, handlers, options.limits, closing, unsent=unsent)
         await server.start(options.max_message, None)
         self._grpc = server
-        own = self.renewal.admission(options), self._master.traces, pool.num_processes
-        await pool.start_grpc(ServeGrpc(options, *own, where.text))
+        message = ServeGrpc(
+            options=options,
+            admission=self.renewal.admission(options),
+            traces=self._master.traces,
+            num_processes=pool.num_processes,
+            upstream=where.text,
+        )
+        await pool.start_grpc(message)
 
-    async def start_http(self, options: FrontEndOptions, http: HttpOptions) -> None:
+    async def start_http(self, options: FrontEndOptions) -> None:
         if self._http is not None:
             raise AlreadyRunning("Serving Error: RESTful server is already running")
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
-        rest = MsRest(options.max_message, http.use_status_codes, options.limits)
-        tls = self.renewal.certificates(options.tls)
+        rest = MsRest(options.max_message, options.use_status_codes, options.limits)
+        tls = self.renewal.certificates(options.ssl_config)
         inference, keys = self._inference, self.renewal.keys(options)
-        sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
-        models = LanguageModels(inference, self._master.control, http.language)
-        repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
-        adapters = self.adapter_control(http.lora_directories)
-        site = Site(models, inference, self._master.control, rest.max_body, repository, adapters)
+        sites = SiteRules(where.host, options.allowed_hosts, options.allow_origins)
+        site = self._site(options)
         v2 = self._v2(site, options)
-        visible = Visible(bool(keys), http.use_status_codes)
-        mounted = protocols.mount(site, http.llm_serving_form, v2, visible)
-        counting = self._master, self._responses, (self.renewal, self.repository)
-        metrics = partial(numbers.gather, *counting, mounted, has_vllm=http.vllm_metrics)
+        visible = Visible(bool(keys), options.use_status_codes)
+        mounted = protocols.mount(site, options.llm_serving_form, v2, visible)
         app = make_app(
-            inference, site.control, metrics, rest=rest, keys=keys, sites=sites,
+            inference, site.control, partial(self._metrics, mounted, has_vllm=options.vllm_metrics),
+            rest=rest, keys=keys, sites=sites,
             routes=mounted.routes, allow_loading=options.allow_loading, describe=mounted.describe,
         )  # fmt: skip
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)
             traces, count = self._master.traces, pool.num_processes
-            message = ServeHttp(options, self.renewal.admission(options), http, traces, count)
+            message = ServeHttp(options, self.renewal.admission(options), traces, count)
             await pool.start_http(message, app)
             self._http = pool
         else:
-            others = LanguageRefusals(site.control, http.language.limits, FastInfer(v2))
+            others = LanguageRefusals(site.control, options.limits, FastInfer(v2))
             path = FastPath(inference, rest, keys, sites, others)
             limits, responses = options.limits, self._responses
             server = HttpServer(where, app, path, limits, responses, tracer=self._tracer)
@@ -285,11 +289,24 @@ class Serving:
         return AdapterControl(self._master.adapters, self._master.control, directories)
 
     def _site(self, options: FrontEndOptions) -> Site:
-        """What a gRPC server shows."""
+        """What a server shows."""
         inference, control = self._inference, self._master.control
-        models = LanguageModels(inference, control, LanguageRules(limits=options.limits))
+        models = LanguageModels(inference, control, options.language)
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
-        return Site(models, inference, control, options.max_message, repository)
+        adapters = self.adapter_control(options.lora_directories)
+        return Site(models, inference, control, options.max_message, repository, adapters)
+
+    def _metrics(self, mounted: protocols.Mounted, *, has_vllm: bool) -> Page:
+        """All numbers, as they are now."""
+        page = Page()
+        page.add("serving_build_info", 1, __version__)
+        for (protocol, code), count in self._responses.counts.items():
+            page.add("serving_responses_total", count, protocol, str(code))
+        self.renewal.add_metrics(page)
+        self.repository.add_metrics(page)
+        self._master.add_metrics(page, has_vllm=has_vllm)
+        mounted.add_metrics(page)
+        return page
 
     def _v2(self, site: Site, options: FrontEndOptions) -> V2:
         """The protocol of one front end; both have the same regions of shared memory."""

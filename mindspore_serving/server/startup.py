@@ -9,25 +9,20 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.deployment import Capacity, Deployment, Refused
 from mindspore_serving.core.language_limits import LanguageLimits
+from mindspore_serving.core.params import documented
 from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.server_options import SERVER
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError, shortened
-from mindspore_serving.frontends.chat.models import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
-from mindspore_serving.server.config import ServableStartConfig, merge_config, to_deployment
-from mindspore_serving.server.front_ends import (
-    ApiKeys,
-    FrontEndOptions,
-    HttpOptions,
-    to_directories,
-    to_names,
-    to_origins,
-)
+from mindspore_serving.server.config import ServableStartConfig, to_deployments
+from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions
 from mindspore_serving.server.lifetime import Lifetime
 from mindspore_serving.server.showing import Loading, say, say_ready
 from mindspore_serving.server.ssl_config import SSLConfig
@@ -65,9 +60,7 @@ def start_servables(
     configs = check.as_instances("servable_configs", servable_configs, ServableStartConfig)
     check.check_bool("enable_lite", enable_lite)
 
-    def wanted() -> list[Deployment]:
-        return [to_deployment(config, enable_lite) for config in merge_config(configs)]
-
+    wanted = partial(to_deployments, configs, enable_lite=enable_lite)
     deploy(wanted(), wanted)
 
 
@@ -108,6 +101,7 @@ def load(
 
 
 @shortened
+@documented(SERVER)
 def start_grpc_server(
     address: str,
     max_msg_mb_size: int = 100,
@@ -125,36 +119,29 @@ def start_grpc_server(
 
     Args:
         address: `ip:port` or `unix:path`.
-        max_msg_mb_size: largest message in megabytes, sent or received, 1 to 512.
         ssl_config: certificates for TLS; None for plain text.
         api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
             pathlib.Path is a file with a key in each line, which is read anew when it changes.
         limits: of what clients send, and of time; see docs/limits.md.
-        allow_loading: clients may load and unload servables, and change the log level.
-        client_shared_memory: clients of protocol v2 may name shared memory of this machine, from
-            which tensors are read and to which they are written.
-        front_ends: processes that serve the port, 1 to 64, for machines with many cores; 1
-            (default) is this process.  The same for both servers.
-        grpc_library: "grpcio" (default), or "pygrpc-native", which is several times as fast and
-            has no TLS and few limits; see docs/deploy.md.
+        {}
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
             stopped; or a gRPC server runs already.
     """
+    arguments = locals()
     with all_or_nothing():
-        arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(
-            *arguments,
-            may=(allow_loading, client_shared_memory),
-            front_ends=front_ends,
-            grpc_library=grpc_library,
-        )
-        run_on_server(lambda serving: serving.start_grpc(options))
-    say(f"Serving gRPC server start success, listening on {address}")
+        start_grpc(FrontEndOptions.from_arguments(**arguments))
+
+
+def start_grpc(options: FrontEndOptions) -> None:
+    """See `start_grpc_server`."""
+    run_on_server(lambda serving: serving.start_grpc(options))
+    say(f"Serving gRPC server start success, listening on {options.address}")
 
 
 @shortened
+@documented(SERVER)
 def start_restful_server(
     address: str,
     max_msg_mb_size: int = 100,
@@ -167,7 +154,7 @@ def start_restful_server(
     allowed_hosts: Sequence[str] = (),
     allow_origins: Sequence[str] = (),
     language_limits: LanguageLimits | None = None,
-    max_n: int = DEFAULT_MAX_N,
+    max_n: int = 16,
     allow_priority: bool = False,
     allow_chat_template: bool = False,
     allow_loading: bool = False,
@@ -181,40 +168,26 @@ def start_restful_server(
 
     Args:
         address: `ip:port`.
-        max_msg_mb_size: largest request body in megabytes, 1 to 512.
         ssl_config: certificates for HTTPS; None for plain text.
-        use_status_codes: answer errors with 4xx and 5xx, not with 200 as the original did.
         api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or password
             of basic authentication), on every route but those of health; or a file, a pathlib.Path.
-        llm_serving_form: streams of llm-serving: "r21", server-sent events, or "bare", lines alone.
         limits: of what clients send, and of time; see docs/limits.md.
-        allowed_hosts: names that clients may call the server by, besides "localhost", IP addresses
-            and that of `address`.  Checked if they are given, or `address` is of this machine.
-        allow_origins: web pages of other sites that may ask, as "https://example.org", or "*".
         language_limits: of requests to language models; see docs/limits.md.
-        max_n: most answers to one prompt that a client may ask for, 1 to 128.
-        allow_priority: clients may choose the priority of requests to language models.
-        allow_chat_template: clients may give the chat template of a request to one.
-        allow_loading, client_shared_memory, front_ends: as those of `start_grpc_server`.
-        vllm_metrics: GET /metrics has the numbers of language models under vLLM's names, too.
-        lora_directories: clients may load and unload LoRA adapters that are below these.
+        {}
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
             stopped; or a RESTful server runs already.
     """
+    arguments = locals()
     with all_or_nothing():
-        arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(
-            *arguments, may=(allow_loading, client_shared_memory), front_ends=front_ends
-        )
-        names = to_names("allowed_hosts", allowed_hosts), to_origins(allow_origins)
-        content = language_limits or LanguageLimits()
-        rules = LanguageRules(max_n, allow_priority, options.limits, content, allow_chat_template)
-        loras = to_directories(lora_directories)
-        http = HttpOptions(use_status_codes, llm_serving_form, *names, rules, vllm_metrics, loras)
-        run_on_server(lambda serving: serving.start_http(options, http))
-    say(f"Serving RESTful server start success, listening on {address}")
+        start_http(FrontEndOptions.from_arguments(**arguments))
+
+
+def start_http(options: FrontEndOptions) -> None:
+    """See `start_restful_server`."""
+    run_on_server(lambda serving: serving.start_http(options))
+    say(f"Serving RESTful server start success, listening on {options.address}")
 
 
 def stop() -> None:

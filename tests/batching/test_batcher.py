@@ -3,12 +3,11 @@
 import pytest
 
 from mindspore_serving.batching.batcher import Batcher
-from mindspore_serving.core.deployment import BatchPolicy
 
 
-def batcher(*arrivals, max_wait=0.0, preferred_size=0):
+def batcher(*arrivals, max_batch_delay_ms=0.0, preferred_batch_size=0):
     """One with item "a" of the first arrival time, "b" of the second and so on."""
-    made = Batcher(BatchPolicy(max_wait, preferred_size))
+    made = Batcher(max_batch_delay_ms, preferred_batch_size)
     for item, now in zip("abcdefgh", arrivals, strict=False):
         made.add(item, now)
     return made
@@ -31,27 +30,27 @@ def test_an_empty_batcher_gives_nothing_and_is_never_due():
 
 
 def test_nothing_leaves_before_the_wait_is_over():
-    waiting = batcher(10.0, 10.3, max_wait=0.5)
+    waiting = batcher(10.0, 10.3, max_batch_delay_ms=500)
     assert waiting.due() == 10.5
     assert waiting.take(8, now=10.49) == []
     assert waiting.take(8, now=10.5) == ["a", "b"]
 
 
 def test_the_wait_is_that_of_the_oldest_left():
-    waiting = batcher(10.0, 10.3, max_wait=0.5)
+    waiting = batcher(10.0, 10.3, max_batch_delay_ms=500)
     waiting.take(1, now=10.5)
     assert waiting.due() == 10.8
 
 
 def test_a_preferred_size_leaves_without_waiting():
-    waiting = batcher(0.0, 0.0, max_wait=10.0, preferred_size=3)
+    waiting = batcher(0.0, 0.0, max_batch_delay_ms=10000, preferred_batch_size=3)
     assert waiting.take(8, now=0.1) == []
     waiting.add("c", 0.2)
     assert waiting.take(8, now=0.2) == ["a", "b", "c"]
 
 
 def test_a_batch_is_at_most_the_preferred_size():
-    waiting = batcher(0.0, 0.0, 0.0, 0.0, 0.0, max_wait=10.0, preferred_size=2)
+    waiting = batcher(0.0, 0.0, 0.0, 0.0, 0.0, max_batch_delay_ms=10000, preferred_batch_size=2)
     assert waiting.take(8, now=0.0) == ["a", "b"]
     assert waiting.take(8, now=0.0) == ["c", "d"]
     assert waiting.take(8, now=0.0) == []
@@ -59,7 +58,9 @@ def test_a_batch_is_at_most_the_preferred_size():
 
 
 def test_the_limit_of_the_taker_counts_too():
-    assert batcher(0.0, 0.0, 0.0, max_wait=1.0, preferred_size=3).take(2, now=0.0) == ["a", "b"]
+    assert batcher(0.0, 0.0, 0.0, max_batch_delay_ms=1000, preferred_batch_size=3).take(
+        2, now=0.0
+    ) == ["a", "b"]
 
 
 def test_peek_shows_the_oldest_and_leaves_it():
@@ -70,7 +71,7 @@ def test_peek_shows_the_oldest_and_leaves_it():
 
 
 def test_what_is_put_back_is_first_and_overdue():
-    waiting = batcher(5.0, max_wait=100.0)
+    waiting = batcher(5.0, max_batch_delay_ms=100000)
     waiting.put_back("z")
     assert waiting.due() == float("-inf")
     assert waiting.take(1, now=0.0) == ["z"]
@@ -78,7 +79,7 @@ def test_what_is_put_back_is_first_and_overdue():
 
 
 def test_clear_takes_everything_out():
-    waiting = batcher(0.0, 1.0, max_wait=100.0)
+    waiting = batcher(0.0, 1.0, max_batch_delay_ms=100000)
     assert waiting.clear() == ["a", "b"]
     assert len(waiting) == 0
     assert waiting.due() is None

@@ -132,10 +132,10 @@ def test_failed_instances_are_counted_and_make_the_status_1(served, tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--input-tokens", "0"], "--input-tokens 0: expected 1 or more"),
+        (["--input-tokens", "0"], "--input-tokens is 0, expected an int >= 1"),
         (["--concurrency", "4,0"], "--concurrency 0: expected 1 or more"),
         (["--rate", "0"], "--rate 0.0: expected requests per second"),
-        (["--spread", "3"], "--spread 3.0: expected 0 to 2"),
+        (["--spread", "3"], "--spread is 3.0, expected a number from 0 to 2"),
         (["--shared-prefix", "256"], "--shared-prefix 256: expected less than --input-tokens 256"),
         (["--protocol", "classic"], "--body FILE"),
         ([], "nothing listens at"),

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from mindspore_serving.cli import config, config_file, main
-from mindspore_serving.cli.config_fields import FIELDS, PER_SERVABLE, schema
+from mindspore_serving.cli.config_file import FIELDS, PER_SERVABLE, schema
 from mindspore_serving.cli.servables import find, llm_options
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.cli.tool_settings import ConfigSettings
@@ -59,14 +59,14 @@ def test_a_file_has_the_options_of_serve_and_settings_of_servables(read, tmp_pat
         "api_key": ("secret-key", 'another "key"'),
         "api_key_file": str(tmp_path / "keys.txt"),
         "limit": ("head_timeout=10", "max_header_fields=50"),
-        "node_labels": (("zone", "a"), ("disk", "ssd")),
+        "node_labels": {"zone": "a", "disk": "ssd"},
         "restart_policy": "limited",
         "llm_option": ("kv_cache_memory=2000000000.0", "enable_prefix_caching=false"),
         "servables": (
             {"paths": (str(tmp_path / "models/first"),)},
             {
                 "paths": ("/models/second",),
-                "name": "two",
+                "alias": "two",
                 "num_parallel_workers": 3,
                 "max_batch_delay_ms": 2.0,
                 "versions": "all",
@@ -88,7 +88,7 @@ def test_an_empty_file_gives_nothing(read, text):
             "line 2: there is no option 'htpp_port'; did you mean 'http_port'?",
         ),
         ("http-port: 1", "line 1: there is no option 'http-port'; did you mean 'http_port'?"),
-        ("colour: red", "line 1: there is no option 'colour'; there are servables, host,"),
+        ("colour: red", "line 1: there is no option 'colour'; there are servables, device_ids,"),
         ("config: other.yaml", "line 1: there is no option 'config'"),
         ("paths: [models]", "line 1: there is no option 'paths'"),
         ("host: a\nhost: b", "line 2: 'host' is there twice"),
@@ -98,6 +98,8 @@ def test_an_empty_file_gives_nothing(read, text):
         ("http_port: 1.5", "line 1: 'http_port' is '1.5', expected an integer"),
         ("http_port: [1]", "line 1: 'http_port' is a list, expected an integer"),
         ("http_port:", "line 1: 'http_port' is '', expected an integer"),
+        ("http_port: 65536", "line 1: 'http_port' is 65536, expected an int of 1 to 65535"),
+        ("stage_timeout: -1", "line 1: 'stage_timeout' is -1.0, expected a number >= 0"),
         ("no_grpc: 1", "line 1: 'no_grpc' is '1', expected true or false"),
         ("name: 12", "line 1: 'name' is '12', expected text"),
         ("poll: yes", "line 1: 'poll' is 'yes', expected a number"),
@@ -238,7 +240,7 @@ def test_serve_needs_a_path_or_a_file(capsys):
 def test_every_option_of_serve_is_in_the_table():
     defaults = ServeSettings(paths=())
     assert set(PER_SERVABLE) <= set(FIELDS)
-    assert all(hasattr(defaults, name) for name in FIELDS)
+    assert all(hasattr(defaults, row.name) for row in FIELDS.values())
 
 
 def test_the_schema_accepts_what_the_reader_accepts(read):
@@ -249,7 +251,14 @@ def test_the_schema_accepts_what_the_reader_accepts(read):
 
 
 @pytest.mark.parametrize(
-    "text", ["htpp_port: 1", "http_port: many", "servables: [{name: a}]", "restart_policy: x"]
+    "text",
+    [
+        "htpp_port: 1",
+        "http_port: many",
+        "http_port: -1",
+        "servables: [{name: a}]",
+        "restart_policy: x",
+    ],
 )
 def test_the_schema_refuses_what_the_reader_refuses(read, text):
     with pytest.raises(InvalidInputs):

@@ -17,14 +17,14 @@ METHOD = ("add it", [{"name": name, "dtype": None, "shape": None} for name in ("
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost", "::1"])
 def test_loopback_needs_no_warning(host: str) -> None:
-    assert not list(report.warnings(ServeSettings(["."], host=host)))
+    assert not list(report.warnings(ServeSettings(paths=["."], host=host)))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "gpu-17"])
 def test_other_addresses_are_warned_of_unless_there_is_tls(host: str) -> None:
-    (text,) = report.warnings(ServeSettings(["."], host=host))
+    (text,) = report.warnings(ServeSettings(paths=["."], host=host))
     assert "without TLS" in text
-    tls = ServeSettings(["."], host=host, tls_cert="a.pem", tls_key="a.key")
+    tls = ServeSettings(paths=["."], host=host, tls_cert="a.pem", tls_key="a.key")
     assert not list(report.warnings(tls))
 
 
@@ -36,7 +36,7 @@ def test_an_ipv6_address_is_put_in_brackets() -> None:
 
 def test_of_a_language_model_every_protocol_is_named_with_its_address() -> None:
     model = {"name": "m", "version": 1, "num_workers": 1, "methods": {}, "summary": "runtime toy"}
-    lines = report.ready(ServeSettings(["."], no_grpc=True), [model], 1.0).splitlines()
+    lines = report.ready(ServeSettings(paths=["."], no_grpc=True), [model], 1.0).splitlines()
     assert "  REST  http://127.0.0.1:1500  (GET /docs, /health, /metrics, /servables)" in lines
     assert (
         "  OpenAI   http://127.0.0.1:1500/v1   Anthropic, Ollama, TGI  http://127.0.0.1:1500"
@@ -46,7 +46,7 @@ def test_of_a_language_model_every_protocol_is_named_with_its_address() -> None:
 
 
 def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
-    line = report.call_line(ServeSettings(["."], host="0.0.0.0"), "add", *METHOD)
+    line = report.call_line(ServeSettings(paths=["."], host="0.0.0.0"), "add", *METHOD)
     words = shlex.split(line)
     assert words[:2] == ["curl", "http://127.0.0.1:1500/model/add:add%20it"]
     assert words[2:] == ["-d", '{"instances": [{"x\'1": 1.0, "x2": 1.0}]}']
@@ -70,13 +70,13 @@ def test_the_call_has_a_value_of_the_type_and_shape_that_is_wanted(dtype, shape,
         {"name": "x", "dtype": dtype, "shape": shape},
         {"name": "left out", "dtype": "str", "shape": [], "optional": True},
     ]
-    words = shlex.split(report.call_line(ServeSettings(["."]), "s", "m", specs))
+    words = shlex.split(report.call_line(ServeSettings(paths=["."]), "s", "m", specs))
     assert json.loads(words[-1]) == {"instances": [{"x": value}]}
 
 
 def test_a_language_model_is_asked_with_a_text() -> None:
     specs = [{"name": "prompt", "dtype": None, "shape": None}]
-    words = shlex.split(report.call_line(ServeSettings(["."], no_http=True), "s", "m", specs))
+    words = shlex.split(report.call_line(ServeSettings(paths=["."], no_http=True), "s", "m", specs))
     assert json.loads(words[-1]) == {"prompt": "Once upon a time"}
 
 
@@ -86,7 +86,7 @@ def test_a_large_input_is_written_by_a_program(no_http: bool) -> None:
         {"name": "it's", "dtype": "float32", "shape": [3, None, 50]},
         {"name": "y", "dtype": "bool", "shape": [2]},
     ]
-    line = report.call_line(ServeSettings(["."], no_http=no_http), "s", "m", specs)
+    line = report.call_line(ServeSettings(paths=["."], no_http=no_http), "s", "m", specs)
     program, _, call = line.partition(" | ")
     words = shlex.split(program)
     printed = subprocess.run([sys.executable, *words[1:]], capture_output=True, check=True).stdout
@@ -97,7 +97,9 @@ def test_a_large_input_is_written_by_a_program(no_http: bool) -> None:
 
 
 def test_without_rest_the_call_is_by_predict() -> None:
-    settings = ServeSettings(["."], no_http=True, grpc_port=5501, tls_cert="a.pem", tls_ca="ca.pem")
+    settings = ServeSettings(
+        paths=["."], no_http=True, grpc_port=5501, tls_cert="a.pem", tls_ca="ca.pem"
+    )
     words = shlex.split(report.call_line(settings, "add", *METHOD))
     assert words[:4] == ["mindspore-serving", "predict", "127.0.0.1:5501", "add"]
     assert words[6:] == shlex.split("--tls-ca a.pem --tls-cert CLIENT.pem --tls-key CLIENT-KEY.pem")

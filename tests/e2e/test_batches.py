@@ -116,3 +116,17 @@ def test_a_deadline_inside_the_delay_is_kept(serve):
     calls = serve(SOURCE, max_batch_delay_ms=HOUR, preferred_batch_size=4)
     answer = calls.post("toy", "size", {"x": 1}, {"X-Request-Timeout": "0.2"})
     assert answer == {"error_msg": "no answer within 0.2 seconds"}
+
+
+def test_what_waits_for_too_long_is_refused_and_what_runs_is_answered(serve, threads):
+    calls = serve(SOURCE, max_queue_seconds=0.2)
+    running = threads.submit(calls.client("toy", "slow_size").infer, {"x": 0})
+    eventually(has_calls)
+    rest = [threads.submit(calls.post, "toy", "slow_size", {"x": n}) for n in range(12)]
+    texts = [future.result(PATIENCE)["error_msg"] for future in rest]
+    assert {text.partition(": ")[2] for text in texts} == {
+        "it waited for over 0.2 s (max_queue_seconds)"
+    }
+    go()
+    assert running.result(PATIENCE)[0]["n"] == 1
+    assert calls.client("toy", "slow_size").infer({"x": 0})[0]["n"] == 1

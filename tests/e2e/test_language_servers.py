@@ -69,6 +69,24 @@ def test_too_many_waiting_requests_are_refused(place):
         running.close()
 
 
+def test_a_prompt_that_waits_for_too_long_is_refused_and_what_is_generated_goes_on(place):
+    options = {**OPTIONS, "max_num_seqs": 1}
+    served = config(place, "chatty", llm_options=options, max_queue_seconds=0.5)
+    with serving(place, served) as calls:
+        client = calls.client("chatty", "generate")
+        running = client.infer_stream({"prompt": "Hello", **LONG})
+        next(running)
+        body = json.dumps({"model": "chatty", "prompt": "Hello", "max_tokens": 2})
+        status, text = calls.http_call("POST", "/v1/completions", body)
+        assert status == 429
+        assert (
+            "it waited for over 0.5 s (max_queue_seconds)" in json.loads(text)["error"]["message"]
+        )
+        next(running)
+        running.close()
+        eventually(lambda: calls.http_call("POST", "/v1/completions", body)[0] == 200)
+
+
 def test_a_key_is_needed_everywhere_but_for_health(place):
     key = "a-long-enough-key"
     with serving(place, config(place, "plain"), api_keys=[key]) as calls:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from mindspore_serving.core.deployment import BatchPolicy, Deployment
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport
@@ -83,12 +83,12 @@ class Served:
         self,
         *workers,
         batch_size=1,
-        policy=None,
         streams=False,
         method_retry=True,
         retry=True,
         has_real_windows=False,
         others=(),
+        **options,
     ):
         self.dispatcher = Dispatcher()
         self.registry = self.dispatcher.registry
@@ -96,7 +96,7 @@ class Served:
             MethodReport(name, ["x"], ["y"], batch_size, method_retry, False, streams)
             for name in ("m", *others)
         ]
-        self.deployment = Deployment("d", "s", batching=policy or BatchPolicy(), retry=retry)
+        self.deployment = Deployment("d", "s", retry=retry, **options)
         self.has_real_windows = has_real_windows
         self.replies = []
         for worker in workers:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from mindspore_serving.core.deployment import Scaling
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.master.autoscaling import Scaler
 
 
 def scaler(num_workers=1, **changes):
     options = {"min_workers": 1, "max_workers": 4, "requests_per_worker": 8, **changes}
-    return Scaler(Scaling(**options, scale_down_delay=60.0), num_workers, 0.0)
+    return Scaler(Deployment("d", "s", **options, scale_down_delay=60.0), num_workers, 0.0)
 
 
 @pytest.mark.parametrize(

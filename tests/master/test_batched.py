@@ -6,7 +6,6 @@ from contextlib import closing
 import pytest
 import uvloop
 
-from mindspore_serving.core.deployment import BatchPolicy
 from mindspore_serving.errors import Overloaded, ServableUnavailable, WorkerUnavailable
 from mindspore_serving.master import batched, dispatcher
 from mindspore_serving.master.method import MOST_PARTS
@@ -190,7 +189,7 @@ async def test_a_worker_has_few_messages_unless_others_run_its_models(owns_model
 
 
 async def test_a_batch_of_the_preferred_size_leaves_at_once():
-    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=3))
+    served = Served(worker := Worker(), max_batch_delay_ms=60000, preferred_batch_size=3)
     served.submit()
     served.submit()
     await turn()
@@ -201,7 +200,7 @@ async def test_a_batch_of_the_preferred_size_leaves_at_once():
 
 
 async def test_the_preferred_size_counts_instances_not_requests():
-    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=3))
+    served = Served(worker := Worker(), max_batch_delay_ms=60000, preferred_batch_size=3)
     served.submit(2)
     served.submit(2)
     await turn()
@@ -210,7 +209,7 @@ async def test_the_preferred_size_counts_instances_not_requests():
 
 
 async def test_a_request_is_cut_into_a_limited_number_of_parts_however_many_instances_it_has():
-    served = Served(Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=3))
+    served = Served(Worker(), max_batch_delay_ms=60000, preferred_batch_size=3)
     served.submit(MOST_PARTS * 2 + 1)
     assert len(served.method._queue) <= MOST_PARTS
     chunks = [len(part.chunks) for part in served.method._queue]
@@ -218,20 +217,22 @@ async def test_a_request_is_cut_into_a_limited_number_of_parts_however_many_inst
 
 
 @pytest.mark.parametrize(
-    ("asked", "used"),
+    ("options", "preferred"),
     [
-        (BatchPolicy(), BatchPolicy()),
-        (BatchPolicy(max_wait=1.0), BatchPolicy(1.0, 4)),  # the batch size of the method
-        (BatchPolicy(1.0, 8), BatchPolicy(1.0, 8)),
+        ({}, 0),
+        ({"max_batch_delay_ms": 1000}, 4),  # the batch size of the method
+        ({"max_batch_delay_ms": 1000, "preferred_batch_size": 8}, 8),
     ],
     ids=["no delay", "a delay", "a delay and a size"],
 )
-async def test_with_a_delay_the_batch_size_of_the_method_is_preferred(asked, used):
-    assert Served(Worker(), batch_size=4, policy=asked).method._queue.policy == used
+async def test_with_a_delay_the_batch_size_of_the_method_is_preferred(options, preferred):
+    queue = Served(Worker(), batch_size=4, **options).method._queue
+    assert queue.preferred_batch_size == preferred
+    assert queue.max_batch_delay_ms == options.get("max_batch_delay_ms", 0)
 
 
 async def test_an_overdue_batch_leaves_incomplete():
-    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=0.02, preferred_size=8))
+    served = Served(worker := Worker(), max_batch_delay_ms=20, preferred_batch_size=8)
     served.submit()
     served.submit()
     due = served.method._queue.due()
@@ -241,17 +242,17 @@ async def test_an_overdue_batch_leaves_incomplete():
 
 
 async def test_every_later_batch_leaves_in_its_time_too():
-    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=0.005))
+    served = Served(worker := Worker(), max_batch_delay_ms=5)
     for number in range(1, 4):
         served.submit()
         await until(lambda: len(worker.sent) == number)  # noqa: B023
     assert worker.sizes == [1, 1, 1]
 
 
-@pytest.mark.parametrize("max_wait", [0.0004, 0.0013, 0.0024, 0.0104])
-def test_a_clock_of_milliseconds_that_wakes_early_forgets_no_batch(max_wait):
+@pytest.mark.parametrize("delay_ms", [0.4, 1.3, 2.4, 10.4])
+def test_a_clock_of_milliseconds_that_wakes_early_forgets_no_batch(delay_ms):
     async def main():
-        served = Served(worker := Worker(), policy=BatchPolicy(max_wait=max_wait))
+        served = Served(worker := Worker(), max_batch_delay_ms=delay_ms)
         served.submit()
         await until(lambda: worker.sizes)
 

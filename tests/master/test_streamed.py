@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from mindspore_serving.core.deployment import BatchPolicy
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 from tests.cards import CARD
@@ -26,7 +25,7 @@ async def test_a_request_leaves_at_once_and_in_a_message_of_its_own():
 
 
 async def test_a_request_does_not_wait_for_a_batch():
-    served = serve(worker := Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=8))
+    served = serve(worker := Worker(), max_batch_delay_ms=60000, preferred_batch_size=8)
     served.submit(3)
     assert worker.sizes == [1]
     assert len(worker.held[0].chunks) == 1  # the body as it came

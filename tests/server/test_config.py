@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from mindspore_serving.core.deployment import BatchPolicy, Deployment
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import merging
 from mindspore_serving.server import _servable_local, config
@@ -105,6 +105,11 @@ def test_a_config_is_read_only(directory, name):
         setattr(ServableStartConfig(directory, "add"), name, None)
 
 
+def test_a_config_can_be_a_key_and_is_equal_to_itself_alone(directory):
+    first, second = ServableStartConfig(directory, "add"), ServableStartConfig(directory, "add")
+    assert len({first, second}) == 2
+
+
 def test_new_arguments_are_keywords(directory):
     with pytest.raises(TypeError):
         ServableStartConfig(directory, "add", None, 0, None, 0, None, "AES-GCM", 5)
@@ -130,20 +135,23 @@ def test_a_deployment_has_everything(directory):
         preferred_batch_size=8,
         retry=False,
     )
-    assert config.to_deployment(made, enable_lite=True) == Deployment(
-        servable_directory=directory,
-        servable_name="add",
-        version=2,
-        device_type="cpu",
-        device_ids=(1,),
-        num_parallel_workers=3,
-        dec_key=KEY,
-        dec_mode="AES-CBC",
-        batching=BatchPolicy(max_wait=0.0025, preferred_size=8),
-        enable_lite=True,
-        retry=False,
-    )
-    assert config.to_deployment(made).enable_lite is False
+    assert config.to_deployments([made], enable_lite=True) == [
+        Deployment(
+            servable_directory=directory,
+            servable_name="add",
+            version_number=2,
+            device_type="cpu",
+            device_ids=(1,),
+            num_parallel_workers=3,
+            dec_key=KEY,
+            dec_mode="AES-CBC",
+            max_batch_delay_ms=2.5,
+            preferred_batch_size=8,
+            enable_lite=True,
+            retry=False,
+        )
+    ]
+    assert config.to_deployments([made])[0].enable_lite is False
     assert made.max_batch_delay_ms == 2.5
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.server import watched
 from mindspore_serving.server.front_ends import FrontEndOptions
@@ -37,9 +36,7 @@ async def test_a_look_that_fails_is_not_the_last(
     path = tmp_path / "keys"
     write(path, 1)
     renewal = Renewal(tell)
-    options = FrontEndOptions(
-        "127.0.0.1:1", 1, None, (), ServerLimits(), False, False, key_file=str(path)
-    )
+    options = FrontEndOptions(address="127.0.0.1:1", key_file=str(path))
     keys = renewal.keys(options)
     try:
         for number in (2, 3):

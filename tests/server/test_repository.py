@@ -33,12 +33,14 @@ class Server:
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        self.rolls.append(tuple(sorted((d.name, d.version) for d in some) for some in (new, old)))
+        self.rolls.append(
+            tuple(sorted((d.name, d.version_number) for d in some) for some in (new, old))
+        )
         gone = [one for one in self.deployed if one in old]
         self.deployed = [one for one in self.deployed if one not in gone] + list(new)
 
     def readiness(self):
-        return [ServableReadiness(one.name, one.version, True) for one in self.deployed]
+        return [ServableReadiness(one.name, one.version_number, True) for one in self.deployed]
 
     def write(self, name, *versions, content="one"):
         for version in versions:
@@ -48,7 +50,9 @@ class Server:
             (self.root / "written").rename(path / "model.onnx")  # nobody sees half of it
 
     def want(self, *names_and_versions):
-        self.wanted = [Deployment(str(self.root), name, v) for name, v in names_and_versions]
+        self.wanted = [
+            Deployment(str(self.root), name, version_number=v) for name, v in names_and_versions
+        ]
 
     def give(self):
         self.num_looks += 1
@@ -118,7 +122,7 @@ async def test_a_version_whose_files_have_changed_takes_its_own_place(server):
 
 async def test_changed_settings_are_a_change(server):
     await server.begin()
-    server.wanted = [Deployment(str(server.root), "net", 2, max_requests=7)]
+    server.wanted = [Deployment(str(server.root), "net", version_number=2, max_requests=7)]
     await server.repository.load("net")
     assert server.deployed[0].max_requests == 7
 
@@ -173,7 +177,7 @@ async def test_what_there_is_not_cannot_be_loaded(server):
 async def test_more_servables_can_be_added(server):
     await server.begin()
     server.write("more", 1)
-    wanted = [Deployment(str(server.root), "more", 1)]
+    wanted = [Deployment(str(server.root), "more", version_number=1)]
     await server.repository.add("more", lambda: wanted)
     assert server.rolls == [([("more", 1)], [])]
     await server.repository.unload("more")
@@ -185,7 +189,9 @@ async def test_one_that_cannot_be_loaded_is_not_added(server):
     await server.begin()
     server.error = StartError("broken")
     with pytest.raises(StartError):
-        await server.repository.add("more", lambda: [Deployment(str(server.root), "more", 1)])
+        await server.repository.add(
+            "more", lambda: [Deployment(str(server.root), "more", version_number=1)]
+        )
     server.error = None
     with pytest.raises(NotFound):
         await server.repository.load("more")
@@ -359,5 +365,7 @@ async def test_the_metric_forgets_what_is_wanted_no_more(server, follow):
     server.want(("net", 2))
     await until(lambda: server.failures() == {("net", "2"): 0})
     with pytest.raises(StartError):
-        await server.repository.add("more", lambda: [Deployment(str(server.root), "more", 1)])
+        await server.repository.add(
+            "more", lambda: [Deployment(str(server.root), "more", version_number=1)]
+        )
     assert server.failures() == {("net", "2"): 0}

@@ -7,12 +7,15 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.deployment import MAX_PREFERRED_SIZE, BatchPolicy
+from mindspore_serving.core.params import Row
+from mindspore_serving.core.servable_options import SERVABLE
 from mindspore_serving.core.service import Changes
 from mindspore_serving.errors import InvalidInputs
 
-MOST_WORKERS = 64
-_MOST_SECONDS = 1e6
+_SETTINGS = {name: row for row in SERVABLE.values() if (name := row.aliases.get("load"))}
+_MAX_WORKERS = int(SERVABLE["num_parallel_workers"].high)
+_MAX_SIZE = int(SERVABLE["preferred_batch_size"].high)
+_MAX_NUMBERS = {int: 1e9, float: 1e6}  # of requests, of seconds
 _KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_MODEL")
 
 
@@ -42,15 +45,15 @@ def _batching(value: Any) -> Changes:
     sizes = fields.pop("preferred_batch_size", [])
     _refuse_others("dynamic_batching", fields)
     if not isinstance(sizes, list) or not all(map(_is_size, sizes)):
-        accepted = f"a list of numbers of 1 to {MAX_PREFERRED_SIZE}"
+        accepted = f"a list of numbers of 1 to {_MAX_SIZE}"
         raise InvalidInputs(f"config: preferred_batch_size is not {accepted}")
     # Clients write 64-bit numbers as texts, as JSON of protobuf does.
-    seconds = _number("max_queue_delay_microseconds", delay, _MOST_SECONDS * 1e6) / 1e6
-    return {"batching": BatchPolicy(seconds, max(sizes, default=0))}
+    delay_ms = _number("max_queue_delay_microseconds", delay, 1e12) / 1000
+    return {"max_batch_delay_ms": delay_ms, "preferred_batch_size": max(sizes, default=0)}
 
 
 def _is_size(value: object) -> bool:
-    return type(value) is int and 0 < value <= MAX_PREFERRED_SIZE
+    return type(value) is int and 0 < value <= _MAX_SIZE
 
 
 def _workers(value: Any) -> Changes:
@@ -65,9 +68,9 @@ def _workers(value: Any) -> Changes:
             "the operator says which devices a servable has"
         )
     _refuse_others("instance_group", fields)
-    if type(count) is not int or not 1 <= count <= MOST_WORKERS:
-        raise InvalidInputs(f"config: count is {count!r:.32}, expected 1 to {MOST_WORKERS}")
-    return {"num_parallel_workers": count, "scaling": None}
+    if type(count) is not int or not 1 <= count <= _MAX_WORKERS:
+        raise InvalidInputs(f"config: count is {count!r:.32}, expected 1 to {_MAX_WORKERS}")
+    return {"num_parallel_workers": count, "max_workers": 0}
 
 
 def _parameters(value: Any) -> Changes:
@@ -79,22 +82,18 @@ def _parameters(value: Any) -> Changes:
         text = row.get("string_value") if isinstance(row, dict) else None
         if not isinstance(text, str):
             raise InvalidInputs(f'config: parameter {name} is no {{"string_value": "..."}}')
-        changes[name] = _SETTINGS[name](name, text)
+        changes[_SETTINGS[name].name] = _value(_SETTINGS[name], text)
     return changes
 
 
-def _flag(name: str, text: str) -> bool:
+def _value(row: Row, text: str) -> object:
+    if row.kind is not bool:
+        return row.kind(_number(row.name, text, _MAX_NUMBERS[row.kind]))
     if text not in ("true", "false"):
-        raise InvalidInputs(f"config: parameter {name} is {text[:32]!r}, expected true or false")
+        raise InvalidInputs(
+            f"config: parameter {row.name} is {text[:32]!r}, expected true or false"
+        )
     return text == "true"
-
-
-def _count(name: str, text: str) -> int:
-    return int(_number(name, text, 1e9))
-
-
-def _seconds(name: str, text: str) -> float:
-    return _number(name, text, _MOST_SECONDS)
 
 
 def _number(name: str, value: object, most: float) -> float:
@@ -122,11 +121,4 @@ _FIELDS: dict[str, Callable[[Any], Changes]] = {
     "dynamic_batching": _batching,
     "instance_group": _workers,
     "parameters": _parameters,
-}
-_SETTINGS: dict[str, Callable[[str, str], object]] = {
-    "max_requests": _count,
-    "stage_timeout": _seconds,
-    "step_timeout": _seconds,
-    "heartbeat_timeout": _seconds,
-    "retry": _flag,
 }

@@ -15,7 +15,7 @@ from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.ipc.messages import Fault, Payload
 from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Message, Ready
-from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
+from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.tls import Pem
 from mindspore_serving.tracing.options import TraceOptions
 
@@ -128,7 +128,6 @@ class ServeHttp(Message, frozen=True, tag=20):
 
     options: FrontEndOptions
     admission: Admission
-    http: HttpOptions
     traces: TraceOptions | None
     num_processes: int
 

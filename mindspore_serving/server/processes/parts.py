@@ -9,7 +9,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Inference
 from mindspore_serving.errors import Unauthorized
 from mindspore_serving.frontends.access import Responses
-from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
+from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.keys import ApiKey, Keys
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2.inference import V2
@@ -35,9 +35,9 @@ class Parts:
     take_memory: Callable[[int], memoryview | None]
     tracer: Tracer | None = None
 
-    def v2(self, options: FrontEndOptions, rules: LanguageRules) -> V2:
+    def v2(self, options: FrontEndOptions) -> V2:
         """Protocol v2.  The master has the regions that clients have registered."""
-        models = LanguageModels(self.inference, self.catalog, rules)
+        models = LanguageModels(self.inference, self.catalog, options.language)
         site = Site(models, self.inference, self.catalog, options.max_message)
         memory = MemoryElsewhere() if options.client_shared_memory else SharedMemory()
         return V2(site, Models(self.catalog, models), memory, options.limits)
@@ -84,7 +84,7 @@ class Door:
     @classmethod
     def of(cls, options: FrontEndOptions, admission: Admission) -> "Door":
         """Raises StartError."""
-        tls, pem = options.tls, admission.pem
+        tls, pem = options.ssl_config, admission.pem
         certificates = None if tls is None or pem is None else Certificates(tls, pem)
         return cls(OwnKeys.of(admission.keys), certificates)
 

@@ -83,7 +83,7 @@ class FrontEnds:
         except BaseException:
             listener.close()
             raise
-        has_tls = options.tls is not None
+        has_tls = options.ssl_config is not None
         self._listener = Listener(listener, options.limits, self._hand, has_tls=has_tls)
 
     async def start_grpc(self, message: ServeGrpc) -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends.chat.models import LanguageRules
 from mindspore_serving.frontends.grpc import health as grpc_health
 from mindspore_serving.frontends.grpc import reflection as grpc_reflection
 from mindspore_serving.frontends.grpc.calls import CallGate, OpenCalls
@@ -52,7 +51,7 @@ def make_grpc_server(parts: Parts, message: ServeGrpc, keys: OwnKeys) -> GrpcSer
     )
     gate = CallGate(keys.keys, limits, options.max_message, parts.tracer)
     forwarding = Forwarding(message.upstream, _SERVICES, parts.refresh, calls_of(limits, count))
-    v2 = parts.v2(options, LanguageRules(limits=options.limits))
+    v2 = parts.v2(options)
 
     def takes(context: Context) -> bool:
         return keys.is_open or keys.accepts(

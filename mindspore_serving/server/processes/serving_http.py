@@ -35,11 +35,11 @@ OWN_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embedding
 
 def make_http_server(parts: Parts, message: ServeHttp, keys: OwnKeys) -> HttpServer:
     """Not started yet."""
-    options, http = message.options, message.http
+    options = message.options
     where = addresses.parse(options.address, "RESTful server", allow_unix=False)
-    rest = MsRest(options.max_message, http.use_status_codes)
-    sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
-    v2 = parts.v2(options, http.language)
+    rest = MsRest(options.max_message, options.use_status_codes)
+    sites = SiteRules(where.host, options.allowed_hosts, options.allow_origins)
+    v2 = parts.v2(options)
     rows = (*anthropic.ROUTES, *openai.ROUTES)
     routes = bind([row for row in rows if row.path in OWN_PATHS], v2.site)
     own = guarded(to_app(routes, Unrouted(routes)), keys.keys, sites)

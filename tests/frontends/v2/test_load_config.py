@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from mindspore_serving.core.deployment import BatchPolicy
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.v2.load_config import to_changes
 
@@ -18,17 +17,20 @@ def changes(**config: Any) -> Any:
 
 def test_dynamic_batching_is_how_long_a_batch_waits_and_for_how_many() -> None:
     given = {"preferred_batch_size": [4, 8], "max_queue_delay_microseconds": 500}
-    assert changes(dynamic_batching=given) == {"batching": BatchPolicy(0.0005, 8)}
+    assert changes(dynamic_batching=given) == {
+        "max_batch_delay_ms": 0.5,
+        "preferred_batch_size": 8,
+    }
 
 
 def test_numbers_of_64_bits_may_be_texts() -> None:
     found = changes(dynamic_batching={"max_queue_delay_microseconds": "2000000"})
-    assert found["batching"].max_wait == 2
+    assert found["max_batch_delay_ms"] == 2000
 
 
 def test_an_instance_group_is_the_number_of_workers() -> None:
     found = changes(instance_group=[{"name": "a", "count": 3, "kind": "KIND_CPU"}])
-    assert found == {"num_parallel_workers": 3, "scaling": None}
+    assert found == {"num_parallel_workers": 3, "max_workers": 0}
 
 
 def test_parameters_are_settings_by_our_names() -> None:
