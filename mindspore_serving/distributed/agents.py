@@ -12,14 +12,14 @@ from pathlib import Path
 
 from mindspore_serving import log
 from mindspore_serving.core.backoff import Backoff
-from mindspore_serving.distributed import rank_table
+from mindspore_serving.distributed import messages, rank_table
 from mindspore_serving.distributed.connecting import GangConnection, Refusal, Stopped, connect
 from mindspore_serving.distributed.launching import AgentProcess
-from mindspore_serving.distributed.messages import GaveUp, Refused, Stop, Take
+from mindspore_serving.distributed.messages import AgentSetup, Take
 from mindspore_serving.distributed.places import AgentOptions, choose_ranks, environment
 from mindspore_serving.distributed.rank_table import Rank
-from mindspore_serving.distributed.setup import AgentFailed, AgentSetup
 from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, why_other
 
 SEARCHING, BETWEEN_TRIES = 60.0, 1.0  # seconds, for the worker
 TABLES = "temp_rank_table"  # where agents find the rank table
@@ -69,9 +69,8 @@ class Agents:
             if self._stop in ready:
                 raise Stopped("the agents are stopped")
             for process in self._processes:
-                if process.stream.fileno() in ready:
-                    poll.unregister(process.stream.fileno())  # it reports once
-                    self._read(process)
+                if process.stream.fileno() in ready and not self._read(process):
+                    poll.unregister(process.stream.fileno())
             self._read_worker()
             for process in self._processes:
                 if process.pidfd in ready:
@@ -81,7 +80,7 @@ class Agents:
         """Tell the worker that the agents cannot start, unless it is the worker that says so."""
         if not isinstance(error, Refusal | Stopped):
             with suppress(OSError):
-                self._connection.send(GaveUp(f"agents cannot start: {error}"))
+                self._connection.send(Failed(f"agents cannot start: {error}"))
 
     def end(self) -> None:
         """Kill all; close the connection."""
@@ -93,19 +92,26 @@ class Agents:
         if self._table is not None:
             self._table.unlink(missing_ok=True)
 
-    def _read(self, process: AgentProcess) -> None:
+    def _read(self, process: AgentProcess) -> bool:
+        """Take what an agent says of its start; whether it says more.  Raises StartError."""
         with suppress(EOFError):  # it has died; its pidfd tells
             for report in process.reports():
-                if isinstance(report, AgentFailed):
+                if isinstance(report, Failed):
                     raise StartError(f"rank {process.rank}: {report.text}")
-                process.is_ready = True
+                if isinstance(report, Hello):
+                    if why := why_other(report, messages, "agent"):
+                        raise StartError(f"rank {process.rank}: {why}")
+                else:
+                    process.is_ready = True
+            return not process.is_ready
+        return False
 
     def _read_worker(self) -> None:
         try:
-            for message in self._connection.take():
-                if isinstance(message, Stop):
+            for message in self._connection.receive(wait=False):
+                if isinstance(message, Exit):
                     raise Stopped("the servable is stopped")
-                if isinstance(message, Refused):
+                if isinstance(message, Failed):
                     raise Refusal(f"the worker refuses: {message.text}")
         except EOFError:
             raise StartError("the worker has ended the connection") from None

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from mindspore_serving.cluster.local import log_path, worker_variables
-from mindspore_serving.distributed.setup import AgentSetup, FromAgent
-from mindspore_serving.ipc.channel import BlockingChannel
+from mindspore_serving.distributed.messages import AgentSetup, FromAgent
+from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text
 from mindspore_serving.process.child_log import ChildLog
 
@@ -41,10 +41,7 @@ class AgentProcess(Child):
 
     def reports(self) -> list[FromAgent]:
         """What it has said of its start.  Raises EOFError when nothing more will come."""
-        try:
-            return self._channel.receive(wait=False)
-        except ConnectionError as error:
-            raise EOFError(str(error)) from error
+        return self._channel.receive(wait=False)
 
     def end_text(self) -> str:
         """Say how it ended, which it has."""

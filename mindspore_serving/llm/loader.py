@@ -32,7 +32,7 @@ from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.last_readout import open_last_readout
 from mindspore_serving.llm.engines import open_engine
-from mindspore_serving.llm.engines.base import AnyEngine, Model
+from mindspore_serving.llm.engines.base import AnyEngine, EngineModel
 from mindspore_serving.llm.images.forms import find_form
 from mindspore_serving.llm.images.reader import PictureReader, open_reader
 from mindspore_serving.llm.images.tower import Tower
@@ -197,7 +197,7 @@ def open_model(
         return open_ours(path, runtime, config)[0]
     texts = _read_texts(path, config)
     directory, tokenizer = texts["directory"], texts["tokenizer"]
-    model = Model(directory, tokenizer, _eos_ids(directory, tokenizer))
+    model = EngineModel(directory, tokenizer, _eos_ids(directory, tokenizer))
     opened = open_engine(engine, model, config, options)
     return Opened(runtime=engine, config=config, engine=opened, **texts)
 

@@ -6,15 +6,16 @@ The only place that starts one.  What the two say to each other is up to their m
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from mindspore_serving.process.child_log import ChildLog
+from mindspore_serving.process.entry import CHANNEL, LIFELINE
 from mindspore_serving.process.interpreter import OWN, Interpreter
 
-LIFELINE = "--lifeline"
 # Malloc then asks the kernel for pages of 2 MiB: weights that every step reads are read faster.
 # glibc reads it from the environment at the start of a process only.
 _LARGE_PAGES = "glibc.malloc.hugetlb"
@@ -32,6 +33,8 @@ class Program:
         log: receives the output; None: the child prints where this process does.
         stdout, stderr: descriptors for the output in place of a log.
         interpreter: the Python that runs the module.
+        channel: the kind of a socket pair (SOCK_STREAM, say), of which the child gets one end, by
+            the option `--channel fd:N`; None: it has no channel.
     """
 
     module: str
@@ -42,16 +45,7 @@ class Program:
     stdout: int | None = None
     stderr: int | None = None
     interpreter: Interpreter = OWN
-
-    def environment(self) -> dict[str, str]:
-        """Return the whole environment of the child."""
-        environment = self.interpreter.environment(os.environ)
-        for name, value in self.variables.items():
-            if value is None:
-                environment.pop(name, None)
-            else:
-                environment[name] = value
-        return environment
+    channel: socket.SocketKind | None = None
 
 
 class Child:
@@ -60,18 +54,27 @@ class Child:
     It inherits one end of a pipe, its lifeline.  The other end closes with this process, whatever
     ends that, and then the kernel kills the group.
 
-    `pid` is its number, `pidfd` a descriptor that is readable once it has ended.
+    `pid` is its number, `pidfd` a descriptor that is readable once it has ended, and `stream` our
+    end of its channel, which is the caller's to close.
     """
+
+    stream: socket.socket
 
     def __init__(self, program: Program) -> None:
         """Start the process.  Raises OSError; the log of `program` is closed then."""
         self._log = program.log
         self._waiting: asyncio.Future[int] | None = None
         self._is_closed = False
-        with ExitStack() as on_failure:
+        with ExitStack() as inherited, ExitStack() as on_failure:
             if self._log is not None:
                 on_failure.callback(self._log.close)
-            self._process, self._lifeline = _spawn(program)
+                inherited.callback(self._log.close_writer)
+            theirs = None
+            if program.channel is not None:
+                self.stream, theirs = socket.socketpair(socket.AF_UNIX, program.channel)
+                on_failure.callback(self.stream.close)
+                inherited.callback(theirs.close)
+            self._process, self._lifeline = _spawn(program, theirs)
             on_failure.callback(self.close)
             self.pid = self._process.pid
             self.pidfd = -1
@@ -135,24 +138,29 @@ class Child:
         waiting.set_result(self._process.wait())
 
 
-def _spawn(program: Program) -> "tuple[subprocess.Popen[bytes], int]":
-    """Start the process of `program`; return it with our end of its lifeline."""
+def _spawn(
+    program: Program, channel: socket.socket | None
+) -> "tuple[subprocess.Popen[bytes], int]":
+    """Start the process of `program`, with its end of its channel; return it with our end of its
+    lifeline."""
     command = [*program.interpreter.command(program.module), *program.arguments]
+    descriptors = list(program.descriptors)
     log = program.log
     with ExitStack() as inherited, ExitStack() as on_failure:
-        if log is not None:
-            inherited.callback(log.close_writer)
+        if channel is not None:
+            descriptors.append(channel.fileno())
+            command += [CHANNEL, f"fd:{channel.fileno()}"]
         theirs, ours = os.pipe2(os.O_CLOEXEC)
         inherited.callback(os.close, theirs)
         on_failure.callback(os.close, ours)
         process = subprocess.Popen(
             [*command, LIFELINE, str(theirs)],
-            pass_fds=(*program.descriptors, theirs),
+            pass_fds=(*descriptors, theirs),
             stdin=subprocess.DEVNULL,
             stdout=program.stdout if log is None else log.writer,
             stderr=program.stderr if log is None else subprocess.STDOUT,
             start_new_session=True,
-            env=program.environment(),
+            env=program.interpreter.environment(program.variables),
         )
         on_failure.pop_all()
         return process, ours

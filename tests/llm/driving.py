@@ -7,7 +7,7 @@ import numpy as np
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.scheduler import Scheduled, Scheduler
-from mindspore_serving.llm.engine.sequence import Sequence, Status
+from mindspore_serving.llm.engine.sequence import Sequence, SequenceStatus
 from mindspore_serving.llm.engine.states import StatePool
 from tests.llm.toy import ToyRunner
 
@@ -51,7 +51,7 @@ def advance(scheduler: Scheduler, runner: ToyRunner) -> Scheduled:
     sampled = sample(scheduled, runner.run(scheduled.step))
     scheduler.finish_step(scheduled, sampled)
     for seq in scheduled.sequences:
-        if seq.status is Status.RUNNING and len(seq.tokens) >= seq.max_len:
+        if seq.status is SequenceStatus.RUNNING and len(seq.tokens) >= seq.max_len:
             scheduler.finish(seq)
     return scheduled
 
@@ -72,7 +72,7 @@ def check(scheduler: Scheduler, scheduled: Scheduled) -> None:
     users = Counter(block for seq in scheduler.running for block in seq.blocks)
     assert [users[block] for block in range(pool.num_blocks)] == pool.users
     assert pool.num_free + len(users) == pool.num_blocks
-    assert all(not seq.blocks and seq.status is Status.WAITING for seq in scheduler.waiting)
+    assert all(not seq.blocks and seq.status is SequenceStatus.WAITING for seq in scheduler.waiting)
     assert len(scheduler.running) <= scheduler._config.max_num_seqs
     for ordered in (scheduler.waiting, scheduler.running):
         assert ordered == sorted(ordered, key=lambda seq: seq.order)

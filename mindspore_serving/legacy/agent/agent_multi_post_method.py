@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,10 +18,12 @@ from typing import Any, Protocol
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.options import check_runtime, make_config
-from mindspore_serving.llm.parallel.messages import Failed, Ready, decode_from_agents
+from mindspore_serving.llm.parallel import messages
+from mindspore_serving.llm.parallel.messages import AgentReady, FromAgents
 from mindspore_serving.llm.runtimes.mindir.cut import find_model
+from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text
-from mindspore_serving.process.frames import receive
+from mindspore_serving.process.vocabulary import Failed, Hello, why_other
 from mindspore_serving.servable.check import check_int
 
 MODULE = "mindspore_serving.llm.runtimes.agent_process"
@@ -68,12 +71,16 @@ class _Agents:
 
 def _follow(stream: socket.socket, on_ready: Callable[[int], None]) -> str:
     """Read what agent 0 reports until it ends; what it says of its end."""
-    while frame := receive(stream):
-        message = decode_from_agents(frame)
-        if isinstance(message, Ready):
-            on_ready(message.rank)
-        if isinstance(message, Failed):
-            return message.text
+    channel = BlockingChannel[FromAgents](stream, FromAgents)
+    with suppress(EOFError):
+        while True:
+            message = channel.receive_one()
+            if isinstance(message, Hello) and (why := why_other(message, messages, "agents")):
+                return why
+            if isinstance(message, AgentReady):
+                on_ready(message.rank)
+            if isinstance(message, Failed):
+                return message.text
     return ""
 
 

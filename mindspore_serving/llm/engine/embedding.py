@@ -15,7 +15,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.checkpoint.pooling import Pooling
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.readout import Readout, Text, read_out
+from mindspore_serving.llm.engine.readout import PromptText, Readout, read_out
 from mindspore_serving.llm.engine.request import ModelLimits, check_generation_prompt
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.step import (
@@ -36,7 +36,7 @@ class _LongPrompt:
     """A prompt that takes several steps.  Its tokens before `start` are computed, in `blocks`."""
 
     request_id: str
-    text: Text
+    text: PromptText
     blocks: list[int]
     slots: list[int]  # of its state, in a model that has one
     start: int = 0
@@ -57,7 +57,7 @@ class Embedder:
         self._limits = limits
         self._config = config
         self.readout: Readout = Pooling(("lasttoken",))
-        self._waiting: dict[str, Text] = {}  # by request, in order of arrival
+        self._waiting: dict[str, PromptText] = {}  # by request, in order of arrival
         self._long: _LongPrompt | None = None
         self.num_lacking = 0  # blocks that the first of them could not have, all of its own
 
@@ -72,13 +72,13 @@ class Embedder:
         return self.readout.size(hidden_size) if hidden_size else 0
 
     def add(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
-        """Let a prompt wait for its step, with what else a `Text` has.  Raises as `check` does, and
-        Overloaded."""
+        """Let a prompt wait for its step, with what else a `PromptText` has.  Raises as `check`
+        does, and Overloaded."""
         self._open_runner()
         most = (self._config.max_num_waiting or 0) * PROMPTS_PER_REQUEST
         if most and len(self._waiting) >= most:
             raise Overloaded(f"{len(self._waiting)} prompts wait already, at most {most} may")
-        self._waiting[request_id] = Text(self.check(prompt_ids), **options)
+        self._waiting[request_id] = PromptText(self.check(prompt_ids), **options)
 
     def abort(self, request_id: str) -> bool:
         """Forget a prompt.  False if there is none such."""
@@ -106,7 +106,7 @@ class Embedder:
         self._open_runner()
         vectors = np.zeros((len(prompts), self.size), np.float32)
         places = {f"{index}": index for index in range(len(prompts))}
-        self._waiting.update(zip(places, map(Text, prompts), strict=True))
+        self._waiting.update(zip(places, map(PromptText, prompts), strict=True))
         try:
             while self.has_work:
                 for request_id, vector in self.step():
@@ -157,7 +157,7 @@ class Embedder:
         self._end_long(long)
         return [(long.request_id, vector)]
 
-    def _is_long(self, text: Text) -> bool:
+    def _is_long(self, text: PromptText) -> bool:
         return 0 < self._runner.rope_switch < len(text.ids)
 
     def _end_long(self, long: _LongPrompt) -> None:
@@ -201,15 +201,15 @@ class Embedder:
             ids.append(request_id)
         return ids
 
-    def _embed(self, step: Step, texts: Sequence[Text]) -> Vectors:
+    def _embed(self, step: Step, texts: Sequence[PromptText]) -> Vectors:
         """Of `texts`, whose last tokens are in `step`."""
         states = self._open_runner().embed(step)
         return read_out(self.readout, states, [1] * len(texts), texts)
 
-    def _allocate(self, text: Text) -> list[int]:
+    def _allocate(self, text: PromptText) -> list[int]:
         return [self._pool.allocate() for _ in range(self._blocks_for(text))]
 
-    def _blocks_for(self, text: Text) -> int:
+    def _blocks_for(self, text: PromptText) -> int:
         return -(-len(text.ids) // self._runner.block_size)
 
 

@@ -20,9 +20,15 @@ from functools import partial
 
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.cache import SequenceCache
-from mindspore_serving.llm.engine.coming import ComingBlocks
-from mindspore_serving.llm.engine.prompt_sharing import Entrance, share_room, that_fit
-from mindspore_serving.llm.engine.sequence import Plan, Scheduled, Sequence, Status, drop, order_of
+from mindspore_serving.llm.engine.prompt_sharing import ComingBlocks, Entrance, share_room, that_fit
+from mindspore_serving.llm.engine.sequence import (
+    Scheduled,
+    Sequence,
+    SequenceStatus,
+    StepPlan,
+    drop,
+    order_of,
+)
 
 
 class Scheduler:
@@ -53,7 +59,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue `sequence`.  The cache must be able to hold its `max_len`."""
-        sequence.status = Status.WAITING
+        sequence.status = SequenceStatus.WAITING
         self.cache.enter(sequence)
         insort(self.waiting, sequence, key=order_of)
 
@@ -68,31 +74,34 @@ class Scheduler:
     def abort(self, sequence: Sequence) -> None:
         """End `sequence` in any state.  A step under way may still write to its blocks, so they
         are given back when the next one is scheduled."""
-        if sequence.status in (Status.WAITING, Status.RUNNING):
-            drop(self.running if sequence.status is Status.RUNNING else self.waiting, sequence)
-            sequence.status = Status.ABORTED
+        if sequence.status in (SequenceStatus.WAITING, SequenceStatus.RUNNING):
+            drop(
+                self.running if sequence.status is SequenceStatus.RUNNING else self.waiting,
+                sequence,
+            )
+            sequence.status = SequenceStatus.ABORTED
             self._aborted.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """End `sequence` after its step: its blocks are free at once."""
-        if sequence.status is Status.WAITING:  # a fork that found no room to run
+        if sequence.status is SequenceStatus.WAITING:  # a fork that found no room to run
             drop(self.waiting, sequence)
-        elif sequence.status is Status.RUNNING:
+        elif sequence.status is SequenceStatus.RUNNING:
             drop(self.running, sequence)
         self.cache.give_back(sequence)
-        sequence.status = Status.FINISHED
+        sequence.status = SequenceStatus.FINISHED
 
     def schedule(self) -> Scheduled:
         """The next step.  It is empty if there is nothing to compute."""
         for sequence in self._aborted:
             self.cache.give_back(sequence)
-            sequence.status = Status.FINISHED
+            sequence.status = SequenceStatus.FINISHED
         self._aborted.clear()
         self.admitted.clear()
         for sequence in self.cache.outgrown(self.running):
             self._restart(sequence)
         num_preemptions = self.num_preemptions
-        plan = Plan(self._config.max_num_batched_tokens, self.cache.states.place)
+        plan = StepPlan(self._config.max_num_batched_tokens, self.cache.states.place)
         self._schedule_decoding(plan)
         self._schedule_prompts(plan, admits=self.num_preemptions == num_preemptions)
         return plan.done()
@@ -102,7 +111,7 @@ class Scheduler:
         follow: none for a chunk of a prompt, else the right guesses and one more."""
         step = zip(scheduled.sequences, scheduled.step.rows, sampled, strict=True)
         for sequence, row, tokens in step:
-            if sequence.status is not Status.RUNNING:
+            if sequence.status is not SequenceStatus.RUNNING:
                 continue
             if tokens:
                 sequence.num_computed = len(sequence.tokens) + len(tokens) - 1
@@ -117,7 +126,7 @@ class Scheduler:
                 self.cache.register(sequence)
         self.cache.states.settle(scheduled)
 
-    def _schedule_decoding(self, plan: Plan) -> None:
+    def _schedule_decoding(self, plan: StepPlan) -> None:
         num_guesses = (plan.budget - len(self.running)) // 2  # the rest is for prompts
         block_size, users, running = self._block_size, self.pool.users, self.running
         position = 0
@@ -138,7 +147,7 @@ class Scheduler:
             else:
                 plan.add(sequence, sequence.tokens[-1:])
 
-    def _schedule_prompts(self, plan: Plan, *, admits: bool) -> None:
+    def _schedule_prompts(self, plan: StepPlan, *, admits: bool) -> None:
         """Pieces of the prompts of running sequences, and of those that are admitted for it."""
         running = [one for one in self.running if one.num_left > 1]
         has_place = plan.budget > 0 and len(self.running) < self.cache.max_running
@@ -171,7 +180,7 @@ class Scheduler:
             coming.expect(sequence)
         return True
 
-    def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
+    def _make_room(self, sequence: Sequence, plan: StepPlan) -> bool:
         """A block of its own for the next token of `sequence`, preempting from the end if none is
         free.  False if it had to be preempted itself."""
         pool, blocks = self.pool, sequence.blocks
@@ -198,5 +207,5 @@ class Scheduler:
         self.add(sequence)
 
     def _run(self, sequence: Sequence) -> None:
-        sequence.status = Status.RUNNING
+        sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=order_of)

@@ -15,7 +15,7 @@ from mindspore_serving.llm.step import Row, StateSlots, Step
 MAX_SCORED_TOKENS = 64  # of a prompt per step, if all its logits are wanted: they are large
 
 
-class Status(Enum):
+class SequenceStatus(Enum):
     """Where a sequence is.  A preempted one waits again."""
 
     WAITING = "waiting"
@@ -49,7 +49,7 @@ class Sequence:
     branch: int = 0  # tokens after which a state is to be kept, as others begin alike that far
     kept: bytes = b""  # what the state is registered under that was kept last while decoding
     draft: list[int] = field(default_factory=list)  # guesses for what follows `tokens`
-    status: Status = Status.WAITING
+    status: SequenceStatus = SequenceStatus.WAITING
 
     def __post_init__(self) -> None:
         if self.wanted_from < 0:
@@ -138,7 +138,7 @@ class Scheduled:
 
 
 @dataclass(slots=True)
-class Plan:
+class StepPlan:
     """A step to be filled; `budget` is how many tokens it has room for.  `place` gives the slots
     for the state of a sequence and its new tokens; None in a model without states."""
 

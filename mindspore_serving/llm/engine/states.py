@@ -11,7 +11,7 @@ Integers and hashes only: the contents belong to the runner.
 import sys
 
 from mindspore_serving.llm.engine.blocks import BlockPool
-from mindspore_serving.llm.engine.sequence import Scheduled, Sequence, Status
+from mindspore_serving.llm.engine.sequence import Scheduled, Sequence, SequenceStatus
 from mindspore_serving.llm.step import Row, StateSlots
 
 
@@ -90,7 +90,7 @@ class StatePool:
     def settle(self, scheduled: Scheduled) -> None:
         """Keep the states that `scheduled`, which is computed, left at the end of blocks."""
         for sequence, row in zip(scheduled.sequences, scheduled.step.rows, strict=True):
-            if sequence.status is Status.RUNNING:
+            if sequence.status is SequenceStatus.RUNNING:
                 self._settle(sequence, row)
 
     def give_back(self, sequence: Sequence) -> None:

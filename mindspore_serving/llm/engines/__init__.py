@@ -9,11 +9,11 @@ from mindspore_serving.errors import StartError, did_you_mean
 from mindspore_serving.llm.catalog import DIRECTORY, ENGINES, GGUF
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engines.base import AnyEngine, Model
+from mindspore_serving.llm.engines.base import AnyEngine, EngineModel
 
 
 def open_engine(
-    name: str, model: Model, config: EngineConfig, options: Mapping[str, Any]
+    name: str, model: EngineModel, config: EngineConfig, options: Mapping[str, Any]
 ) -> AnyEngine:
     """The model in the engine `name`, with `options` of its own.
 

@@ -17,7 +17,7 @@ from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.encoder import Encoder
 from mindspore_serving.llm.engine.pinning import Beginning
 from mindspore_serving.llm.engine.readout import Readout
-from mindspore_serving.llm.engine.request import ModelLimits, Request, make_request
+from mindspore_serving.llm.engine.request import GenerationRequest, ModelLimits, make_request
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -26,7 +26,7 @@ Outputs: TypeAlias = Sequence[tuple[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class EngineModel:
     """What an engine is to open.  `eos_ids` are the model's own end tokens."""
 
     directory: Path
@@ -139,15 +139,15 @@ class ForeignEngine(ABC):
         self._start(request)
 
     @abstractmethod
-    def _check(self, request: Request) -> None:
+    def _check(self, request: GenerationRequest) -> None:
         """Raise InvalidInputs for what the library cannot do."""
 
     @abstractmethod
-    def _taken(self) -> list[Request]:
+    def _taken(self) -> list[GenerationRequest]:
         """The requests that the library has, in order; one for each sequence that it counts."""
 
     @abstractmethod
-    def _start(self, request: Request) -> None:
+    def _start(self, request: GenerationRequest) -> None:
         """Give the request to the library.  Raises InvalidInputs if that refuses it."""
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **_: Any) -> NoReturn:

@@ -1,17 +1,18 @@
 """The processes of ranks 1 and up: started, watched and ended by rank 0."""
 
 import os
-import select
 import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from itertools import combinations
 
+from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links, create_memory
-from mindspore_serving.llm.parallel.messages import Failed, decode_from_rank
+from mindspore_serving.llm.parallel.messages import FromRank
+from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text
-from mindspore_serving.process.frames import receive, send
+from mindspore_serving.process.vocabulary import Failed, Hello, Ready, why_other
 
 MODULE = "mindspore_serving.llm.runtimes.rank"
 END_SECONDS = 5.0  # for a rank to end by itself once it is to
@@ -31,9 +32,9 @@ class RankProcess(Child):
         descriptors = {peer: end.fileno() for peer, end in peers.items()}
         places = [f"{peer}={descriptor}" for peer, descriptor in descriptors.items()]
         with ExitStack() as on_failure:
-            self._control, theirs = socket.socketpair()
-            on_failure.callback(self._control.close)
-            self._control.settimeout(CONTROL_SECONDS)
+            ours, theirs = socket.socketpair()
+            self.channel = BlockingChannel[FromRank](ours, FromRank, CONTROL_SECONDS)
+            on_failure.callback(self.channel.close)
             with theirs:
                 control = theirs.fileno()
                 options = {"--rank": rank, "--control": control, "--memory": memory}
@@ -42,34 +43,37 @@ class RankProcess(Child):
                 super().__init__(Program(MODULE, [*words, "--peers", *places], inherited))
             on_failure.pop_all()
 
-    def send(self, frame: bytes) -> None:
-        """Raises OSError if it has ended, or does not read."""
-        send(self._control, frame)
-
     def wait_until_loaded(self) -> str:
         """Why it cannot load; "" if it has.  Raises OSError if it neither says nor ends."""
-        frame = receive(self._control)
-        if frame is None:
+        try:
+            while not (problem := _problem_in(message := self.channel.receive_one())):
+                if isinstance(message, Ready):
+                    return ""
+        except EOFError:
             return exit_text(self.join(END_SECONDS))
-        message = decode_from_rank(frame)
-        return message.text if isinstance(message, Failed) else ""
+        return problem
 
     def problem(self) -> str:
         """What it says of its end, or how it has ended; "" while it runs, and if it has ended
         because another rank has."""
-        with suppress(OSError):
-            while select.select([self._control], [], [], 0)[0]:
-                if not (frame := receive(self._control)):
-                    break
-                if isinstance(message := decode_from_rank(frame), Failed):
-                    return message.text
+        with suppress(OSError, EOFError):
+            for message in self.channel.receive(wait=False):
+                if problem := _problem_in(message):
+                    return problem
         status = self.poll()
         return "" if status in (None, LOST_STATUS) else exit_text(status or 0)
 
     def close(self) -> None:
         """As `Child.close`, and close the connection."""
-        self._control.close()
+        self.channel.close()
         super().close()
+
+
+def _problem_in(message: FromRank) -> str:
+    """What `message` says that goes wrong; "" if nothing does."""
+    if isinstance(message, Hello):
+        return why_other(message, messages, "rank")
+    return message.text if isinstance(message, Failed) else ""
 
 
 def find_cause(processes: list[RankProcess]) -> str:

@@ -12,9 +12,10 @@ from typing import TypeAlias
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import Load, compute, encode
+from mindspore_serving.llm.parallel.messages import Load, compute
 from mindspore_serving.llm.parallel.processes import RankProcess, end_ranks, find_cause, start_ranks
 from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step, Vectors
+from mindspore_serving.process.channel import encode
 
 PATIENCE = 10.0  # seconds without a heartbeat after which a rank is lost
 LOAD_PATIENCE = 120.0  # the same while it loads: reading a tensor from a slow disk stops them
@@ -73,7 +74,7 @@ class ParallelRunner:
         frame = encode(compute(self._num_steps, step, embeds=embeds))
         for process in self._processes:
             try:
-                process.send(frame)
+                process.channel.write(frame)
             except OSError as error:
                 raise RunnerLost(f"rank {process.rank} takes no step: {error}") from error
 
@@ -105,7 +106,7 @@ def open_ranks(
     try:
         for process in processes:
             load = Load(str(directory), runtime, asdict(config))
-            process.send(encode(load))
+            process.channel.send(load)
         own = open_rank(directory, runtime, config, links)
         on_ready(0)
         for process in processes:

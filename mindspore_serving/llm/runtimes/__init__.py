@@ -13,11 +13,11 @@ from mindspore_serving.llm.options import check_encoder, check_runtime
 from mindspore_serving.llm.parallel.group import Grid, open_grid
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.runner import open_ranks
-from mindspore_serving.llm.runtimes.stages import Stage, StageRunner, has_own_cores
+from mindspore_serving.llm.runtimes.stages import LayerStage, StageRunner, has_own_cores
 from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, Runner
 
 Open = Callable[[str | Path, EngineConfig], Runner]
-OpenPart = Callable[[str | Path, EngineConfig, Grid], Stage]
+OpenPart = Callable[[str | Path, EngineConfig, Grid], LayerStage]
 OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 
 

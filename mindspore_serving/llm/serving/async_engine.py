@@ -45,9 +45,9 @@ from mindspore_serving.llm.serving.engine_loop import (
     LoopCallbacks,
     LoopRunner,
 )
-from mindspore_serving.llm.serving.generation import GenerateAnswer, ReadAnswer
+from mindspore_serving.llm.serving.generation import GenerationEvents, ReadingEvents
 from mindspore_serving.llm.serving.preparation import Preparation, Read
-from mindspore_serving.llm.serving.recording import Recorder, Timeline
+from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.serving.task_loop import TaskLoop
 from mindspore_serving.llm.step import EncoderRunner
 from mindspore_serving.metrics.catalog import STEPS
@@ -130,7 +130,7 @@ class AsyncEngine:
         pin_prompts(opened, self._processor)
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, _Open] = {}
-        self._recorder = Recorder()
+        self._recorder = GenerationRecorder()
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
@@ -160,9 +160,9 @@ class AsyncEngine:
         request_id = str(next(self._ids))
         answer: Any = None
         if isinstance(request, Generate):
-            answer = GenerateAnswer(request_id, request, self._outputs, self._recorder, timeline)
+            answer = GenerationEvents(request_id, request, self._outputs, self._recorder, timeline)
         elif isinstance(request, Embed | Score):
-            answer = ReadAnswer(request_id, request, self.card)
+            answer = ReadingEvents(request_id, request, self.card)
         self._open[request_id] = _Open(answer, sink, item_id, log_id)
         with log.of_request(log_id):
             self._preparation.start(
@@ -174,7 +174,7 @@ class AsyncEngine:
         """Nobody waits any more, from any thread: the next step frees what the request has; its
         sink is not called again, but for a call that is under way."""
         answer = self._drop(request_id)
-        if isinstance(answer, GenerateAnswer):
+        if isinstance(answer, GenerationEvents):
             with self._lock:
                 self._recorder.answers[FinishReason.ABORT.value] += answer.num_open
 

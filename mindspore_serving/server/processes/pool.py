@@ -16,6 +16,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.http.listener import Listener
 from mindspore_serving.process.child import exit_text
+from mindspore_serving.process.vocabulary import Exit
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes import child as children
 from mindspore_serving.server.processes.catalog import state_of
@@ -26,7 +27,6 @@ from mindspore_serving.server.processes.messages import (
     ServeGrpc,
     ServeHttp,
     State,
-    Stop,
 )
 from mindspore_serving.server.processes.session import Desk, Session
 
@@ -118,7 +118,7 @@ class FrontEnds:
         if self._listener is not None:
             self._listener.close()
         for session in self._live:
-            session.pipe.send(Stop(grace))
+            session.pipe.send(Exit(grace))
         await self._wait_for_end(grace + END_SECONDS)
         for child in self._children:
             child.kill()
@@ -156,7 +156,7 @@ class FrontEnds:
 
     async def _begin(self, session: Session) -> None:
         """Returns when it serves what there is to serve.  Raises StartError."""
-        await session.sync(self._state)
+        await session.begin(self._state)
         for message in self._services:
             await self._ask(session, message)
         self._admit(session)  # what was renewed meanwhile

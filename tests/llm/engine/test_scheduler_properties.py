@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mindspore_serving.llm.engine.sequence import Status
+from mindspore_serving.llm.engine.sequence import SequenceStatus
 from tests.llm.driving import advance, check_all_returned, make, run_all, sequence
 from tests.llm.toy_answers import continuation
 
@@ -93,7 +93,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def finished_answers_are_right(self):
         for seq, length in getattr(self, "known", []):
-            if seq.status is Status.FINISHED:
+            if seq.status is SequenceStatus.FINISHED:
                 count = len(seq.tokens) - length
                 assert seq.tokens[length:] == expected(seq, length, count)
                 assert seq.blocks == []
@@ -105,7 +105,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             check_all_returned(self.scheduler)
 
     def unfinished(self):
-        live = (Status.WAITING, Status.RUNNING)
+        live = (SequenceStatus.WAITING, SequenceStatus.RUNNING)
         return [(seq, length) for seq, length in self.known if seq.status in live]
 
     def forkable(self):
@@ -113,7 +113,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         return [
             seq
             for seq, length in self.known
-            if seq.status is Status.RUNNING
+            if seq.status is SequenceStatus.RUNNING
             and seq.num_computed == length
             and len(seq.tokens) == length + 1
             and len(seq.blocks) == -(-length // BLOCK_SIZE)

@@ -43,7 +43,7 @@ class DenseGraphs(Protocol):
 
 
 class DenseRunner(LimitedRunner):
-    """A `Runner`, or a `Stage` of one.  Its cache is allocated when it is made."""
+    """A `Runner`, or a `LayerStage` of one.  Its cache is allocated when it is made."""
 
     def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: RunnerLimits) -> None:
         super().__init__(limits)
@@ -61,7 +61,7 @@ class DenseRunner(LimitedRunner):
         return self.compute(step)
 
     def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
-        """As `Stage.compute`, never with `embeds`: the graphs have no vectors."""
+        """As `LayerStage.compute`, never with `embeds`: the graphs have no vectors."""
         if self._graphs is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)

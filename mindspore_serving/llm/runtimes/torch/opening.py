@@ -36,9 +36,9 @@ from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.invariant import check_deterministic, check_kernels
-from mindspore_serving.llm.runtimes.torch.lora import Adapters
+from mindspore_serving.llm.runtimes.torch.lora import TorchAdapters
 from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner, upload
-from mindspore_serving.llm.runtimes.torch.weights import Weights
+from mindspore_serving.llm.runtimes.torch.weights import TorchWeights
 from mindspore_serving.llm.step import Row, Step
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ def open_model(directory: str | Path, config: EngineConfig, grid: Grid | None = 
     kv_dtype = DTYPES.get(config.kv_cache_dtype, dtype)
     if config.deterministic:
         check_deterministic(config, part.spec, dtype, device)
-    weights = Weights(part.checkpoint, dtype, device)
+    weights = TorchWeights(part.checkpoint, dtype, device)
     return TorchModel(
         spec=part.spec,
         decoder=part.decoder,
         weights=weights,
-        adapters=Adapters(),
+        adapters=TorchAdapters(),
         dtype=dtype,
         kv_dtype=kv_dtype,
         device=device,
