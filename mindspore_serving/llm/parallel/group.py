@@ -17,7 +17,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Bytes, Links
 
 
-class Group:
+class RankGroup:
     """The place of this rank among `members` of the ranks that `links` connect, numbered anew in
     their order; without `members` all.  Used by one thread.
 
@@ -77,9 +77,9 @@ class Grid:
     """`peers` share this rank's layers; `stages` are one rank of each stage, in their order.  A
     group of this rank alone has size 1."""
 
-    everyone: Group
-    peers: Group
-    stages: Group
+    everyone: RankGroup
+    peers: RankGroup
+    stages: RankGroup
 
 
 def open_grid(links: Links, config: EngineConfig) -> Grid:
@@ -87,7 +87,7 @@ def open_grid(links: Links, config: EngineConfig) -> Grid:
     width = config.tensor_parallel
     stage, place = divmod(links.rank, width)
     return Grid(
-        Group(links),
-        Group(links, range(stage * width, (stage + 1) * width), way=1),
-        Group(links, range(place, links.size, width), way=2),
+        RankGroup(links),
+        RankGroup(links, range(stage * width, (stage + 1) * width), way=1),
+        RankGroup(links, range(place, links.size, width), way=2),
     )
