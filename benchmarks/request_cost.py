@@ -36,8 +36,8 @@ from mindspore_serving.ipc.messages import Done, Setup, ToMaster, ToWorker, Work
 from mindspore_serving.master.dispatcher import Dispatcher
 from mindspore_serving.master.link import Link
 from mindspore_serving.process.channel import encode, message_frames
-from mindspore_serving.worker.connection import Connection as WorkerConnection
 from mindspore_serving.worker.connection import Inbox
+from mindspore_serving.worker.connection import MasterConnection as WorkerConnection
 from mindspore_serving.worker.executor import Executor
 from mindspore_serving.worker.loading import load
 from mindspore_serving.worker.loop import StageLoop

@@ -23,7 +23,7 @@ _CPU = (("cpu", ""),)
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class ModelFormat:
     """A built-in format.
 
     `target` is a class of this package.  `library` is the runtime's import name (None: none is
@@ -40,26 +40,28 @@ class Format:
 
 
 FORMATS = {
-    "mindir": Format(
+    "mindir": ModelFormat(
         "mindir:MindirBackend",
         "mindspore",
         "mindspore",
         builds=(("ascend", "lib/plugin/*ascend*"), ("gpu", "lib/plugin/*gpu*"), *_CPU),
     ),
-    "mindir_openvino": Format("mindir_openvino:MindirOpenvinoBackend", "openvino", "lite"),
-    "mindir_lite": Format(
+    "mindir_openvino": ModelFormat("mindir_openvino:MindirOpenvinoBackend", "openvino", "lite"),
+    "mindir_lite": ModelFormat(
         "mindir_lite:MindirLiteBackend",
         "mindspore_lite",
         distributions=("mindspore-lite", "mindspore_lite"),
         builds=(("ascend", "lib/*ascend*"), ("gpu", "lib/*tensorrt*"), *_CPU),
     ),
-    "openvino": Format("openvino:OpenvinoBackend", "openvino", "lite"),
-    "onnx_openvino": Format("openvino:OpenvinoBackend", "openvino", "lite"),
-    "sklearn": Format("sklearn:SklearnBackend", "sklearn", "sklearn", ("scikit-learn",)),
-    "xgboost": Format("xgboost:XgboostBackend", "xgboost", "xgboost", ("xgboost", "xgboost-cpu")),
-    "lightgbm": Format("lightgbm:LightgbmBackend", "lightgbm", "lightgbm"),
-    "om": Format("", builds=(("ascend", ""),)),  # known so that its declaration is understood
-    "onnx": Format(
+    "openvino": ModelFormat("openvino:OpenvinoBackend", "openvino", "lite"),
+    "onnx_openvino": ModelFormat("openvino:OpenvinoBackend", "openvino", "lite"),
+    "sklearn": ModelFormat("sklearn:SklearnBackend", "sklearn", "sklearn", ("scikit-learn",)),
+    "xgboost": ModelFormat(
+        "xgboost:XgboostBackend", "xgboost", "xgboost", ("xgboost", "xgboost-cpu")
+    ),
+    "lightgbm": ModelFormat("lightgbm:LightgbmBackend", "lightgbm", "lightgbm"),
+    "om": ModelFormat("", builds=(("ascend", ""),)),  # known so that its declaration is understood
+    "onnx": ModelFormat(
         "onnx:OnnxBackend",
         "onnxruntime",
         "onnx",
@@ -70,10 +72,10 @@ FORMATS = {
             *_CPU,
         ),
     ),
-    "pytorch": Format(
+    "pytorch": ModelFormat(
         "torch:TorchBackend", "torch", "torch", builds=(("gpu", "lib/libtorch_cuda.so"), *_CPU)
     ),
-    "python": Format("python:PythonBackend", builds=(("ascend", ""), ("gpu", ""), *_CPU)),
+    "python": ModelFormat("python:PythonBackend", builds=(("ascend", ""), ("gpu", ""), *_CPU)),
 }
 
 BACKENDS = {

@@ -15,7 +15,7 @@ from mindspore_serving import log
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.backends.mindir_signature import GraphFile, read_graph_file
 from mindspore_serving.backends.source import (
-    Options,
+    SourceOptions,
     check_files,
     checked,
     load_error,
@@ -187,7 +187,7 @@ def _set_device(mindspore: Any, source: ModelSource) -> None:
 
 def _apply_options(mindspore: Any, source: ModelSource) -> None:
     """Take what MindSpore has a setting for."""
-    options = Options(source)
+    options = SourceOptions(source)
     if source.device_type == "cpu":
         tuning = mindspore.device_context.cpu.op_tuning
         _apply_once("thread_num", options.take("thread_num"), tuning.threads_num)

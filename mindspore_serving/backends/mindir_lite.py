@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.backends.base import Array, ModelSource
-from mindspore_serving.backends.source import Options, check_files, checked, load_error, words
+from mindspore_serving.backends.source import SourceOptions, check_files, checked, load_error, words
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
@@ -30,7 +30,7 @@ class MindirLiteBackend:
                 f"given are {len(source.paths)}"
             )
         lite, path = importlib.import_module("mindspore_lite"), source.paths[0]
-        options = Options(source)
+        options = SourceOptions(source)
         key = {"dec_key": source.dec_key, "dec_mode": source.dec_mode} if source.dec_key else {}
         model = lite.Model()
         try:
@@ -65,7 +65,7 @@ class MindirLiteBackend:
         self._model = None
 
 
-def _context(lite: Any, source: ModelSource, options: Options) -> Any:
+def _context(lite: Any, source: ModelSource, options: SourceOptions) -> Any:
     context = lite.Context()
     context.target = [source.device_type]
     if source.device_type != "cpu":

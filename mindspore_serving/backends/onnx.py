@@ -7,7 +7,7 @@ import numpy as np
 
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.backends.source import (
-    Options,
+    SourceOptions,
     check_files,
     checked,
     element_error,
@@ -95,7 +95,7 @@ def _check_provider(source: ModelSource) -> None:
 def _session_options(source: ModelSource) -> Any:
     import onnxruntime
 
-    options, settings = Options(source), onnxruntime.SessionOptions()
+    options, settings = SourceOptions(source), onnxruntime.SessionOptions()
     settings.log_severity_level = 3
     num_threads = options.take("thread_num")
     if num_threads is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from mindspore_serving import log
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.backends.openvino_guard import guard
-from mindspore_serving.backends.source import Options, load_error, words
+from mindspore_serving.backends.source import SourceOptions, load_error, words
 from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
@@ -79,7 +79,7 @@ def to_properties(source: ModelSource) -> dict[str, Any]:
     `config_file` is a JSON object of OpenVINO's own properties, such as
     {"INFERENCE_PRECISION_HINT": "bf16"}.
     """
-    options = Options(source)
+    options = SourceOptions(source)
     precision = _PRECISIONS[options.take("precision_mode")]
     properties = {"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"}
     num_threads = options.take("thread_num")

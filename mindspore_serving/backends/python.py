@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.backends.base import Array, ModelSource
-from mindspore_serving.backends.source import Options, words
+from mindspore_serving.backends.source import SourceOptions, words
 from mindspore_serving.core.value import Signature, TensorSpec, to_value
 from mindspore_serving.errors import StageFailed, StartError
 
@@ -30,7 +30,7 @@ class PythonBackend:
         factory, key = source.spec.factory, source.spec.key
         if factory is None or not callable(factory):
             raise StartError(f"Python model '{key}' has no function or class to call")
-        Options(source).report_ignored()
+        SourceOptions(source).report_ignored()
         model = _made(factory, key) if inspect.isclass(factory) else factory
         inputs = _inputs(model, key)
         signature = getattr(model, "signature", None)

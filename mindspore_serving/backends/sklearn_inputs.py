@@ -23,7 +23,7 @@ _UNCARRIED |= {"MultiLabelBinarizer": "lists of labels"}
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class SklearnInputs:
     """What a model takes, and an instance that it knows, () where any will do."""
 
     specs: tuple[TensorSpec, ...]
@@ -40,7 +40,7 @@ class Inputs:
         return rows
 
 
-def inputs_of(model: Any) -> Inputs:
+def inputs_of(model: Any) -> SklearnInputs:
     """The inputs of `model`.  If a column holds texts, each column is an input of its own: requests
     carry one text in a value.
 
@@ -48,17 +48,17 @@ def inputs_of(model: Any) -> Inputs:
     """
     count = getattr(model, "n_features_in_", None)
     if count is None:
-        return Inputs((_single(model),))
+        return SklearnInputs((_single(model),))
     examples = _examples(model, count)
     values = [examples.get(number, 0.0) for number in range(count)]
     if not any(isinstance(value, str) for value in values):
-        return Inputs((features(count, "float64"),), (np.array([values], np.float64),))
+        return SklearnInputs((features(count, "float64"),), (np.array([values], np.float64),))
     names = list(map(str, getattr(model, "feature_names_in_", ())))
     names = names or (["x"] if count == 1 else [f"x{number}" for number in range(count)])
     kinds = [TEXT if isinstance(value, str) else np.dtype("float64") for value in values]
     specs = (TensorSpec(name, kind, (-1,)) for name, kind in zip(names, kinds, strict=True))
     columns = (np.array([value], object) for value in values)
-    return Inputs(tuple(specs), tuple(columns), are_columns=True)
+    return SklearnInputs(tuple(specs), tuple(columns), are_columns=True)
 
 
 def _single(model: Any) -> TensorSpec:

@@ -51,7 +51,7 @@ def words(cause: object) -> str:
     return text if len(text) <= _MAX_WORDS else text[:_MAX_WORDS] + "…"
 
 
-class Options:
+class SourceOptions:
     """What a declaration asks of its runtime, for the chosen device; what no one takes is logged.
 
     From `spec.options` and `source.options`, which wins; of a "device_list" the chosen device's.

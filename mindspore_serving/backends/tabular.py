@@ -12,7 +12,7 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.backends.base import Array, ModelSource
-from mindspore_serving.backends.source import Options, check_files, load_error, words
+from mindspore_serving.backends.source import SourceOptions, check_files, load_error, words
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
@@ -52,7 +52,7 @@ class TabularBackend(ABC):
         workers want the cores too.
         """
         check_files(source)
-        options = Options(source)
+        options = SourceOptions(source)
         num_threads = options.take("thread_num") or 1
         options.report_ignored()
         predictors = [_opened(cls, source, path, num_threads) for path in source.paths]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mindspore_serving.backends.base import Array, ModelSource
-from mindspore_serving.backends.source import Options, check_files, checked, warm_up, words
-from mindspore_serving.backends.torch_files import Program, load_program, to_numpy
+from mindspore_serving.backends.source import SourceOptions, check_files, checked, warm_up, words
+from mindspore_serving.backends.torch_files import ExportedProgram, load_program, to_numpy
 from mindspore_serving.core.value import Signature
 from mindspore_serving.errors import StageFailed, StartError
 
@@ -17,7 +17,7 @@ class TorchBackend:
     """A PyTorch model, one program per file."""
 
     def __init__(
-        self, programs: list[Program], signature: tuple[Signature, ...], device: str
+        self, programs: list[ExportedProgram], signature: tuple[Signature, ...], device: str
     ) -> None:
         self._programs = programs
         self.signature = signature  # one per file; of TorchScript perhaps without outputs
@@ -83,14 +83,14 @@ def _device(source: ModelSource) -> str:
 def _apply_options(source: ModelSource) -> None:
     import torch
 
-    options = Options(source)
+    options = SourceOptions(source)
     num_threads = options.take("thread_num")
     if num_threads is not None:
         torch.set_num_threads(num_threads)  # of the process
     options.report_ignored()
 
 
-def _run(program: Program, inputs: Sequence[Array], device: str) -> list[Array]:
+def _run(program: ExportedProgram, inputs: Sequence[Array], device: str) -> list[Array]:
     import torch
     from torch.utils import _pytree as pytree
 

@@ -26,7 +26,7 @@ _environment = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ExportedProgram:
     """A loaded file: `call` takes tensors by position and returns whatever the model returns."""
 
     call: Callable[[Sequence[Any]], Any]
@@ -34,7 +34,7 @@ class Program:
     writes_inputs: bool
 
 
-def load_program(source: ModelSource, path: str, device: str) -> Program:
+def load_program(source: ModelSource, path: str, device: str) -> ExportedProgram:
     """Load `path` for `device`, "cpu" or "cuda:0".  Raises StartError naming file and cause."""
     load = _exported if _kind(source, path) == "exported" else _scripted
     try:
@@ -68,7 +68,7 @@ def _refusal(what: str) -> str:
     )
 
 
-def _exported(source: ModelSource, path: str, device: str) -> Program:
+def _exported(source: ModelSource, path: str, device: str) -> ExportedProgram:
     import torch
     from torch.export.passes import move_to_device_pass
     from torch.utils import _pytree as pytree
@@ -91,7 +91,7 @@ def _exported(source: ModelSource, path: str, device: str) -> Program:
     # Whether any operator works in place; on what, is not followed.
     schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
     writes = any(schema is not None and schema.is_mutable for schema in schemas)
-    return Program(call, signature, writes)
+    return ExportedProgram(call, signature, writes)
 
 
 def _refuse_objects(source: ModelSource, path: str) -> None:
@@ -174,7 +174,7 @@ def _spec(name: str, value: Any) -> TensorSpec | None:
     return TensorSpec(name, kind, shape)
 
 
-def _scripted(source: ModelSource, path: str, device: str) -> Program:
+def _scripted(source: ModelSource, path: str, device: str) -> ExportedProgram:
     import torch
 
     with warnings.catch_warnings():
@@ -190,7 +190,9 @@ def _scripted(source: ModelSource, path: str, device: str) -> Program:
             inputs.append(TensorSpec(argument.name, None, None))
     names = [f"output{i}" for i in range(_count(schema.returns[0].type))]
     outputs = tuple(TensorSpec(name, None, None) for name in names)
-    return Program(lambda tensors: module(*tensors), Signature(tuple(inputs), outputs), True)
+    return ExportedProgram(
+        lambda tensors: module(*tensors), Signature(tuple(inputs), outputs), True
+    )
 
 
 def _count(kind: Any) -> int:

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mindspore_serving.batching.fitting import Row, is_batched
-from mindspore_serving.batching.texts import is_text, to_text
 from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.core.value import Signature, TensorSpec, Value
 from mindspore_serving.errors import StageFailed, StartError
@@ -104,7 +103,7 @@ def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> l
 
 
 def _result(index: int, output: Array) -> Value:
-    return to_text(index, output) if is_text(output) else output
+    return _to_text(index, output) if _is_text(output) else output
 
 
 def _graph_batch_size(spec: ModelSpec, signature: Signature, subgraph: int) -> int:
@@ -170,3 +169,19 @@ def _stack(arrays: Sequence[Array], size: int) -> Array:
         batch[i] = array[()]  # of an array of objects without dimensions, the object
     batch[len(arrays) :] = first
     return batch
+
+
+def _is_text(array: Array) -> bool:
+    """Whether an output of a model holds texts."""
+    return array.dtype.kind in "OU"
+
+
+def _to_text(index: int, output: Array) -> str:
+    """What one instance gets of an `output` that holds texts.  Raises StageFailed if it is not one
+    text."""
+    if output.size != 1 or not isinstance(text := output.reshape(-1)[0], str):
+        raise StageFailed(
+            f"Model output {index} is {output.size} texts for an instance, replies carry one: have "
+            "the model give an output for each"
+        )
+    return str(text)

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mindspore_serving.batching.texts import fit_text
 from mindspore_serving.core import casting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.declaration import ModelSpec
@@ -34,7 +33,7 @@ def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Val
         relation = f"{given} {'less' if given < wanted else 'greater'}"
         raise InvalidInputs(f"Given model inputs size {relation} than model inputs size {wanted}")
     return tuple(
-        (fit_text if tensor.dtype == TEXT else _fit)(
+        (_fit_text if tensor.dtype == TEXT else _fit)(
             i, value, tensor, instance_shape(spec, i, tensor)
         )
         for i, (value, tensor) in enumerate(zip(instance, signature.inputs, strict=True))
@@ -114,3 +113,20 @@ def _both(value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> st
         given = f"a {type(value).__name__}"
     wanted = "any shape" if shape is None else list(shape)
     return f"; input '{tensor.name}': {given} given, {tensor.dtype or 'any type'} {wanted} wanted"
+
+
+def _fit_text(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> Array:
+    """The text `value` as an array of shape (), or of ones if the model wants dimensions.
+
+    Raises InvalidTensor if it is no text.
+    """
+    if not isinstance(value, str):
+        given = dtypes.of(value)
+        name = given.kind if given is not None else str(type(value))
+        raise InvalidTensor(
+            f"Given model input {index} data type {name} not match the data type "
+            f"{dtypes.STR.kind} defined in model: input '{tensor.name}' is one text"
+        )
+    array = np.empty((1,) * len(shape or ()), object)
+    array[...] = str(value)
+    return array

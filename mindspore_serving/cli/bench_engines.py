@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -137,7 +136,7 @@ def _reason(errors: str) -> str:
 
 def _end(server: Child) -> None:
     server.terminate()
-    with suppress(subprocess.TimeoutExpired):
+    with suppress(TimeoutError):
         server.join(_SECONDS)
     server.close()
 

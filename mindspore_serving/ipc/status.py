@@ -124,7 +124,7 @@ def batch_sizes(memory: memoryview) -> Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ProcessUsage:
     """What a process uses: seconds of processor time, bytes in RAM, open descriptors."""
 
     cpu_seconds: float = 0.0
@@ -145,10 +145,10 @@ def set_usage(memory: memoryview) -> None:
         )
 
 
-def usage(memory: memoryview) -> Usage:
+def usage(memory: memoryview) -> ProcessUsage:
     """What it wrote down last."""
     microseconds, resident_bytes, num_open_files = numbers(memory)[:3]
-    return Usage(microseconds / 1e6, resident_bytes, num_open_files)
+    return ProcessUsage(microseconds / 1e6, resident_bytes, num_open_files)
 
 
 def numbers(memory: memoryview) -> list[int]:

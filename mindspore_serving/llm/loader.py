@@ -38,6 +38,7 @@ from mindspore_serving.llm.images.reader import PictureReader, open_reader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
+from mindspore_serving.llm.options import check_engine
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import open_blocks
@@ -191,8 +192,8 @@ def open_model(
     Raises StartError or InvalidInputs.
     """
     options = engine_options or {}
+    check_engine(config, engine, options)
     if engine == OURS:
-        _refuse(options)
         return open_ours(path, runtime, config)[0]
     texts = _read_texts(path, config)
     directory, tokenizer = texts["directory"], texts["tokenizer"]
@@ -253,13 +254,6 @@ def _open_pictures(
         return (None, None) if reader is None else (reader, Tower.open(directory, config))
     except StartError as error:
         raise StartError(f"{error}; {text_alone}") from error
-
-
-def _refuse(options: Mapping[str, Any]) -> None:
-    for name in options:
-        raise StartError(
-            f"engine_options has {name!r}, but engine {OURS!r} has none; see llm_options"
-        )
 
 
 def _open_engine(

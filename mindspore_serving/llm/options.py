@@ -6,8 +6,9 @@ Light, as `config` is.
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
-from mindspore_serving.llm.catalog import NAMES, RUNTIMES
+from mindspore_serving.llm.catalog import NAMES, OURS, RUNTIMES
 from mindspore_serving.llm.config import ENCODERS, OPTIONS, EngineConfig
 
 
@@ -25,30 +26,30 @@ def check_names(options: Mapping[str, Any], known: Collection[str]) -> None:
             raise InvalidInputs(f"{name!r} is no option{expected}")
 
 
-def check_engine_name(engine: str) -> None:
-    """Raise StartError if there is no such engine."""
+def check_engine(config: EngineConfig, engine: str, engine_options: Mapping[str, Any]) -> None:
+    """Raise StartError if there is no such engine, or for an option that it does not take."""
     if engine not in NAMES:
         near = did_you_mean(engine, NAMES)
         raise StartError(f"engine is {engine!r}, expected one of {', '.join(NAMES)}{near}")
-
-
-def check_runtime_name(runtime: str, known: Collection[str] = RUNTIMES, purpose: str = "") -> None:
-    """Raise StartError if there is no such runtime."""
-    if runtime not in known:
-        near = did_you_mean(runtime, known)
-        expected = f"one of {', '.join(known)}{purpose}"
-        raise StartError(f"runtime is {runtime!r}, expected {expected}{near}")
-
-
-def check_engine(config: EngineConfig, engine: str) -> None:
-    """Raise StartError for an option that the `engine`, another than ours, does not take."""
+    if engine == UPSTREAM:
+        raise StartError(f"engine {engine!r} has no model here: a server alone can have it")
+    for name in engine_options if engine == OURS else ():
+        raise StartError(
+            f"engine_options has {name!r}, but engine {OURS!r} has none; see llm_options"
+        )
     for name in _missing(config, engine):
         accepted = ", ".join(sorted(name for name, row in OPTIONS.items() if row.name_in(engine)))
         raise StartError(f"engine {engine!r} has no option {name}, expected some of {accepted}")
 
 
-def check_runtime(config: EngineConfig, runtime: str) -> None:
-    """Raise StartError for an option or a value that the `runtime` does not take."""
+def check_runtime(
+    config: EngineConfig, runtime: str, known: Collection[str] = RUNTIMES, purpose: str = ""
+) -> None:
+    """Raise StartError if the `runtime` is none of the `known` ones, or for an option or a value
+    that it does not take."""
+    if runtime not in known:
+        expected = f"{', '.join(known)}{purpose}{did_you_mean(runtime, known)}"
+        raise StartError(f"runtime is {runtime!r}, expected one of {expected}")
     for name in _missing(config, runtime):
         row = OPTIONS[name]
         accepted = ", ".join(one for one in RUNTIMES if row.name_in(one))

@@ -18,7 +18,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs, NotFound, ServableUnavailable, ServingError
 from mindspore_serving.ipc.messages import AdapterSource
 from mindspore_serving.master.link import Link
-from mindspore_serving.master.registry import Registry, Service
+from mindspore_serving.master.registry import Registry, ServableService
 
 Sources = Mapping[str, AdapterSource]  # by name
 
@@ -36,7 +36,7 @@ class _Changes:
         return {name: AdapterSource(name, path) for name, path in kept} | self.added
 
 
-class Adapters:
+class ServedAdapters:
     """Those of all servables.  Lives on the event loop."""
 
     def __init__(self, registry: Registry) -> None:
@@ -108,7 +108,7 @@ class Adapters:
         for servable in servables:
             self._changes.pop(servable, None)
 
-    def _services(self, servable: str) -> Sequence[Service]:
+    def _services(self, servable: str) -> Sequence[ServableService]:
         """Raises NotFound or ServableUnavailable."""
         found = [one for one in self._registry.all if one.name == servable and one.card]
         if not found:

@@ -38,7 +38,7 @@ class Open:
     deadline: float | None
 
 
-class Admission:
+class AdmissionControl:
     """Of one method: measures, and refuses what would be late."""
 
     def __init__(

@@ -10,7 +10,13 @@ from mindspore_serving.ipc.messages import PartReply
 from mindspore_serving.master.request import PendingPart
 from mindspore_serving.tracing import span as names
 from mindspore_serving.tracing.request_span import RequestSpan
-from mindspore_serving.tracing.span import Attributes, Recorder, Span, SpanContext, from_traceparent
+from mindspore_serving.tracing.span import (
+    Attributes,
+    Span,
+    SpanContext,
+    SpanRecorder,
+    from_traceparent,
+)
 from mindspore_serving.wire import status
 
 
@@ -19,7 +25,7 @@ class CallTrace:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: SpanRecorder,
         parent: SpanContext,
         attributes: Attributes,
         request_span: RequestSpan | None = None,
@@ -48,6 +54,7 @@ class CallTrace:
         """The worker has sent `reply`; also when nobody waits for it any more."""
         if reply.spans and self._parent.is_sampled:
             for one in reply.spans:
+                error, is_failed = _error(one.code)
                 span = Span(
                     one.name,
                     self._parent.at(one.id),
@@ -55,7 +62,8 @@ class CallTrace:
                     one.begin,
                     one.end,
                     one.attributes,
-                    *_error(one.code),
+                    error,
+                    is_failed,
                     links=[from_traceparent(link) for link in one.links],
                 )
                 self._recorder.record(span)
@@ -90,8 +98,17 @@ class CallTrace:
         if not context.is_sampled:
             return
         attributes = {**self._attributes, names.WORKER: worker} if worker else self._attributes
-        end = time.time_ns()
-        span = Span(name, context, self._parent.span_id, begin, end, attributes, *_error(code))
+        error, is_failed = _error(code)
+        span = Span(
+            name,
+            context,
+            self._parent.span_id,
+            begin,
+            time.time_ns(),
+            attributes,
+            error,
+            is_failed,
+        )
         self._recorder.record(span)
 
     def _fail(self, code: int) -> None:

@@ -14,7 +14,7 @@ from mindspore_serving.ipc.messages import ModelReport
 from mindspore_serving.master.autoscaling import Autoscaler, num_at_start
 from mindspore_serving.master.dispatcher import Dispatcher
 from mindspore_serving.master.link import Link
-from mindspore_serving.master.registry import Service
+from mindspore_serving.master.registry import ServableService
 from mindspore_serving.master.supervisor import WorkerSupervisor
 
 
@@ -66,7 +66,7 @@ class Deployed:
         self._scaling: asyncio.Task[None] | None = None
 
     @property
-    def services(self) -> Sequence[Service]:
+    def services(self) -> Sequence[ServableService]:
         """What its workers can do, as they reported."""
         return self._dispatcher.registry.of(self.deployment)
 

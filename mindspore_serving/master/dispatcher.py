@@ -1,6 +1,6 @@
-"""The `Inference` of the master: finds the method, whose way takes the request from there.
+"""The `Inference` of the master: finds the method, whose strategy takes the request from there.
 
-Here is what both ways share: the limit, deadlines, cancellation, counting, replies, retries.
+Here is what both strategies share: the limit, deadlines, cancellation, counting, replies, retries.
 Which worker gets a part, and when, is decided in `batched` and `streamed`.
 """
 
@@ -20,18 +20,24 @@ from mindspore_serving.errors import (
     WorkerUnavailable,
 )
 from mindspore_serving.ipc.messages import MethodReport, WorkerCall
-from mindspore_serving.master import retrying
 from mindspore_serving.master.batched import BatchedMethod, BatchScheduler
 from mindspore_serving.master.call_trace import CallTrace
 from mindspore_serving.master.link import Link
-from mindspore_serving.master.registry import Method, Registry, Service
-from mindspore_serving.master.request import Answer, PendingPart, PendingRequest
-from mindspore_serving.master.retrying import Fate
+from mindspore_serving.master.registry import Method, Registry, ServableService
+from mindspore_serving.master.request import (
+    QUEUED,
+    SENT,
+    Answer,
+    PendingPart,
+    PendingRequest,
+    RetryDecision,
+    decide_retry,
+)
 from mindspore_serving.master.shares import Shares
 from mindspore_serving.master.streamed import StreamBalancer, StreamedMethod
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.request_span import current as current_span
-from mindspore_serving.tracing.span import Recorder, from_traceparent
+from mindspore_serving.tracing.span import SpanRecorder, from_traceparent
 
 DEFAULT_LIMIT = 10_000
 LOOK_SECONDS = 0.05  # between two looks at what waits for too long
@@ -51,7 +57,7 @@ class Dispatcher:
         self._requests: dict[PendingRequest, Method | None] = {}  # None: no method was found
         self._is_sweeping = False
         self.is_refusing = False
-        self.recorder: Recorder | None = None  # of traces
+        self.recorder: SpanRecorder | None = None  # of traces
 
     @property
     def num_in_flight(self) -> int:
@@ -119,7 +125,9 @@ class Dispatcher:
         self._requests.setdefault(request)
         self._loop.call_soon(request.fail, error)
 
-    def on_call(self, link: Link, message: WorkerCall, caller: Service | None = None) -> None:
+    def on_call(
+        self, link: Link, message: WorkerCall, caller: ServableService | None = None
+    ) -> None:
         """A worker, of the service `caller`, wants a model of another worker to be run."""
         part = message.part
 
@@ -222,9 +230,10 @@ class Dispatcher:
         if method is not None:
             self.shares.release(method.share)
             now = self._now()
-            sent, started = request.parts[0].sent if request.parts else 0.0, request.started
-            waited = sent - started if sent > 0 else -1.0
-            method.series.observe(now - started, code, now, request.num_instances, waited)
+            waited = -1.0  # it was not sent
+            if request.parts and (first := request.parts[0]).state is SENT:
+                waited = first.sent_at - request.started
+            method.series.observe(now - request.started, code, now, request.num_instances, waited)
             if code or method.measures_all or method.admission.queue.since:
                 method.count_done(request, code, now)
         if request.trace is not None:
@@ -233,16 +242,16 @@ class Dispatcher:
             part.chunks = ()  # it may lie in a queue for long
             if part.link is not None:
                 part.link.cancel(part)
-            if part.sent < 0 and method is not None:
+            if part.state is QUEUED and method is not None:
                 method.on_dropped(part)
         request.parts = ()  # they point to their request: a cycle would keep the reply for long
 
     # --- answers and losses -----------------------------------------------------------------
 
     def _deliver(self, answers: list[Answer]) -> None:
-        """Workers have answered; the way that the parts took has counted it."""
+        """Workers have answered; the strategy that sent the parts has counted it."""
         for part, reply in answers:
-            if part.is_alone and reply.has_output:
+            if part.is_isolated and reply.has_output:
                 self._on_suspect_replied(part)
             if reply.is_last:
                 part.link = None
@@ -275,8 +284,8 @@ class Dispatcher:
 
     def on_lost(self, link: Link, reason: str) -> None:
         """Its worker died: the parts it had go to another one, or fail."""
-        self._batches.windows.pop(link, None)
-        self._streams.num_open.pop(link, None)
+        self._batches.forget(link)
+        self._streams.forget(link)
         is_running = _running_in(link)
         for part in reversed(link.take_parts()):
             part.link = None
@@ -289,11 +298,11 @@ class Dispatcher:
             if was_running and link.overdue is not None and link.overdue.has(part.id):
                 part.request.fail(StageFailed(f"{method.label}: {link.why_ended}"))
                 continue
-            fate = retrying.decide(part, was_running=was_running, can_retry=method.can_retry)
-            if fate is Fate.FAIL:
+            decision = decide_retry(part, was_running=was_running, can_retry=method.can_retry)
+            if decision is RetryDecision.FAIL:
                 part.request.fail(WorkerUnavailable(f"{method.label}: {reason}"))
             else:
-                part.is_alone = fate is Fate.ALONE
+                part.is_isolated = decision is RetryDecision.ISOLATE
                 method.put_back(part)
 
     def fail_waiting(self, method: Method, error: ServingError) -> None:
@@ -307,7 +316,7 @@ def _trace(span: RequestSpan, method: Method) -> CallTrace:
     return CallTrace(span.recorder, span.context, method.attributes, span)
 
 
-def _own_method(caller: Service | None, message: WorkerCall) -> Method | None:
+def _own_method(caller: ServableService | None, message: WorkerCall) -> Method | None:
     """What the worker of `caller` calls there: not that of a service which has taken its place."""
     if caller is None or message.servable != caller.name:
         return None
@@ -321,7 +330,7 @@ def _is_waiting(request: PendingRequest) -> bool | None:
     be seen now."""
     is_waiting: bool | None = True
     for part in request.parts:
-        has_left = part.sent > 0
+        has_left = part.state is SENT
         if part.has_replied or (has_left and part.link is None):
             return False
         for one in cast("Link", part.link).running() if has_left else ():

@@ -9,8 +9,8 @@ from mindspore_serving.errors import Code
 from mindspore_serving.ipc.status import usage
 from mindspore_serving.master import status
 from mindspore_serving.master.deployed import Deployed
-from mindspore_serving.master.registry import Service
-from mindspore_serving.master.totals import Counted
+from mindspore_serving.master.registry import ServableService
+from mindspore_serving.master.totals import WorkerCounts
 from mindspore_serving.metrics.catalog import GENERATIONS, STEPS
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.metrics.series import Series
@@ -39,7 +39,7 @@ _COUNTERS = {
 _REASONS = ("stop", "length", "abort", "error")
 
 
-def add_services(page: Page, services: Iterable[Service]) -> None:
+def add_services(page: Page, services: Iterable[ServableService]) -> None:
     """What became of the requests to `services`, and what their workers do."""
     for service in services:
         for method in service.methods.values():
@@ -68,7 +68,7 @@ def _add_method(page: Page, series: Series) -> None:
     page.add("serving_request_queue_seconds", series.waits, *series.labels)
 
 
-def _add_workers(page: Page, service: Service, counted: Counted) -> None:
+def _add_workers(page: Page, service: ServableService, counted: WorkerCounts) -> None:
     labels = _labels(service)
     page.add("serving_workers", len(service.workers), *labels)
     page.add("serving_requests_waiting", status.num_waiting(service), *labels)
@@ -81,7 +81,7 @@ def _add_workers(page: Page, service: Service, counted: Counted) -> None:
         page.add("serving_worker_open_fds", used.num_open_files, *own)
 
 
-def _add_engines(page: Page, service: Service, counted: Counted) -> None:
+def _add_engines(page: Page, service: ServableService, counted: WorkerCounts) -> None:
     labels, present = _labels(service), status.engine(service)
     for adapter in service.card.adapters if service.card else ():
         page.add("serving_llm_adapter_loaded", 1, *labels, adapter)
@@ -101,7 +101,7 @@ def cache_used(present: Mapping[str, Any]) -> float:
     return 1.0 - float(present["num_free_blocks"] / present["num_blocks"])
 
 
-def _add_generations(page: Page, service: Service, counted: Counted) -> None:
+def _add_generations(page: Page, service: ServableService, counted: WorkerCounts) -> None:
     labels = _labels(service)
     for metric in GENERATIONS:
         page.add(metric, counted.histogram(metric), *labels)
@@ -109,5 +109,5 @@ def _add_generations(page: Page, service: Service, counted: Counted) -> None:
         page.add("serving_llm_answers_total", counted.answers[reason], *labels, reason)
 
 
-def _labels(service: Service) -> tuple[str, str]:
+def _labels(service: ServableService) -> tuple[str, str]:
     return service.name, str(service.version)

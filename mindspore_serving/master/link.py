@@ -37,15 +37,15 @@ from mindspore_serving.ipc.messages import (
 from mindspore_serving.master import storing
 from mindspore_serving.master.adapter_calls import AdapterCalls
 from mindspore_serving.master.lent import LENT, Lent
-from mindspore_serving.master.request import Answer, PendingPart, Way
+from mindspore_serving.master.request import Answer, DispatchStrategy, PendingPart
 from mindspore_serving.process.async_channel import AsyncChannel
 from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, why_other
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 
 
-class Owner(Protocol):
-    """Gets what happens on a link, except for answers: they go back the way the parts came."""
+class LinkOwner(Protocol):
+    """Gets what happens on a link, except for answers: they go to who sent the parts."""
 
     def on_call(self, link: "Link", call: WorkerCall) -> None: ...
 
@@ -58,7 +58,7 @@ class Link:
     """A worker: its process, the parts it has, and the socket to it."""
 
     def __init__(
-        self, launched: Launched, name: str, owner: Owner, *, owns_models: bool = True
+        self, launched: Launched, name: str, owner: LinkOwner, *, owns_models: bool = True
     ) -> None:
         self.name = name
         self.process = launched.process
@@ -99,11 +99,14 @@ class Link:
     def setup(self, setup: Setup) -> None:
         self._send(setup)
 
-    def send_work(self, parts: Sequence[PendingPart], now: float, way: Way) -> None:
-        """Give `parts` to the worker, in one message but for large ones; `way` gets the answers."""
+    def send_work(
+        self, parts: Sequence[PendingPart], now: float, strategy: DispatchStrategy
+    ) -> None:
+        """Give `parts` to the worker, in one message but for large ones; `strategy` gets the
+        answers."""
         small = []
         for part in parts:
-            self._begin(part, now, way)
+            self._begin(part, now, strategy)
             if not self._storing.begin(part, now):
                 small.append(self._message(part, storing.store(self._launched.arena, part), now))
         if small:
@@ -172,9 +175,9 @@ class Link:
 
     # --- sending ----------------------------------------------------------------------------
 
-    def _begin(self, part: PendingPart, now: float, way: Way) -> None:
+    def _begin(self, part: PendingPart, now: float, strategy: DispatchStrategy) -> None:
         self._next_id += 1
-        part.id, part.link, part.way, part.sent = self._next_id, self, way, now
+        part.mark_sent(self, self._next_id, strategy, now)
         self.parts[part.id] = part
 
     def _message(self, part: PendingPart, chunks: Sequence[Payload], now: float) -> RequestPart:
@@ -228,12 +231,12 @@ class Link:
     def _on_done(self, message: Done) -> None:
         for offset in message.freed:
             self._launched.arena.free(offset)
-        answers: dict[Way, list[Answer]] = {}
+        answers: dict[DispatchStrategy, list[Answer]] = {}
         try:
             for reply in message.replies:
                 part = self.parts[reply.id]
-                assert part.way is not None
-                answers.setdefault(part.way, []).append((part, self._reply(part, reply)))
+                assert part.strategy is not None
+                answers.setdefault(part.strategy, []).append((part, self._reply(part, reply)))
                 if part.request.trace is not None:
                     part.request.trace.answered(part, reply)
                 if reply.is_last:
@@ -242,8 +245,8 @@ class Link:
                         if offset not in reply.kept:
                             self._launched.arena.free(offset)
         finally:  # what came before a wrong reply counts
-            for way, its_answers in answers.items():
-                way.on_answers(self, its_answers)
+            for strategy, its_answers in answers.items():
+                strategy.on_answers(self, its_answers)
 
     def _reply(self, part: PendingPart, reply: PartReply) -> Reply:
         if reply.rejected is not None:

@@ -14,14 +14,14 @@ from mindspore_serving.errors import ServableUnavailable, ServingError, StartErr
 from mindspore_serving.ipc.messages import WorkerCall
 from mindspore_serving.master import deployed as workers
 from mindspore_serving.master import gathering, liveness, loading, vllm_metrics
-from mindspore_serving.master.adapters import Adapters
+from mindspore_serving.master.adapters import ServedAdapters
 from mindspore_serving.master.budget import LoadBudget
 from mindspore_serving.master.deployed import Deployed
 from mindspore_serving.master.dispatcher import Dispatcher
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.liveness import Pulse
 from mindspore_serving.master.overview import Overview
-from mindspore_serving.master.registry import Service
+from mindspore_serving.master.registry import ServableService
 from mindspore_serving.master.supervisor import WorkerSupervisor
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.tracing.options import TraceOptions
@@ -37,12 +37,12 @@ class Master:
     def __init__(self, launcher: Launcher, on_all_gone: Callable[[], None]) -> None:
         self.dispatcher = Dispatcher()
         self.registry = self.dispatcher.registry
-        self.adapters = Adapters(self.registry)
+        self.adapters = ServedAdapters(self.registry)
         self._launcher = launcher
         self._on_all_gone = on_all_gone
         self._deployed: list[Deployed] = []  # what clients may know of
         self._beside: list[Deployed] = []  # what starts in the place of those, or leaves
-        self._services: dict[Link, Service] = {}
+        self._services: dict[Link, ServableService] = {}
         self._links: dict[Link, WorkerSupervisor] = {}
         self.budget = LoadBudget()
         self.control = Overview(self.registry, self._deployed)

@@ -10,7 +10,7 @@ from mindspore_serving.core.llm_messages import METHODS, Generate
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import MethodReport
-from mindspore_serving.master.admission import Admission
+from mindspore_serving.master.admission import AdmissionControl
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.request import PendingPart, PendingRequest, cut
 from mindspore_serving.master.shares import Share
@@ -23,7 +23,7 @@ MOST_PARTS = 4096  # of a request: a hundred thousand would take most of a secon
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class EngineCapacity:
     """How many requests the engines of a language model compute at a time, and how many more may
     wait there."""
 
@@ -43,7 +43,7 @@ class ServedMethod:
         self.share = Share(deployment.name)
         self.max_queue_seconds = deployment.max_queue_seconds
         self.is_watched = False  # what waits for too long is looked for
-        self.admission = Admission()
+        self.admission = AdmissionControl()
         self.series = Series(deployment.name, version, report.name)
         self.attributes: Attributes = {  # of spans
             SERVABLE: deployment.name,
@@ -54,7 +54,7 @@ class ServedMethod:
         self.label = f"servable({deployment.name}) method({report.name})"
         self.workers: list[Link] = []  # that may get work
         self.withheld: list[Link] = []  # that may not for now
-        self.room = Room()
+        self.capacity = EngineCapacity()
 
     def admit(self, timeout: float | None, now: float) -> None:
         """Raise Overloaded if a request would be answered too late."""
@@ -71,13 +71,13 @@ class ServedMethod:
     def on_suspect_replied(self, part: PendingPart) -> None:
         """`part`, of which a worker may have died, has got output from another."""
 
-    def set_room(self, card: ModelCard, num_workers: int) -> None:
+    def set_capacity(self, card: ModelCard, num_workers: int) -> None:
         """Its language model is in so many workers.  What an engine would refuse need not go there;
         one that has fewer at a time than it may refuses itself."""
         if self.report.name in GENERATING and num_workers:
             most = inf if card.max_num_waiting is None else card.max_num_waiting * num_workers
-            self.room = Room(card.max_num_seqs * num_workers, most)
-            self.admission.shared.most_running = self.room.most_running
+            self.capacity = EngineCapacity(card.max_num_seqs * num_workers, most)
+            self.admission.shared.most_running = self.capacity.most_running
 
     @property
     def is_served(self) -> bool:
@@ -109,8 +109,10 @@ class ServedMethod:
     def cut_body(self, request: PendingRequest, codec: str, body: Any) -> list[PendingPart]:
         """The body as it is where one worker gets all of it; else as `cut`."""
         if len(self.workers) <= 1 and not self.is_cut_singly:
-            return [PendingPart(request, 0, *cutting.whole(codec, body))]
-        return self.cut(request, *cutting.split(codec, body))
+            codec, chunks = cutting.whole(codec, body)
+            return [PendingPart(request, 0, codec, chunks)]
+        codec, chunks = cutting.split(codec, body)
+        return self.cut(request, codec, chunks)
 
     def cut(
         self, request: PendingRequest, codec: str, chunks: Sequence[cutting.Chunk]

@@ -8,19 +8,19 @@ from typing import TypeAlias
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import ServableSignature
-from mindspore_serving.errors import NotFound, ServableUnavailable, did_you_mean
+from mindspore_serving.errors import NotFound, ServableUnavailable, ServingError, did_you_mean
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.batched import BatchedMethod
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.streamed import StreamedMethod
-from mindspore_serving.master.totals import Totals
+from mindspore_serving.master.totals import ServiceTotals
 
 Method: TypeAlias = BatchedMethod | StreamedMethod
 _SHOWN = 8  # names in an error
 
 
 @dataclass(slots=True, eq=False)
-class Service:
+class ServableService:
     """One version of one servable."""
 
     name: str
@@ -31,7 +31,7 @@ class Service:
     reason: str = ""  # why nobody serves it, if no worker is expected soon
     retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
-    totals: Totals = field(default_factory=Totals)
+    totals: ServiceTotals = field(default_factory=ServiceTotals)
 
     @property
     def public(self) -> dict[str, MethodReport]:
@@ -50,17 +50,17 @@ class Registry:
 
     def __init__(self, new_method: Callable[[Deployment, int, MethodReport], Method]) -> None:
         self._new_method = new_method
-        self._current: dict[str, dict[int, Service]] = {}
-        self.all: list[Service] = []  # also those that are not current, yet or any more
+        self._current: dict[str, dict[int, ServableService]] = {}
+        self.all: list[ServableService] = []  # also those that are not current, yet or any more
         # Why a version of a servable is not here yet; "" if it is not expected.
         self.find_reason: Callable[[str, int], str] = lambda servable, version: ""
 
-    def __iter__(self) -> Iterator[Service]:
+    def __iter__(self) -> Iterator[ServableService]:
         """The current ones."""
         for versions in self._current.values():
             yield from versions.values()
 
-    def of(self, deployment: Deployment) -> list[Service]:
+    def of(self, deployment: Deployment) -> list[ServableService]:
         """Those of one deployment, current or not."""
         return [service for service in self.all if service.deployment == deployment]
 
@@ -72,7 +72,7 @@ class Registry:
         worker: Link,
         *,
         card: ModelCard | None = None,
-    ) -> Service:
+    ) -> ServableService:
         """`worker` has loaded `version` and can run the methods in `reports`; `card` is that of
         its language model."""
         service = self._service(deployment, version)
@@ -84,17 +84,17 @@ class Registry:
             if report.name not in service.methods:
                 service.methods[report.name] = self._new_method(deployment, version, report)
             service.methods[report.name].add_worker(worker)
-        _set_room(service)
+        _set_capacity(service)
         return service
 
-    def _service(self, deployment: Deployment, version: int) -> Service:
+    def _service(self, deployment: Deployment, version: int) -> ServableService:
         current = self._current.setdefault(deployment.name, {}).get(version)
         if current is not None and current.deployment.generation == deployment.generation:
             return current
         own = (one for one in self.of(deployment) if one.version == version)
         service = next(own, None)
         if service is None:
-            service = Service(deployment.name, version, deployment)
+            service = ServableService(deployment.name, version, deployment)
             self.all.append(service)
             if current is None:
                 self._current[deployment.name][version] = service
@@ -119,11 +119,11 @@ class Registry:
         self.withdraw(deployment)
         self.all = [service for service in self.all if service.deployment != deployment]
 
-    def remove_worker(self, service: Service, worker: Link) -> None:
+    def remove_worker(self, service: ServableService, worker: Link) -> None:
         """`worker` is gone, or is to get no more work."""
         if worker in service.workers:
             service.workers.remove(worker)
-            _set_room(service)
+            _set_capacity(service)
         for method in service.methods.values():
             method.remove_worker(worker)
 
@@ -131,25 +131,26 @@ class Registry:
         """The method for a request, which may have to wait there for a worker.  Raises NotFound or
         ServableUnavailable."""
         service = self._find_service(servable, version)
-        found = None if service is None else service.methods.get(method)
-        if found is not None and (found.workers or found.is_served):
-            return found
-        if found is not None and service is not None and not service.reason:
-            return found
-        number = f" version({version}) " if version else ""
-        label = f"Request servable({servable}) method({method}) {number} "
-        reason = self.find_reason(servable, version) if service is None else ""
-        if reason:
-            raise ServableUnavailable(f"{label}, servable is not available: {reason}")
         if service is None:
-            near = did_you_mean(servable, (name for name in self._current if name != servable))
-            near = near or _named("versions", sorted(self._current.get(servable, ())))
-            raise NotFound(f"{label}, servable is not available{near}")
+            raise self._no_service(servable, version, method)
+        found = service.methods.get(method)
         if found is None:
             near = did_you_mean(method, service.public) or _named("methods", service.public)
-            raise NotFound(f"{label}, method is not available{near}")
-        text = f"{label}, servable is not available: {service.reason}"
+            text = f"{_label(servable, version, method)}, method is not available{near}"
+            raise NotFound(text)
+        if found.workers or found.is_served or not service.reason:
+            return found
+        text = f"{_label(servable, version, method)}, servable is not available: {service.reason}"
         raise ServableUnavailable(text, service.retry_after)
+
+    def _no_service(self, servable: str, version: int, method: str) -> ServingError:
+        """Why a request for a servable version that is not here fails."""
+        label = _label(servable, version, method)
+        if reason := self.find_reason(servable, version):
+            return ServableUnavailable(f"{label}, servable is not available: {reason}")
+        near = did_you_mean(servable, (name for name in self._current if name != servable))
+        near = near or _named("versions", sorted(self._current.get(servable, ())))
+        return NotFound(f"{label}, servable is not available{near}")
 
     def signature(self, servable: str, version: int) -> ServableSignature | None:
         """What the methods of a servable version take and give; None if it never ran."""
@@ -160,7 +161,7 @@ class Registry:
         versions = tuple(sorted(self._current[servable]))
         return ServableSignature(servable, service.version, versions, methods)
 
-    def _find_service(self, servable: str, version: int) -> Service | None:
+    def _find_service(self, servable: str, version: int) -> ServableService | None:
         versions = self._current.get(servable)
         if not versions:
             return None
@@ -172,10 +173,16 @@ class Registry:
         return versions[max(running or versions)]
 
 
-def _set_room(service: Service) -> None:
+def _set_capacity(service: ServableService) -> None:
     if service.card is not None:
         for method in service.methods.values():
-            method.set_room(service.card, len(service.workers))
+            method.set_capacity(service.card, len(service.workers))
+
+
+def _label(servable: str, version: int, method: str) -> str:
+    """The request, as errors name it."""
+    number = f" version({version}) " if version else ""
+    return f"Request servable({servable}) method({method}) {number} "
 
 
 def _named(what: str, names: Iterable[object]) -> str:

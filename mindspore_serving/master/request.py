@@ -1,4 +1,5 @@
-"""A request in flight in the master: the parts it was cut into, and the reply they add up to.
+"""A request in flight in the master: the parts it was cut into, the reply they add up to, and what
+becomes of a part whose worker has died.
 
 Knows no method, queue or worker; no I/O and no clock.
 """
@@ -6,6 +7,7 @@ Knows no method, queue or worker; no I/O and no clock.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol, TypeAlias
 
 from mindspore_serving import log
@@ -24,7 +26,7 @@ class WorkerLink(Protocol):
         ...
 
 
-class Trace(Protocol):
+class RequestTrace(Protocol):
     """Records what becomes of a request."""
 
     def sent(self, part: "PendingPart", worker: str) -> SpanContext:
@@ -38,13 +40,26 @@ class Trace(Protocol):
     def ended(self, code: int, num_parts: int) -> None: ...
 
 
-class Way(Protocol):
-    """One of the two ways to workers, batched or streamed: it gets the answers."""
+class DispatchStrategy(Protocol):
+    """How parts get to workers, batched or streamed: it counts what each worker has."""
 
-    def on_answers(self, link: WorkerLink, answers: "list[Answer]") -> None: ...
+    def on_answers(self, link: WorkerLink, answers: "list[Answer]") -> None:
+        """The worker of `link` has answered parts that this strategy has sent there."""
+        ...
 
 
-WAITS = -1.0
+MAX_DEATHS = 2  # of workers that had a part, before it is run by itself
+
+
+class PartState(Enum):
+    """Where a part is on its way to a worker."""
+
+    IDLE = "no queue and no worker has it"
+    QUEUED = "it waits in the queue of its method"
+    SENT = "a worker has it, or had it and died"
+
+
+IDLE, QUEUED, SENT = PartState  # for what is done for each request: 3.11 is slow to look them up
 
 
 @dataclass(slots=True, eq=False)
@@ -59,11 +74,19 @@ class PendingPart:
     first: int = 0  # instance of the request
     has_replied: bool = False  # output has come: it cannot be run again elsewhere
     num_deaths: int = 0  # of workers that had it
-    is_alone: bool = False  # it is run by itself, since a worker may have died of it
+    is_isolated: bool = False  # it is run by itself, since a worker may have died of it
+    state: PartState = IDLE
     link: WorkerLink | None = None  # to the worker that has it
     id: int = 0  # on that link, greater than those before
-    sent: float = 0.0  # when its turn came; WAITS while it is ahead of others
-    way: Way | None = None  # that it took to the worker
+    sent_at: float = 0.0  # to the worker, while the state is SENT
+    strategy: DispatchStrategy | None = None  # that has sent it
+
+    def mark_sent(
+        self, link: WorkerLink, part_id: int, strategy: DispatchStrategy, now: float
+    ) -> None:
+        """Record that the worker of `link` has it now, and `strategy` gets the answers."""
+        self.state, self.sent_at = SENT, now
+        self.link, self.id, self.strategy = link, part_id, strategy
 
 
 Answer: TypeAlias = tuple[PendingPart, Reply]
@@ -88,7 +111,7 @@ class PendingRequest:
     is_done: bool = False
     num_instances: int = 0  # that were answered
     id: str = ""  # in logs
-    trace: Trace | None = None
+    trace: RequestTrace | None = None
     parts: Sequence[PendingPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 
@@ -132,7 +155,16 @@ class PendingRequest:
 
     def replace(self, part: PendingPart) -> PendingPart:
         """A part to be sent in place of `part`, whose worker may still answer: to nobody."""
-        new = PendingPart(self, part.index, part.codec, part.chunks, part.is_stream, part.first)
+        new = PendingPart(
+            self,
+            part.index,
+            part.codec,
+            part.chunks,
+            is_stream=part.is_stream,
+            first=part.first,
+            num_deaths=part.num_deaths,
+            is_isolated=part.is_isolated,
+        )
         self.parts = [new if one is part else one for one in self.parts]
         part.request = NOBODY
         return new
@@ -177,3 +209,25 @@ def _join(replies: Sequence[Reply]) -> Reply:
     for reply in replies:
         faults.extend(reply.faults or [None] * len(reply.instances))
     return Reply(instances, faults)
+
+
+class RetryDecision(Enum):
+    """What becomes of a part whose worker has died."""
+
+    RETRY = "another worker gets it, with others"
+    ISOLATE = "another worker gets it, by itself: the part may be what the first one died of"
+    FAIL = "it is answered with an error"
+
+
+def decide_retry(part: PendingPart, *, was_running: bool, can_retry: bool) -> RetryDecision:
+    """Count the death of a worker of `part`, and decide what becomes of it.
+
+    `was_running`: the worker ran it when it died.  `can_retry`: the method may be called twice for
+    one request.
+    """
+    if part.has_replied or not can_retry or part.is_isolated:
+        return RetryDecision.FAIL
+    part.num_deaths += 1
+    if was_running or part.num_deaths >= MAX_DEATHS:
+        return RetryDecision.ISOLATE
+    return RetryDecision.RETRY

@@ -10,12 +10,20 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import MethodCounts, ServableReadiness
 from mindspore_serving.errors import Code
-from mindspore_serving.master.registry import Service
+from mindspore_serving.master.registry import ServableService
 from mindspore_serving.master.supervisor import WorkerSupervisor
 from mindspore_serving.metrics.series import Series, quantiles
 
+_WHY_NOT_READY = {  # by the condition of any worker, the most telling first
+    "restarting": "its workers are restarted ({last_exit})",
+    "unready": "{unready}",
+    "silent": "its workers give no heartbeat",
+    "leaving": "its workers are stopping",
+}
+_HAVE_ENDED = "its workers have ended ({last_exit})"
 
-def describe(service: Service) -> dict[str, Any]:
+
+def describe(service: ServableService) -> dict[str, Any]:
     """See `core.service.Control.describe`."""
     return {
         "name": service.name,
@@ -41,11 +49,10 @@ def is_ready(deployment: Deployment, own: Iterable[WorkerSupervisor]) -> bool:
 
 
 def readiness(
-    deployment: Deployment, own: Sequence[WorkerSupervisor], services: Iterable[Service]
+    deployment: Deployment, own: Sequence[WorkerSupervisor], services: Iterable[ServableService]
 ) -> ServableReadiness:
     """Of a deployment, by its workers."""
     states = {one.condition for one in own if not one.is_coming}
-    reason = next((one.last_exit for one in own if one.last_exit), "")
     known = (s.version for s in services if s.deployment == deployment)
     version = next(known, deployment.version_number)
     if "ready" in states or (deployment.is_scaled and not states):
@@ -54,17 +61,12 @@ def readiness(
         share = sum(one.share_loaded for one in own) / max(1, len(own))
         reason = f"still loading, {share:.0%}".replace("%", " %")
         return ServableReadiness(deployment.name, version, False, reason, share)
-    if "restarting" in states:
-        reason = f"its workers are restarted ({reason})"
-    elif "unready" in states:
-        links = (one.link for one in own if one.link is not None)
-        reason = next((link.numbers.unready for link in links if link.numbers.unready), "")
-    elif "silent" in states:
-        reason = "its workers give no heartbeat"
-    elif "leaving" in states:
-        reason = "its workers are stopping"
-    else:
-        reason = f"its workers have ended ({reason})"
+    text = next((text for state, text in _WHY_NOT_READY.items() if state in states), _HAVE_ENDED)
+    links = (one.link for one in own if one.link is not None)
+    reason = text.format(
+        last_exit=next((one.last_exit for one in own if one.last_exit), ""),
+        unready=next((link.numbers.unready for link in links if link.numbers.unready), ""),
+    )
     return ServableReadiness(deployment.name, version, is_ready=False, reason=reason)
 
 
@@ -84,7 +86,7 @@ def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
     }
 
 
-def observe(service: Service, supervisors: Iterable[WorkerSupervisor]) -> dict[str, Any]:
+def observe(service: ServableService, supervisors: Iterable[WorkerSupervisor]) -> dict[str, Any]:
     """As `describe`, and its workers, requests, latencies of about the last minute in milliseconds,
     and of a language model its card and its engines' totals over all workers."""
     methods = service.methods.values()
@@ -122,17 +124,17 @@ def counts(series: Series) -> MethodCounts:
     )
 
 
-def num_waiting(service: Service) -> int:
+def num_waiting(service: ServableService) -> int:
     """Parts of requests that no worker has yet."""
     return sum(method.num_waiting for method in service.methods.values())
 
 
-def num_running(service: Service) -> int:
+def num_running(service: ServableService) -> int:
     """Parts of requests that workers have."""
     return sum(len(link.parts) for link in service.workers)
 
 
-def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCard]]:
+def language_models(services: Iterable[ServableService]) -> list[tuple[str, int, ModelCard]]:
     """See `core.service.Control.language_models`."""
     newest = {
         service.name: (service.name, service.version, service.card)
@@ -142,7 +144,7 @@ def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCa
     return list(newest.values())
 
 
-def engine(service: Service) -> dict[str, int]:
+def engine(service: ServableService) -> dict[str, int]:
     """The sums of what the engines of its workers count; empty before their first steps."""
     totals: dict[str, int] = {}
     for link in service.workers:

@@ -14,7 +14,7 @@ from mindspore_serving.master.request import PendingPart
 LARGE = 4 << 20  # bytes, which are copied in some milliseconds
 
 
-class Room(Protocol):
+class PayloadStore(Protocol):
     """Where payloads lie."""
 
     def put(self, data: "Buffer | Pieces") -> Payload: ...
@@ -25,13 +25,13 @@ class Storing:
 
     def __init__(
         self,
-        room: Room,
+        payloads: PayloadStore,
         send: Callable[[PendingPart, Sequence[Payload], float], None],
         cancel: Callable[[PendingPart], None],
     ) -> None:
         """`send` is called with a part, its payloads where they now lie, and the time, and `cancel`
         behind it if nobody waits for the part any more."""
-        self._room = room
+        self._payloads = payloads
         self._send, self._cancel = send, cancel
         self._cancelled: dict[PendingPart, bool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -57,8 +57,8 @@ class Storing:
         loop = asyncio.get_running_loop()
         begin = loop.time()
         try:
-            chunks = await on_thread("arenas", store, self._room, part)
-        except ValueError:  # the room is closed: the worker is gone
+            chunks = await on_thread("arenas", store, self._payloads, part)
+        except ValueError:  # the arena is closed: the worker is gone
             return
         finally:
             is_cancelled = self._cancelled.pop(part)
@@ -67,9 +67,9 @@ class Storing:
             self._cancel(part)
 
 
-def store(room: Room, part: PendingPart) -> list[Payload]:
+def store(payloads: PayloadStore, part: PendingPart) -> list[Payload]:
     """The payloads of `part`, where they now lie."""
-    return [room.put(chunk) for chunk in part.chunks]
+    return [payloads.put(chunk) for chunk in part.chunks]
 
 
 def message(part: PendingPart, chunks: Sequence[Payload], worker: str, now: float) -> RequestPart:

@@ -11,12 +11,12 @@ models, whose engines schedule them: no queue, no window, no delay.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
-from mindspore_serving.master.admission import Admission, Open
+from mindspore_serving.master.admission import AdmissionControl, Open
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.patience import PERIOD, SHORTEST
@@ -30,18 +30,39 @@ STAYING = 0.5  # the share of clients that is to be served before they leave: th
 
 
 class StreamBalancer:
-    """Counts the open streams of each worker, of all its methods together."""
+    """Chooses workers by their open streams, of all methods of a worker together."""
 
     def __init__(self, deliver: Callable[[list[Answer]], None]) -> None:
-        self.num_open: dict[WorkerLink, int] = {}
+        self._num_open: dict[WorkerLink, int] = {}
         self._deliver = deliver
 
+    def add_worker(self, link: Link) -> None:
+        """Count the streams of `link` from now on, if that is not done yet."""
+        self._num_open.setdefault(link, 0)
+
+    def forget(self, link: WorkerLink) -> None:
+        """The worker of `link` has died."""
+        self._num_open.pop(link, None)
+
+    def choose(self, workers: Sequence[Link], preferred: Container[WorkerLink] = ()) -> Link:
+        """The worker with the fewest open streams; of those that are `preferred`, unless that one
+        is overloaded."""
+        num_open = self._num_open
+        least = min(workers, key=num_open.__getitem__)
+        if not preferred:
+            return least
+        candidates = (link for link in workers if link in preferred)
+        link = min(candidates, key=num_open.__getitem__, default=least)
+        return least if num_open[link] > OVERLOADED * num_open[least] + SPARE else link
+
     def send(self, part: PendingPart, link: Link, now: float) -> None:
-        self.num_open[link] += 1
+        """Give `part` to the worker of `link`."""
+        self._num_open[link] += 1
         link.send_work([part], now, self)
 
     def on_answers(self, link: WorkerLink, answers: list[Answer]) -> None:
-        self.num_open[link] -= sum(reply.is_last for _, reply in answers)
+        """See `DispatchStrategy.on_answers`."""
+        self._num_open[link] -= sum(reply.is_last for _, reply in answers)
         self._deliver(answers)
 
 
@@ -55,7 +76,7 @@ class StreamedMethod(ServedMethod):
         self, balancer: StreamBalancer, deployment: Deployment, version: int, report: MethodReport
     ) -> None:
         super().__init__(deployment, version, report)
-        self.admission = Admission(STAYING, self._ages)
+        self.admission = AdmissionControl(STAYING, self._ages)
         self._balancer = balancer
         self._waiting: list[PendingPart] = []
         self._prefixes = PrefixMap()
@@ -69,10 +90,11 @@ class StreamedMethod(ServedMethod):
         return len(self._waiting) + len(self._suspects)
 
     def admit(self, timeout: float | None, now: float) -> None:
-        num_waiting = len(self._open) - self.room.most_running
-        if num_waiting >= self.room.most_waiting:
+        capacity = self.capacity
+        num_waiting = len(self._open) - capacity.most_running
+        if num_waiting >= capacity.most_waiting:
             raise Overloaded(
-                f"{num_waiting:.0f} requests wait already, at most {self.room.most_waiting:.0f} "
+                f"{num_waiting:.0f} requests wait already, at most {capacity.most_waiting:.0f} "
                 "may; try again",
                 retry_after=self.admission.shared.sojourn(len(self._open)) / 2,
             )
@@ -123,7 +145,7 @@ class StreamedMethod(ServedMethod):
             asyncio.get_running_loop().call_soon(self._put_waiting)
 
     def add_worker(self, link: Link) -> None:
-        self._balancer.num_open.setdefault(link, 0)
+        self._balancer.add_worker(link)
         self.workers.append(link)
         self._put_waiting()
 
@@ -144,25 +166,17 @@ class StreamedMethod(ServedMethod):
         self._prefixes.remove(link)
 
     def _choose(self, request: PendingRequest) -> Link:
-        num_open = self._balancer.num_open
-        least = min(self.workers, key=num_open.__getitem__)
         prefix, request.prefix = request.prefix, ()  # which may be large
         if len(self.workers) == 1 or not (pieces := hashes(prefix)):
-            return least
+            return self._balancer.choose(self.workers)
         holders = self._prefixes.find(pieces, self.workers)
-        link = min(
-            (one for one in self.workers if one in holders),
-            key=num_open.__getitem__,
-            default=least,
-        )
-        if num_open[link] > OVERLOADED * num_open[least] + SPARE:
-            link = least
+        link = self._balancer.choose(self.workers, holders)
         self._prefixes.add(pieces, link)
         return link
 
     def put_back(self, part: PendingPart) -> None:
         """Take `part` again; other workers may be lost in the same turn."""
-        if part.is_alone:
+        if part.is_isolated:
             self._suspects.append(part)
         else:
             self._waiting.append(part)

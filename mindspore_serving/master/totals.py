@@ -9,7 +9,7 @@ from mindspore_serving.metrics.catalog import CATALOG, Metric
 from mindspore_serving.metrics.histogram import SIZES, Histogram
 
 
-class Counted:
+class WorkerCounts:
     """`numbers` are the fields of the engines' stats, of which only the sums mean something here;
     `answers` are by finish reason, `histograms` by the names of their metrics."""
 
@@ -35,18 +35,18 @@ class Counted:
         return self.histograms.get(metric.name) or Histogram(metric.bounds)
 
 
-class Totals:
+class ServiceTotals:
     """Of one service."""
 
     def __init__(self) -> None:
         self._links: list[Link] = []  # what they count may still grow
-        self._ended = Counted()
+        self._ended = WorkerCounts()
 
     def add(self, link: Link) -> None:
         """A worker begins to count."""
         self._links.append(link)
 
-    def counted(self) -> Counted:
+    def counted(self) -> WorkerCounts:
         """Of all workers."""
         self.fold()
         found = deepcopy(self._ended)

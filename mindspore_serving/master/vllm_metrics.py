@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from mindspore_serving.master import status
 from mindspore_serving.master.gathering import cache_used
-from mindspore_serving.master.registry import Service
+from mindspore_serving.master.registry import ServableService
 from mindspore_serving.metrics.catalog import CATALOG, Metric
 from mindspore_serving.metrics.exposition import Page
 
@@ -68,14 +68,14 @@ HISTOGRAMS = {_histogram(name, ours): f"serving_llm_{ours}" for name, ours in _H
 NAMES = sorted(one.name for one in (*NUMBERS, *USAGE, *HISTOGRAMS, _SUCCESS))
 
 
-def add_models(page: Page, services: Iterable[Service]) -> None:
+def add_models(page: Page, services: Iterable[ServableService]) -> None:
     """The language models among `services` that generate."""
     for service in services:
         if service.card is not None and service.card.can_generate:
             _add_model(page, service)
 
 
-def _add_model(page: Page, service: Service) -> None:
+def _add_model(page: Page, service: ServableService) -> None:
     labels = service.name, str(service.version)
     present, counted = status.engine(service), service.totals.counted()
     for metric, name in NUMBERS.items():

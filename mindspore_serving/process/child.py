@@ -90,9 +90,12 @@ class Child:
     def join(self, timeout: float | None = None) -> int:
         """Wait for the end of the process; return its exit status, or minus the signal.
 
-        Raises subprocess.TimeoutExpired after `timeout` seconds (None: no limit).
+        Raises TimeoutError after `timeout` seconds (None: no limit).
         """
-        return self._process.wait(timeout)
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"process {self.pid} has not ended within {timeout} s") from None
 
     async def wait(self) -> int:
         """Wait for the end on the running event loop, close, and return the status as `join`.

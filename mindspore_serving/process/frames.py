@@ -60,8 +60,7 @@ class Frames(Generic[T]):
 
 def send(stream: socket.socket, content: bytes) -> None:
     """Send one frame; waits until it is sent."""
-    stream.sendall(_LENGTH.pack(len(content)))
-    stream.sendall(content)
+    stream.sendall(pack(content))
 
 
 def receive(stream: socket.socket, limit: int = MAX_FRAME) -> bytes | None:
@@ -98,7 +97,7 @@ class Exchange:
     def __init__(self, stream: socket.socket, content: bytes) -> None:
         stream.setblocking(False)
         self._stream = stream
-        self._unsent = [memoryview(_LENGTH.pack(len(content))), memoryview(content)]
+        self._unsent = memoryview(pack(content))
         self._frames = Frames(bytes)
 
     def wait(self, until: float, interrupt: int) -> bytes | None:
@@ -121,14 +120,11 @@ class Exchange:
 
     def _send(self) -> None:
         try:
-            sent = self._stream.send(self._unsent[0])
+            self._unsent = self._unsent[self._stream.send(self._unsent) :]
         except BlockingIOError:
-            return
+            pass
         except OSError:
             raise EOFError from None
-        self._unsent[0] = self._unsent[0][sent:]
-        if not self._unsent[0]:
-            del self._unsent[0]
 
     def _receive(self) -> bytes | None:
         """Read what has come; return the answer once it is complete."""

@@ -18,14 +18,14 @@ _BESIDE = "lies beside directories of servables: give its own path to serve it"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredServables:
     """`places` are the servables, as (directory, name); `refused` says of the rest why not."""
 
     places: list[tuple[str, str]]
     refused: list[Refused]
 
 
-def discover(path: str, *, allow_pickle: bool = False) -> Found:
+def discover(path: str, *, allow_pickle: bool = False) -> DiscoveredServables:
     """The servables at `path`: itself one, or those in it, by name.
 
     Raises StartError if there is none, InvalidInputs if `path` has a name that cannot be served.
@@ -42,15 +42,17 @@ def discover(path: str, *, allow_pickle: bool = False) -> Found:
         raise StartError(f"'{path}' cannot be read: {error}") from None
 
 
-def _discover(path: str, *, allow_pickle: bool) -> Found:
+def _discover(path: str, *, allow_pickle: bool) -> DiscoveredServables:
     is_one = is_servable(path, allow_pickle=allow_pickle)
     holds_models = os.path.isdir(path) and (not is_one or _has_files_beside(path))
-    found = _inside(path, allow_pickle=allow_pickle) if holds_models else Found([], [])
+    found = (
+        _inside(path, allow_pickle=allow_pickle) if holds_models else DiscoveredServables([], [])
+    )
     if found.places:
         return found
     if is_one:
         directory, name = os.path.split(path)
-        return Found([(directory, check_servable_name("servable_name", name))], [])
+        return DiscoveredServables([(directory, check_servable_name("servable_name", name))], [])
     raise StartError(_nothing(path, found.refused, allow_pickle=allow_pickle))
 
 
@@ -60,8 +62,8 @@ def _has_files_beside(path: str) -> bool:
     return not has_config and not bare.versions(path)
 
 
-def _inside(directory: str, *, allow_pickle: bool) -> Found:
-    found = Found([], [])
+def _inside(directory: str, *, allow_pickle: bool) -> DiscoveredServables:
+    found = DiscoveredServables([], [])
     for name in _names(directory):
         path = os.path.join(directory, name)
         if not os.path.isdir(path):
@@ -87,7 +89,7 @@ def _refuse(path: str, name: str, *, allow_pickle: bool) -> Refused:
     return Refused("", f"{name}: {reason}")
 
 
-def _add(found: Found, directory: str, name: str) -> None:
+def _add(found: DiscoveredServables, directory: str, name: str) -> None:
     try:
         found.places.append((directory, check_servable_name("servable_name", name)))
     except InvalidInputs as error:

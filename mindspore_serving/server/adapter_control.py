@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import Forbidden, InvalidField, NotFound
 from mindspore_serving.frontends.chat.models import ANY
-from mindspore_serving.master.adapters import Adapters
+from mindspore_serving.master.adapters import ServedAdapters
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
 FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -18,7 +18,7 @@ class AdapterControl:
     anywhere, and without any nobody may load or unload."""
 
     def __init__(
-        self, adapters: Adapters, control: Control, directories: Sequence[str] | None
+        self, adapters: ServedAdapters, control: Control, directories: Sequence[str] | None
     ) -> None:
         self._adapters = adapters
         self._control = control

@@ -11,14 +11,7 @@ from mindspore_serving.core.tasks import TASK_OPTIONS, TaskOptions, task_of
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.catalog import OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import OPTIONS
-from mindspore_serving.llm.options import (
-    check_engine,
-    check_engine_name,
-    check_names,
-    check_runtime,
-    check_runtime_name,
-    make_config,
-)
+from mindspore_serving.llm.options import check_engine, check_names, check_runtime, make_config
 from mindspore_serving.llm.upstream.options import longest_of, read_options
 from mindspore_serving.servable.repository import is_upstream, read_model_config
 
@@ -50,7 +43,6 @@ def check_task_options(path: str, options: Mapping[str, Any]) -> None:
 def _check(options: Mapping[str, Any]) -> None:
     check_names(options, (*OPTIONS, *TASK_OPTIONS, *_WHAT_RUNS_IT))
     engine, theirs = options.get("engine", OURS), options.get("engine_options") or {}
-    check_engine_name(engine)
     if not isinstance(theirs, Mapping):
         raise InvalidInputs(f"engine_options is {theirs!r}, expected names with values")
     rest = {name: value for name, value in options.items() if name not in _WHAT_RUNS_IT}
@@ -58,14 +50,8 @@ def _check(options: Mapping[str, Any]) -> None:
         read_options(theirs)
         longest_of(rest)
         return
-    task = {name: value for name, value in rest.items() if name in TASK_OPTIONS}
-    TaskOptions(**task)
+    TaskOptions(**{name: value for name, value in rest.items() if name in TASK_OPTIONS})
     config = make_config({name: value for name, value in rest.items() if name in OPTIONS})
-    if engine != OURS:
-        check_engine(config, engine)
-        return
-    for name in theirs:
-        raise InvalidInputs(f"engine_options has {name!r}, but engine {OURS!r} has none")
-    runtime = options.get("runtime", "openvino")
-    check_runtime_name(runtime, (*RUNTIMES, TRANSFORMERS))
-    check_runtime(config, runtime)
+    check_engine(config, engine, theirs)
+    if engine == OURS:
+        check_runtime(config, options.get("runtime", "openvino"), (*RUNTIMES, TRANSFORMERS))

@@ -12,7 +12,6 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.labels import read_labels
 from mindspore_serving.llm.models import has_encoder
 from mindspore_serving.llm.models.layouts import open_arranged
-from mindspore_serving.llm.options import check_runtime_name
 from mindspore_serving.llm.step import EncoderRunner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from mindspore_serving.tasks.answering import (
@@ -93,8 +92,8 @@ def _open_text_model(
     directory, runtime = Path(spec.path), spec.runtime
     if runner is not None:
         return EncoderTextModel(spec.task, runner, open_arranged(directory))
-    if runtime:
-        check_runtime_name(runtime, RUNTIMES)
+    if runtime not in ("", *RUNTIMES):
+        raise StartError(f"runtime is {runtime!r}, expected one of {', '.join(RUNTIMES)}")
     if has_encoder(config) and runtime != TRANSFORMERS:
         return EncoderTextModel.open(directory, spec.task, runtime or "openvino", engine)
     if runtime not in ("", TRANSFORMERS):

@@ -94,7 +94,7 @@ def _check(given: Mapping[str, Any], config: EngineConfig) -> None:
         raise StartError(f"{name} generates text; declare it with declare_llm")
     if given.get("quantization_config"):
         raise StartError(f"{name} is quantised; take the model's float checkpoint")
-    check_runtime(config, TRANSFORMERS)
+    check_runtime(config, TRANSFORMERS, (TRANSFORMERS,))
 
 
 class TransformersTextModel:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Protocol
 
-from mindspore_serving.tracing.span import Attribute, Recorder, Span, SpanContext
+from mindspore_serving.tracing.span import Attribute, Span, SpanContext, SpanRecorder
 
 
 class RequestSpan:
@@ -24,7 +24,7 @@ class RequestSpan:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: SpanRecorder,
         name: str,
         context: SpanContext,
         parent_id: int,
@@ -60,7 +60,7 @@ class RequestSpan:
             )
 
 
-class Tracer(Recorder, Protocol):
+class Tracer(SpanRecorder, Protocol):
     """Begins the spans of requests, and takes all that end."""
 
     def begin(

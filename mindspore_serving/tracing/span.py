@@ -73,7 +73,7 @@ class Span:
     links: Sequence[SpanContext] = ()
 
 
-class Recorder(Protocol):
+class SpanRecorder(Protocol):
     """Takes spans."""
 
     def record(self, span: Span) -> None:

@@ -13,7 +13,7 @@ from mindspore_serving.errors import Code, Temporary, WorkerUnavailable
 Failure: TypeAlias = "tuple[int, str] | None"
 
 
-class Status(NamedTuple):
+class ErrorStatus(NamedTuple):
     """`mindspore`: error_code of an ErrorMsg; `http`: status; `grpc`: name in grpc.StatusCode."""
 
     mindspore: int
@@ -22,30 +22,30 @@ class Status(NamedTuple):
 
 
 TABLE = {
-    Code.OK: Status(0, 200, "OK"),
-    Code.FAILED: Status(1, 500, "UNKNOWN"),
-    Code.INVALID_INPUTS: Status(2, 400, "INVALID_ARGUMENT"),
-    Code.SYSTEM_ERROR: Status(3, 500, "INTERNAL"),
-    Code.WORKER_UNAVAILABLE: Status(4, 503, "UNAVAILABLE"),
-    Code.SERVABLE_UNAVAILABLE: Status(5, 503, "UNAVAILABLE"),
+    Code.OK: ErrorStatus(0, 200, "OK"),
+    Code.FAILED: ErrorStatus(1, 500, "UNKNOWN"),
+    Code.INVALID_INPUTS: ErrorStatus(2, 400, "INVALID_ARGUMENT"),
+    Code.SYSTEM_ERROR: ErrorStatus(3, 500, "INTERNAL"),
+    Code.WORKER_UNAVAILABLE: ErrorStatus(4, 503, "UNAVAILABLE"),
+    Code.SERVABLE_UNAVAILABLE: ErrorStatus(5, 503, "UNAVAILABLE"),
     # The original knew 0 to 5 only; its clients get the number they got then.
-    Code.INVALID_TENSOR: Status(2, 400, "INVALID_ARGUMENT"),
-    Code.NOT_FOUND: Status(2, 404, "NOT_FOUND"),
-    Code.TOO_LARGE: Status(2, 413, "RESOURCE_EXHAUSTED"),
-    Code.OVERLOADED: Status(1, 429, "RESOURCE_EXHAUSTED"),
-    Code.DEADLINE_EXCEEDED: Status(1, 504, "DEADLINE_EXCEEDED"),
-    Code.CANCELLED: Status(1, 499, "CANCELLED"),
-    Code.UNAUTHORIZED: Status(1, 401, "UNAUTHENTICATED"),
-    Code.FORBIDDEN: Status(1, 403, "PERMISSION_DENIED"),
-    Code.NO_ROUTE: Status(2, 404, "UNIMPLEMENTED"),
-    Code.WRONG_VERB: Status(2, 405, "UNIMPLEMENTED"),
-    Code.UNSUPPORTED: Status(1, 501, "UNIMPLEMENTED"),
-    Code.UPSTREAM_FAILED: Status(1, 502, "UNAVAILABLE"),
-    Code.UPSTREAM_LATE: Status(1, 504, "DEADLINE_EXCEEDED"),
+    Code.INVALID_TENSOR: ErrorStatus(2, 400, "INVALID_ARGUMENT"),
+    Code.NOT_FOUND: ErrorStatus(2, 404, "NOT_FOUND"),
+    Code.TOO_LARGE: ErrorStatus(2, 413, "RESOURCE_EXHAUSTED"),
+    Code.OVERLOADED: ErrorStatus(1, 429, "RESOURCE_EXHAUSTED"),
+    Code.DEADLINE_EXCEEDED: ErrorStatus(1, 504, "DEADLINE_EXCEEDED"),
+    Code.CANCELLED: ErrorStatus(1, 499, "CANCELLED"),
+    Code.UNAUTHORIZED: ErrorStatus(1, 401, "UNAUTHENTICATED"),
+    Code.FORBIDDEN: ErrorStatus(1, 403, "PERMISSION_DENIED"),
+    Code.NO_ROUTE: ErrorStatus(2, 404, "UNIMPLEMENTED"),
+    Code.WRONG_VERB: ErrorStatus(2, 405, "UNIMPLEMENTED"),
+    Code.UNSUPPORTED: ErrorStatus(1, 501, "UNIMPLEMENTED"),
+    Code.UPSTREAM_FAILED: ErrorStatus(1, 502, "UNAVAILABLE"),
+    Code.UPSTREAM_LATE: ErrorStatus(1, 504, "DEADLINE_EXCEEDED"),
 }
 
 
-def of(code: int) -> Status:
+def of(code: int) -> ErrorStatus:
     """The row of `code`; a number that is no Code counts as FAILED."""
     return TABLE.get(code, TABLE[Code.FAILED])  # type: ignore[call-overload, no-any-return]
 

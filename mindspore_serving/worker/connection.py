@@ -14,7 +14,7 @@ Action: TypeAlias = Callable[[], None]
 """What another thread wants to be done on this one."""
 
 
-class Connection(BlockingChannel[ToWorker]):
+class MasterConnection(BlockingChannel[ToWorker]):
     """The channel, and the arenas for what is large."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Connection(BlockingChannel[ToWorker]):
             self.send(Done([], freed))
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Where messages come from."""
 
     def receive(self, *, wait: bool) -> list[ToWorker]:
@@ -47,7 +47,7 @@ class Source(Protocol):
 class Inbox:
     """Messages in order.  Those that come while a stage waits for one reply are kept."""
 
-    def __init__(self, source: Source, connection: Connection) -> None:
+    def __init__(self, source: MessageSource, connection: MasterConnection) -> None:
         self.kept: deque[ToWorker] = deque()  # the next to be received
         self._source = source
         self._connection = connection
@@ -79,7 +79,7 @@ class Inbox:
 class PostSource:
     """What comes by the connection, and actions that other threads `post`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MasterConnection) -> None:
         self._connection = connection
         self._actions: deque[Action] = deque()
         self._wake = connection.make_wakeable()
@@ -90,7 +90,7 @@ class PostSource:
         self._wake()
 
     def receive(self, *, wait: bool) -> list[ToWorker]:
-        """As `Source.receive`, but it may wait in vain; runs the actions."""
+        """As `MessageSource.receive`, but it may wait in vain; runs the actions."""
         messages = self._connection.receive(wait=wait)
         while self._actions:
             self._actions.popleft()()
@@ -105,7 +105,7 @@ class ThreadSource:
         self.put = self._queue.put
 
     def receive(self, *, wait: bool) -> list[ToWorker]:
-        """As `Source.receive`; runs the actions that come before the next message."""
+        """As `MessageSource.receive`; runs the actions that come before the next message."""
         messages: list[ToWorker] = []
         try:
             entry = self._queue.get(block=wait)

@@ -8,10 +8,10 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import RequestPart
 from mindspore_serving.wire import Chunk, cutting, status
 from mindspore_serving.wire.tensor import BadTensor
-from mindspore_serving.worker.job import Program
+from mindspore_serving.worker.job import PreparedMethod
 
 
-def decode(part: RequestPart, chunks: Sequence[Chunk], program: Program) -> list[Instance]:
+def decode(part: RequestPart, chunks: Sequence[Chunk], program: PreparedMethod) -> list[Instance]:
     """The inputs of the method in every instance.  Raises ServingError."""
     codec = wire.worker_codec(part.codec)
     try:
@@ -23,7 +23,7 @@ def decode(part: RequestPart, chunks: Sequence[Chunk], program: Program) -> list
         raise InvalidInputs(status.with_index(str(error), index)) from None
 
 
-def _first_bad(part: RequestPart, chunks: Sequence[Chunk], program: Program) -> int | None:
+def _first_bad(part: RequestPart, chunks: Sequence[Chunk], program: PreparedMethod) -> int | None:
     """Which instance of the request cannot be read; None if there is one only, or the request is
     wrong as a whole."""
     try:

@@ -18,8 +18,8 @@ from mindspore_serving.worker.functions import failure_text
 from mindspore_serving.worker.job import (
     Job,
     Outcome,
+    PreparedMethod,
     PreparedStage,
-    Program,
     ReorderBuffer,
     RunningPart,
 )
@@ -33,11 +33,11 @@ class Executor:
 
     def __init__(
         self,
-        programs: dict[str, Program],
+        programs: dict[str, PreparedMethod],
         post: Callable[[Callable[[], None]], None] = lambda action: action(),
         status: memoryview | None = None,
     ) -> None:
-        self._queues: list[tuple[Program, list[deque[Job]]]] = []
+        self._queues: list[tuple[PreparedMethod, list[deque[Job]]]] = []
         self._queues_of: dict[str, list[deque[Job]]] = {}
         for name, program in programs.items():
             queues: list[deque[Job]] = [deque() for _ in program.stages]
@@ -155,7 +155,7 @@ class Executor:
         self.emit(job, outcome)
         self._iterating.append((job, iterator))
 
-    def _take(self, queue: deque[Job], program: Program, now: float) -> list[Job]:
+    def _take(self, queue: deque[Job], program: PreparedMethod, now: float) -> list[Job]:
         """The next batch; what nobody waits for any more does not get a place in it."""
         taken: list[Job] = []
         limit = program.stages[queue[0].position].limit
@@ -169,7 +169,7 @@ class Executor:
                 taken.append(job)
         return taken
 
-    def _run_stage(self, program: Program, position: int, jobs: list[Job]) -> None:
+    def _run_stage(self, program: PreparedMethod, position: int, jobs: list[Job]) -> None:
         stage, method_stage = program.stages[position], program.method.stages[position]
         try:
             if stage.iterate is not None:
@@ -204,7 +204,7 @@ class Executor:
         return [job for job in jobs if not job.is_to_stream]
 
     def _advance(
-        self, program: Program, position: int, jobs: list[Job], outcomes: list[Outcome]
+        self, program: PreparedMethod, position: int, jobs: list[Job], outcomes: list[Outcome]
     ) -> None:
         """Each job goes to the next stage, or is done, or has failed alone."""
         num_outputs = len(program.method.stages[position].outputs)

@@ -15,7 +15,7 @@ from mindspore_serving.core.llm_messages import METHODS
 from mindspore_serving.core.tasks import TASKS
 from mindspore_serving.core.value import Value
 from mindspore_serving.ipc.messages import AgentPlace, MethodReport, ModelReport
-from mindspore_serving.worker.job import Outcome, Program
+from mindspore_serving.worker.job import Outcome, PreparedMethod
 
 if TYPE_CHECKING:
     from mindspore_serving.tasks.opening import OpenTask
@@ -29,7 +29,7 @@ class Host:
     declaration: Declaration
     version: int
     device_type: str
-    programs: dict[str, Program] = field(default_factory=dict)
+    programs: dict[str, PreparedMethod] = field(default_factory=dict)
     models: dict[str, ModelReport] = field(default_factory=dict)
     backends: dict[str, LoadedModel] = field(default_factory=dict)
     threads: ThreadPoolExecutor | None = None  # for a model that runs several batches at a time

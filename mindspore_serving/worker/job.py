@@ -61,7 +61,7 @@ class PreparedStage:
 
 
 @dataclass(slots=True)
-class Program:
+class PreparedMethod:
     """A method with its prepared stages.  `batch_size`: most instances that gain from a batch."""
 
     method: Method
@@ -84,7 +84,7 @@ class RunningPart:
     instance, answered in pieces: those in `outputs` are to be sent."""
 
     id: int
-    program: Program
+    program: PreparedMethod
     codec: Any
     deadline: float | None
     is_stream: bool = False

@@ -26,7 +26,7 @@ from mindspore_serving.ipc.messages import (
 from mindspore_serving.process.vocabulary import Exit
 from mindspore_serving.tracing.span import from_traceparent
 from mindspore_serving.worker.borrowing import Borrower
-from mindspore_serving.worker.connection import Connection, Inbox, ThreadSource
+from mindspore_serving.worker.connection import Inbox, MasterConnection, ThreadSource
 from mindspore_serving.worker.decoding import decode
 from mindspore_serving.worker.executor import Executor
 from mindspore_serving.worker.job import RunningPart
@@ -41,7 +41,7 @@ class StageLoop:
     """Runs part of a requests until the master sends `Exit` and all are answered."""
 
     def __init__(
-        self, connection: Connection, inbox: Inbox, remote: RemoteCaller, executor: Executor
+        self, connection: MasterConnection, inbox: Inbox, remote: RemoteCaller, executor: Executor
     ) -> None:
         self.executor = executor
         self._connection = connection
@@ -84,7 +84,8 @@ class StageLoop:
             for part_id in message.ids:
                 self.cancel(part_id)
         elif isinstance(message, CallReply):
-            self.executor.resume(*self._remote.take(message.reply))
+            jobs, outcomes = self._remote.take(message.reply)
+            self.executor.resume(jobs, outcomes)
         elif isinstance(message, LogLevel):
             log.set_level(message.level)
             self._is_timed = log.is_shown("1")
@@ -99,17 +100,11 @@ class StageLoop:
             raise NotFound(f"method {part.method} is not available")
         chunks, loans = self._borrower.borrow(part.chunks)
         instances = decode(part, chunks, program)
-        running = RunningPart(
-            part.id,
-            program,
-            codec=wire.worker_codec(part.codec),
-            deadline=deadline,
-            is_stream=part.is_stream,
-            request_id=part.request_id,
-            trace=_trace(part),
-            put=self._put,
-            loans=loans,
-        )
+        codec = wire.worker_codec(part.codec)
+        running = RunningPart(part.id, program, codec, deadline, part.is_stream)
+        running.request_id = part.request_id
+        running.trace = _trace(part) if part.traceparent else None
+        running.put, running.loans = self._put, loans
         self.executor.add(running, instances)
         self._open[part.id] = running
         if self._is_timed:
@@ -166,7 +161,7 @@ class LanguageLoop(StageLoop):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MasterConnection,
         inbox: Inbox,
         remote: RemoteCaller,
         executor: Executor,

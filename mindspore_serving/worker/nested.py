@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from mindspore_serving.core.graph import Stage
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
-from mindspore_serving.worker.job import Job, Outcome, Program, RunningPart
+from mindspore_serving.worker.job import Job, Outcome, PreparedMethod, RunningPart
 
 
-def run_method(program: Program, rows: Sequence[tuple[Value, ...]]) -> list[tuple[Value, ...]]:
+def run_method(
+    program: PreparedMethod, rows: Sequence[tuple[Value, ...]]
+) -> list[tuple[Value, ...]]:
     """The outputs of every row of inputs.  Raises the first ServingError of any."""
     method = program.method
     part = RunningPart(0, program, codec=None, deadline=None)

@@ -13,21 +13,21 @@ from mindspore_serving.servable.builtins import BUILTINS
 from mindspore_serving.worker import signatures
 from mindspore_serving.worker.functions import FunctionCaller
 from mindspore_serving.worker.host import Host
-from mindspore_serving.worker.job import Job, JobQueue, Outcome, PreparedStage, Program
+from mindspore_serving.worker.job import Job, JobQueue, Outcome, PreparedMethod, PreparedStage
 from mindspore_serving.worker.remote import RemoteCaller
 
 DYNAMIC_BATCH = 32  # most instances at once for a model whose batch dimension is dynamic
 LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
 
 
-def make_program(host: Host, method: Method, remote: RemoteCaller | None) -> Program:
+def make_program(host: Host, method: Method, remote: RemoteCaller | None) -> PreparedMethod:
     label = f"servable {host.declaration.name}, method {method.name}"
     stages = [_prepare(host, method, stage, remote) for stage in method.stages]
     language = host.declaration.language
     params = None if language is None else language.params
     signature = signatures.of_method(method, host.reports(), params)
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
-    return Program(method, label, stages, signature)
+    return PreparedMethod(method, label, stages, signature)
 
 
 def _prepare(

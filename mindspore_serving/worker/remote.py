@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.ipc.messages import PartReply, RequestPart, WorkerCall
 from mindspore_serving.tracing import user_spans
 from mindspore_serving.wire import native
-from mindspore_serving.worker.connection import Connection, Inbox
+from mindspore_serving.worker.connection import Inbox, MasterConnection
 from mindspore_serving.worker.host import call_name
 from mindspore_serving.worker.job import Job, Outcome
 
@@ -21,7 +21,7 @@ from mindspore_serving.worker.job import Job, Outcome
 class RemoteCaller:
     """Calls in flight to the models of other workers.  Their answers come by `inbox`."""
 
-    def __init__(self, connection: Connection, inbox: Inbox) -> None:
+    def __init__(self, connection: MasterConnection, inbox: Inbox) -> None:
         self.inbox = inbox
         self.servable = ""
         self.version = 0

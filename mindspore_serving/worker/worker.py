@@ -17,10 +17,10 @@ from mindspore_serving.ipc.status import STEPS, Lane, set_loaded
 from mindspore_serving.process.vocabulary import Failed, Leaving
 from mindspore_serving.servable.check import check_servable_name
 from mindspore_serving.tracing import user_spans
-from mindspore_serving.worker.connection import Connection, Inbox, PostSource, ThreadSource
+from mindspore_serving.worker.connection import Inbox, MasterConnection, PostSource, ThreadSource
 from mindspore_serving.worker.executor import Executor
 from mindspore_serving.worker.host import Host
-from mindspore_serving.worker.job import Program
+from mindspore_serving.worker.job import PreparedMethod
 from mindspore_serving.worker.loading import load
 from mindspore_serving.worker.loop import LanguageLoop, StageLoop
 from mindspore_serving.worker.remote import RemoteCaller
@@ -62,7 +62,7 @@ class Worker:
     ) -> None:
         self.overrides = Overrides()
         self._on_broken = on_broken
-        self._connection = Connection(stream, arena, view)
+        self._connection = MasterConnection(stream, arena, view)
         self._status = arena.reserved
         self._inbox = Inbox(self._connection, self._connection)
         self._remote = RemoteCaller(self._connection, self._inbox)
@@ -160,6 +160,6 @@ class Worker:
             self._on_broken()
 
 
-def _is_quick(program: Program) -> bool:
+def _is_quick(program: PreparedMethod) -> bool:
     """Whether a method has no stage that could hold up a stream."""
     return all(stage.kind in _QUICK for stage in program.method.stages)

@@ -72,7 +72,7 @@ def test_an_unknown_format_is_an_error_that_lists_the_known_ones(source):
 
 def test_a_missing_library_is_an_error_that_says_what_to_install(source, monkeypatch):
     row = formats.FORMATS["onnx"]
-    missing = formats.Format(row.target, "no_such_library", row.extra)
+    missing = formats.ModelFormat(row.target, "no_such_library", row.extra)
     monkeypatch.setitem(formats.FORMATS, "onnx", missing)
     with pytest.raises(StartError, match=r"pip install 'mindspore-serving\[onnx\]'"):
         open_backend(source("onnx"))

@@ -3,7 +3,7 @@ import pytest
 
 from mindspore_serving import log
 from mindspore_serving.backends import source as source_module
-from mindspore_serving.backends.source import Options, warm_up, words
+from mindspore_serving.backends.source import SourceOptions, warm_up, words
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
@@ -73,7 +73,7 @@ def test_options_of_the_chosen_device_count_and_the_sources_own_win(source, warn
         {"device_type": "cpu", "precision_mode": "fp16"},
         {"device_type": "gpu", "precision_mode": "origin"},
     ]
-    options = Options(source("onnx", "a", options={"thread_num": 1, "device_list": devices}))
+    options = SourceOptions(source("onnx", "a", options={"thread_num": 1, "device_list": devices}))
     assert options.take("thread_num") == 1
     assert options.take("precision_mode") == "fp16"
     options.report_ignored()
@@ -83,7 +83,7 @@ def test_options_of_the_chosen_device_count_and_the_sources_own_win(source, warn
 def test_an_ignored_option_is_logged_once_and_a_default_never(source, warnings_logged):
     asked = {"enable_parallel": False, "precision_mode": "origin", "input_format": "NCHW"}
     for _ in range(2):
-        Options(source("onnx", "a", options=asked)).report_ignored()
+        SourceOptions(source("onnx", "a", options=asked)).report_ignored()
     assert warnings_logged == [
         "Option input_format='NCHW' is ignored: model format 'onnx' has no such setting on this "
         "device"

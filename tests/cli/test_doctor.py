@@ -41,7 +41,7 @@ def test_a_library_that_is_missing_comes_with_the_command_that_installs_it(
     from mindspore_serving.backends import formats
 
     row = formats.FORMATS["onnx"]
-    missing = formats.Format(row.target, "no_such_library", row.extra)
+    missing = formats.ModelFormat(row.target, "no_such_library", row.extra)
     monkeypatch.setitem(formats.FORMATS, "onnx", missing)
     main(["doctor"])
     assert "pip install 'mindspore-serving[onnx]'" in capsys.readouterr().out

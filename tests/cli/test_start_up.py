@@ -125,7 +125,7 @@ def test_what_a_bare_model_lacks_is_told_before_a_port_is_taken(
     from mindspore_serving.backends import formats
 
     row = formats.FORMATS["onnx"]
-    missing = formats.Format(row.target, "no_such_library", row.extra)
+    missing = formats.ModelFormat(row.target, "no_such_library", row.extra)
     monkeypatch.setitem(formats.FORMATS, "onnx", missing)
     (tmp_path / "net" / "1").mkdir(parents=True)
     (tmp_path / "net" / "1" / "model.onnx").touch()

@@ -13,7 +13,7 @@ def memory():
 
 
 def test_a_process_writes_down_what_it_uses(memory):
-    assert status.usage(memory) == status.Usage()
+    assert status.usage(memory) == status.ProcessUsage()
     status.set_usage(memory)
     found = status.usage(memory)
     assert 0 < found.cpu_seconds <= sum(os.times()[:2])
@@ -50,7 +50,7 @@ def test_other_numbers_are_refused_and_change_nothing(memory, wrong):
 
 def test_without_shared_memory_there_are_none():
     nothing = memoryview(b"")
-    assert status.usage(nothing) == status.Usage()
+    assert status.usage(nothing) == status.ProcessUsage()
     assert status.batch_sizes(nothing).count == 0
     status.set_usage(nothing)
     status.BatchSizes(nothing).observe(1)

@@ -35,12 +35,12 @@ class Worker:
         ids = frozenset(part.id for part in self.at)
         return [Running(STAGES, 1.0, 0, ids)] if ids else []
 
-    def send_work(self, parts, now, way):
+    def send_work(self, parts, now, strategy):
         self.sent.append(list(parts))
         self.held += parts
         for part in parts:
             self.num_sent += 1
-            part.id, part.link, part.way, part.sent = self.num_sent, self, way, now
+            part.mark_sent(self, self.num_sent, strategy, now)
 
     def cancel(self, part):
         self.cancelled.append(part)
@@ -105,7 +105,7 @@ class Served:
     def add(self, worker, card=None):
         """As the master does when `worker` has loaded the servable."""
         if not self.has_real_windows:
-            self.dispatcher._batches.windows[worker] = Window(worker)
+            self.dispatcher._batches._windows[worker] = Window(worker)
         reports = self.reports
         self.service = self.registry.add_worker(self.deployment, 1, reports, worker, card=card)
 
@@ -144,7 +144,7 @@ class Served:
             (part, Reply([bytes(chunk) for chunk in part.chunks], is_last=is_last))
             for part in parts
         ]
-        parts[0].way.on_answers(worker, answers)
+        parts[0].strategy.on_answers(worker, answers)
 
     def lose(self, worker):
         """As the master does when the process of `worker` has died."""

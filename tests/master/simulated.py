@@ -62,16 +62,16 @@ class SlowWorker:
         self.num_sent = 0
         self.num_refused = 0  # which took of its processor since it looked last
 
-    def send_work(self, parts, now, way):
+    def send_work(self, parts, now, strategy):
         for part in parts:
             self.num_sent += 1
-            part.id, part.link, part.way, part.sent = self.num_sent, self, way, now
+            part.mark_sent(self, self.num_sent, strategy, now)
             self.held[part] = self.work
 
     def cancel(self, part):
         left = self.held.pop(part, None)
         if left is not None:  # a worker answers what was cancelled, too
-            self.loop.call_soon(part.way.on_answers, self, [(part, Reply())])
+            self.loop.call_soon(part.strategy.on_answers, self, [(part, Reply())])
 
     async def run(self):
         began = before = self.loop.time()
@@ -86,7 +86,7 @@ class SlowWorker:
         for part in parts:
             del self.held[part]
         if parts:
-            parts[0].way.on_answers(self, [(part, Reply([b"{}"])) for part in parts])
+            parts[0].strategy.on_answers(self, [(part, Reply([b"{}"])) for part in parts])
 
 
 class Engine(SlowWorker):

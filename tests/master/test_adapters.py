@@ -17,8 +17,8 @@ from mindspore_serving.errors import (
 )
 from mindspore_serving.ipc.messages import AdapterSource, Fault
 from mindspore_serving.master.adapter_calls import Faults
-from mindspore_serving.master.adapters import Adapters
-from mindspore_serving.master.registry import Registry, Service
+from mindspore_serving.master.adapters import ServedAdapters
+from mindspore_serving.master.registry import Registry, ServableService
 from tests import cards
 
 CARD = replace(cards.CARD, adapters=("given",), adapter_paths=("/given",))
@@ -44,16 +44,16 @@ class Worker:
         return {name: Fault(Code.INVALID_INPUTS, f"{name} does not fit") for name in found}
 
 
-def served(*workers: Any) -> tuple[Adapters, Service]:
+def served(*workers: Any) -> tuple[ServedAdapters, ServableService]:
     registry = Registry(lambda *_: None)  # type: ignore[arg-type, return-value]
-    service = Service("model", 1, None, workers=list(workers))  # type: ignore[arg-type]
+    service = ServableService("model", 1, None, workers=list(workers))  # type: ignore[arg-type]
     service.card = CARD
     registry.all.append(service)
-    adapters = Adapters(registry)
+    adapters = ServedAdapters(registry)
     return adapters, service
 
 
-async def join(adapters: Adapters, worker: Any) -> ModelCard:
+async def join(adapters: ServedAdapters, worker: Any) -> ModelCard:
     async with adapters.joining("model", worker, CARD) as card:
         assert card is not None
         return card

@@ -3,7 +3,7 @@
 import pytest
 
 from mindspore_serving.errors import Overloaded
-from mindspore_serving.master.admission import Admission, Open
+from mindspore_serving.master.admission import AdmissionControl, Open
 from mindspore_serving.master.patience import Patience
 from mindspore_serving.master.rates import DrainRate, SharedRate
 from mindspore_serving.master.streamed import STAYING as STAYING_SHARED
@@ -123,7 +123,7 @@ def test_without_clients_that_leave_patience_is_thought_to_be_longer_and_longer(
 @pytest.fixture
 def overloaded():
     """An admission whose queue is left by 50 requests per second, each then taking 0.2 s; now."""
-    admission = Admission()
+    admission = AdmissionControl()
     admission.queue, now = drained(rate=50, seconds=4)
     admission.ran(0.2)
     return admission, now
@@ -168,7 +168,7 @@ def test_what_waits_is_late_when_it_cannot_be_run_before_its_deadline(overloaded
 
 
 def test_a_burst_is_never_refused():
-    admission = Admission()
+    admission = AdmissionControl()
     admission.queue.fill(10.0)
     admission.queue.drain(1, 10.05, is_empty=False)
     admission.check(100_000, 0.1, 10.06)
@@ -255,7 +255,7 @@ def test_a_worker_all_of_whose_requests_are_late_is_in_doubt_and_gets_few_until_
 
 def shared_admission(num_left=0, num_stayed=0):
     """Of a worker with 32 requests that take 1.6 s, some of whose clients left after 3 s; now."""
-    admission = Admission(STAYING_SHARED)
+    admission = AdmissionControl(STAYING_SHARED)
     admission.shared, now = shared(32, 1.6)
     for _ in range(num_left):
         admission.patience.left(3.0, now)
@@ -278,7 +278,7 @@ def test_one_more_that_would_be_late_is_refused_and_few_never_are():
         admission.check_shared(3.0, now)
     assert caught.value.retry_after == pytest.approx(5.0 - 0.75 * 3.0, abs=0.1)
     admission.check_shared(None, now)
-    few = Admission(STAYING_SHARED)
+    few = AdmissionControl(STAYING_SHARED)
     few.shared, now = shared(3, 1.6)
     few.check_shared(0.01, now)
 
@@ -325,7 +325,7 @@ def test_nothing_is_shed_of_patient_clients_or_when_all_will_be_answered_in_time
 
 
 def test_those_that_came_last_are_kept_when_nobody_knows_how_fast_the_worker_is():
-    admission, now = Admission(STAYING_SHARED), 100.0
+    admission, now = AdmissionControl(STAYING_SHARED), 100.0
     requests = opened(admission, 100, now, deadline=now + 3.0)
     for one in requests[:6]:
         admission.late_shared(one.begun, now + 3.0)

@@ -53,10 +53,10 @@ async def test_a_full_worker_leaves_work_in_the_queue():
     for _ in range(5):
         served.submit()
     await turn()
-    assert (worker.sizes, len(served.method.queue)) == ([2], 3)
+    assert (worker.sizes, len(served.method._queue)) == ([2], 3)
     served.answer(worker)
     await turn()
-    assert (worker.sizes, len(served.method.queue)) == ([2, 2], 1)
+    assert (worker.sizes, len(served.method._queue)) == ([2, 2], 1)
 
 
 async def test_a_worker_that_is_less_full_is_first():
@@ -85,7 +85,7 @@ async def test_a_method_with_a_long_queue_leaves_turns_to_the_others_of_its_work
     while served.replies[-1] is None:
         served.answer(worker, worker.held[0])
         await turn()
-    assert len(served.method.queue) > 90
+    assert len(served.method._queue) > 90
 
 
 async def test_of_a_method_without_retry_a_worker_has_only_the_batch_that_it_runs():
@@ -93,7 +93,7 @@ async def test_of_a_method_without_retry_a_worker_has_only_the_batch_that_it_run
     for _ in range(10):
         served.submit()
     await turn()
-    assert (worker.sizes, len(served.method.queue)) == ([4], 6)
+    assert (worker.sizes, len(served.method._queue)) == ([4], 6)
     served.answer(worker, *worker.held[:3])
     await turn()
     assert worker.sizes == [4]
@@ -205,14 +205,14 @@ async def test_the_preferred_size_counts_instances_not_requests():
     served.submit(2)
     await turn()
     assert worker.sizes == [3]
-    assert len(served.method.queue) == 1
+    assert len(served.method._queue) == 1
 
 
 async def test_a_request_is_cut_into_a_limited_number_of_parts_however_many_instances_it_has():
     served = Served(Worker(), max_batch_delay_ms=60000, preferred_batch_size=3)
     served.submit(MOST_PARTS * 2 + 1)
-    assert len(served.method.queue) <= MOST_PARTS
-    chunks = [len(part.chunks) for part in served.method.queue]
+    assert len(served.method._queue) <= MOST_PARTS
+    chunks = [len(part.chunks) for part in served.method._queue]
     assert (sum(chunks), max(chunks)) == (MOST_PARTS * 2 + 1, 3)
 
 
@@ -226,7 +226,7 @@ async def test_a_request_is_cut_into_a_limited_number_of_parts_however_many_inst
     ids=["no delay", "a delay", "a delay and a size"],
 )
 async def test_with_a_delay_the_batch_size_of_the_method_is_preferred(options, preferred):
-    queue = Served(Worker(), batch_size=4, **options).method.queue
+    queue = Served(Worker(), batch_size=4, **options).method._queue
     assert queue.preferred_batch_size == preferred
     assert queue.max_batch_delay_ms == options.get("max_batch_delay_ms", 0)
 
@@ -235,7 +235,7 @@ async def test_an_overdue_batch_leaves_incomplete():
     served = Served(worker := Worker(), max_batch_delay_ms=20, preferred_batch_size=8)
     served.submit()
     served.submit()
-    due = served.method.queue.due()
+    due = served.method._queue.due()
     await until(lambda: worker.sizes)
     assert worker.sizes == [2]
     assert time.monotonic() >= due
@@ -351,11 +351,11 @@ async def test_a_suspect_that_nobody_waits_for_any_more_reserves_no_worker():
     second.size = 1000
     second.held.append(PendingPart(served.submit(), 0, "ms_json", []))
     await lose_at(served, first, 1)
-    assert served.dispatcher._batches.reserved
+    assert served.dispatcher._batches._reserved
     request.cancel()
     served.submit()
     await turn()
-    assert not served.dispatcher._batches.reserved
+    assert not served.dispatcher._batches._reserved
     assert len(second.held) > 1
 
 
@@ -364,10 +364,42 @@ async def test_a_worker_that_is_lost_with_a_suspect_is_not_reserved_any_more():
     served.submit()
     await turn()
     await lose_at(served, first, 1)
-    assert served.dispatcher._batches.reserved
+    assert served.dispatcher._batches._reserved
     await lose_at(served, second, 1)
-    assert not served.dispatcher._batches.reserved
+    assert not served.dispatcher._batches._reserved
     assert isinstance(served.failure(), WorkerUnavailable)
+
+
+@pytest.mark.parametrize("leaves", ["lost", "withheld"])
+async def test_a_worker_is_free_after_its_suspect_though_another_left_meanwhile(leaves):
+    served = Served(first := Worker(), second := Worker(), third := Worker())
+    served.submit()
+    await turn()
+    suspects = await lose_at(served, first, 1)
+    its_worker, other = (second, third) if second.held == suspects else (third, second)
+    if leaves == "lost":
+        served.lose(other)
+    else:
+        served.dispatcher.withhold(other, [served.method])
+    served.answer(its_worker)
+    await turn()
+    served.submit()
+    await turn()
+    assert len(its_worker.held) == 1
+
+
+async def test_a_suspect_that_a_silent_worker_does_not_run_goes_to_another_by_itself():
+    served = Served(first := Worker(), second := Worker(), third := Worker())
+    request = served.submit()
+    await turn()
+    suspects = await lose_at(served, first, 1)
+    its_worker, other = (second, third) if second.held == suspects else (third, second)
+    served.dispatcher.withhold(its_worker, [served.method])
+    await turn()
+    for _ in range(2):
+        served.submit()
+    await turn()
+    assert [part.request for part in other.held] == [request]
 
 
 # --- overload -------------------------------------------------------------------------------------
@@ -441,26 +473,26 @@ async def test_a_late_request_of_several_parts_leaves_nothing_counted(clock):
     served = Served(worker := Worker(), Worker(room=0))
     await overload(served, worker, clock)
     served.submit(2, timeout=30)  # a part for each worker
-    late, num_waiting = len(served.replies) - 1, len(served.method.queue)
+    late, num_waiting = len(served.replies) - 1, len(served.method._queue)
     for _ in range(5):
         served.submit()
     clock.now += 100
     worker.size = len(worker.held) + num_waiting
     await turn()
     assert isinstance(served.replies[late].failure, Overloaded)
-    assert served.method.num_ahead == len(served.method.queue) > 0
+    assert served.method.num_ahead == len(served.method._queue) > 0
 
 
 async def test_what_nobody_waits_for_does_not_gather_behind_a_worker_that_is_busy():
     served = Served(worker := Worker(room=0))
     first = served.submit()
-    for number in range(3 * batched.MOST_DROPPED):
+    for number in range(3 * batched.MAX_DROPPED):
         served.submit(1 + number % 2).cancel()
         if number % 100 == 0:
             await turn()
     last = served.submit()
     await turn()
-    assert len(served.method.queue) <= batched.MOST_DROPPED + 200
+    assert len(served.method._queue) <= batched.MAX_DROPPED + 200
     assert served.method.num_ahead == 2
     worker.size = 10
     served.method._scheduler.schedule(served.method)

@@ -414,8 +414,8 @@ async def test_a_lost_part_of_a_cancelled_request_is_dropped(serve):
 async def test_nothing_is_kept_of_a_lost_worker(serve):
     served = serve(worker := Worker())
     served.lose(worker)
-    assert served.dispatcher._batches.windows == {}
-    assert served.dispatcher._streams.num_open == {}
+    assert served.dispatcher._batches._windows == {}
+    assert served.dispatcher._streams._num_open == {}
 
 
 # --- what a worker asks for, and what is counted ------------------------------------------------

@@ -62,7 +62,7 @@ class Owner:
         self.lost.append(link)
 
 
-class Way:
+class Strategy:
     """Keeps the answers to the parts that it gave to the link."""
 
     def __init__(self):
@@ -85,7 +85,7 @@ class Bench:
         launched = Launched(Process(), ours, self.master_arena, ArenaView(to_master))
         os.close(to_worker)
         os.close(to_master)
-        self.owner, self.way = Owner(), Way()
+        self.owner, self.strategy = Owner(), Strategy()
         self.link = Link(launched, "worker", self.owner)
         self._frames = message_frames(ToWorker)
         self._messages = []
@@ -96,7 +96,7 @@ class Bench:
         return PendingPart(request, 0, "ms_json", chunks or (b"{}",))
 
     def send(self, *parts, now=0.0):
-        self.link.send_work(parts, now, self.way)
+        self.link.send_work(parts, now, self.strategy)
 
     def say(self, *messages):
         self.stream.sendall(b"".join(map(encode, messages)))
@@ -146,8 +146,8 @@ async def test_answers_find_their_parts(bench):
     first, second = bench.part(), bench.part()
     bench.send(first, second)
     bench.say(Done([PartReply(2, [b"b"]), PartReply(1, [b"a"])]))
-    await bench.until(lambda: bench.way.answers)
-    assert bench.way.answers == [(second, Reply([b"b"])), (first, Reply([b"a"]))]
+    await bench.until(lambda: bench.strategy.answers)
+    assert bench.strategy.answers == [(second, Reply([b"b"])), (first, Reply([b"a"]))]
     assert bench.link.parts == {}
 
 
@@ -161,8 +161,8 @@ async def test_faults_and_rejections_become_errors_again(bench):
             ]
         )
     )
-    await bench.until(lambda: bench.way.answers)
-    (_, faulty), (_, rejected) = bench.way.answers
+    await bench.until(lambda: bench.strategy.answers)
+    (_, faulty), (_, rejected) = bench.strategy.answers
     assert faulty.failures() == [None, (3, "raised")]
     assert isinstance(faulty.faults[1], StageFailed)
     assert isinstance(rejected.failure, InvalidInputs)
@@ -173,16 +173,16 @@ async def test_a_stream_keeps_its_part_until_the_last_reply(bench):
     part = bench.part()
     bench.send(part)
     bench.say(Done([PartReply(1, [b"a"], is_last=False)]))
-    await bench.until(lambda: bench.way.answers)
+    await bench.until(lambda: bench.strategy.answers)
     assert bench.link.parts == {1: part}
     bench.say(Done([PartReply(1, [b"b"])]))
-    await bench.until(lambda: len(bench.way.answers) == 2)
-    assert [reply.is_last for _, reply in bench.way.answers] == [False, True]
+    await bench.until(lambda: len(bench.strategy.answers) == 2)
+    assert [reply.is_last for _, reply in bench.strategy.answers] == [False, True]
     assert bench.link.parts == {}
 
 
 async def test_answers_go_back_the_way_their_parts_came(bench):
-    other = Way()
+    other = Strategy()
     mine, yours, mine_too = bench.part(), bench.part(), bench.part()
     bench.send(mine)
     bench.link.send_work([yours], 0.0, other)
@@ -190,15 +190,15 @@ async def test_answers_go_back_the_way_their_parts_came(bench):
     bench.say(Done([PartReply(number, [b"y"]) for number in (1, 2, 3)]))
     await bench.until(lambda: other.answers)
     assert [part for part, _ in other.answers] == [yours]
-    assert [part for part, _ in bench.way.answers] == [mine, mine_too]
-    assert bench.way.sizes == [2]  # together, as they came
+    assert [part for part, _ in bench.strategy.answers] == [mine, mine_too]
+    assert bench.strategy.sizes == [2]  # together, as they came
 
 
 async def test_what_a_closed_link_had_can_be_taken_once(bench):
     first, second = bench.part(), bench.part()
     bench.send(first, second)
     bench.say(Done([PartReply(1, [b"a"])]))
-    await bench.until(lambda: bench.way.answers)
+    await bench.until(lambda: bench.strategy.answers)
     assert bench.link.take_parts() == [second]
     assert bench.link.take_parts() == []
 
@@ -222,7 +222,7 @@ async def test_a_large_chunk_goes_through_the_arena_and_its_space_comes_back(ben
     assert bytes(bench.view.get(part.chunks[0])) == LARGE
     assert part.chunks[1] == b"small"
     bench.say(Done([PartReply(1, [b"y"])]))
-    await bench.until(lambda: bench.way.answers)
+    await bench.until(lambda: bench.strategy.answers)
     assert not bench.master_arena._size_at
 
 
@@ -231,8 +231,8 @@ async def test_a_large_answer_is_copied_and_given_back_with_the_next_work(bench)
     await bench.hear()
     payload = bench.arena.put(LARGE)
     bench.say(Done([PartReply(1, [payload])]))
-    await bench.until(lambda: bench.way.answers)
-    assert bench.way.answers[0][1].instances == [LARGE]
+    await bench.until(lambda: bench.strategy.answers)
+    assert bench.strategy.answers[0][1].instances == [LARGE]
     bench.send(bench.part())
     assert (await bench.hear()).freed == [payload.offset]
 
@@ -242,7 +242,7 @@ async def test_the_space_of_what_a_stage_has_kept_comes_back_when_the_worker_say
     (part,) = (await bench.hear()).parts
     first, second = part.chunks
     bench.say(Done([PartReply(1, [b"y"], kept=[second.offset])]))
-    await bench.until(lambda: bench.way.answers)
+    await bench.until(lambda: bench.strategy.answers)
     assert list(bench.master_arena._size_at) == [second.offset]
     bench.say(Done([], [second.offset]))
     await bench.until(lambda: not bench.master_arena._size_at)
@@ -260,8 +260,8 @@ def lent(bench, part):
 async def test_an_answer_in_tensors_is_lent_and_given_back_when_nobody_has_it(bench):
     payload = lent(bench, bench.part())
     await bench.hear()
-    await bench.until(lambda: bench.way.answers)
-    (_, reply) = bench.way.answers.pop()
+    await bench.until(lambda: bench.strategy.answers)
+    (_, reply) = bench.strategy.answers.pop()
     first = reply.instances[0][:10]
     del reply
     bench.send(bench.part())
@@ -274,9 +274,9 @@ async def test_an_answer_in_tensors_is_lent_and_given_back_when_nobody_has_it(be
 
 async def test_a_lent_answer_can_be_read_when_its_worker_is_gone(bench):
     lent(bench, bench.part())
-    await bench.until(lambda: bench.way.answers)
+    await bench.until(lambda: bench.strategy.answers)
     bench.link.close()
-    ((_, reply),) = bench.way.answers
+    ((_, reply),) = bench.strategy.answers
     assert bytes(reply.instances[0]) == LARGE
 
 
@@ -284,8 +284,8 @@ async def test_answers_are_copied_while_clients_that_read_slowly_have_many(bench
     monkeypatch.setattr(lending, "MOST_LENT", 2 * len(LARGE))
     for _ in range(3):
         lent(bench, bench.part())
-    await bench.until(lambda: len(bench.way.answers) == 3)
-    kinds = [type(reply.instances[0]) for _, reply in bench.way.answers]
+    await bench.until(lambda: len(bench.strategy.answers) == 3)
+    kinds = [type(reply.instances[0]) for _, reply in bench.strategy.answers]
     assert kinds == [memoryview, memoryview, bytes]
 
 
@@ -319,7 +319,7 @@ async def test_a_large_answer_to_a_call_is_freed_when_the_worker_says_so(bench):
     assert bytes(bench.view.get(payload)) == LARGE
     bench.say(Done([], [payload.offset]))
     await bench.until(lambda: not bench.master_arena._size_at)
-    assert bench.way.answers == []
+    assert bench.strategy.answers == []
 
 
 # --- loading, leaving, ending -------------------------------------------------------------------
@@ -382,7 +382,7 @@ async def test_answers_sent_before_the_end_are_not_lost(bench):
     bench.stream.close()
     bench.link.cancel(second)  # cannot be sent any more
     await bench.link.closed
-    assert bench.way.answers == [(first, Reply([b"a"]))]
+    assert bench.strategy.answers == [(first, Reply([b"a"]))]
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ async def test_answers_before_nonsense_in_a_message_count(bench, wrong):
     bench.send(first, second)
     bench.say(Done([PartReply(1, [b"a"]), wrong]))
     await bench.until(lambda: bench.link.process.is_killed)
-    assert bench.way.answers == [(first, Reply([b"a"]))]
+    assert bench.strategy.answers == [(first, Reply([b"a"]))]
     assert bench.link.take_parts() == [second]
 
 

@@ -14,7 +14,7 @@ def serve(*workers, **options):
 
 
 def num_open(served, *workers):
-    return [served.dispatcher._streams.num_open[worker] for worker in workers]
+    return [served.dispatcher._streams._num_open[worker] for worker in workers]
 
 
 async def test_a_request_leaves_at_once_and_in_a_message_of_its_own():

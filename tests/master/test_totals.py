@@ -6,7 +6,7 @@ import pytest
 
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.messages import Numbers
-from mindspore_serving.master.totals import Totals
+from mindspore_serving.master.totals import ServiceTotals
 
 QUEUE = "serving_llm_queue_seconds"
 
@@ -22,7 +22,7 @@ class Link:
 
 
 def test_the_counts_of_a_worker_stay_when_it_has_ended():
-    totals, first, second = Totals(), Link(5), Link(7)
+    totals, first, second = ServiceTotals(), Link(5), Link(7)
     for link in (first, second):
         totals.add(link)
         status.BatchSizes(link.status).observe(3)
@@ -40,7 +40,7 @@ def test_the_counts_of_a_worker_stay_when_it_has_ended():
 def test_histograms_of_workers_are_added():
     counts = [0] * 19
     counts[3] = 2
-    totals = Totals()
+    totals = ServiceTotals()
     for _ in range(2):
         totals.add(Link(1, {QUEUE: (0.01, counts)}))
     found = totals.counted().histograms[QUEUE]
@@ -49,6 +49,6 @@ def test_histograms_of_workers_are_added():
 
 @pytest.mark.parametrize("histograms", [{"unknown": (1.0, [1])}, {QUEUE: (1.0, [1, 2])}])
 def test_a_histogram_of_another_version_is_left_out(histograms):
-    totals = Totals()
+    totals = ServiceTotals()
     totals.add(Link(1, histograms))
     assert totals.counted().histograms == {}

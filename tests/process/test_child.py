@@ -67,6 +67,11 @@ def test_child_has_one_end_of_its_channel():
         child.close()
 
 
+def test_waiting_for_an_end_has_a_limit(start):
+    with pytest.raises(TimeoutError, match=r"has not ended within 0.05 s"):
+        start("waits").join(0.05)
+
+
 def test_child_log_has_the_output_after_its_end(start, tmp_path):
     child = start("prints", log=ChildLog(tmp_path / "child.log"))
     assert child.join(PATIENCE) == 3

@@ -10,9 +10,9 @@ from mindspore_serving.ipc.messages import RequestPart
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import tensor
 from mindspore_serving.worker.decoding import decode
-from mindspore_serving.worker.job import Program
+from mindspore_serving.worker.job import PreparedMethod
 
-PROGRAM = Program(Method("m", ("x",), ("y",), (), (0,)), "s")
+PROGRAM = PreparedMethod(Method("m", ("x",), ("y",), (), (0,)), "s")
 GOOD, BAD = {"x": 1}, {"x": None}
 TEXT = (
     "Parser request failed, json value is null, it is not supported; null is a missing value of "

@@ -7,7 +7,7 @@ import pytest
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, StageFailed
 from mindspore_serving.worker.executor import Executor
-from mindspore_serving.worker.job import PreparedStage, Program, RunningPart
+from mindspore_serving.worker.job import PreparedMethod, PreparedStage, RunningPart
 
 
 class TextCodec:
@@ -36,7 +36,7 @@ def program(name, *stages):
         Stage(StageKind.FUNCTION, f"s.{name}", (index,), (index + 1,), f"Function '{name}{index}'")
         for index in range(len(stages))
     ]
-    made = Program(
+    made = PreparedMethod(
         Method(name, ("x",), ("y",), tuple(parts), (len(stages),)), f"servable s, method {name}"
     )
     for index, (limit, function) in enumerate(stages):

@@ -5,7 +5,7 @@ import sys
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.worker.executor import Executor
-from mindspore_serving.worker.job import PreparedStage, Program, ReorderBuffer, RunningPart
+from mindspore_serving.worker.job import PreparedMethod, PreparedStage, ReorderBuffer, RunningPart
 
 
 class TextCodec:
@@ -42,7 +42,7 @@ def machine(*steps):
         Stage(StageKind.FUNCTION, f"f{i}", (i,), (i + 1,), f"Function 'f{i}'", streams=i == 0)
         for i in range(len(steps))
     )
-    program = Program(Method("m", ("x",), ("y",), stages, (len(steps),)), "method m")
+    program = PreparedMethod(Method("m", ("x",), ("y",), stages, (len(steps),)), "method m")
     program.stages += [make((i,)) for i, make in enumerate(steps)]
     return Executor({"m": program}), program.stages
 

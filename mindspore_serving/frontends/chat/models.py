@@ -6,6 +6,7 @@ Knows no protocol: each makes an `LLMRequest` of its own request and its own ans
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -262,18 +263,17 @@ class LanguageModels:
         that can do what `purpose` says.  Raises NotFound naming those that exist, or
         ServableUnavailable while there may be more soon."""
         models = self.all()
-        for model in models:
-            if model.name == name:
-                return model
-        if not is_exact and _is_any(name):
-            for model in models:
-                if model.can(purpose):
-                    return model
+        accepts_any = not is_exact and _is_any(name)
+        named = (model for model in models if model.name == name)
+        suitable = (model for model in models if accepts_any and model.can(purpose))
+        model = next(chain(named, suitable), None)
+        if model is not None:
+            return model
         missing = still_loading(self._control, name or "")
         if missing is not None:
             raise missing
         names = ", ".join(model.name for model in models) or "none"
-        if models and not is_exact and _is_any(name):
+        if models and accepts_any:
             raise NotFound(f"No model here is made to {purpose}; there is: {names}")
         raise NotFound(f"The model '{name or 'default'}' does not exist; there is: {names}")
 

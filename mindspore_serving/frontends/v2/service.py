@@ -26,7 +26,7 @@ from mindspore_serving.frontends.v2.shared_memory import Elsewhere
 from mindspore_serving.frontends.v2.stream import Stream
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.v2 import messages
-from mindspore_serving.wire.v2.messages import Target
+from mindspore_serving.wire.v2.messages import ModelTarget
 from mindspore_serving.wire.v2.request import to_version
 
 SERVICE = "inference.GRPCInferenceService"
@@ -83,7 +83,7 @@ class Service:
             request = messages.parse(message, raw, self._v2.memory.read)
             terms, headers = Terms(call.timeout), partial(add_trailing, context)
             found = await self._v2.infer(model, request, terms, headers)
-            return messages.answer(Target(model.name, model.version), request.id, found)
+            return messages.answer(ModelTarget(model.name, model.version), request.id, found)
         except Elsewhere:
             raise
         except Exception as error:

@@ -17,7 +17,7 @@ from mindspore_serving.frontends.v2.errors import to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Model
 from mindspore_serving.wire.v2 import messages
-from mindspore_serving.wire.v2.messages import Target
+from mindspore_serving.wire.v2.messages import ModelTarget
 from mindspore_serving.wire.v2.request import ENABLE_FINAL, FINAL, InferRequest
 
 MAX_CALLS = 256  # of a server at once, of which none has all: each may hold a message that comes
@@ -135,7 +135,7 @@ class _Call:
             await self._responses.put((messages.failure(failure, request_id), 0))
 
     async def _stream(self, model: Model, request: InferRequest) -> None:
-        target = Target(model.name, model.version)
+        target = ModelTarget(model.name, model.version)
         is_decoupled, wants_final = model.streams, request.parameters.get(ENABLE_FINAL) is True
         terms = Terms(self._gate.timeout_of(self._context))
         headers = partial(add_trailing, self._context)

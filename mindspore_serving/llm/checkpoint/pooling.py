@@ -115,7 +115,7 @@ def read_pooling(directory: Path, hidden_size: int) -> Pooling:
     for kind, place in _modules(path):
         if kind == "Pooling":
             modes = _modes(place / "config.json")
-        elif kind == "PoolingDense":
+        elif kind == "Dense":
             denses.append(_read_dense(place))
         elif kind == "Normalize":
             normalizes = True

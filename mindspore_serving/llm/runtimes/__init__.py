@@ -9,7 +9,7 @@ from mindspore_serving import extras
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, RUNTIMES
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.options import check_encoder, check_runtime, check_runtime_name
+from mindspore_serving.llm.options import check_encoder, check_runtime
 from mindspore_serving.llm.parallel.group import Grid, open_grid
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.runner import open_ranks
@@ -26,7 +26,6 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
 
     Raises StartError: an unknown runtime, no library, a model or an option that it cannot use.
     """
-    check_runtime_name(runtime)
     check_runtime(config, runtime)
     if config.num_ranks > 1:
         return open_ranks(directory, runtime, config, open_rank)
@@ -48,9 +47,8 @@ def open_rank(
 
 def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:
     """The encoder in `directory`, ready to run in `runtime`.  Raises as `open_runner`."""
-    check_runtime_name(runtime, ENCODER_RUNTIMES, " for a model that embeds")
     check_encoder(config)
-    check_runtime(config, runtime)
+    check_runtime(config, runtime, ENCODER_RUNTIMES, " for a model that embeds")
     opener: OpenEncoder = _import(runtime, RUNTIMES[runtime].opens_encoder)
     return opener(directory, config)
 

@@ -68,7 +68,7 @@ class ChoicePiece(msgspec.Struct):
     stop_reason: StopText | TokenId | None = None
 
 
-class PromptDetails(msgspec.Struct):
+class UpstreamPromptDetails(msgspec.Struct):
     cached_tokens: Count | None = None
 
 
@@ -79,7 +79,7 @@ class AnswerDetails(msgspec.Struct):
 class UpstreamUsage(msgspec.Struct):
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
-    prompt_tokens_details: PromptDetails | None = None
+    prompt_tokens_details: UpstreamPromptDetails | None = None
     completion_tokens_details: AnswerDetails | None = None
 
 

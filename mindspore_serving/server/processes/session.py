@@ -20,7 +20,7 @@ from mindspore_serving.server.processes.asked import AskedCall
 from mindspore_serving.server.processes.messages import Answer, Ask, Submit, Synced, ToMaster
 from mindspore_serving.server.processes.pipe import Ends, Pipe
 from mindspore_serving.tracing.request_span import RequestSpan
-from mindspore_serving.tracing.span import Recorder, from_traceparent
+from mindspore_serving.tracing.span import SpanRecorder, from_traceparent
 from mindspore_serving.wire import cutting
 
 # Without an answer for so long, a front end gets no connections, and after MOST_TIMEOUTS as long it
@@ -36,7 +36,7 @@ class Desk:
     responses: Responses
     sync: Callable[[], Awaitable[None]]
     app: ASGIApp | None = None
-    recorder: Recorder | None = None
+    recorder: SpanRecorder | None = None
 
     def span_of(self, message: Submit | Ask) -> RequestSpan | None:
         """The span that a front end has begun, and will end."""

@@ -18,7 +18,7 @@ _ALIGNMENT = 64
 _ZEROS = bytes(_ALIGNMENT)
 
 
-class Part(msgspec.Struct, array_like=True, frozen=True):
+class InputHeader(msgspec.Struct, array_like=True, frozen=True):
     """An input in the header of a chunk: `shape` is that of one instance."""
 
     name: str
@@ -31,7 +31,7 @@ class Part(msgspec.Struct, array_like=True, frozen=True):
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
     num_instances: int
-    parts: tuple[Part, ...]
+    parts: tuple[InputHeader, ...]
 
 
 write_header = msgspec.msgpack.Encoder().encode

@@ -16,7 +16,7 @@ _CONTENTS = 0x2A  # of an input
 MAX_FIELDS = 8 * MAX_INPUTS  # of a message and its inputs together: also names, shapes, parameters
 
 
-class Contents(NamedTuple):
+class TensorContents(NamedTuple):
     """What was taken out: `raw` in order, and for each input its InferTensorContents, as bytes, or
     None."""
 
@@ -28,7 +28,7 @@ class _Taker:
     def __init__(self, body: bytes) -> None:
         self._body, self._view = body, memoryview(body)
         self._num_fields = 0
-        self.contents = Contents([], [])
+        self.contents = TensorContents([], [])
 
     def take(self) -> list[Buffer]:
         """What is left.  Raises ValueError or IndexError for what is no message, TooLarge."""
@@ -78,7 +78,7 @@ class _Taker:
         return tag, start, stop
 
 
-def take_contents(body: bytes) -> tuple[bytes, Contents]:
+def take_contents(body: bytes) -> tuple[bytes, TensorContents]:
     """A ModelInferRequest without contents, and those.  Raises ValueError or IndexError for what is
     no message, and TooLarge."""
     taker = _Taker(body)

@@ -75,17 +75,17 @@ def parse(body: Buffer, header_length: int | None, read_region: ReadRegion) -> I
         own = _decode_part(one.parameters, _parameters)
         size = own.get("binary_data_size")
         if size is None:
-            data = _data_of(one, own, read_region)
+            form, data = _data_of(one, own, read_region)
         elif header_length is None:
             raise InvalidInputs(
                 f"input '{one.name[:64]}' has binary_data_size, which needs the header "
                 "Inference-Header-Content-Length"
             )
         else:
-            data = "raw", _binary(one, tail, place, size)
-            place += len(data[1])
+            form, data = "raw", _binary(one, tail, place, size)
+            place += len(data)
         shape = _decode_part(one.shape, _shape)
-        inputs.append(make_input(one.name, one.datatype, shape, own, data))
+        inputs.append(make_input(one.name, one.datatype, shape, own, form=form, data=data))
     if place != len(tail):
         raise InvalidInputs(f"unexpected additional input data: {len(tail) - place} bytes")
     parameters = _decode_part(found.parameters, _parameters)

@@ -14,7 +14,7 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.ms_instance import head, sized
 from mindspore_serving.wire.v2.chunks import Form
-from mindspore_serving.wire.v2.contents import Contents, take_contents
+from mindspore_serving.wire.v2.contents import TensorContents, take_contents
 from mindspore_serving.wire.v2.outputs import OutputTensor
 from mindspore_serving.wire.v2.request import (
     InferRequest,
@@ -32,14 +32,14 @@ _ID, _OUTPUT, _RAW_OUTPUT = 0x1A, 0x2A, 0x32  # tags: field << 3 | 2
 _ERROR, _RESPONSE = 0x0A, 0x12  # of ModelStreamInferResponse
 
 
-class Target(NamedTuple):
+class ModelTarget(NamedTuple):
     """The model a request is for; version 0 is the newest."""
 
     model: str
     version: int
 
 
-def read(body: bytes) -> tuple[pb.ModelInferRequest, Contents]:
+def read(body: bytes) -> tuple[pb.ModelInferRequest, TensorContents]:
     """A ModelInferRequest without contents of tensors, and those.  Raises InvalidInputs."""
     try:
         rest, contents = take_contents(body)
@@ -48,27 +48,30 @@ def read(body: bytes) -> tuple[pb.ModelInferRequest, Contents]:
         raise InvalidInputs("the request is no ModelInferRequest") from None
 
 
-def target_of(message: pb.ModelInferRequest) -> Target:
+def target_of(message: pb.ModelInferRequest) -> ModelTarget:
     """Raises InvalidInputs."""
-    return Target(message.model_name, to_version(message.model_version))
+    return ModelTarget(message.model_name, to_version(message.model_version))
 
 
 def parse(
-    message: pb.ModelInferRequest, contents: Contents, read_region: ReadRegion
+    message: pb.ModelInferRequest, contents: TensorContents, read_region: ReadRegion
 ) -> InferRequest:
     """Raises InvalidInputs naming what is wrong."""
     inputs, left = [], iter(contents.raw)
     for one, typed in zip(message.inputs, contents.typed, strict=True):
         parameters = to_parameters(one.parameters)
         region = region_of(one.name, parameters)
-        data: tuple[Form, Buffer | Stored]
+        form: Form = "raw"
+        data: Buffer | Stored
         if region is not None:
-            data = "raw", read_region(region)
+            data = read_region(region)
         elif contents.raw:
-            data = "raw", _next(left, one.name, typed)
+            data = _next(left, one.name, typed)
         else:
-            data = "typed", b"" if typed is None else typed
-        inputs.append(make_input(one.name, one.datatype, one.shape, parameters, data))
+            form, data = "typed", b"" if typed is None else typed
+        inputs.append(
+            make_input(one.name, one.datatype, one.shape, parameters, form=form, data=data)
+        )
     if next(left, None) is not None:
         count = len(contents.raw)
         raise InvalidInputs(f"{count} raw_input_contents, more than there are inputs for them")
@@ -89,7 +92,7 @@ def to_parameters(found: Any) -> dict[str, Any]:
 
 
 def answer(
-    target: Target,
+    target: ModelTarget,
     request_id: str,
     selected: Sequence[tuple[OutputTensor, WantedOutput]],
     parameters: dict[str, bool] | None = None,
@@ -131,7 +134,7 @@ def _next(left: Iterator[memoryview], name: str, typed: "Buffer | None") -> memo
 
 
 @lru_cache(maxsize=1024)
-def _head(target: Target, parameters: tuple[tuple[str, bool], ...]) -> bytes:
+def _head(target: ModelTarget, parameters: tuple[tuple[str, bool], ...]) -> bytes:
     response = pb.ModelInferResponse(model_name=target.model, model_version=str(target.version))
     for name, value in parameters:
         response.parameters[name].bool_param = value

@@ -22,7 +22,7 @@ from mindspore_serving.wire.v2.chunks import LENGTH
 ABSENT = -1
 
 
-class Output(msgspec.Struct, array_like=True, frozen=True):
+class OutputHeader(msgspec.Struct, array_like=True, frozen=True):
     """An output in the header of an instance; a size is ABSENT for a form that is not there."""
 
     name: str
@@ -34,7 +34,7 @@ class Output(msgspec.Struct, array_like=True, frozen=True):
 
 _json = msgspec.json.Encoder()
 _encode_header = msgspec.msgpack.Encoder().encode
-_decode_header = msgspec.msgpack.Decoder(list[Output]).decode
+_decode_header = msgspec.msgpack.Decoder(list[OutputHeader]).decode
 
 
 # --------------------------------------------------------------------- worker
@@ -60,8 +60,9 @@ def encode(
         row = datatypes.of(value)
         raw = _to_raw(value) if has_raw else None
         text = _to_json(name, value) if has_json else None
-        raw_size, json_size = (ABSENT if form is None else len(form) for form in (raw, text))
-        header.append(Output(name, row.name, values.shape_of(value), raw_size, json_size))
+        raw_size = ABSENT if raw is None else len(raw)
+        json_size = ABSENT if text is None else len(text)
+        header.append(OutputHeader(name, row.name, values.shape_of(value), raw_size, json_size))
         data += [one for one in (raw, text) if one is not None]
     encoded = _encode_header(header)
     return join_pieces((LENGTH.pack(len(encoded)), encoded, *data))
@@ -145,7 +146,7 @@ def _header_of(instance: bytes | memoryview) -> bytes:
     return bytes(instance[: LENGTH.size + LENGTH.unpack_from(instance)[0]])
 
 
-def _places(tensors: list[OutputTensor], outputs: list[Output], start: int) -> _Places:
+def _places(tensors: list[OutputTensor], outputs: list[OutputHeader], start: int) -> _Places:
     """Where the pieces of `outputs` are, behind a header that ends at `start`."""
     found: _Places = []
     for tensor, output in zip(tensors, outputs, strict=True):
@@ -164,16 +165,16 @@ def _merge(tensor: OutputTensor) -> None:
         tensor.json[:] = [memoryview(tensor.json_data)[1:-1]]
 
 
-def _check_alike(first: list[Output], other: list[Output]) -> None:
+def _check_alike(first: list[OutputHeader], other: list[OutputHeader]) -> None:
     if [one[:3] for one in map(_fields, first)] != [one[:3] for one in map(_fields, other)]:
         raise _unlike(first, other)
 
 
-def _fields(output: Output) -> tuple[Any, ...]:
+def _fields(output: OutputHeader) -> tuple[Any, ...]:
     return msgspec.structs.astuple(output)
 
 
-def _unlike(first: Sequence[Output], other: Sequence[Output]) -> StageFailed:
+def _unlike(first: Sequence[OutputHeader], other: Sequence[OutputHeader]) -> StageFailed:
     shapes = [
         ", ".join(f"{one.name} {one.datatype} {list(one.shape)}" for one in outputs)
         for outputs in (first, other)

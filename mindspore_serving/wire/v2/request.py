@@ -103,14 +103,16 @@ def make_input(
     datatype: str,
     shape: Sequence[int],
     parameters: Parameters,
-    data: tuple[Form, Buffer | Stored],
+    *,
+    form: Form,
+    data: Buffer | Stored,
 ) -> InputTensor:
     """Raises InvalidInputs."""
     content_type, row = "", datatype_of(datatype)
     if row is BYTES:
-        data = data[0], here(data[1])
+        data = here(data)
         content_type = _CONTENT_TYPES.get(str(parameters.get("content_type", "")), "")
-    return InputTensor(name, row, tuple(shape), *data, content_type)
+    return InputTensor(name, row, tuple(shape), form, data, content_type)
 
 
 def make_output(name: str, parameters: Parameters, *, is_binary: bool) -> WantedOutput:

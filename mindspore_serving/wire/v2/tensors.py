@@ -22,7 +22,7 @@ from mindspore_serving.wire.v2.chunks import (
     LENGTH,
     Form,
     Header,
-    Part,
+    InputHeader,
     read_header,
     write_chunk,
     write_header,
@@ -108,7 +108,9 @@ class TensorBody:
         """What says of `data` that they are those of `count` instances."""
         first = 1 if self.is_batched else 0
         parts = [
-            Part(one.name, one.datatype.name, one.shape[first:], one.form, one.content_type, size)
+            InputHeader(
+                one.name, one.datatype.name, one.shape[first:], one.form, one.content_type, size
+            )
             for one, size in zip(self.inputs, map(len, data), strict=True)
         ]
         return Header(count, tuple(parts))

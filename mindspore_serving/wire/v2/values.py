@@ -19,7 +19,7 @@ from mindspore_serving.wire import json_literals
 from mindspore_serving.wire import tensor as values
 from mindspore_serving.wire.tensor import Array
 from mindspore_serving.wire.v2 import datatypes
-from mindspore_serving.wire.v2.chunks import LENGTH, Part, read_chunk
+from mindspore_serving.wire.v2.chunks import LENGTH, InputHeader, read_chunk
 from mindspore_serving.wire.v2.datatypes import BF16, BOOL, BYTES, Datatype
 from mindspore_serving.wire.v2.tensors import InputTensor, count_elements
 
@@ -59,7 +59,7 @@ def _decode_chunk(chunk: Buffer, method: Method, label: str) -> Iterator[Instanc
         yield dict(zip(names, row, strict=True))
 
 
-def _read(part: Part, data: memoryview, count: int) -> Sequence[Value]:
+def _read(part: InputHeader, data: memoryview, count: int) -> Sequence[Value]:
     """The values of `count` instances."""
     row = datatypes.datatype_of(part.datatype)
     per_instance = count_elements(part.shape)
@@ -84,7 +84,7 @@ def _split(array: Array, shape: tuple[int, ...], count: int) -> Sequence[Value]:
     return list(array.reshape(count, *shape))
 
 
-def _array(part: Part, data: memoryview, row: Datatype, total: int) -> Array:
+def _array(part: InputHeader, data: memoryview, row: Datatype, total: int) -> Array:
     """A writable array, flat: of its own, unless `data` are writable, that is, its own already."""
     if part.form == "json":
         return _from_numbers(_flat(data, total), row)
@@ -137,7 +137,7 @@ def _from_typed(contents: pb.InferTensorContents, row: Datatype, total: int) -> 
     return np.array(found, row.numpy)
 
 
-def _texts(part: Part, data: memoryview, total: int) -> list[Any]:
+def _texts(part: InputHeader, data: memoryview, total: int) -> list[Any]:
     if part.form == "json":
         return _flat(data, total)
     if part.form == "typed":
@@ -159,7 +159,7 @@ def _texts(part: Part, data: memoryview, total: int) -> list[Any]:
     return found
 
 
-def _to_text(element: Any, part: Part) -> Value:
+def _to_text(element: Any, part: InputHeader) -> Value:
     """A text, unless `content_type` says bytes, or the bytes are none in UTF-8."""
     if not isinstance(element, str | bytes):
         raise InvalidInputs(f"data of BYTES have an element of type {_kind_name(type(element))}")
@@ -209,7 +209,7 @@ def elements(tensor: InputTensor) -> Sequence[Value]:
     """All elements of a small tensor: texts or scalar arrays.  Raises InvalidInputs naming it."""
     count = count_elements(tensor.shape) or 0
     kind = tensor.datatype.name
-    part = Part(tensor.name, kind, (), tensor.form, tensor.content_type, len(tensor.data))
+    part = InputHeader(tensor.name, kind, (), tensor.form, tensor.content_type, len(tensor.data))
     try:
         return _read(part, memoryview(here(tensor.data)), count)
     except InvalidInputs as error:

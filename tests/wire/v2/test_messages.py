@@ -11,7 +11,7 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire import worker_codec
 from mindspore_serving.wire.v2 import messages
-from mindspore_serving.wire.v2.messages import Target
+from mindspore_serving.wire.v2.messages import ModelTarget
 from mindspore_serving.wire.v2.outputs import join
 from mindspore_serving.wire.v2.request import Region, WantedOutput
 from tests.wire.v2.making import METHOD, refuse_region, same, whole
@@ -67,9 +67,9 @@ def test_what_is_no_message_inside_of_an_input_is_refused():
 
 def test_what_a_request_is_for_is_read():
     rest, _ = messages.read(message().SerializeToString())
-    assert messages.target_of(rest) == Target("m", 3)
+    assert messages.target_of(rest) == ModelTarget("m", 3)
     rest.model_version = ""
-    assert messages.target_of(rest) == Target("m", 0)
+    assert messages.target_of(rest) == ModelTarget("m", 0)
     for wrong in ("1.0", "-1", "latest", "9" * 11):
         rest.model_version = wrong
         with pytest.raises(InvalidInputs, match="expected a number"):
@@ -159,7 +159,7 @@ def test_an_answer_is_a_model_infer_response():
     found = tensors({"y": X[0], "s": "a"}, {"y": X[1], "s": "bc"})
     selected = [(one, WantedOutput(one.name, True)) for one in found]
     response = pb.ModelInferResponse.FromString(
-        messages.answer(Target("m", 3), "7", selected, {"triton_final_response": True})
+        messages.answer(ModelTarget("m", 3), "7", selected, {"triton_final_response": True})
     )
     assert (response.model_name, response.model_version, response.id) == ("m", "3", "7")
     assert response.parameters["triton_final_response"].bool_param
@@ -172,7 +172,7 @@ def test_an_answer_is_a_model_infer_response():
 def test_an_output_in_shared_memory_has_empty_raw_contents():
     (y,) = tensors({"y": X[0]})
     selected = [(y, WantedOutput("y", True, Region("r", 8, 64)))]
-    response = pb.ModelInferResponse.FromString(messages.answer(Target("m", 3), "", selected))
+    response = pb.ModelInferResponse.FromString(messages.answer(ModelTarget("m", 3), "", selected))
     parameters = messages.to_parameters(response.outputs[0].parameters)
     assert parameters == {
         "shared_memory_region": "r",
@@ -184,7 +184,7 @@ def test_an_output_in_shared_memory_has_empty_raw_contents():
 
 def test_a_stream_has_responses_and_errors_with_the_id_of_their_request():
     found = pb.ModelStreamInferResponse.FromString(
-        messages.piece(messages.answer(Target("m", 1), "7", ()))
+        messages.piece(messages.answer(ModelTarget("m", 1), "7", ()))
     )
     assert (found.error_message, found.infer_response.id) == ("", "7")
     failed = pb.ModelStreamInferResponse.FromString(messages.failure("no \ud800", "8"))
