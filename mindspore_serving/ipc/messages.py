@@ -32,7 +32,7 @@ Payload: TypeAlias = bytes | Slice
 # --- what the messages are made of ------------------------------------------------------------
 
 
-class WorkItem(Message, frozen=True):
+class RequestPart(Message, frozen=True):
     """A part of a request: instances still encoded by `codec`, one chunk each or one for all.
 
     `timeout` is the seconds left to answer, or None.  With `is_stream` a streaming method answers
@@ -90,8 +90,8 @@ class SpanReport(Message, frozen=True):
     links: list[str] = []
 
 
-class WorkReply(Message, frozen=True):
-    """The answer to one `WorkItem`.
+class PartReply(Message, frozen=True):
+    """The answer to one `RequestPart`.
 
     Either `rejected` (the part is wrong as a whole), or one entry per instance in `instances`
     (empty bytes where it failed) and, if any failed, one in `faults`.  `is_last` is False while a
@@ -173,7 +173,7 @@ class Setup(Message, frozen=True, tag=10):
 class Work(Message, frozen=True, tag=11):
     """Instances to run, and what the worker sent that it may forget."""
 
-    items: list[WorkItem]
+    parts: list[RequestPart]
     freed: list[int] = []
 
 
@@ -184,7 +184,7 @@ class Cancel(Message, frozen=True, tag=12):
 
 
 class CallReply(Message, frozen=True, tag=13):
-    reply: WorkReply
+    reply: PartReply
 
 
 class Exit(Message, frozen=True, tag=14):
@@ -235,16 +235,16 @@ class Failed(Message, frozen=True, tag=21):
 class Done(Message, frozen=True, tag=22):
     """Answers, and what the master sent that it may forget (a part's chunks go with its answer)."""
 
-    replies: list[WorkReply]
+    replies: list[PartReply]
     freed: list[int] = []
 
 
-class Call(Message, frozen=True, tag=23):
+class WorkerCall(Message, frozen=True, tag=23):
     """A worker calls a method of some servable: a model on another worker's device, say."""
 
     servable: str
     version: int
-    item: WorkItem
+    part: RequestPart
 
 
 class Leaving(Message, frozen=True, tag=24):
@@ -270,4 +270,4 @@ class Numbers(Message, frozen=True, tag=25):
 
 
 ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit | LogLevel | SetAdapters
-ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving | Numbers | AdaptersSet
+ToMaster: TypeAlias = Ready | Failed | Done | WorkerCall | Leaving | Numbers | AdaptersSet

@@ -1,7 +1,7 @@
 """What a worker says of itself in shared memory: the master reads it at any time, also while a
 stage holds the worker's interpreter, and when the worker is dead.
 
-Each thread that runs work of requests has a lane: when it began, which stage, the ids of the items.
+Each thread that runs work of requests has a lane: when it began, which stage, the ids of the parts.
 Behind the lanes are a count of heartbeats, how much is loaded, what the process uses, and how large
 the batches were.
 """
@@ -21,7 +21,7 @@ STAGES, STEPS = range(NUM_LANES)  # the thread that runs stages, and a language 
 _LENGTH = 1024  # numbers of 8 bytes in a lane: when, stage, count, ids
 _SINCE, _STAGE, _COUNT, _IDS = range(4)
 MOST_IDS = _LENGTH - _IDS
-_ANY = MOST_IDS + 1  # the count that stands for any items
+_ANY = MOST_IDS + 1  # the count that stands for any parts
 _BEATS = NUM_LANES * _LENGTH * 8
 _LOADED = _BEATS + 8
 _USAGE = _LOADED + 8
@@ -48,7 +48,7 @@ class Lane:
     def begin(
         self, stage: int = 0, ids: Sequence[int] | None = None, since: float | None = None
     ) -> None:
-        """Stage `stage` begins, counted from 0, with the items `ids`; None for any.  `since` is now
+        """Stage `stage` begins, counted from 0, with the parts `ids`; None for any.  `since` is now
         or a time by `time.monotonic`."""
         start = self._start
         now = time.monotonic_ns() if since is None else int(since * 1e9)
@@ -68,16 +68,16 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a thread of a worker runs: `ids` of items, or None for any that the worker has."""
+    """What a thread of a worker runs: `ids` of parts, or None for any that the worker has."""
 
     lane: int
     since: float  # by `time.monotonic`, which is one clock for all processes of a machine
     stage: int
     ids: frozenset[int] | None
 
-    def has(self, item_id: int) -> bool:
-        """Whether it may be at this item."""
-        return self.ids is None or item_id in self.ids
+    def has(self, part_id: int) -> bool:
+        """Whether it may be at this part."""
+        return self.ids is None or part_id in self.ids
 
 
 def beat(memory: memoryview) -> None:

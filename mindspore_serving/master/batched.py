@@ -23,8 +23,8 @@ from mindspore_serving.master.patience import STAYING
 from mindspore_serving.master.request import (
     WAITS,
     Answer,
+    PendingPart,
     PendingRequest,
-    RequestPart,
     WorkerLink,
 )
 
@@ -90,8 +90,8 @@ class BatchedMethod(ServedMethod):
         policy = deployment.batching.of_size(report.batch_size)
         self.is_cut_singly = policy.preferred_size > 0  # it counts instances, not requests
         self.admission = Admission(STAYING, self._ages)
-        self.queue: Batcher[RequestPart] = Batcher(policy)
-        self.suspects: deque[RequestPart] = deque()  # a worker may have died of them
+        self.queue: Batcher[PendingPart] = Batcher(policy)
+        self.suspects: deque[PendingPart] = deque()  # a worker may have died of them
         self.wake_at = 0.0  # when the loop will look at a delayed batch
         self._has_agents = deployment.gang is not None
         # Nothing waits in a worker that may not be run again when the worker dies.
@@ -126,7 +126,7 @@ class BatchedMethod(ServedMethod):
         elif code == Code.CANCELLED:
             self._shed(now)
 
-    def on_dropped(self, part: RequestPart) -> None:
+    def on_dropped(self, part: PendingPart) -> None:
         part.sent = 0.0
         self._num_dropped += 1
 
@@ -144,7 +144,7 @@ class BatchedMethod(ServedMethod):
             for part in list(islice(waiting, count)):
                 self._refuse_late(part, now)
 
-    def _refuse_late(self, part: RequestPart, now: float) -> None:
+    def _refuse_late(self, part: PendingPart, now: float) -> None:
         """Its answer would not be wanted any more."""
         text = f"{self.label}: it waited for {now - part.request.started:.1f} s, and would be late"
         wait = self.admission.queue.wait(self.num_ahead, now)
@@ -167,14 +167,14 @@ class BatchedMethod(ServedMethod):
         self.workers.append(link)
         self._scheduler.schedule(self)
 
-    def put(self, parts: Sequence[RequestPart], now: float) -> None:
+    def put(self, parts: Sequence[PendingPart], now: float) -> None:
         """Take `parts`, which leave when a worker has room."""
         for part in parts:
             part.sent = WAITS
             self.queue.add(part, now)
         self._scheduler.schedule(self)
 
-    def put_back(self, part: RequestPart) -> None:
+    def put_back(self, part: PendingPart) -> None:
         """Take `part` again: it is next."""
         if part.is_alone:
             self.suspects.appendleft(part)
@@ -183,7 +183,7 @@ class BatchedMethod(ServedMethod):
             self.queue.put_back(part)
         self._scheduler.schedule(self)
 
-    def take_waiting(self) -> list[RequestPart]:
+    def take_waiting(self) -> list[PendingPart]:
         """What waits, taken out."""
         parts = [*self.queue.clear(), *self.suspects]
         self.suspects.clear()
@@ -262,7 +262,7 @@ class BatchedMethod(ServedMethod):
                 self._make_last(link)
         return True
 
-    def _take_wanted(self, taken: list[RequestPart], now: float) -> list[RequestPart]:
+    def _take_wanted(self, taken: list[PendingPart], now: float) -> list[PendingPart]:
         """Those of `taken`, which have left the queue, that can be answered in time."""
         parts = [part for part in taken if not part.request.is_done]
         self._num_dropped -= len(taken) - len(parts)

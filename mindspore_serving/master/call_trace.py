@@ -6,8 +6,8 @@ What happens in a worker comes with its answers, and is recorded here too.
 import time
 
 from mindspore_serving.errors import Code
-from mindspore_serving.ipc.messages import WorkReply
-from mindspore_serving.master.request import RequestPart
+from mindspore_serving.ipc.messages import PartReply
+from mindspore_serving.master.request import PendingPart
 from mindspore_serving.tracing import span as names
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.span import Attributes, Recorder, Span, SpanContext, from_traceparent
@@ -32,7 +32,7 @@ class CallTrace:
         self._num_sent = 0  # parts
         self._at_workers: dict[int, tuple[SpanContext, int, str]] = {}  # by index of the part
 
-    def sent(self, part: RequestPart, worker: str) -> SpanContext:
+    def sent(self, part: PendingPart, worker: str) -> SpanContext:
         """`part` goes to `worker`: the context of its span there."""
         if not self._parent.is_sampled:
             return self._parent
@@ -44,7 +44,7 @@ class CallTrace:
         self._at_workers[part.index] = context, time.time_ns(), worker
         return context
 
-    def answered(self, part: RequestPart, reply: WorkReply) -> None:
+    def answered(self, part: PendingPart, reply: PartReply) -> None:
         """The worker has sent `reply`; also when nobody waits for it any more."""
         if reply.spans and self._parent.is_sampled:
             for one in reply.spans:
@@ -66,7 +66,7 @@ class CallTrace:
             self._left_worker(part, code)
             self._fail(code)
 
-    def lost(self, part: RequestPart) -> None:
+    def lost(self, part: PendingPart) -> None:
         """The worker has died; `part` may go to another."""
         self._num_sent -= 1
         self._left_worker(part, Code.WORKER_UNAVAILABLE)
@@ -78,7 +78,7 @@ class CallTrace:
             self._record("queue", self._parent.child(), self._waits_since, code)
         self._fail(code)
 
-    def _left_worker(self, part: RequestPart, code: int) -> None:
+    def _left_worker(self, part: PendingPart, code: int) -> None:
         found = self._at_workers.pop(part.index, None)
         if found is not None:
             context, begin, worker = found

@@ -18,14 +18,13 @@ from mindspore_serving.errors import (
     StageFailed,
     WorkerUnavailable,
 )
-from mindspore_serving.ipc.messages import Call as WorkerCall
-from mindspore_serving.ipc.messages import MethodReport
+from mindspore_serving.ipc.messages import MethodReport, WorkerCall
 from mindspore_serving.master import retrying
 from mindspore_serving.master.batched import BatchedMethod, BatchScheduler
 from mindspore_serving.master.call_trace import CallTrace
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.registry import Method, Registry, Service
-from mindspore_serving.master.request import Answer, PendingRequest, RequestPart
+from mindspore_serving.master.request import Answer, PendingPart, PendingRequest
 from mindspore_serving.master.retrying import Fate
 from mindspore_serving.master.shares import Shares
 from mindspore_serving.master.streamed import StreamBalancer, StreamedMethod
@@ -120,27 +119,27 @@ class Dispatcher:
 
     def on_call(self, link: Link, message: WorkerCall, caller: Service | None = None) -> None:
         """A worker, of the service `caller`, wants a model of another worker to be run."""
-        item = message.item
+        part = message.part
 
         def answer(reply: Reply) -> None:
-            link.answer_call(item.id, reply)
+            link.answer_call(part.id, reply)
 
-        pending = PendingRequest(item.method, answer, self._on_done, self._now())
-        pending.id = item.request_id
+        pending = PendingRequest(part.method, answer, self._on_done, self._now())
+        pending.id = part.request_id
         self._requests[pending] = None
         try:
             method = _own_method(caller, message) or self.registry.find(
-                message.servable, message.version, item.method
+                message.servable, message.version, part.method
             )
             self.shares.count(method.share)
             self._requests[pending] = method
-            if item.traceparent and self.recorder is not None:
-                parent = from_traceparent(item.traceparent, item.tracestate)
+            if part.traceparent and self.recorder is not None:
+                parent = from_traceparent(part.traceparent, part.tracestate)
                 pending.trace = CallTrace(self.recorder, parent, method.attributes)
-            chunks = [chunk for chunk in item.chunks if isinstance(chunk, bytes)]
-            pending.parts = method.cut(pending, item.codec, chunks)
-            if item.timeout is not None:
-                self._limit(pending, item.timeout)
+            chunks = [chunk for chunk in part.chunks if isinstance(chunk, bytes)]
+            pending.parts = method.cut(pending, part.codec, chunks)
+            if part.timeout is not None:
+                self._limit(pending, part.timeout)
             method.put(pending.parts, pending.started)
         except ServingError as error:
             pending.fail(error)
@@ -224,7 +223,7 @@ class Dispatcher:
                 part.request.first_output = self._now()
             part.request.answer(part, reply)
 
-    def _on_suspect_replied(self, part: RequestPart) -> None:
+    def _on_suspect_replied(self, part: PendingPart) -> None:
         method = self._requests.get(part.request)
         if method is not None:
             method.on_suspect_replied(part)
@@ -282,10 +281,10 @@ def _own_method(caller: Service | None, message: WorkerCall) -> Method | None:
         return None
     if message.version not in (0, caller.version):
         return None
-    return caller.methods.get(message.item.method)
+    return caller.methods.get(message.part.method)
 
 
-def _running_in(link: Link) -> Callable[[RequestPart], bool]:
+def _running_in(link: Link) -> Callable[[PendingPart], bool]:
     """Whether the worker was at a part when it was seen last."""
     running = link.running()
     return lambda part: any(one.has(part.id) for one in running)

@@ -18,7 +18,6 @@ from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
     AgentPlace,
-    Call,
     CallReply,
     Cancel,
     Done,
@@ -27,14 +26,15 @@ from mindspore_serving.ipc.messages import (
     Leaving,
     LogLevel,
     Numbers,
+    PartReply,
     Payload,
     Ready,
+    RequestPart,
     Setup,
     Slice,
     ToMaster,
     Work,
-    WorkItem,
-    WorkReply,
+    WorkerCall,
     to_fault,
     to_faults,
 )
@@ -42,7 +42,7 @@ from mindspore_serving.master import storing
 from mindspore_serving.master.adapter_calls import AdapterCalls
 from mindspore_serving.master.lent import LENT, Lent
 from mindspore_serving.master.outbox import Outbox
-from mindspore_serving.master.request import Answer, RequestPart, Way
+from mindspore_serving.master.request import Answer, PendingPart, Way
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 _READ_SIZE = 1 << 18
@@ -51,7 +51,7 @@ _READ_SIZE = 1 << 18
 class Owner(Protocol):
     """Gets what happens on a link, except for answers: they go back the way the parts came."""
 
-    def on_call(self, link: "Link", call: Call) -> None: ...
+    def on_call(self, link: "Link", call: WorkerCall) -> None: ...
 
     def on_leaving(self, link: "Link") -> None: ...
 
@@ -69,7 +69,7 @@ class Link:
         self.place = launched.place
         self.python = launched.python
         self.owns_models = owns_models  # else other workers run them
-        self.parts: dict[int, RequestPart] = {}
+        self.parts: dict[int, PendingPart] = {}
         self.numbers = Numbers({})  # of its language-model engine, as it reported last
         self.agents: list[AgentPlace] = []  # of a distributed servable
         self.is_ready = False
@@ -101,22 +101,22 @@ class Link:
     def setup(self, setup: Setup) -> None:
         self._send(setup)
 
-    def send_work(self, parts: Sequence[RequestPart], now: float, way: Way) -> None:
+    def send_work(self, parts: Sequence[PendingPart], now: float, way: Way) -> None:
         """Give `parts` to the worker, in one message but for large ones; `way` gets the answers."""
-        items = []
+        small = []
         for part in parts:
             self._begin(part, now, way)
             if not self._storing.begin(part, now):
-                items.append(self._item(part, storing.store(self._launched.arena, part), now))
-        if items:
-            self._send(Work(items, self._lent.take_freed()))
+                small.append(self._message(part, storing.store(self._launched.arena, part), now))
+        if small:
+            self._send(Work(small, self._lent.take_freed()))
 
-    def cancel(self, part: RequestPart) -> None:
+    def cancel(self, part: PendingPart) -> None:
         """Nobody waits for `part`.  The worker has it until it has answered."""
         if not self._storing.cancel(part):
             self._send(Cancel([part.id]))
 
-    def take_parts(self) -> list[RequestPart]:
+    def take_parts(self) -> list[PendingPart]:
         """What the worker had, once the link is closed."""
         parts, self.parts = list(self.parts.values()), {}
         return parts
@@ -126,7 +126,7 @@ class Link:
             return
         rejected = None if reply.failure is None else to_fault(reply.failure)
         payloads = [self._launched.arena.put(instance) for instance in reply.instances]
-        self._send(CallReply(WorkReply(call_id, payloads, to_faults(reply.faults), rejected)))
+        self._send(CallReply(PartReply(call_id, payloads, to_faults(reply.faults), rejected)))
 
     def trim(self) -> float:
         """Give unused shared memory back, some at a time.  The seconds until the next call."""
@@ -176,20 +176,20 @@ class Link:
 
     # --- sending ----------------------------------------------------------------------------
 
-    def _begin(self, part: RequestPart, now: float, way: Way) -> None:
+    def _begin(self, part: PendingPart, now: float, way: Way) -> None:
         self._next_id += 1
         part.id, part.link, part.way, part.sent = self._next_id, self, way, now
         self.parts[part.id] = part
 
-    def _item(self, part: RequestPart, chunks: Sequence[Payload], now: float) -> WorkItem:
+    def _message(self, part: PendingPart, chunks: Sequence[Payload], now: float) -> RequestPart:
         slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
         if slices:
             self._slices[part.id] = slices
-        return storing.work_item(part, chunks, self.name, now)
+        return storing.message(part, chunks, self.name, now)
 
-    def _send_stored(self, part: RequestPart, chunks: Sequence[Payload], now: float) -> None:
+    def _send_stored(self, part: PendingPart, chunks: Sequence[Payload], now: float) -> None:
         if not self.closed.done():
-            self._send(Work([self._item(part, chunks, now)], self._lent.take_freed()))
+            self._send(Work([self._message(part, chunks, now)], self._lent.take_freed()))
 
     def _send(self, message: msgspec.Struct) -> None:
         if not self.closed.done():
@@ -219,7 +219,7 @@ class Link:
     def _handle(self, message: ToMaster) -> None:
         if isinstance(message, Done):
             self._on_done(message)
-        elif isinstance(message, Call):
+        elif isinstance(message, WorkerCall):
             self._owner.on_call(self, self._copied(message))
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
@@ -265,7 +265,7 @@ class Link:
             for way, its_answers in answers.items():
                 way.on_answers(self, its_answers)
 
-    def _reply(self, part: RequestPart, reply: WorkReply) -> Reply:
+    def _reply(self, part: PendingPart, reply: PartReply) -> Reply:
         if reply.rejected is not None:
             return Reply(failure=reply.rejected.to_error())
         take = self._lent.lend if part.codec in LENT else self._take
@@ -286,7 +286,7 @@ class Link:
         if freed:
             self._send(Work([], freed))
 
-    def _copied(self, call: Call) -> Call:
-        chunks: list[Payload] = [self._take(chunk) for chunk in call.item.chunks]
-        item = msgspec.structs.replace(call.item, chunks=chunks)
-        return Call(call.servable, call.version, item)
+    def _copied(self, call: WorkerCall) -> WorkerCall:
+        chunks: list[Payload] = [self._take(chunk) for chunk in call.part.chunks]
+        part = msgspec.structs.replace(call.part, chunks=chunks)
+        return WorkerCall(call.servable, call.version, part)

@@ -11,7 +11,7 @@ from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
-from mindspore_serving.ipc.messages import Call
+from mindspore_serving.ipc.messages import WorkerCall
 from mindspore_serving.master import deployed as workers
 from mindspore_serving.master import gathering, liveness, loading, vllm_metrics
 from mindspore_serving.master.adapters import Adapters
@@ -234,7 +234,7 @@ class Master:
 
     # --- what links and supervisors report ----------------------------------------------------
 
-    def on_call(self, link: Link, call: Call) -> None:
+    def on_call(self, link: Link, call: WorkerCall) -> None:
         self.dispatcher.on_call(link, call, self._services.get(link))
 
     def on_leaving(self, link: Link) -> None:

@@ -12,7 +12,7 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.admission import Admission
 from mindspore_serving.master.link import Link
-from mindspore_serving.master.request import PendingRequest, RequestPart, cut
+from mindspore_serving.master.request import PendingPart, PendingRequest, cut
 from mindspore_serving.master.shares import Share
 from mindspore_serving.metrics.series import Series
 from mindspore_serving.tracing.span import METHOD, SERVABLE, VERSION, Attributes
@@ -63,10 +63,10 @@ class ServedMethod:
         for failures, for all if `measures_all`, and else while there is a queue."""
         raise NotImplementedError
 
-    def on_dropped(self, part: RequestPart) -> None:
+    def on_dropped(self, part: PendingPart) -> None:
         """Nobody waits any more for `part`, which is in the queue."""
 
-    def on_suspect_replied(self, part: RequestPart) -> None:
+    def on_suspect_replied(self, part: PendingPart) -> None:
         """`part`, of which a worker may have died, has got output from another."""
 
     def set_room(self, card: ModelCard, num_workers: int) -> None:
@@ -104,15 +104,15 @@ class ServedMethod:
             if link in links:
                 links.remove(link)
 
-    def cut_body(self, request: PendingRequest, codec: str, body: Any) -> list[RequestPart]:
+    def cut_body(self, request: PendingRequest, codec: str, body: Any) -> list[PendingPart]:
         """The body as it is where one worker gets all of it; else as `cut`."""
         if len(self.workers) <= 1 and not self.is_cut_singly:
-            return [RequestPart(request, 0, *cutting.whole(codec, body))]
+            return [PendingPart(request, 0, *cutting.whole(codec, body))]
         return self.cut(request, *cutting.split(codec, body))
 
     def cut(
         self, request: PendingRequest, codec: str, chunks: Sequence[cutting.Chunk]
-    ) -> list[RequestPart]:
+    ) -> list[PendingPart]:
         """The instances `chunks` as parts, for all workers.  Raises InvalidInputs without any."""
         if not chunks:
             raise InvalidInputs(f"Instances count of request cannot be 0, {self.label}")

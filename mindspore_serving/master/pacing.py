@@ -6,7 +6,7 @@ cancellation still finds the rest in our queue: two batches, or what it answers 
 
 from collections.abc import Sequence
 
-from mindspore_serving.master.request import Answer, RequestPart
+from mindspore_serving.master.request import Answer, PendingPart
 
 TARGET = 0.004  # seconds of work in flight
 MOST = 256
@@ -62,7 +62,7 @@ class Window:
             return 0
         return self._pace.window(batch_size) - self.num_held
 
-    def sent(self, parts: Sequence[RequestPart], now: float) -> None:
+    def sent(self, parts: Sequence[PendingPart], now: float) -> None:
         """`parts` have left in one message."""
         if not self.num_held:
             self._pace.sent_first(now)

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from mindspore_serving import log
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Code, InvalidInputs, ServingError
-from mindspore_serving.ipc.messages import WorkReply
+from mindspore_serving.ipc.messages import PartReply
 from mindspore_serving.tracing.span import SpanContext
 from mindspore_serving.wire.cutting import Chunk
 
@@ -19,7 +19,7 @@ from mindspore_serving.wire.cutting import Chunk
 class WorkerLink(Protocol):
     """The link to a worker, as the requests that it has use it."""
 
-    def cancel(self, part: "RequestPart") -> None:
+    def cancel(self, part: "PendingPart") -> None:
         """Nobody waits for `part` any more."""
         ...
 
@@ -27,13 +27,13 @@ class WorkerLink(Protocol):
 class Trace(Protocol):
     """Records what becomes of a request."""
 
-    def sent(self, part: "RequestPart", worker: str) -> SpanContext:
+    def sent(self, part: "PendingPart", worker: str) -> SpanContext:
         """`part` goes to `worker`: the context of its span there."""
         ...
 
-    def answered(self, part: "RequestPart", reply: WorkReply) -> None: ...
+    def answered(self, part: "PendingPart", reply: PartReply) -> None: ...
 
-    def lost(self, part: "RequestPart") -> None: ...
+    def lost(self, part: "PendingPart") -> None: ...
 
     def ended(self, code: int, num_parts: int) -> None: ...
 
@@ -48,7 +48,7 @@ WAITS = -1.0
 
 
 @dataclass(slots=True, eq=False)
-class RequestPart:
+class PendingPart:
     """Instances of one request that go to one worker together."""
 
     request: "PendingRequest"
@@ -66,7 +66,7 @@ class RequestPart:
     way: Way | None = None  # that it took to the worker
 
 
-Answer: TypeAlias = tuple[RequestPart, Reply]
+Answer: TypeAlias = tuple[PendingPart, Reply]
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class PendingRequest:
     num_instances: int = 0  # that were answered
     id: str = ""  # in logs
     trace: Trace | None = None
-    parts: Sequence[RequestPart] = ()
+    parts: Sequence[PendingPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 
     def make_stream(self) -> None:
@@ -98,7 +98,7 @@ class PendingRequest:
             raise InvalidInputs(f"a stream takes one instance, {len(self.parts)} were given")
         self.parts[0].is_stream = True
 
-    def answer(self, part: RequestPart, reply: Reply) -> None:
+    def answer(self, part: PendingPart, reply: Reply) -> None:
         """`part` was answered.  A part that failed as a whole fails the request as a whole."""
         if self.is_done:
             return
@@ -130,9 +130,9 @@ class PendingRequest:
         if not self.is_done:
             self._end(Code.CANCELLED)
 
-    def replace(self, part: RequestPart) -> RequestPart:
+    def replace(self, part: PendingPart) -> PendingPart:
         """A part to be sent in place of `part`, whose worker may still answer: to nobody."""
-        new = RequestPart(self, part.index, part.codec, part.chunks, part.is_stream, part.first)
+        new = PendingPart(self, part.index, part.codec, part.chunks, part.is_stream, part.first)
         self.parts = [new if one is part else one for one in self.parts]
         part.request = NOBODY
         return new
@@ -159,12 +159,12 @@ def cut(
     *,
     num_workers: int,
     batch_size: int,
-) -> list[RequestPart]:
+) -> list[PendingPart]:
     """`chunks` (one per instance) as parts, shared evenly over the workers in whole batches."""
     size = max(1, math.ceil(len(chunks) / max(1, num_workers)))
     size = math.ceil(size / batch_size) * batch_size
     return [
-        RequestPart(request, index, codec, chunks[start : start + size], first=start)
+        PendingPart(request, index, codec, chunks[start : start + size], first=start)
         for index, start in enumerate(range(0, len(chunks), size))
     ]
 

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from mindspore_serving.master.request import RequestPart
+from mindspore_serving.master.request import PendingPart
 
 MOST_DEATHS = 2  # of workers that had a part: it may be what they died of
 
@@ -15,7 +15,7 @@ class Fate(Enum):
     FAIL = "it is answered with an error"
 
 
-def decide(part: RequestPart, *, was_running: bool, can_retry: bool) -> Fate:
+def decide(part: PendingPart, *, was_running: bool, can_retry: bool) -> Fate:
     """`was_running`: the worker was at it when it died.  `can_retry`: the method may be called
     twice for one request."""
     if part.has_replied or not can_retry or part.is_alone:

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.pieces import Buffer, Pieces
-from mindspore_serving.ipc.messages import Payload, WorkItem
-from mindspore_serving.master.request import RequestPart
+from mindspore_serving.ipc.messages import Payload, RequestPart
+from mindspore_serving.master.request import PendingPart
 
 LARGE = 4 << 20  # bytes, which are copied in some milliseconds
 
@@ -26,17 +26,17 @@ class Storing:
     def __init__(
         self,
         room: Room,
-        send: Callable[[RequestPart, Sequence[Payload], float], None],
-        cancel: Callable[[RequestPart], None],
+        send: Callable[[PendingPart, Sequence[Payload], float], None],
+        cancel: Callable[[PendingPart], None],
     ) -> None:
         """`send` is called with a part, its payloads where they now lie, and the time, and `cancel`
         behind it if nobody waits for the part any more."""
         self._room = room
         self._send, self._cancel = send, cancel
-        self._cancelled: dict[RequestPart, bool] = {}
+        self._cancelled: dict[PendingPart, bool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, part: RequestPart, now: float) -> bool:
+    def begin(self, part: PendingPart, now: float) -> bool:
         """False if `part` is small: it can be stored at once."""
         if sum(map(len, part.chunks)) < LARGE:
             return False
@@ -46,14 +46,14 @@ class Storing:
         task.add_done_callback(self._tasks.discard)
         return True
 
-    def cancel(self, part: RequestPart) -> bool:
+    def cancel(self, part: PendingPart) -> bool:
         """Whether `part` is on its way, and is cancelled when it is sent."""
         if part not in self._cancelled:
             return False
         self._cancelled[part] = True
         return True
 
-    async def _store(self, part: RequestPart, now: float) -> None:
+    async def _store(self, part: PendingPart, now: float) -> None:
         loop = asyncio.get_running_loop()
         begin = loop.time()
         try:
@@ -67,12 +67,12 @@ class Storing:
             self._cancel(part)
 
 
-def store(room: Room, part: RequestPart) -> list[Payload]:
+def store(room: Room, part: PendingPart) -> list[Payload]:
     """The payloads of `part`, where they now lie."""
     return [room.put(chunk) for chunk in part.chunks]
 
 
-def work_item(part: RequestPart, chunks: Sequence[Payload], worker: str, now: float) -> WorkItem:
+def message(part: PendingPart, chunks: Sequence[Payload], worker: str, now: float) -> RequestPart:
     """`chunks` are the payloads of `part` for the `worker` of that name."""
     request = part.request
     timeout = None if request.deadline is None else max(0.0, request.deadline - now)
@@ -80,15 +80,15 @@ def work_item(part: RequestPart, chunks: Sequence[Payload], worker: str, now: fl
     if request.trace is not None:
         context = request.trace.sent(part, worker)
         traceparent, tracestate = context.traceparent, context.state
-    return WorkItem(
+    return RequestPart(
         part.id,
         request.method,
         part.codec,
         list(chunks),
         timeout,
-        part.is_stream,
-        part.first,
-        request.id,
-        traceparent,
-        tracestate,
+        is_stream=part.is_stream,
+        first=part.first,
+        request_id=request.id,
+        traceparent=traceparent,
+        tracestate=tracestate,
     )

@@ -22,7 +22,7 @@ from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.patience import PERIOD, SHORTEST
 from mindspore_serving.master.prefixes import PrefixMap, hashes
 from mindspore_serving.master.rates import Begun
-from mindspore_serving.master.request import Answer, PendingRequest, RequestPart, WorkerLink
+from mindspore_serving.master.request import Answer, PendingPart, PendingRequest, WorkerLink
 
 OVERLOADED = 2.0  # times as many open streams as the worker with the fewest has, and
 SPARE = 4  # ... so many more: then another computes the beginning of a prompt as well
@@ -36,7 +36,7 @@ class StreamBalancer:
         self.num_open: dict[WorkerLink, int] = {}
         self._deliver = deliver
 
-    def send(self, part: RequestPart, link: Link, now: float) -> None:
+    def send(self, part: PendingPart, link: Link, now: float) -> None:
         self.num_open[link] += 1
         link.send_work([part], now, self)
 
@@ -57,10 +57,10 @@ class StreamedMethod(ServedMethod):
         super().__init__(deployment, version, report)
         self.admission = Admission(STAYING, self._ages)
         self._balancer = balancer
-        self._waiting: list[RequestPart] = []
+        self._waiting: list[PendingPart] = []
         self._prefixes = PrefixMap()
-        self._suspects: deque[RequestPart] = deque()  # a worker may have died of them
-        self._suspect: RequestPart | None = None  # that a worker has, and has not replied to
+        self._suspects: deque[PendingPart] = deque()  # a worker may have died of them
+        self._suspect: PendingPart | None = None  # that a worker has, and has not replied to
         self._open: dict[PendingRequest, Begun] = {}  # in the order in which they came
         self._looked = 0.0  # when what is open was looked through last
 
@@ -117,7 +117,7 @@ class StreamedMethod(ServedMethod):
             now - begun.started for request, begun in self._open.items() if not request.first_output
         ]
 
-    def on_suspect_replied(self, part: RequestPart) -> None:
+    def on_suspect_replied(self, part: PendingPart) -> None:
         if part is self._suspect:
             self._suspect = None
             asyncio.get_running_loop().call_soon(self._put_waiting)
@@ -127,7 +127,7 @@ class StreamedMethod(ServedMethod):
         self.workers.append(link)
         self._put_waiting()
 
-    def put(self, parts: Sequence[RequestPart], now: float) -> None:
+    def put(self, parts: Sequence[PendingPart], now: float) -> None:
         """Give each of `parts` to the worker that has the fewest by then."""
         for part in parts:
             if part.request not in self._open and not part.request.is_done:
@@ -160,7 +160,7 @@ class StreamedMethod(ServedMethod):
         self._prefixes.add(pieces, link)
         return link
 
-    def put_back(self, part: RequestPart) -> None:
+    def put_back(self, part: PendingPart) -> None:
         """Take `part` again; other workers may be lost in the same turn."""
         if part.is_alone:
             self._suspects.append(part)
@@ -168,7 +168,7 @@ class StreamedMethod(ServedMethod):
             self._waiting.append(part)
         asyncio.get_running_loop().call_soon(self._put_waiting)
 
-    def take_waiting(self) -> list[RequestPart]:
+    def take_waiting(self) -> list[PendingPart]:
         """What waits, taken out."""
         parts, self._waiting = [*self._waiting, *self._suspects], []
         self._suspects.clear()

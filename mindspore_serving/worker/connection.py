@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import BlockingChannel
-from mindspore_serving.ipc.messages import CallReply, Done, Slice, ToWorker, Work, WorkReply
+from mindspore_serving.ipc.messages import CallReply, Done, PartReply, Slice, ToWorker, Work
 
 Action: TypeAlias = Callable[[], None]
 """What another thread wants to be done on this one."""
@@ -29,7 +29,7 @@ class Connection(BlockingChannel[ToWorker]):
         for offset in work.freed:
             self.arena.free(offset)
 
-    def release(self, reply: WorkReply) -> None:
+    def release(self, reply: PartReply) -> None:
         """What `reply` has in shared memory was copied: the master may use the room again."""
         freed = [item.offset for item in reply.instances if isinstance(item, Slice)]
         if freed:
@@ -60,7 +60,7 @@ class Inbox:
         self.kept.clear()
         return messages
 
-    def wait_for(self, call_id: int) -> WorkReply:
+    def wait_for(self, call_id: int) -> PartReply:
         """Blocks until the call is answered; other work waits."""
         while True:
             reply = None
@@ -69,7 +69,7 @@ class Inbox:
                     reply = message.reply
                 elif isinstance(message, Work):
                     self._connection.free(message)  # the stage that waits may need the room
-                    self.kept.append(Work(message.items))
+                    self.kept.append(Work(message.parts))
                 else:
                     self.kept.append(message)
             if reply is not None:

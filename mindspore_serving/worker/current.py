@@ -8,39 +8,39 @@ from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.tracing import user_spans
 from mindspore_serving.tracing.span import BATCH_REQUESTS, BATCH_SIZE
-from mindspore_serving.worker.item_trace import BatchTrace, ItemTrace
-from mindspore_serving.worker.job import Item, Job, Outcome, PreparedStage
+from mindspore_serving.worker.job import Job, Outcome, PreparedStage, RunningPart
+from mindspore_serving.worker.part_trace import BatchTrace, PartTrace
 
 MOST_NAMED = 16  # requests of a batch whose ids stand in front of a line
 _set_ids, _context = log.request_id.set, user_spans.current.get
 
 
-def enter(item: Item) -> None:
-    """The thread runs instances of `item` alone, until `leave`."""
-    _set_ids(item.request_id)
-    if item.trace is not None or _context() is not None:
-        _follow(item.trace)
+def enter(part: RunningPart) -> None:
+    """The thread runs instances of `part` alone, until `leave`."""
+    _set_ids(part.request_id)
+    if part.trace is not None or _context() is not None:
+        _follow(part.trace)
 
 
 def enter_all(jobs: Sequence[Job], position: int, *, is_batch: bool) -> BatchTrace | None:
     """The thread runs `jobs`, at the stage `position`.  If they are a batch and any is traced, the
     trace of that."""
-    if len(jobs) == 1 and jobs[0].item.trace is None:
-        _set_ids(jobs[0].item.request_id)
+    if len(jobs) == 1 and jobs[0].part.trace is None:
+        _set_ids(jobs[0].part.request_id)
         return None
-    items = list(dict.fromkeys([job.item for job in jobs]))
-    ids = [item.request_id for item in items[:MOST_NAMED]]
-    if len(items) > MOST_NAMED:
-        ids.append(f"{len(items) - MOST_NAMED} more")
+    parts = list(dict.fromkeys([job.part for job in jobs]))
+    ids = [part.request_id for part in parts[:MOST_NAMED]]
+    if len(parts) > MOST_NAMED:
+        ids.append(f"{len(parts) - MOST_NAMED} more")
     _set_ids(",".join(ids))
-    traces = [item.trace for item in items if item.trace is not None]
-    return _begin(jobs, position, traces, len(items), is_batch=is_batch) if traces else None
+    traces = [part.trace for part in parts if part.trace is not None]
+    return _begin(jobs, position, traces, len(parts), is_batch=is_batch) if traces else None
 
 
 def _begin(
     jobs: Sequence[Job],
     position: int,
-    traces: Sequence[ItemTrace],
+    traces: Sequence[PartTrace],
     num_requests: int,
     *,
     is_batch: bool,
@@ -64,7 +64,7 @@ def run(stage: PreparedStage, jobs: list[Job]) -> list[Outcome]:
     outcomes: list[Outcome] = []
     call = stage.call
     for job in jobs:
-        enter(job.item)
+        enter(job.part)
         outcomes += call([job.arguments(stage)])
     return outcomes
 
@@ -73,8 +73,8 @@ def end(batch: BatchTrace, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> 
     """`batch`, of `jobs`, has run."""
     codes = {}
     for job, outcome in zip(jobs, outcomes, strict=True):
-        if job.item.trace is not None and isinstance(outcome, ServingError):
-            codes[job.item.trace] = int(outcome.code)
+        if job.part.trace is not None and isinstance(outcome, ServingError):
+            codes[job.part.trace] = int(outcome.code)
     batch.end(codes)
 
 
@@ -85,7 +85,7 @@ def leave() -> None:
         _follow(None)
 
 
-def _follow(trace: ItemTrace | None) -> None:
+def _follow(trace: PartTrace | None) -> None:
     context = None if trace is None else trace.current
     if context is not _context():
         user_spans.follow(context)

@@ -1,41 +1,41 @@
-"""The instances of a work item, or which of them cannot be read."""
+"""The instances of a part of a request, or which of them cannot be read."""
 
 from collections.abc import Sequence
 
 from mindspore_serving import wire
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.ipc.messages import WorkItem
+from mindspore_serving.ipc.messages import RequestPart
 from mindspore_serving.wire import Chunk, cutting, status
 from mindspore_serving.wire.tensor import BadTensor
 from mindspore_serving.worker.job import Program
 
 
-def decode(work: WorkItem, chunks: Sequence[Chunk], program: Program) -> list[Instance]:
+def decode(part: RequestPart, chunks: Sequence[Chunk], program: Program) -> list[Instance]:
     """The inputs of the method in every instance.  Raises ServingError."""
-    codec = wire.worker_codec(work.codec)
+    codec = wire.worker_codec(part.codec)
     try:
         return codec.decode(chunks, program.method, program.label)
     except InvalidInputs as error:
-        index = _first_bad(work, chunks, program)
+        index = _first_bad(part, chunks, program)
         if index is None or type(error) not in (InvalidInputs, BadTensor):
             raise
         raise InvalidInputs(status.with_index(str(error), index)) from None
 
 
-def _first_bad(work: WorkItem, chunks: Sequence[Chunk], program: Program) -> int | None:
+def _first_bad(part: RequestPart, chunks: Sequence[Chunk], program: Program) -> int | None:
     """Which instance of the request cannot be read; None if there is one only, or the request is
     wrong as a whole."""
     try:
-        codec, pieces = cutting.cut_again(work.codec, chunks)
+        codec, pieces = cutting.cut_again(part.codec, chunks)
     except InvalidInputs:
         return None
-    if len(pieces) == 1 and work.first == 0:
+    if len(pieces) == 1 and part.first == 0:
         return None
     decoder = wire.worker_codec(codec)
     for index, piece in enumerate(pieces):
         try:
             decoder.decode([piece], program.method, program.label)
         except InvalidInputs:
-            return work.first + index
+            return part.first + index
     return None

@@ -1,6 +1,6 @@
 """Runs the stages of a worker's methods: batches per stage, later stages first, methods in turn.
 
-One thread, no I/O: items go in by `add`, finished ones come out of `finished`.  Later stages go
+One thread, no I/O: parts go in by `add`, finished ones come out of `finished`.  Later stages go
 first so that instances leave as soon as they can; methods take turns so that none starves.
 """
 
@@ -15,15 +15,15 @@ from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingErr
 from mindspore_serving.ipc.status import SIZE, STAGES, BatchSizes, Lane
 from mindspore_serving.worker import current
 from mindspore_serving.worker.functions import failure_text
-from mindspore_serving.worker.item_trace import BatchTrace
 from mindspore_serving.worker.job import (
-    Item,
     Job,
     Outcome,
     PreparedStage,
     Program,
     ReorderBuffer,
+    RunningPart,
 )
+from mindspore_serving.worker.part_trace import BatchTrace
 
 
 class Executor:
@@ -52,33 +52,33 @@ class Executor:
         self._iterating: deque[tuple[Job, Iterator[Outcome]]] = deque()
         self._is_stream_next = False
         self._batches: dict[Job, BatchTrace] = {}  # of those that run, by the first job
-        self.finished: list[Item] = []
-        self.with_pieces: dict[int, Item] = {}  # by id: streams with outputs to be sent
+        self.finished: list[RunningPart] = []
+        self.with_pieces: dict[int, RunningPart] = {}  # by id: streams with outputs to be sent
 
     @property
     def has_work(self) -> bool:
         return self._num_waiting > 0 or bool(self._iterating)
 
-    def add(self, item: Item, instances: list[Instance]) -> None:
-        """Queue the decoded `instances` of `item` before the first stage."""
-        program = item.program
+    def add(self, part: RunningPart, instances: list[Instance]) -> None:
+        """Queue the decoded `instances` of `part` before the first stage."""
+        program = part.program
         if not instances:
             raise InvalidInputs(f"Instances count of request cannot be 0, {program.label}")
-        if item.is_stream and len(instances) != 1:
+        if part.is_stream and len(instances) != 1:
             raise InvalidInputs(
                 f"a stream takes one instance, {len(instances)} were given, {program.label}"
             )
-        item.left = len(instances)
-        item.outputs = [] if item.is_stream else [b""] * len(instances)
+        part.left = len(instances)
+        part.outputs = [] if part.is_stream else [b""] * len(instances)
         names = program.method.inputs
         jobs = [
-            Job(item, index, list(map(instance.__getitem__, names)))
+            Job(part, index, list(map(instance.__getitem__, names)))
             for index, instance in enumerate(instances)
         ]
-        if item.is_stream:
+        if part.is_stream:
             jobs[0].stream = ReorderBuffer()
-        if item.trace is not None:
-            item.trace.enter(0)
+        if part.trace is not None:
+            part.trace.enter(0)
         if program.stages:
             self._queues_of[program.method.name][0].extend(jobs)
             self._num_waiting += len(jobs)
@@ -103,18 +103,18 @@ class Executor:
 
     def resume(self, jobs: list[Job], outcomes: list[Outcome]) -> None:
         """What a stage elsewhere made of `jobs`, which are all of one method and stage."""
-        self._advance(jobs[0].item.program, jobs[0].position, jobs, outcomes)
+        self._advance(jobs[0].part.program, jobs[0].position, jobs, outcomes)
 
     def emit(self, job: Job, outcome: Outcome) -> None:
         """Another piece that a stage elsewhere, or an iterator, made of `job`."""
-        stage = job.item.program.method.stages[job.position]
+        stage = job.part.program.method.stages[job.position]
         if type(outcome) is not tuple or len(outcome) != len(stage.outputs):
             self._fail_stage(job, outcome)
             return
         piece = job.piece(outcome)
-        if job.item.trace is not None:
-            job.item.trace.advance(job.position, is_last=False)
-        queues = self._queues_of[piece.item.program.method.name]
+        if job.part.trace is not None:
+            job.part.trace.advance(job.position, is_last=False)
+        queues = self._queues_of[piece.part.program.method.name]
         if piece.position == len(queues):
             self._finish(piece)
         else:
@@ -126,23 +126,23 @@ class Executor:
         assert job.stream is not None
         job.stream.is_closed = True
         if job.stream.is_done:
-            self._settle(job.item)
+            self._settle(job.part)
 
     def _run_iterator(self) -> None:
         job, iterator = self._iterating.popleft()
-        item = job.item
-        if item.left == 0:
+        part = job.part
+        if part.left == 0:
             _close(iterator)
             return
-        if item.is_cancelled:  # as it is at its deadline, by whoever waits for it
+        if part.is_cancelled:  # as it is at its deadline, by whoever waits for it
             _close(iterator)
             self._fail(job, _too_late(job))
             return
         try:
-            self._lane.begin(job.position, [item.id])
-            if item.trace is not None:
-                item.trace.run(job.position)
-            current.enter(item)
+            self._lane.begin(job.position, [part.id])
+            if part.trace is not None:
+                part.trace.run(job.position)
+            current.enter(part)
             outcome = next(iterator)
         except StopIteration:
             self.end(job)
@@ -162,10 +162,10 @@ class Executor:
         while queue and len(taken) < limit:
             job = queue.popleft()
             self._num_waiting -= 1
-            item = job.item
-            if item.is_cancelled or (item.deadline is not None and now >= item.deadline):
+            part = job.part
+            if part.is_cancelled or (part.deadline is not None and now >= part.deadline):
                 self._fail(job, _too_late(job))
-            elif not item.is_stream or item.left:  # else another piece has failed
+            elif not part.is_stream or part.left:  # else another piece has failed
                 taken.append(job)
         return taken
 
@@ -185,7 +185,7 @@ class Executor:
             if stage.start is not None:
                 stage.start(self, jobs)
                 return
-            self._lane.begin(position, [job.item.id for job in jobs])
+            self._lane.begin(position, [job.part.id for job in jobs])
             outcomes = current.run(stage, jobs)
         except BaseException as error:  # a stage's failure is its requests', never the worker's
             log.error("%s of method %s", method_stage.tag, program.method.name, exc_info=True)
@@ -218,8 +218,8 @@ class Executor:
                 continue
             job.values += outcome
             job.position = position + 1
-            if job.item.trace is not None:
-                job.item.trace.advance(position, is_last=queue is None)
+            if job.part.trace is not None:
+                job.part.trace.advance(position, is_last=queue is None)
             if queue is None:
                 self._finish(job)
             else:
@@ -227,7 +227,7 @@ class Executor:
                 self._num_waiting += 1
 
     def _fail_stage(self, job: Job, outcome: Outcome) -> None:
-        method = job.item.program.method
+        method = job.part.program.method
         stage = method.stages[job.position]
         if not isinstance(outcome, ServingError):
             text = f"it returned {len(outcome)} outputs, {len(stage.outputs)} are registered"
@@ -237,45 +237,45 @@ class Executor:
         self._fail(job, type(outcome)(text[:4096]))
 
     def _finish(self, job: Job) -> None:
-        item, values = job.item, job.values
-        outputs = {name: values[slot] for name, slot in item.program.returns}
+        part, values = job.part, job.values
+        outputs = {name: values[slot] for name, slot in part.program.returns}
         try:
-            encoded = item.put(item.codec.encode(outputs))
+            encoded = part.put(part.codec.encode(outputs))
         except ServingError as error:
             self._fail(job, error)
             return
         if job.stream is None:
-            item.outputs[job.index] = encoded
-            self._settle(item)
-        elif item.left:
+            part.outputs[job.index] = encoded
+            self._settle(part)
+        elif part.left:
             self._send_piece(job, encoded)
 
     def _send_piece(self, job: Job, encoded: Any) -> None:
-        item, stream = job.item, job.stream
+        part, stream = job.part, job.stream
         assert stream is not None
         if job.number < 0:  # the method has no stage that streams
             job.number, stream.num_begun, stream.is_closed = 0, 1, True
-        item.outputs += stream.put(job.number, encoded)
-        self.with_pieces[item.id] = item
+        part.outputs += stream.put(job.number, encoded)
+        self.with_pieces[part.id] = part
         if stream.is_done:
-            self._settle(item)
+            self._settle(part)
 
     def _fail(self, job: Job, error: ServingError) -> None:
-        if job.item.left == 0:
+        if job.part.left == 0:
             return  # a piece of a stream that has failed already
-        job.item.fail(job.index, error)
-        if job.item.trace is not None:
-            job.item.trace.leave(job.position, error.code)
-        self._settle(job.item)
+        job.part.fail(job.index, error)
+        if job.part.trace is not None:
+            job.part.trace.leave(job.position, error.code)
+        self._settle(job.part)
 
-    def _settle(self, item: Item) -> None:
-        item.left -= 1
-        if item.left == 0:
-            self.finished.append(item)
+    def _settle(self, part: RunningPart) -> None:
+        part.left -= 1
+        if part.left == 0:
+            self.finished.append(part)
 
 
 def _too_late(job: Job) -> ServingError:
-    if job.item.is_cancelled:
+    if job.part.is_cancelled:
         return DeadlineExceeded("the request was cancelled")
     return DeadlineExceeded(f"time is up before stage {job.position + 1}")
 

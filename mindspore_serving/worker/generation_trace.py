@@ -11,7 +11,7 @@ from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.ipc.messages import SpanReport
 from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.tracing.span import new_id
-from mindspore_serving.worker.item_trace import ItemTrace
+from mindspore_serving.worker.part_trace import PartTrace
 
 _PHASES = ("prepare", "queue", "prefill", "decode")  # each ends where the next begins
 _BLAMED = {"overloaded": Code.OVERLOADED}  # by the reason of `Refused`; others are wrong inputs
@@ -20,7 +20,7 @@ _BLAMED = {"overloaded": Code.OVERLOADED}  # by the reason of `Refused`; others 
 class GenerationTrace:
     """Of `request` to the model `name`, below the span that `trace` is at now."""
 
-    def __init__(self, trace: ItemTrace, request: LLMRequest, name: str) -> None:
+    def __init__(self, trace: PartTrace, request: LLMRequest, name: str) -> None:
         self.timeline = Timeline()
         self._trace = trace
         self._parent_id = trace.current.span_id
@@ -35,7 +35,7 @@ class GenerationTrace:
         self._code = 0
 
     def finish(self) -> list[SpanReport]:
-        """All that was recorded of an item that is this request alone."""
+        """All that was recorded of a part that is this request alone."""
         return self._trace.finish(())
 
     def take(self, events: list[Event] | ServingError, *, is_last: bool) -> None:

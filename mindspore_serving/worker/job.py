@@ -1,4 +1,5 @@
-"""What the executor moves: a work item, its instances as jobs, and the prepared method they follow.
+"""What the executor moves: a part of a request, its instances as jobs, and the prepared method that
+they follow.
 
 No I/O and no clock.
 """
@@ -12,7 +13,7 @@ from mindspore_serving.core.pieces import whole
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
-from mindspore_serving.worker.item_trace import ItemTrace
+from mindspore_serving.worker.part_trace import PartTrace
 
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 """What a stage made of one instance."""
@@ -78,8 +79,8 @@ class Program:
 
 
 @dataclass(slots=True, eq=False)
-class Item:
-    """The instances of one work item, answered together.  An item that `is_stream` has one
+class RunningPart:
+    """The instances of one part of a request, answered together.  A part that `is_stream` has one
     instance, answered in pieces: those in `outputs` are to be sent."""
 
     id: int
@@ -88,7 +89,7 @@ class Item:
     deadline: float | None
     is_stream: bool = False
     request_id: str = ""  # in logs
-    trace: ItemTrace | None = None  # if it is traced
+    trace: PartTrace | None = None  # if it is traced
     is_cancelled: bool = False
     left: int = 0  # instances that are not finished
     outputs: list[Any] = field(init=False)  # what `put` gave; set when its instances are known
@@ -143,7 +144,7 @@ class Job:
     a job of its own, with its `number`.
     """
 
-    item: Item
+    part: RunningPart
     index: int
     values: list[Any]
     position: int = 0
@@ -161,7 +162,7 @@ class Job:
         number = self.stream.num_begun
         self.stream.num_begun += 1
         values = [*self.values, *outcome]
-        return Job(self.item, self.index, values, self.position + 1, self.stream, number)
+        return Job(self.part, self.index, values, self.position + 1, self.stream, number)
 
     def arguments(self, stage: PreparedStage) -> tuple[Value, ...]:
         values = self.values

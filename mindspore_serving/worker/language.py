@@ -33,16 +33,16 @@ from mindspore_serving.ipc.arena import Arena, NoArena
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
     Numbers,
+    PartReply,
     SetAdapters,
-    WorkReply,
     to_fault,
 )
 from mindspore_serving.servable.builtins import json_object
 from mindspore_serving.wire.json_shape import SMALL, Buffer, Shape, check_shape
 from mindspore_serving.worker.generation_trace import GenerationTrace
-from mindspore_serving.worker.item_trace import ItemTrace
 from mindspore_serving.worker.job import Job, JobQueue
 from mindspore_serving.worker.language_replies import Encoded, encode, to_reply
+from mindspore_serving.worker.part_trace import PartTrace
 
 if TYPE_CHECKING:
     from mindspore_serving.llm.serving.async_engine import AsyncEngine
@@ -65,7 +65,7 @@ class LanguageStage:
     def start(self, queue: JobQueue, jobs: list[Job]) -> None:
         """Give each job's prompt to the model; its texts come back to `queue`."""
         for job in jobs:
-            stage = job.item.program.method.stages[job.position]
+            stage = job.part.program.method.stages[job.position]
             try:
                 request = self._to_request([job.values[slot] for slot in stage.inputs])
             except ServingError as error:
@@ -74,16 +74,16 @@ class LanguageStage:
             self._submit(queue, job, msgspec.structs.replace(request, is_stream=job.is_to_stream))
 
     def _submit(self, queue: JobQueue, job: Job, request: Generate) -> None:
-        trace = _trace(job.item.trace, request, self.name)
+        trace = _trace(job.part.trace, request, self.name)
         generation = _JobGeneration(self._engine, queue, job, trace)
         generation.request_id = self._engine.accept(
             request,
             generation.post,
-            job.item.id,
-            job.item.request_id,
+            job.part.id,
+            job.part.request_id,
             trace.timeline if trace else None,
         )
-        job.item.generations[generation.request_id] = generation.cancel
+        job.part.generations[generation.request_id] = generation.cancel
 
     def _to_request(self, values: Sequence[Value]) -> Generate:
         given = json_object(values[1]) if len(values) > 1 else {}
@@ -119,23 +119,23 @@ class _JobGeneration:
         self.queue.post(lambda: self._take(events, is_last))
 
     def cancel(self) -> None:
-        """Nobody waits for the item any more."""
+        """Nobody waits for the part any more."""
         self._abandon()
         self.queue.resume([self.job], [DeadlineExceeded(_CANCELLED)])
 
     def _take(self, events: list[Event] | ServingError, is_last: bool) -> None:
-        if self.request_id not in self.job.item.generations:
+        if self.request_id not in self.job.part.generations:
             return  # cancelled since
         if self.trace is not None:
             self.trace.take(events, is_last=is_last)
         if is_last:
-            del self.job.item.generations[self.request_id]
+            del self.job.part.generations[self.request_id]
         _put(self.queue, self.job, events)
-        if not is_last and self.job.item.left == 0:  # a later stage has failed on a piece
+        if not is_last and self.job.part.left == 0:  # a later stage has failed on a piece
             self._abandon()
 
     def _abandon(self) -> None:
-        del self.job.item.generations[self.request_id]
+        del self.job.part.generations[self.request_id]
         self.engine.cancel(self.request_id)
         if self.trace is not None:
             self.trace.end(Code.CANCELLED)
@@ -148,8 +148,8 @@ class LanguageService:
     def __init__(self, engine: AnyEngine, stage: LanguageStage) -> None:
         self.engine = engine
         self.stage = stage
-        self._open: dict[int, str] = {}  # work item -> the engine's request
-        self._traces: dict[int, GenerationTrace] = {}  # by work item
+        self._open: dict[int, str] = {}  # part -> the engine's request
+        self._traces: dict[int, GenerationTrace] = {}  # by part
         self._replies: list[tuple[int, Encoded | ServingError, bool]] = []
 
     @property
@@ -191,7 +191,7 @@ class LanguageService:
         method: str,
         body: bytes | memoryview,
         request_id: str = "",
-        context: ItemTrace | None = None,
+        context: PartTrace | None = None,
     ) -> None:
         """Start a request of a front end, called `request_id` in logs and traced if `context` is
         given.  Raises InvalidInputs if `body` is none."""
@@ -216,7 +216,7 @@ class LanguageService:
         )
 
     def cancel(self, item_id: int) -> None:
-        """Nobody waits for the item any more.  It is answered all the same: the master counts."""
+        """Nobody waits for the part any more.  It is answered all the same: the master counts."""
         request_id = self._open.pop(item_id, None)
         if request_id is not None:
             self.engine.cancel(request_id)
@@ -224,12 +224,12 @@ class LanguageService:
                 self._traces[item_id].end(Code.CANCELLED)
             self._replies.append((item_id, DeadlineExceeded(_CANCELLED), True))
 
-    def collect(self, arena: Arena | NoArena) -> list[WorkReply]:
+    def collect(self, arena: Arena | NoArena) -> list[PartReply]:
         """What the engine has made since.  Raises RuntimeError if its step loop broke."""
         self.engine.collect()
         replies, self._replies = self._replies, []
         ended: set[int] = set()
-        sent: list[WorkReply] = []
+        sent: list[PartReply] = []
         for item_id, reply, is_last in replies:
             if item_id in ended:
                 continue
@@ -248,7 +248,7 @@ class LanguageService:
         self.engine.close()
 
 
-def _trace(context: ItemTrace | None, request: LLMRequest, name: str) -> GenerationTrace | None:
+def _trace(context: PartTrace | None, request: LLMRequest, name: str) -> GenerationTrace | None:
     if context is None or not context.context.is_sampled:
         return None
     return GenerationTrace(context, request, name)
@@ -259,7 +259,7 @@ def _put(queue: JobQueue, job: Job, events: list[Event] | ServingError) -> None:
     if isinstance(events, ServingError):
         queue.resume([job], [events])
         return
-    num_outputs = len(job.item.program.method.stages[job.position].outputs)
+    num_outputs = len(job.part.program.method.stages[job.position].outputs)
     for event in events:
         if isinstance(event, Refused):
             queue.resume([job], [_to_error(event)])

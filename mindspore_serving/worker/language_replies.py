@@ -6,19 +6,19 @@ from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Event, Started, encode_events
 from mindspore_serving.errors import ServingError
 from mindspore_serving.ipc.arena import Arena, NoArena
-from mindspore_serving.ipc.messages import SpanReport, WorkReply, to_fault
+from mindspore_serving.ipc.messages import PartReply, SpanReport, to_fault
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Events of one item; `has_output` if the client gets something of them."""
+    """Events of one part; `has_output` if the client gets something of them."""
 
     body: bytes
     has_output: bool
 
 
 def encode(events: list[Event] | ServingError) -> Encoded | ServingError:
-    """An error of the item alone if no message can hold what the engine made."""
+    """An error of the part alone if no message can hold what the engine made."""
     if isinstance(events, ServingError):
         return events
     try:
@@ -36,9 +36,9 @@ def to_reply(
     spans: list[SpanReport],
     *,
     is_last: bool,
-) -> WorkReply:
+) -> PartReply:
     if isinstance(sent, ServingError):
-        return WorkReply(item_id, [], rejected=to_fault(sent), spans=spans)
-    return WorkReply(
+        return PartReply(item_id, [], rejected=to_fault(sent), spans=spans)
+    return PartReply(
         item_id, [arena.put(sent.body)], is_last=is_last, has_output=sent.has_output, spans=spans
     )

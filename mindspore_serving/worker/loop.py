@@ -16,11 +16,11 @@ from mindspore_serving.ipc.messages import (
     Done,
     Exit,
     LogLevel,
+    PartReply,
+    RequestPart,
     SetAdapters,
     ToWorker,
     Work,
-    WorkItem,
-    WorkReply,
     to_fault,
     to_faults,
 )
@@ -29,8 +29,8 @@ from mindspore_serving.worker.borrowing import Borrower
 from mindspore_serving.worker.connection import Connection, Inbox, ThreadSource
 from mindspore_serving.worker.decoding import decode
 from mindspore_serving.worker.executor import Executor
-from mindspore_serving.worker.item_trace import ItemTrace
-from mindspore_serving.worker.job import Item
+from mindspore_serving.worker.job import RunningPart
+from mindspore_serving.worker.part_trace import PartTrace
 from mindspore_serving.worker.remote import RemoteCaller
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class StageLoop:
-    """Runs work items until the master sends `Exit` and all are answered."""
+    """Runs part of a requests until the master sends `Exit` and all are answered."""
 
     def __init__(
         self, connection: Connection, inbox: Inbox, remote: RemoteCaller, executor: Executor
@@ -49,9 +49,9 @@ class StageLoop:
         self._remote = remote
         self._borrower = Borrower(connection.view)
         self._put = connection.arena.put
-        self._open: dict[int, Item] = {}
+        self._open: dict[int, RunningPart] = {}
         self._is_timed = log.is_shown("1")
-        self._begun: dict[int, float] = {}  # of items whose time will be logged
+        self._begun: dict[int, float] = {}  # of parts whose time will be logged
         self._is_leaving = False
 
     @property
@@ -74,15 +74,15 @@ class StageLoop:
     def handle(self, message: ToWorker) -> None:
         if isinstance(message, Work):
             self._connection.free(message)
-            for work in message.items:
+            for part in message.parts:
                 try:
-                    self.start(work)
+                    self.start(part)
                 except Exception as error:
-                    with log.of_request(work.request_id):
-                        self._connection.send(Done([_rejection(work.id, error)]))
+                    with log.of_request(part.request_id):
+                        self._connection.send(Done([_rejection(part.id, error)]))
         elif isinstance(message, Cancel):
-            for item_id in message.ids:
-                self.cancel(item_id)
+            for part_id in message.ids:
+                self.cancel(part_id)
         elif isinstance(message, CallReply):
             self.executor.resume(*self._remote.take(message.reply))
         elif isinstance(message, LogLevel):
@@ -91,63 +91,70 @@ class StageLoop:
         elif isinstance(message, Exit):
             self._is_leaving = True
 
-    def start(self, work: WorkItem) -> None:
-        """Queue the instances of `work`.  Raises ServingError if they cannot be."""
-        program = self.executor.programs.get(work.method)
-        deadline = None if work.timeout is None else time.monotonic() + work.timeout
+    def start(self, part: RequestPart) -> None:
+        """Queue the instances of `part`.  Raises ServingError if they cannot be."""
+        program = self.executor.programs.get(part.method)
+        deadline = None if part.timeout is None else time.monotonic() + part.timeout
         if program is None:
-            raise NotFound(f"method {work.method} is not available")
-        chunks, loans = self._borrower.borrow(work.chunks)
-        instances = decode(work, chunks, program)
-        codec = wire.worker_codec(work.codec)
-        trace = _trace(work) if work.traceparent else None
-        item = Item(work.id, program, codec, deadline, work.is_stream, work.request_id, trace)
-        item.put, item.loans = self._put, loans
-        self.executor.add(item, instances)
-        self._open[work.id] = item
+            raise NotFound(f"method {part.method} is not available")
+        chunks, loans = self._borrower.borrow(part.chunks)
+        instances = decode(part, chunks, program)
+        running = RunningPart(
+            part.id,
+            program,
+            codec=wire.worker_codec(part.codec),
+            deadline=deadline,
+            is_stream=part.is_stream,
+            request_id=part.request_id,
+            trace=_trace(part),
+            put=self._put,
+            loans=loans,
+        )
+        self.executor.add(running, instances)
+        self._open[part.id] = running
         if self._is_timed:
-            self._begun[work.id] = time.monotonic()
+            self._begun[part.id] = time.monotonic()
 
-    def cancel(self, item_id: int) -> None:
-        """Nobody waits for the item any more."""
-        item = self._open.get(item_id)
-        if item is not None:
-            item.cancel()
+    def cancel(self, part_id: int) -> None:
+        """Nobody waits for the part any more."""
+        part = self._open.get(part_id)
+        if part is not None:
+            part.cancel()
 
-    def collect(self) -> list[WorkReply]:
+    def collect(self) -> list[PartReply]:
         """The replies that are ready: pieces of streams, and what is finished."""
         executor = self.executor
-        replies: list[WorkReply] = []
+        replies: list[PartReply] = []
         if executor.with_pieces:
-            replies += [self._pieces(item) for item in executor.with_pieces.values()]
+            replies += [self._pieces(part) for part in executor.with_pieces.values()]
             executor.with_pieces.clear()
         if executor.finished:
-            replies += [self._reply(item) for item in executor.finished]
+            replies += [self._reply(part) for part in executor.finished]
             executor.finished.clear()
         return replies
 
-    def _pieces(self, item: Item) -> WorkReply:
+    def _pieces(self, part: RunningPart) -> PartReply:
         """What a stream has by now; its end follows."""
-        pieces, item.outputs = item.outputs, []
-        return WorkReply(item.id, pieces, is_last=False)
+        pieces, part.outputs = part.outputs, []
+        return PartReply(part.id, pieces, is_last=False)
 
-    def _reply(self, item: Item) -> WorkReply:
-        del self._open[item.id]
+    def _reply(self, part: RunningPart) -> PartReply:
+        del self._open[part.id]
         if self._begun:
-            self._log_time(item)
-        instances, kept = item.outputs, self._borrower.answered(item.loans) if item.loans else []
-        if item.faults is None and item.trace is None:
-            return WorkReply(item.id, instances, kept=kept)
-        faults = to_faults(item.faults)
-        spans = [] if item.trace is None else item.trace.finish(item.program.method.stages)
-        if faults and item.is_stream:
-            return WorkReply(item.id, [], rejected=faults[0], spans=spans, kept=kept)
-        return WorkReply(item.id, instances, faults, spans=spans, kept=kept)
+            self._log_time(part)
+        instances, kept = part.outputs, self._borrower.answered(part.loans) if part.loans else []
+        if part.faults is None and part.trace is None:
+            return PartReply(part.id, instances, kept=kept)
+        faults = to_faults(part.faults)
+        spans = [] if part.trace is None else part.trace.finish(part.program.method.stages)
+        if faults and part.is_stream:
+            return PartReply(part.id, [], rejected=faults[0], spans=spans, kept=kept)
+        return PartReply(part.id, instances, faults, spans=spans, kept=kept)
 
-    def _log_time(self, item: Item) -> None:
-        begun = self._begun.pop(item.id, None)
+    def _log_time(self, part: RunningPart) -> None:
+        begun = self._begun.pop(part.id, None)
         if begun is not None:
-            name, milliseconds = item.program.method.name, 1000 * (time.monotonic() - begun)
+            name, milliseconds = part.program.method.name, 1000 * (time.monotonic() - begun)
             log.info("Method %s WorkerRequestHandle Time Cost # %.3f ms", name, milliseconds)
 
 
@@ -187,23 +194,22 @@ class LanguageLoop(StageLoop):
                 return  # the methods of this loop have no models
         super().handle(message)
 
-    def start(self, work: WorkItem) -> None:
-        if work.codec == CODEC:
-            body = self._connection.view.get(work.chunks[0])
-            name, trace = work.request_id, _trace(work)
-            self._language.accept(work.id, work.method, body, name, trace)
-        elif self._others is not None and work.method not in self.executor.programs:
-            self._others.put(Work([work]))
+    def start(self, part: RequestPart) -> None:
+        if part.codec == CODEC:
+            body = self._connection.view.get(part.chunks[0])
+            self._language.accept(part.id, part.method, body, part.request_id, _trace(part))
+        elif self._others is not None and part.method not in self.executor.programs:
+            self._others.put(Work([part]))
         else:
-            chunks = [self._connection.view.get(chunk) for chunk in work.chunks]
-            self._language.check_instances(work.codec, chunks)
-            super().start(work)
+            chunks = [self._connection.view.get(chunk) for chunk in part.chunks]
+            self._language.check_instances(part.codec, chunks)
+            super().start(part)
 
-    def cancel(self, item_id: int) -> None:
-        super().cancel(item_id)
-        self._language.cancel(item_id)
+    def cancel(self, part_id: int) -> None:
+        super().cancel(part_id)
+        self._language.cancel(part_id)
 
-    def collect(self) -> list[WorkReply]:
+    def collect(self) -> list[PartReply]:
         collected = self._language.collect(self._connection.arena)
         reported = (self._language.numbers(), self._language.engine.unready)
         if reported != self._reported:
@@ -212,17 +218,17 @@ class LanguageLoop(StageLoop):
         return super().collect() + collected
 
 
-def _trace(work: WorkItem) -> ItemTrace | None:
-    if not work.traceparent:
+def _trace(part: RequestPart) -> PartTrace | None:
+    if not part.traceparent:
         return None
-    return ItemTrace(from_traceparent(work.traceparent, work.tracestate))
+    return PartTrace(from_traceparent(part.traceparent, part.tracestate))
 
 
-def _rejection(item_id: int, error: Exception) -> WorkReply:
-    """The reply to an item that cannot be run.  `error` is being handled."""
+def _rejection(part_id: int, error: Exception) -> PartReply:
+    """The reply to a part that cannot be run.  `error` is being handled."""
     if isinstance(error, RecursionError):
         error = InvalidInputs("the request has too many arrays or objects in one another")
     if not isinstance(error, ServingError):
         log.error("decoding a request", exc_info=True)
         error = ServingError("the request could not be decoded")
-    return WorkReply(item_id, [], rejected=to_fault(error))
+    return PartReply(part_id, [], rejected=to_fault(error))

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from mindspore_serving.core.graph import Stage
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
-from mindspore_serving.worker.job import Item, Job, Outcome, Program
+from mindspore_serving.worker.job import Job, Outcome, Program, RunningPart
 
 
 def run_method(program: Program, rows: Sequence[tuple[Value, ...]]) -> list[tuple[Value, ...]]:
     """The outputs of every row of inputs.  Raises the first ServingError of any."""
     method = program.method
-    item = Item(0, program, codec=None, deadline=None)
+    part = RunningPart(0, program, codec=None, deadline=None)
     jobs = []
     for index, row in enumerate(rows):
         if len(row) != len(method.inputs):
             raise InvalidInputs(
                 f"method {method.name} has inputs {list(method.inputs)}, {len(row)} were given"
             )
-        jobs.append(Job(item, index, list(row)))
+        jobs.append(Job(part, index, list(row)))
     for stage, prepared in zip(method.stages, program.stages, strict=True):
         for start in range(0, len(jobs), prepared.limit):
             batch = jobs[start : start + prepared.limit]

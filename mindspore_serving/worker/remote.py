@@ -10,7 +10,7 @@ from mindspore_serving import log
 from mindspore_serving.core.graph import Stage
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
-from mindspore_serving.ipc.messages import Call, WorkItem, WorkReply
+from mindspore_serving.ipc.messages import PartReply, RequestPart, WorkerCall
 from mindspore_serving.tracing import user_spans
 from mindspore_serving.wire import native
 from mindspore_serving.worker.connection import Connection, Inbox
@@ -42,7 +42,7 @@ class RemoteCaller:
         """Any method of any servable, its inputs by position; waits for the answer."""
         return self._wait(self._ask(servable, version, method, rows), len(rows))
 
-    def take(self, reply: WorkReply) -> tuple[list[Job], list[Outcome]]:
+    def take(self, reply: PartReply) -> tuple[list[Job], list[Outcome]]:
         """The parked jobs that `reply` answers, and what became of them."""
         jobs = self._parked.pop(reply.id)
         return jobs, self._outcomes(reply, len(jobs))
@@ -50,7 +50,7 @@ class RemoteCaller:
     def _wait(self, call_id: int, expected: int) -> list[Outcome]:
         return self._outcomes(self.inbox.wait_for(call_id), expected)
 
-    def _outcomes(self, reply: WorkReply, expected: int) -> list[Outcome]:
+    def _outcomes(self, reply: PartReply, expected: int) -> list[Outcome]:
         if reply.rejected is not None:
             return [reply.rejected.to_error()] * expected
         outcomes: list[Outcome] = []
@@ -76,8 +76,15 @@ class RemoteCaller:
         call_id = next(self._ids)
         chunks = [self._connection.arena.put(native.encode_values(row)) for row in rows]
         context = user_spans.current.get()
-        where = ("", "") if context is None else (context.traceparent, context.state)
-        names = log.request_id.get(), *where
-        item = WorkItem(call_id, method, "native", chunks, None, False, 0, *names)
-        self._connection.send(Call(servable, version, item))
+        part = RequestPart(
+            call_id,
+            method,
+            codec="native",
+            chunks=chunks,
+            timeout=None,
+            request_id=log.request_id.get(),
+            traceparent="" if context is None else context.traceparent,
+            tracestate="" if context is None else context.state,
+        )
+        self._connection.send(WorkerCall(servable, version, part))
         return call_id

@@ -13,15 +13,15 @@ from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.wire import native
 from tests.fuzz import byte_edits
 
-ITEM = ipc.WorkItem(1, "double", "native", [b"abc", ipc.Slice(8, 16)], 1.5, is_stream=True)
-REPLY = ipc.WorkReply(1, [b"abc"], [None, ipc.Fault(2, "no")], ipc.Fault(1, "all"), is_last=False)
+ITEM = ipc.RequestPart(1, "double", "native", [b"abc", ipc.Slice(8, 16)], 1.5, is_stream=True)
+REPLY = ipc.PartReply(1, [b"abc"], [None, ipc.Fault(2, "no")], ipc.Fault(1, "all"), is_last=False)
 SIGNATURE = InstanceSignature((ValueSpec("x", "float32", (3, None)),), (ValueSpec("y"),))
 METHOD = ipc.MethodReport("double", ["x"], ["y"], 4, True, False, True, SIGNATURE)
 TO_MASTER = (
     ipc.Ready(1, [METHOD], {"model": ipc.ModelReport(2, [SIGNATURE])}),
     ipc.Failed("no"),
     ipc.Done([REPLY], [1, 2]),
-    ipc.Call("toy", 1, ITEM),
+    ipc.WorkerCall("toy", 1, ITEM),
     ipc.Leaving(),
     ipc.Numbers({"num_running": 1}, {"stop": 2}, {"name": (0.5, [1, 2])}),
 )

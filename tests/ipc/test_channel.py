@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.ipc.channel import FRAME_LIMIT, BlockingChannel, Frames, connect, encode
-from mindspore_serving.ipc.messages import Cancel, Exit, ToWorker, Work, WorkItem
+from mindspore_serving.ipc.messages import Cancel, Exit, RequestPart, ToWorker, Work
 
-MESSAGES = [Cancel([1]), Exit(), Work([WorkItem(1, "m", "ms_json", [b"x" * 300], 0.5)]), Cancel([])]
+MESSAGES = [
+    Cancel([1]),
+    Exit(),
+    Work([RequestPart(1, "m", "ms_json", [b"x" * 300], 0.5)]),
+    Cancel([]),
+]
 STREAM = b"".join(encode(message) for message in MESSAGES)
 
 
@@ -124,7 +129,7 @@ def test_receive_without_waiting_gives_what_is_there(pair):
 
 def test_a_message_larger_than_the_read_buffer_arrives(pair):
     channel, master = pair
-    message = Work([WorkItem(1, "m", "ms_json", [b"x" * 3_000_000], None)])
+    message = Work([RequestPart(1, "m", "ms_json", [b"x" * 3_000_000], None)])
     sender = threading.Thread(target=master.sendall, args=[encode(message)])
     sender.start()
     assert channel.receive(wait=True) == [message]

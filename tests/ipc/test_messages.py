@@ -8,8 +8,8 @@ from mindspore_serving.errors import StageFailed
 from mindspore_serving.ipc import messages as m
 from mindspore_serving.ipc.channel import Frames, encode
 
-ITEM = m.WorkItem(7, "add", "ms_json", [b"{}", m.Slice(65536, 40000)], 1.5)
-REPLY = m.WorkReply(7, [b"1", b""], [None, m.Fault(3, "raised")])
+ITEM = m.RequestPart(7, "add", "ms_json", [b"{}", m.Slice(65536, 40000)], 1.5)
+REPLY = m.PartReply(7, [b"1", b""], [None, m.Fault(3, "raised")])
 GRAPH = InstanceSignature((ValueSpec("x", "float32", (3, None)),), (ValueSpec("y", None, ()),))
 METHOD = m.MethodReport("add", ["x"], ["y"], 32, True, False, signature=GRAPH)
 MODEL = m.ModelReport(0, [GRAPH, InstanceSignature()])
@@ -28,7 +28,7 @@ TO_WORKER = [
         {"a.mindir": MODEL},
     ),
     m.Setup("/models", "add", 0, "none", None, False, None, "AES-GCM", True, {}),
-    m.Work([ITEM, m.WorkItem(8, "add", "native", [], None)], [65536]),
+    m.Work([ITEM, m.RequestPart(8, "add", "native", [], None)], [65536]),
     m.Work([]),
     m.Cancel([1, 2]),
     m.CallReply(REPLY),
@@ -40,10 +40,10 @@ TO_MASTER = [
     m.Ready(2, [METHOD], {"a.mindir": MODEL}),
     m.Failed("no such file"),
     m.Done(
-        [REPLY, m.WorkReply(8, [], rejected=m.Fault(2, "bad")), m.WorkReply(9, [], is_last=False)]
+        [REPLY, m.PartReply(8, [], rejected=m.Fault(2, "bad")), m.PartReply(9, [], is_last=False)]
     ),
     m.Done([], [0, 65536]),
-    m.Call("add", 1, ITEM),
+    m.WorkerCall("add", 1, ITEM),
     m.Leaving(),
     m.AdaptersSet(3, {"pirate": m.Fault(2, "no such file")}),
     m.Numbers({"num_running": 3}, {"stop": 2}, {"serving_llm_queue_seconds": (0.5, [1, 2])}),
@@ -71,17 +71,17 @@ def test_every_message_of_each_direction_is_tried_above():
     "chunk", [b"abc", bytearray(b"abc"), memoryview(b"xabcx")[1:4]], ids=lambda c: type(c).__name__
 )
 def test_a_chunk_may_be_any_bytes_like_object_and_arrives_as_bytes(chunk):
-    sent = m.Work([m.WorkItem(1, "add", "ms_json", [chunk], None)])
+    sent = m.Work([m.RequestPart(1, "add", "ms_json", [chunk], None)])
     (back,) = Frames(m.ToWorker).feed(encode(sent))
-    assert back.items[0].chunks == [b"abc"]
-    assert type(back.items[0].chunks[0]) is bytes
+    assert back.parts[0].chunks == [b"abc"]
+    assert type(back.parts[0].chunks[0]) is bytes
 
 
 def test_bytes_do_not_alias_the_receive_buffer():
-    buffer = bytearray(encode(m.Work([m.WorkItem(1, "add", "ms_json", [b"abc"], None)])))
+    buffer = bytearray(encode(m.Work([m.RequestPart(1, "add", "ms_json", [b"abc"], None)])))
     (back,) = Frames(m.ToWorker).feed(memoryview(buffer))
     buffer[:] = bytes(len(buffer))
-    assert back.items[0].chunks == [b"abc"]
+    assert back.parts[0].chunks == [b"abc"]
 
 
 def test_a_message_of_the_other_direction_is_refused():
@@ -102,5 +102,5 @@ def test_a_field_of_a_wrong_type_is_refused():
 def test_an_error_with_half_a_character_is_sent_with_an_escape():
     """As of a file whose name is no UTF-8."""
     fault = m.to_fault(StageFailed("no file a\udcff"))
-    (found,) = Frames(m.ToMaster).feed(encode(m.Done([m.WorkReply(7, [], rejected=fault)])))
+    (found,) = Frames(m.ToMaster).feed(encode(m.Done([m.PartReply(7, [], rejected=fault)])))
     assert found.replies[0].rejected.text == r"no file a\udcff"

@@ -10,7 +10,7 @@ from mindspore_serving.core.deployment import BatchPolicy
 from mindspore_serving.errors import Overloaded, ServableUnavailable, WorkerUnavailable
 from mindspore_serving.master import batched, dispatcher
 from mindspore_serving.master.method import MOST_PARTS
-from mindspore_serving.master.request import RequestPart
+from mindspore_serving.master.request import PendingPart
 from tests.master.served import Served, Worker, turn
 from tests.waiting import until
 
@@ -348,7 +348,7 @@ async def test_a_suspect_that_nobody_waits_for_any_more_reserves_no_worker():
     served.submit()
     await turn()
     second.size = 1000
-    second.held.append(RequestPart(served.submit(), 0, "ms_json", []))
+    second.held.append(PendingPart(served.submit(), 0, "ms_json", []))
     await lose_at(served, first, 1)
     assert served.dispatcher._batches.reserved
     request.cancel()

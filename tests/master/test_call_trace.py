@@ -1,15 +1,15 @@
 """The spans that the master makes of one request, with workers that come and go."""
 
 from mindspore_serving.errors import Code
-from mindspore_serving.ipc.messages import Call, Fault, SpanReport, WorkItem, WorkReply
+from mindspore_serving.ipc.messages import Fault, PartReply, RequestPart, SpanReport, WorkerCall
 from mindspore_serving.master.call_trace import CallTrace
-from mindspore_serving.master.request import NOBODY, RequestPart
+from mindspore_serving.master.request import NOBODY, PendingPart
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.span import SERVABLE, WORKER, SpanContext
 from tests.master.served import Served, Worker, turn
 
 PARENT = SpanContext(0xA, 0xB, is_sampled=True, state="them=1")
-PART = RequestPart(NOBODY, 0, "native", [b"1"])
+PART = PendingPart(NOBODY, 0, "native", [b"1"])
 
 
 class Recorded:
@@ -31,7 +31,7 @@ class Recorded:
 def test_a_request_waits_and_is_with_a_worker():
     recorded = Recorded()
     context = recorded.trace.sent(PART, "first")
-    recorded.trace.answered(PART, WorkReply(1, [b"2"]))
+    recorded.trace.answered(PART, PartReply(1, [b"2"]))
     recorded.trace.ended(Code.OK, 1)
     assert recorded.rows == [("queue", "", ""), ("worker", "first", "")]
     queue, worker = recorded.spans
@@ -46,7 +46,7 @@ def test_a_request_whose_worker_dies_waits_again_and_is_no_failure():
     recorded.trace.sent(PART, "first")
     recorded.trace.lost(PART)
     recorded.trace.sent(PART, "second")
-    recorded.trace.answered(PART, WorkReply(1, [b"2"]))
+    recorded.trace.answered(PART, PartReply(1, [b"2"]))
     recorded.trace.ended(Code.OK, 1)
     assert recorded.rows == [
         ("queue", "", ""),
@@ -68,7 +68,7 @@ def test_an_instance_that_fails_fails_the_spans_above_it():
     recorded = Recorded()
     recorded.trace.sent(PART, "first")
     faults = [None, Fault(Code.SYSTEM_ERROR, "secret")]
-    recorded.trace.answered(PART, WorkReply(1, [b"2", b""], faults))
+    recorded.trace.answered(PART, PartReply(1, [b"2", b""], faults))
     recorded.trace.ended(Code.OK, 1)
     assert recorded.rows[-1] == ("worker", "first", "system_error")
     assert recorded.request.has_failed
@@ -80,7 +80,7 @@ def test_the_spans_of_a_worker_are_recorded_as_it_reports_them():
     other = SpanContext(0xC, 0xD, is_sampled=True)
     report = SpanReport("batch", 7, 5, 10, 20, {"size": 2}, links=[other.traceparent])
     recorded.trace.sent(PART, "first")
-    recorded.trace.answered(PART, WorkReply(1, [b"2"], is_last=False, spans=[report]))
+    recorded.trace.answered(PART, PartReply(1, [b"2"], is_last=False, spans=[report]))
     found = recorded.spans[-1]
     assert (found.name, found.context, found.parent_id) == ("batch", PARENT.at(7), 5)
     assert (found.begin, found.end, found.attributes) == (10, 20, {"size": 2})
@@ -90,7 +90,7 @@ def test_the_spans_of_a_worker_are_recorded_as_it_reports_them():
 def test_a_request_that_is_not_sampled_has_a_context_and_no_spans():
     recorded = Recorded(SpanContext(0xA, 0xB, is_sampled=False))
     context = recorded.trace.sent(PART, "first")
-    recorded.trace.answered(PART, WorkReply(1, [b"2"]))
+    recorded.trace.answered(PART, PartReply(1, [b"2"]))
     recorded.trace.ended(Code.OK, 1)
     assert (context.trace_id, context.is_sampled) == (0xA, False)
     assert recorded.spans == []
@@ -99,8 +99,8 @@ def test_a_request_that_is_not_sampled_has_a_context_and_no_spans():
 async def test_what_a_worker_asks_of_another_belongs_to_its_span():
     served, recorded = Served(worker := Worker()), Recorded()
     served.dispatcher.recorder = recorded
-    item = WorkItem(5, "m", "native", [b"1"], None, traceparent=PARENT.traceparent)
-    served.dispatcher.on_call(Worker(), Call("s", 1, item))
+    item = RequestPart(5, "m", "native", [b"1"], None, traceparent=PARENT.traceparent)
+    served.dispatcher.on_call(Worker(), WorkerCall("s", 1, item))
     await turn()
     (part,) = worker.held
     part.request.trace.sent(part, "second")

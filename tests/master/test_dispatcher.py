@@ -15,7 +15,7 @@ from mindspore_serving.errors import (
     StageFailed,
     WorkerUnavailable,
 )
-from mindspore_serving.ipc.messages import Call, WorkItem
+from mindspore_serving.ipc.messages import RequestPart, WorkerCall
 from mindspore_serving.master import dispatcher
 from mindspore_serving.wire import cutting
 from tests.master.served import Served, Worker, turn
@@ -422,7 +422,7 @@ async def test_nothing_is_kept_of_a_lost_worker(serve):
 
 
 def call_of(method="m", servable="s", chunks=(b"1", b"2")):
-    return Call(servable, 1, WorkItem(5, method, "native", list(chunks), None))
+    return WorkerCall(servable, 1, RequestPart(5, method, "native", list(chunks), None))
 
 
 async def test_a_call_of_a_worker_is_answered_to_it(serve):

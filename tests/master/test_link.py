@@ -14,7 +14,6 @@ from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import Arena, ArenaView
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
-    Call,
     CallReply,
     Cancel,
     Done,
@@ -22,17 +21,18 @@ from mindspore_serving.ipc.messages import (
     Failed,
     Fault,
     Leaving,
+    PartReply,
     Ready,
+    RequestPart,
     Slice,
     ToWorker,
     Work,
-    WorkItem,
-    WorkReply,
+    WorkerCall,
 )
 from mindspore_serving.master import lent as lending
 from mindspore_serving.master import storing
 from mindspore_serving.master.link import Link
-from mindspore_serving.master.request import PendingRequest, RequestPart
+from mindspore_serving.master.request import PendingPart, PendingRequest
 from tests.waiting import PATIENCE, until
 
 LARGE = b"L" * 100_000
@@ -95,7 +95,7 @@ class Bench:
     def part(self, *chunks, deadline=None):
         request = PendingRequest("m", lambda reply: None, lambda request, code: None, 0.0)
         request.deadline = deadline
-        return RequestPart(request, 0, "ms_json", chunks or (b"{}",))
+        return PendingPart(request, 0, "ms_json", chunks or (b"{}",))
 
     def send(self, *parts, now=0.0):
         self.link.send_work(parts, now, self.way)
@@ -136,9 +136,9 @@ async def test_work_goes_out_in_one_message_with_ids_and_the_time_left(bench):
     work = await bench.hear()
     assert work == Work(
         [
-            WorkItem(1, "m", "ms_json", [b"1", b"2"], None),
-            WorkItem(2, "m", "ms_json", [b"3"], 3.5),
-            WorkItem(3, "m", "ms_json", [b"{}"], 0.0),  # late already, never negative
+            RequestPart(1, "m", "ms_json", [b"1", b"2"], None),
+            RequestPart(2, "m", "ms_json", [b"3"], 3.5),
+            RequestPart(3, "m", "ms_json", [b"{}"], 0.0),  # late already, never negative
         ]
     )
     assert [part.link for part in parts] == [bench.link] * 3
@@ -147,7 +147,7 @@ async def test_work_goes_out_in_one_message_with_ids_and_the_time_left(bench):
 async def test_answers_find_their_parts(bench):
     first, second = bench.part(), bench.part()
     bench.send(first, second)
-    bench.say(Done([WorkReply(2, [b"b"]), WorkReply(1, [b"a"])]))
+    bench.say(Done([PartReply(2, [b"b"]), PartReply(1, [b"a"])]))
     await bench.until(lambda: bench.way.answers)
     assert bench.way.answers == [(second, Reply([b"b"])), (first, Reply([b"a"]))]
     assert bench.link.parts == {}
@@ -158,8 +158,8 @@ async def test_faults_and_rejections_become_errors_again(bench):
     bench.say(
         Done(
             [
-                WorkReply(1, [b"a", b""], [None, Fault(3, "raised")]),
-                WorkReply(2, [], rejected=Fault(2, "bad")),
+                PartReply(1, [b"a", b""], [None, Fault(3, "raised")]),
+                PartReply(2, [], rejected=Fault(2, "bad")),
             ]
         )
     )
@@ -174,10 +174,10 @@ async def test_faults_and_rejections_become_errors_again(bench):
 async def test_a_stream_keeps_its_part_until_the_last_reply(bench):
     part = bench.part()
     bench.send(part)
-    bench.say(Done([WorkReply(1, [b"a"], is_last=False)]))
+    bench.say(Done([PartReply(1, [b"a"], is_last=False)]))
     await bench.until(lambda: bench.way.answers)
     assert bench.link.parts == {1: part}
-    bench.say(Done([WorkReply(1, [b"b"])]))
+    bench.say(Done([PartReply(1, [b"b"])]))
     await bench.until(lambda: len(bench.way.answers) == 2)
     assert [reply.is_last for _, reply in bench.way.answers] == [False, True]
     assert bench.link.parts == {}
@@ -189,7 +189,7 @@ async def test_answers_go_back_the_way_their_parts_came(bench):
     bench.send(mine)
     bench.link.send_work([yours], 0.0, other)
     bench.send(mine_too)
-    bench.say(Done([WorkReply(number, [b"y"]) for number in (1, 2, 3)]))
+    bench.say(Done([PartReply(number, [b"y"]) for number in (1, 2, 3)]))
     await bench.until(lambda: other.answers)
     assert [part for part, _ in other.answers] == [yours]
     assert [part for part, _ in bench.way.answers] == [mine, mine_too]
@@ -199,7 +199,7 @@ async def test_answers_go_back_the_way_their_parts_came(bench):
 async def test_what_a_closed_link_had_can_be_taken_once(bench):
     first, second = bench.part(), bench.part()
     bench.send(first, second)
-    bench.say(Done([WorkReply(1, [b"a"])]))
+    bench.say(Done([PartReply(1, [b"a"])]))
     await bench.until(lambda: bench.way.answers)
     assert bench.link.take_parts() == [second]
     assert bench.link.take_parts() == []
@@ -219,11 +219,11 @@ async def test_a_cancelled_part_is_held_until_it_is_answered(bench):
 
 async def test_a_large_chunk_goes_through_the_arena_and_its_space_comes_back(bench):
     bench.send(bench.part(LARGE, b"small"))
-    (item,) = (await bench.hear()).items
-    assert isinstance(item.chunks[0], Slice)
-    assert bytes(bench.view.get(item.chunks[0])) == LARGE
-    assert item.chunks[1] == b"small"
-    bench.say(Done([WorkReply(1, [b"y"])]))
+    (part,) = (await bench.hear()).parts
+    assert isinstance(part.chunks[0], Slice)
+    assert bytes(bench.view.get(part.chunks[0])) == LARGE
+    assert part.chunks[1] == b"small"
+    bench.say(Done([PartReply(1, [b"y"])]))
     await bench.until(lambda: bench.way.answers)
     assert not bench.master_arena._size_at
 
@@ -232,7 +232,7 @@ async def test_a_large_answer_is_copied_and_given_back_with_the_next_work(bench)
     bench.send(bench.part())
     await bench.hear()
     payload = bench.arena.put(LARGE)
-    bench.say(Done([WorkReply(1, [payload])]))
+    bench.say(Done([PartReply(1, [payload])]))
     await bench.until(lambda: bench.way.answers)
     assert bench.way.answers[0][1].instances == [LARGE]
     bench.send(bench.part())
@@ -241,9 +241,9 @@ async def test_a_large_answer_is_copied_and_given_back_with_the_next_work(bench)
 
 async def test_the_space_of_what_a_stage_has_kept_comes_back_when_the_worker_says_so(bench):
     bench.send(bench.part(LARGE, LARGE))
-    (item,) = (await bench.hear()).items
-    first, second = item.chunks
-    bench.say(Done([WorkReply(1, [b"y"], kept=[second.offset])]))
+    (part,) = (await bench.hear()).parts
+    first, second = part.chunks
+    bench.say(Done([PartReply(1, [b"y"], kept=[second.offset])]))
     await bench.until(lambda: bench.way.answers)
     assert list(bench.master_arena._size_at) == [second.offset]
     bench.say(Done([], [second.offset]))
@@ -255,7 +255,7 @@ def lent(bench, part):
     part.codec = "v2_raw"
     bench.send(part)
     payload = bench.arena.put(LARGE)
-    bench.say(Done([WorkReply(part.id, [payload])]))
+    bench.say(Done([PartReply(part.id, [payload])]))
     return payload
 
 
@@ -296,22 +296,22 @@ async def test_answers_are_copied_while_clients_that_read_slowly_have_many(bench
 
 async def test_a_call_of_the_worker_reaches_the_owner_with_its_bytes(bench):
     payload = bench.arena.put(LARGE)
-    bench.say(Call("s", 1, WorkItem(9, "@call_m_0", "native", [payload, b"b"], None)))
+    bench.say(WorkerCall("s", 1, RequestPart(9, "@call_m_0", "native", [payload, b"b"], None)))
     await bench.until(lambda: bench.owner.calls)
     assert bench.owner.calls == [
-        Call("s", 1, WorkItem(9, "@call_m_0", "native", [LARGE, b"b"], None))
+        WorkerCall("s", 1, RequestPart(9, "@call_m_0", "native", [LARGE, b"b"], None))
     ]
 
 
 async def test_the_answer_to_a_call_goes_back(bench):
     bench.link.answer_call(9, Reply([b"a", b""], [None, StageFailed("raised")]))
-    assert await bench.hear() == CallReply(WorkReply(9, [b"a", b""], [None, Fault(3, "raised")]))
+    assert await bench.hear() == CallReply(PartReply(9, [b"a", b""], [None, Fault(3, "raised")]))
 
 
 async def test_a_failed_call_is_answered_with_the_reason(bench):
     bench.link.answer_call(9, Reply(failure=InvalidInputs("bad")))
     assert await bench.hear() == CallReply(
-        WorkReply(9, [], rejected=Fault(Code.INVALID_INPUTS, "bad"))
+        PartReply(9, [], rejected=Fault(Code.INVALID_INPUTS, "bad"))
     )
 
 
@@ -380,7 +380,7 @@ async def test_a_closed_link_swallows_what_is_said_to_it(bench):
 async def test_answers_sent_before_the_end_are_not_lost(bench):
     first, second = bench.part(), bench.part()
     bench.send(first, second)
-    bench.say(Done([WorkReply(1, [b"a"])]))
+    bench.say(Done([PartReply(1, [b"a"])]))
     bench.stream.close()
     bench.link.cancel(second)  # cannot be sent any more
     await bench.link.closed
@@ -393,10 +393,10 @@ async def test_answers_sent_before_the_end_are_not_lost(bench):
         b"\xff\xff\xff\xff",
         b"\x01\x00\x00\x00\xc1",
         encode(Exit()),
-        encode(Done([WorkReply(77, [b"a"])])),
+        encode(Done([PartReply(77, [b"a"])])),
         encode(Done([], [12345])),
-        encode(Done([WorkReply(1, [], rejected=Fault(99, "no such code"))])),
-        encode(Done([WorkReply(1, [Slice(1 << 40, 10)])])),
+        encode(Done([PartReply(1, [], rejected=Fault(99, "no such code"))])),
+        encode(Done([PartReply(1, [Slice(1 << 40, 10)])])),
         encode(Ready(1, [], {})) * 2,
     ],
     ids=[
@@ -419,7 +419,7 @@ async def test_a_worker_that_sends_nonsense_is_ended(bench, data):
 async def test_a_worker_that_cannot_go_on_is_ended_with_its_reason_behind_its_answers(bench):
     part = bench.part()
     bench.send(part)
-    bench.say(Ready(1, [], {}), Done([WorkReply(1, [b"a"])]), Failed("rank 3 is lost"))
+    bench.say(Ready(1, [], {}), Done([PartReply(1, [b"a"])]), Failed("rank 3 is lost"))
     await bench.until(lambda: bench.link.process.is_killed)
     assert bench.link.why_ended == "rank 3 is lost"
     assert bench.link.parts == {}
@@ -427,13 +427,13 @@ async def test_a_worker_that_cannot_go_on_is_ended_with_its_reason_behind_its_an
 
 @pytest.mark.parametrize(
     "wrong",
-    [WorkReply(77, [b"a"]), WorkReply(1, [b"a"]), WorkReply(2, [Slice(1 << 40, 10)])],
+    [PartReply(77, [b"a"]), PartReply(1, [b"a"]), PartReply(2, [Slice(1 << 40, 10)])],
     ids=["id", "twice", "slice"],
 )
 async def test_answers_before_nonsense_in_a_message_count(bench, wrong):
     first, second = bench.part(), bench.part()
     bench.send(first, second)
-    bench.say(Done([WorkReply(1, [b"a"]), wrong]))
+    bench.say(Done([PartReply(1, [b"a"]), wrong]))
     await bench.until(lambda: bench.link.process.is_killed)
     assert bench.way.answers == [(first, Reply([b"a"]))]
     assert bench.link.take_parts() == [second]
@@ -444,7 +444,7 @@ async def test_what_the_socket_does_not_take_is_sent_later_and_in_order(bench):
     bench.send(bench.part(*[chunk] * 100))
     bench.link.ask_to_exit()
     work = await bench.hear()
-    assert [len(data) for data in work.items[0].chunks] == [30_000] * 100
+    assert [len(data) for data in work.parts[0].chunks] == [30_000] * 100
     assert await bench.hear() == Exit()
 
 
@@ -471,11 +471,11 @@ async def test_a_large_part_is_copied_while_others_are_sent(bench, monkeypatch):
     large, small = bench.part(text), bench.part(b"small")
     bench.send(large, small)
     bench.link.cancel(large)
-    assert [item.id for item in (await bench.hear()).items] == [small.id]
+    assert [part.id for part in (await bench.hear()).parts] == [small.id]
     go_on.set()
-    (item,) = (await bench.hear()).items
-    assert item.id == large.id
-    assert bytes(bench.view.get(item.chunks[0])) == text
+    (part,) = (await bench.hear()).parts
+    assert part.id == large.id
+    assert bytes(bench.view.get(part.chunks[0])) == text
     assert await bench.hear() == Cancel([large.id])
     assert bench.link.parts == {large.id: large, small.id: small}
 

@@ -4,7 +4,7 @@ import pytest
 
 from mindspore_serving.core.service import Reply
 from mindspore_serving.master.pacing import MOST, Pace, Window
-from mindspore_serving.master.request import RequestPart
+from mindspore_serving.master.request import PendingPart
 
 
 def paced(*answers):
@@ -62,7 +62,7 @@ def test_answers_that_take_no_time_leave_the_pace_unknown():
 
 def parts(*ids):
     """Parts as a link numbered them."""
-    return [RequestPart(None, 0, "ms_json", (b"{}",), id=number) for number in ids]
+    return [PendingPart(None, 0, "ms_json", (b"{}",), id=number) for number in ids]
 
 
 def last(*some):

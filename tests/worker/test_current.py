@@ -6,7 +6,7 @@ import pytest
 
 from mindspore_serving import log
 from mindspore_serving.worker import current
-from mindspore_serving.worker.job import Item, Job
+from mindspore_serving.worker.job import Job, RunningPart
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +16,11 @@ def _left() -> Iterator[None]:
 
 
 def jobs(*names: str) -> list[Job]:
-    items = [Item(number, None, None, None, False, name) for number, name in enumerate(names)]  # type: ignore[arg-type]
-    return [Job(item, 0, []) for item in items]
+    parts = [
+        RunningPart(number, None, None, None, request_id=name)  # type: ignore[arg-type]
+        for number, name in enumerate(names)
+    ]
+    return [Job(part, 0, []) for part in parts]
 
 
 def test_the_requests_of_a_batch_are_all_named() -> None:

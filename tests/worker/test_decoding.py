@@ -6,7 +6,7 @@ import pytest
 
 from mindspore_serving.core.graph import Method
 from mindspore_serving.errors import InvalidInputs, TooLarge
-from mindspore_serving.ipc.messages import WorkItem
+from mindspore_serving.ipc.messages import RequestPart
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import tensor
 from mindspore_serving.worker.decoding import decode
@@ -22,7 +22,7 @@ TEXT = (
 
 def error(codec, chunks, first=0):
     with pytest.raises(InvalidInputs) as caught:
-        decode(WorkItem(1, "m", codec, [], None, first=first), chunks, PROGRAM)
+        decode(RequestPart(1, "m", codec, [], None, first=first), chunks, PROGRAM)
     return str(caught.value)
 
 
@@ -35,7 +35,7 @@ def items(*instances):
 
 
 def test_what_can_be_read_is_read():
-    assert len(decode(WorkItem(1, "m", "ms_json", [], None), whole(GOOD, GOOD), PROGRAM)) == 2
+    assert len(decode(RequestPart(1, "m", "ms_json", [], None), whole(GOOD, GOOD), PROGRAM)) == 2
 
 
 def test_the_index_of_an_instance_that_cannot_be_read_is_named():
@@ -60,7 +60,7 @@ def test_a_request_that_is_wrong_as_a_whole_has_no_index(body):
 def test_too_many_instances_stay_too_many(monkeypatch):
     monkeypatch.setattr(tensor, "MAX_INSTANCES", 2)
     with pytest.raises(TooLarge):
-        decode(WorkItem(1, "m", "ms_json", [], None), whole(GOOD, GOOD, BAD), PROGRAM)
+        decode(RequestPart(1, "m", "ms_json", [], None), whole(GOOD, GOOD, BAD), PROGRAM)
 
 
 def test_of_tensors_too():

@@ -7,7 +7,7 @@ import pytest
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, StageFailed
 from mindspore_serving.worker.executor import Executor
-from mindspore_serving.worker.job import Item, PreparedStage, Program
+from mindspore_serving.worker.job import PreparedStage, Program, RunningPart
 
 
 class TextCodec:
@@ -71,7 +71,7 @@ class Machine:
 
     def add(self, name, *values, deadline=None, codec=TextCodec):
         self._next_id += 1
-        item = Item(self._next_id, self.programs[name], codec, deadline)
+        item = RunningPart(self._next_id, self.programs[name], codec, deadline)
         self.executor.add(item, [{"x": value} for value in values])
         return item
 

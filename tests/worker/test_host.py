@@ -11,7 +11,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport
 from mindspore_serving.worker import loading
 from mindspore_serving.worker.executor import Executor
-from mindspore_serving.worker.job import Item
+from mindspore_serving.worker.job import RunningPart
 
 X1 = ValueSpec("x1", "int64", ())
 ADD = InstanceSignature((X1, ValueSpec("x2")), (ValueSpec("y"),))
@@ -48,7 +48,7 @@ def run(loaded, method, *instances):
     """Outputs by name, or the text of the failure, for each instance."""
     executor = Executor(loaded.programs)
     program = loaded.programs[method]
-    item = Item(1, program, Numbers, None)
+    item = RunningPart(1, program, Numbers, None)
     names = program.method.inputs
     executor.add(item, [dict(zip(names, values, strict=True)) for values in instances])
     while executor.has_work:
@@ -423,7 +423,7 @@ def test_model_stages_of_a_worker_without_models_are_sent_away(write):
     assert list(loaded.programs) == ["mixed"]  # a model alone is better called where it is
     assert loaded.method_reports()[0].signature.inputs == (X1, ValueSpec("x2"))
     executor = Executor(loaded.programs)
-    item = Item(1, loaded.programs["mixed"], Numbers, None)
+    item = RunningPart(1, loaded.programs["mixed"], Numbers, None)
     executor.add(item, [{"x1": number(1), "x2": number(2)}])
     executor.run_next(0.0)
     ((key, subgraph, jobs),) = remote.started

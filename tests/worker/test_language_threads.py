@@ -12,7 +12,7 @@ from mindspore_serving.core.llm_messages import (
     encode_request,
 )
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.ipc.messages import Cancel, Done, Exit, Numbers, Ready, Work, WorkItem
+from mindspore_serving.ipc.messages import Cancel, Done, Exit, Numbers, Ready, RequestPart, Work
 from mindspore_serving.wire import native
 from tests.llm import chatty
 from tests.waiting import PATIENCE
@@ -88,7 +88,7 @@ class Heard(Master):
         params = SamplingParams(max_tokens=count, ignore_eos=True)
         request = Generate(prompt="Hello", params=params, is_stream=True)
         self.say(
-            Work([WorkItem(item_id, "@generate", CODEC, [encode_request(request)], None, True)])
+            Work([RequestPart(item_id, "@generate", CODEC, [encode_request(request)], None, True)])
         )
 
     def num_pieces(self, item_id):
@@ -101,7 +101,7 @@ class Heard(Master):
 
     def call(self, item_id, method, value, *, is_stream=False):
         body = native.encode_values((value,))
-        self.say(Work([WorkItem(item_id, method, "native", [body], None, is_stream)]))
+        self.say(Work([RequestPart(item_id, method, "native", [body], None, is_stream)]))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import mindspore_serving
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import Frames, encode
-from mindspore_serving.ipc.messages import Exit, Leaving, Ready, Slice, ToMaster, Work, WorkItem
+from mindspore_serving.ipc.messages import Exit, Leaving, Ready, RequestPart, Slice, ToMaster, Work
 from mindspore_serving.wire import native
 from tests.waiting import PATIENCE
 
@@ -122,7 +122,7 @@ class Process:
 
 def work(method, value):
     chunk = native.encode_values([np.array(value)])
-    return Work([WorkItem(1, method, "native", [chunk], None)])
+    return Work([RequestPart(1, method, "native", [chunk], None)])
 
 
 def value(payload):
@@ -164,7 +164,7 @@ def test_a_worker_over_an_inherited_socket_and_arenas(start, write):
     process.talk(ours).load(write(BODY))
     with closing(Arena(to_worker)) as arena, closing(ArenaView(to_master)) as view:
         payload = arena.put(native.encode_values([LARGE]))
-        process.say(Work([WorkItem(1, "twice", "native", [payload], None)]))
+        process.say(Work([RequestPart(1, "twice", "native", [payload], None)]))
         (answer,) = process.hear().replies[0].instances
         assert isinstance(answer, Slice)
         assert value(bytes(view.get(answer))) == (LARGE * 2).tolist()

@@ -5,7 +5,7 @@ import sys
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.worker.executor import Executor
-from mindspore_serving.worker.job import Item, PreparedStage, Program, ReorderBuffer
+from mindspore_serving.worker.job import PreparedStage, Program, ReorderBuffer, RunningPart
 
 
 class TextCodec:
@@ -48,7 +48,7 @@ def machine(*steps):
 
 
 def stream_of(executor, value, item_id=1):
-    item = Item(item_id, executor.programs["m"], TextCodec, None)
+    item = RunningPart(item_id, executor.programs["m"], TextCodec, None)
     item.is_stream = True
     executor.add(item, [{"x": value}])
     return item

@@ -15,7 +15,6 @@ from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
-    Call,
     CallReply,
     Cancel,
     Done,
@@ -24,12 +23,13 @@ from mindspore_serving.ipc.messages import (
     Fault,
     Leaving,
     ModelReport,
+    PartReply,
     Ready,
+    RequestPart,
     Slice,
     ToMaster,
     Work,
-    WorkItem,
-    WorkReply,
+    WorkerCall,
 )
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import native
@@ -122,7 +122,7 @@ class Master:
 
     def ask(self, method, *chunks, codec="native", timeout=None):
         """One work item with id 1; its answer."""
-        self.say(Work([WorkItem(1, method, codec, list(chunks), timeout)]))
+        self.say(Work([RequestPart(1, method, codec, list(chunks), timeout)]))
         return self.replies(1)[1]
 
     def end(self):
@@ -191,7 +191,7 @@ def test_exit_ends_with_status_0(master):
 
 
 def test_exit_waits_for_what_runs(master):
-    master.say(Work([WorkItem(1, "waiting", "native", [chunk(4)], None)]), Exit())
+    master.say(Work([RequestPart(1, "waiting", "native", [chunk(4)], None)]), Exit())
     go()
     assert value(master.replies(1)[1].instances[0]) == 8
     assert master.end() == 0
@@ -200,7 +200,7 @@ def test_exit_waits_for_what_runs(master):
 def test_messages_that_come_with_the_setup_are_not_lost(write, serve):
     master = Master(shared=True)
     try:
-        work = Work([WorkItem(1, "same", "native", [chunk(4)], None)])
+        work = Work([RequestPart(1, "same", "native", [chunk(4)], None)])
         master.say(write(BODY), work, Exit())
         assert isinstance(master.hear(), Ready)
         assert value(master.replies(1)[1].instances[0]) == 4
@@ -293,8 +293,8 @@ def test_what_cannot_be_decoded_is_rejected_as_a_whole(master, method, codec, da
 
 
 def test_a_rejected_part_does_not_hold_up_others(master):
-    bad = WorkItem(1, "twice", "ms_json", [b"no json"], None)
-    good = WorkItem(2, "twice", "ms_json", [b'{"instances":[{"x":1}]}'], None)
+    bad = RequestPart(1, "twice", "ms_json", [b"no json"], None)
+    good = RequestPart(2, "twice", "ms_json", [b'{"instances":[{"x":1}]}'], None)
     master.say(Work([bad, good]))
     replies = master.replies(2)
     assert replies[1].rejected
@@ -307,7 +307,7 @@ def test_an_expired_part_is_not_run(master):
 
 
 def test_a_cancelled_part_stops_at_its_next_stage(master):
-    master.say(Work([WorkItem(1, "waiting", "native", [chunk(1)], None)]), Cancel([1, 99]))
+    master.say(Work([RequestPart(1, "waiting", "native", [chunk(1)], None)]), Cancel([1, 99]))
     go()
     (fault,) = master.replies(1)[1].faults
     assert fault.text == "the request was cancelled"
@@ -336,7 +336,7 @@ def test_the_worker_reuses_what_the_master_gave_back(master):
     (first,) = master.ask("twice", chunk(LARGE)).instances
     (second,) = master.ask("twice", chunk(LARGE)).instances
     assert first.offset != second.offset
-    work = Work([WorkItem(1, "twice", "native", [chunk(LARGE)], None)], [first.offset])
+    work = Work([RequestPart(1, "twice", "native", [chunk(LARGE)], None)], [first.offset])
     master.say(work)
     (third,) = master.replies(1)[1].instances
     assert third.offset == first.offset
@@ -443,7 +443,7 @@ def m(x):
     return register.add_stage(count, x, outputs_count=1, batch_size=1)
 """)
     )
-    item = WorkItem(1, "m", "v2_raw", [tensor_chunk(np.array([1])) for _ in range(3)], None)
+    item = RequestPart(1, "m", "v2_raw", [tensor_chunk(np.array([1])) for _ in range(3)], None)
     master.say(Work([item]))
     found = [bytes(master.view.get(one)) for one in master.replies(1)[1].instances]
     ends = [np.frombuffer(one[-8:], np.int64).item() for one in found]
@@ -499,33 +499,33 @@ def extra(serve, write):
 
 def add_for(call):
     """What a device worker makes of the instances of `call`."""
-    pairs = [native.decode_values(data) for data in call.item.chunks]
+    pairs = [native.decode_values(data) for data in call.part.chunks]
     return [chunk(x1 + x2) for x1, x2 in pairs]
 
 
 def test_a_model_stage_is_asked_of_the_master_in_one_call(extra):
-    extra.say(Work([WorkItem(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
+    extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
     call = extra.hear()
-    assert isinstance(call, Call)
-    assert (call.servable, call.version, call.item.method) == ("tiny", 1, "@call_add_0")
-    extra.say(CallReply(WorkReply(call.item.id, add_for(call))))
+    assert isinstance(call, WorkerCall)
+    assert (call.servable, call.version, call.part.method) == ("tiny", 1, "@call_add_0")
+    extra.say(CallReply(PartReply(call.part.id, add_for(call))))
     assert [value(data) for data in extra.replies(1)[1].instances] == [6, 14]
 
 
 def test_other_work_goes_on_while_a_model_stage_is_away(extra):
-    extra.say(Work([WorkItem(1, "staged", "native", [chunk(1, 2)], None)]))
+    extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2)], None)]))
     call = extra.hear()
-    extra.say(Work([WorkItem(2, "same", "native", [chunk(7)], None)]))
+    extra.say(Work([RequestPart(2, "same", "native", [chunk(7)], None)]))
     assert value(extra.replies(1)[2].instances[0]) == 7
-    extra.say(CallReply(WorkReply(call.item.id, add_for(call))))
+    extra.say(CallReply(PartReply(call.part.id, add_for(call))))
     assert value(extra.replies(1)[1].instances[0]) == 6
 
 
 def test_a_call_in_a_function_waits_for_its_answer_and_keeps_what_comes_meanwhile(extra):
-    extra.say(Work([WorkItem(1, "called", "native", [chunk(5)], None)]))
+    extra.say(Work([RequestPart(1, "called", "native", [chunk(5)], None)]))
     call = extra.hear()
-    extra.say(Work([WorkItem(2, "same", "native", [chunk(7)], None)]))
-    extra.say(CallReply(WorkReply(call.item.id, add_for(call))))
+    extra.say(Work([RequestPart(2, "same", "native", [chunk(7)], None)]))
+    extra.say(CallReply(PartReply(call.part.id, add_for(call))))
     replies = extra.replies(2)
     assert [value(replies[number].instances[0]) for number in (1, 2)] == [10, 7]
 
@@ -533,9 +533,9 @@ def test_a_call_in_a_function_waits_for_its_answer_and_keeps_what_comes_meanwhil
 @pytest.mark.parametrize("method", ["staged", "called"])
 def test_a_model_that_fails_elsewhere_fails_the_instances(extra, method):
     inputs = [1, 2] if method == "staged" else [1]
-    extra.say(Work([WorkItem(1, method, "native", [chunk(*inputs)], None)]))
+    extra.say(Work([RequestPart(1, method, "native", [chunk(*inputs)], None)]))
     call = extra.hear()
-    reply = WorkReply(call.item.id, [], rejected=Fault(5, "servable is not available"))
+    reply = PartReply(call.part.id, [], rejected=Fault(5, "servable is not available"))
     extra.say(CallReply(reply))
     (fault,) = extra.replies(1)[1].faults
     assert fault.code == 5
@@ -543,19 +543,19 @@ def test_a_model_that_fails_elsewhere_fails_the_instances(extra, method):
 
 
 def test_a_fault_of_one_instance_elsewhere_stays_with_it(extra):
-    extra.say(Work([WorkItem(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
+    extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
     call = extra.hear()
     answers = [b"", add_for(call)[1]]
-    extra.say(CallReply(WorkReply(call.item.id, answers, [Fault(3, "overflow"), None])))
+    extra.say(CallReply(PartReply(call.part.id, answers, [Fault(3, "overflow"), None])))
     reply = extra.replies(1)[1]
     assert [fault and fault.code for fault in reply.faults] == [3, None]
     assert value(reply.instances[1]) == 14
 
 
 def test_a_missing_instance_fails_all(extra):
-    extra.say(Work([WorkItem(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
+    extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
     call = extra.hear()
-    extra.say(CallReply(WorkReply(call.item.id, add_for(call)[:1])))
+    extra.say(CallReply(PartReply(call.part.id, add_for(call)[:1])))
     faults = extra.replies(1)[1].faults
     assert len(faults) == 2
     assert all("2 instances were sent to a model, 1 came back" in fault.text for fault in faults)
@@ -564,11 +564,11 @@ def test_a_missing_instance_fails_all(extra):
 @pytest.mark.parametrize("method", ["staged", "called"])
 def test_the_shared_memory_of_an_answer_is_given_back(extra, method):
     inputs = [LARGE, LARGE] if method == "staged" else [LARGE]
-    extra.say(Work([WorkItem(1, method, "native", [chunk(*inputs)], None)]))
+    extra.say(Work([RequestPart(1, method, "native", [chunk(*inputs)], None)]))
     call = extra.hear()
-    assert isinstance(call.item.chunks[0], Slice)
+    assert isinstance(call.part.chunks[0], Slice)
     payload = extra.arena.put(chunk(LARGE * 2))
-    extra.say(CallReply(WorkReply(call.item.id, [payload])))
+    extra.say(CallReply(PartReply(call.part.id, [payload])))
     reply = extra.replies(1)[1]
     expected = LARGE * 4 if method == "staged" else LARGE * 2
     assert value(extra.view.get(reply.instances[0])) == expected.tolist()
@@ -576,9 +576,9 @@ def test_the_shared_memory_of_an_answer_is_given_back(extra, method):
 
 
 def test_exit_waits_for_models_that_are_away(extra):
-    extra.say(Work([WorkItem(1, "staged", "native", [chunk(1, 2)], None)]), Exit())
+    extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2)], None)]), Exit())
     call = extra.hear()
-    extra.say(CallReply(WorkReply(call.item.id, add_for(call))))
+    extra.say(CallReply(PartReply(call.part.id, add_for(call))))
     assert value(extra.replies(1)[1].instances[0]) == 6
     assert extra.end() == 0
 

@@ -234,7 +234,7 @@ _TEXT_PARTS = (
 
 
 def _text_part(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """The text model under the names that it has alone; without what `llm.pictures` reads."""
+    """The text model under the names that it has alone; without what `llm.images` reads."""
     _, form = described(checkpoint.config)
     result = {}
     for name, stored in tensors.items():

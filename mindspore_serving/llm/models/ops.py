@@ -1,6 +1,6 @@
 """The operations a model definition is written in, and the runtimes that implement them.
 
-A definition (`models/llama.py`) calls these and nothing else.  Tensors are `[tokens, features]`
+A definition (`models/decoder.py`) calls these and nothing else.  Tensors are `[tokens, features]`
 at every interface; each runtime has a type of its own for them (an array, a graph node).  Weights
 are opaque handles by checkpoint name, so that the runtime chooses dtype, layout and quantisation.
 Paging is part of `attention` and the step's metadata, which the definition never sees.

@@ -21,7 +21,7 @@ STATS_SECONDS = 0.25  # between two reports of numbers while there is work
 
 
 class Steps(Protocol):
-    """What can be looped: `llm.engine.Engine`, `llm.encoder.EncoderEngine`.
+    """What can be looped: `llm.engine.engine.Engine`, `llm.engine.encoder.EncoderEngine`.
 
     `started` are the requests of which the last step was the first; `on_compute` is called with
     those that a step is about to compute.

@@ -1,6 +1,6 @@
 """The text models of architectures that take pictures, which differ from checkpoint to checkpoint.
 
-`llm.pictures` has what makes rows of embeddings of their pictures.
+`llm.images` has what makes rows of embeddings of their pictures.
 """
 
 from dataclasses import replace

@@ -6,8 +6,8 @@ by the same operations but for attention, which reads the paged cache by Triton 
 CUDA graph (`graphs`).  Without Triton, or where its kernels do not compute the same here,
 attention is as on a CPU and there are no graphs; a warning says so.
 
-None of this has been run on a CUDA device yet.  The kernels are checked by Triton's interpreter and
-compiled for devices that are not there, the graphs by a stand-in on the CPU.
+Without a device, tests check the kernels by Triton's interpreter and compile them for devices that
+are not there, and the graphs by a stand-in on the CPU; tests marked `gpu` run all of it.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""What is recorded of an item whose request is traced: a span for each of its stages, and below
+"""What is recorded of a part whose request is traced: a span for each of its stages, and below
 that one for each batch in which the stage had instances of it.
 """
 
@@ -15,7 +15,7 @@ from mindspore_serving.tracing.span import (
     new_id,
 )
 
-MOST_REPORTS = 1000  # spans of one item
+MOST_REPORTS = 1000  # spans of one part
 MOST_LINKS = 32  # of a batch, to those that shared it
 
 
@@ -28,8 +28,8 @@ class _Stage:
 
 
 @dataclass(slots=True, eq=False)
-class ItemTrace:
-    """Of an item whose span in the master has `context`.  `current` is that of the batch, or else
+class PartTrace:
+    """Of a part whose span in the master has `context`.  `current` is that of the batch, or else
     the stage, that runs now: what the servable's own spans belong to."""
 
     context: SpanContext
@@ -82,14 +82,14 @@ class ItemTrace:
 
 @dataclass(slots=True, eq=False)
 class BatchTrace:
-    """Instances that run together: a span for each of `traces`, whose items have some of them, with
+    """Instances that run together: a span for each of `traces`, whose parts have some of them, with
     links to the others."""
 
     position: int
-    traces: Sequence[ItemTrace]
+    traces: Sequence[PartTrace]
     attributes: dict[str, Any]
     _begin: int = field(default_factory=time.time_ns)
-    _rows: list[tuple[ItemTrace, SpanContext, int]] = field(default_factory=list)  # with the parent
+    _rows: list[tuple[PartTrace, SpanContext, int]] = field(default_factory=list)  # with the parent
 
     def __post_init__(self) -> None:
         for trace in self.traces:
@@ -97,8 +97,8 @@ class BatchTrace:
             parent, trace.current = trace.current.span_id, trace.current.child()
             self._rows.append((trace, trace.current, parent))
 
-    def end(self, codes: Mapping[ItemTrace, int]) -> None:
-        """It has run; the items of `codes` have failed."""
+    def end(self, codes: Mapping[PartTrace, int]) -> None:
+        """It has run; the parts of `codes` have failed."""
         end = time.time_ns()
         for trace, own, parent in self._rows:
             shared = [one.traceparent for _, one, _ in self._rows[:MOST_LINKS] if one is not own]
