@@ -22,13 +22,14 @@ from mindspore_serving.distributed.messages import (
 )
 from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc.channel import BlockingChannel
+from mindspore_serving.process.supervisor import EndedForGood
 
 CONNECTING = 5.0  # seconds for one try
 CLOSING = 5.0  # seconds to encrypt and send what is left
 ANSWERING = 30.0  # seconds for an answer of the worker, whose loop is never busy for long
 
 
-class Stopped(StartError):
+class Stopped(EndedForGood):
     """The servable is stopped for good."""
 
 

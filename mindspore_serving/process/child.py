@@ -6,10 +6,11 @@ The only place that starts one.  What the two say to each other is up to their m
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mindspore_serving.process.child_log import ChildLog
 from mindspore_serving.process.interpreter import OWN, Interpreter
@@ -156,6 +157,20 @@ def _spawn(program: Program) -> "tuple[subprocess.Popen[bytes], int]":
         )
         on_failure.pop_all()
         return process, ours
+
+
+def start_with_stream(program: Program, option: str) -> tuple[Child, socket.socket]:
+    """Start a child that inherits one end of a socket pair, and reads its descriptor's number from
+    `option`; return the child and the other end.  Raises OSError."""
+    ours, theirs = socket.socketpair()
+    with theirs, ExitStack() as on_failure:
+        on_failure.callback(ours.close)
+        number = theirs.fileno()
+        arguments = [*program.arguments, option, str(number)]
+        descriptors = [*program.descriptors, number]
+        child = Child(replace(program, arguments=arguments, descriptors=descriptors))
+        on_failure.pop_all()
+    return child, ours
 
 
 def large_pages() -> dict[str, str | None]:

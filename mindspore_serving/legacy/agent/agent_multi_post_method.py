@@ -33,50 +33,19 @@ class Queue(Protocol):
     def put(self, item: Any) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Agents:
-    """`size` agents of the model in `directory`, with `options` of its engine."""
+class _Agents(ProcessMember):
+    """The process of agent 0, which starts the others and ends with them; `on_ready` is called with
+    each that is ready."""
 
-    directory: Path
-    size: int
-    options: Mapping[str, Any]
+    def __init__(self, arguments: Sequence[str], size: int, on_ready: Callable[[int], None]) -> None:
+        """Start it.  Raises OSError."""
+        child, stream = start_with_stream(Program(MODULE, arguments), "--report")
+        super().__init__("agent 0", child, stream)
+        self._size, self._on_ready = size, on_ready
+        self._frames = Frames(FromAgents)
 
-    def run(self, on_ready: Callable[[int], None]) -> str:
-        """Start them and wait for their end, which is returned; `on_ready` is called with each that
-        is ready."""
-        try:
-            ours, theirs = socket.socketpair()
-            with ours:
-                with theirs:
-                    child = Child(self._program(theirs.fileno()))
-                try:
-                    problem = _follow(ours, on_ready)
-                    status = child.join()
-                finally:
-                    child.close()
-        except OSError as error:  # no memory, no processes
-            return str(error)
-        return problem or exit_text(status)
-
-    def _program(self, report: int) -> Program:
-        arguments = {
-            "--directory": self.directory, "--size": self.size,
-            "--options": json.dumps(dict(self.options)), "--report": report,
-        }  # fmt: skip
-        return Program(MODULE, [str(word) for pair in arguments.items() for word in pair], [report])
-
-
-def _follow(stream: socket.socket, on_ready: Callable[[int], None]) -> str:
-    """Read what agent 0 reports until it ends; what it says of its end."""
-    while frame := receive(stream):
-        message = decode_from_agents(frame)
-        if isinstance(message, Ready):
-            on_ready(message.rank)
-        if isinstance(message, Failed):
-            return message.text
-    return ""
-
-
+    def receive(self) -> None:
+        """As `ProcessMember.receive`."""
 def startup_agents(  # noqa: PLR0917  (the order is the original's)
     ctx_setting: object,
     inc_setting: object,
