@@ -32,10 +32,10 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.ipc.arena import NoArena
-from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Done, Setup, ToMaster, ToWorker, Work
 from mindspore_serving.master.dispatcher import Dispatcher
 from mindspore_serving.master.link import Link
+from mindspore_serving.process.channel import encode, message_frames
 from mindspore_serving.worker.connection import Connection as WorkerConnection
 from mindspore_serving.worker.connection import Inbox
 from mindspore_serving.worker.executor import Executor
@@ -104,7 +104,7 @@ class Bench:
         host = load(setup, remote, worker.make_wakeable)
         self.loop = StageLoop(worker, inbox, remote, Executor(host.programs))
         self.wire = Wire()
-        self.to_worker, self.to_master = Frames[Any](ToWorker), Frames[Any](ToMaster)
+        self.to_worker, self.to_master = message_frames(ToWorker), message_frames(ToMaster)
         self.dispatcher = Dispatcher()
         self.batches = self.dispatcher._batches
         launched = Launched(None, self.wire, NoArena(), NoArena())  # type: ignore[arg-type]

@@ -64,6 +64,13 @@ PURE = (
 )
 IO_MODULES = frozenset({"asyncio", "threading", "socket", "time", "subprocess", "grpc"})
 
+# Whatever of Python starts a process.
+SPAWNING = re.compile(
+    r"(subprocess\.)?(Popen|check_call|check_output|getoutput|getstatusoutput)"
+    r"|subprocess\.(run|call)|os\.(fork|forkpty|posix_spawnp?|spawn\w+|exec[lv]\w*|system|popen)"
+    r"|(.+\.)?((create_)?subprocess_(exec|shell)|ProcessPoolExecutor)|(multiprocessing|pty)\..+"
+)
+
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
@@ -152,6 +159,17 @@ def long_functions(tree: ast.AST) -> list[str]:
     ]
 
 
+def spawns(tree: ast.AST) -> list[str]:
+    """Calls that start a process, and imports of what does nothing else."""
+    calls = [
+        (node.lineno, ast.unparse(node.func))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    ]
+    found = [*imports(tree, (PACKAGE,)), *calls]
+    return [f"line {line}: {dotted}" for line, dotted in found if SPAWNING.fullmatch(dotted)]
+
+
 def offenders(
     paths: Iterable[Path], problems_of: Callable[[Path, ast.AST], Sequence[str]]
 ) -> dict[str, Sequence[str]]:
@@ -193,16 +211,29 @@ def test_imports_inside_llm_point_downward() -> None:
 
 def test_child_processes_are_started_in_one_place() -> None:
     """Others run programs that are not of this package, or fork in a process of one thread."""
-    spawns = {
-        name_of(path): line.strip()
-        for path in sources()
-        for line in path.read_text().splitlines()
-        if re.search(r"\bPopen\(|\bos\.(fork|posix_spawnp?)\(|\bmultiprocessing\.Process\(", line)
-    }
-    assert spawns.keys() == {
+    assert offenders(sources(), lambda _, tree: spawns(tree)).keys() == {
         "process/child.py",
+        "process/interpreter.py",  # asks another interpreter for its packages
         "cluster/environment.py",  # pip and uv
         "isolation/fork_server.py",
+    }
+
+
+def test_streams_between_processes_are_read_in_one_place() -> None:
+    """Others read packets, which have no lengths of ours, or bytes that they throw away."""
+    reads = {
+        name_of(path)
+        for path in sources()
+        if re.search(r"\.recv(_into|msg)?\(|\brecv_fds\(|sock_recv|readexactly\(", path.read_text())
+    }
+    assert {name for name in reads if not name.startswith("process/")} == {
+        "cluster/node_connection.py",  # what a refused one still sends
+        "cluster/node_server.py",  # the preamble
+        "frontends/http/listener.py",  # what is left of an ended connection
+        "isolation/children.py",  # packets with a descriptor
+        "isolation/fork_server.py",
+        "llm/parallel/links.py",  # tags of one size, in packets
+        "server/processes/front_end.py",  # packets with a connection
     }
 
 
@@ -295,6 +326,24 @@ def test_front_ends_know_no_language_model_engine() -> None:
     for line in ("from mindspore_serving.llm.chat import template", "import mindspore_serving.llm"):
         assert upward_imports(ast.parse(line), "frontends", (PACKAGE, "frontends")) != []
         assert upward_imports(ast.parse(line), "worker", (PACKAGE, "worker")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "subprocess.Popen([])",
+        "subprocess.run([])",
+        "os.fork()",
+        "os.posix_spawn('a', [], {})",
+        "await asyncio.create_subprocess_exec('a')",
+        "from multiprocessing import get_context",
+        "ProcessPoolExecutor()",
+        "os.system('a')",
+    ],
+)
+def test_whatever_starts_a_process_is_found(line: str) -> None:
+    assert spawns(ast.parse(line)) != []
+    assert spawns(ast.parse("child.run()\nserver.fork('role', 1)\nplatform.system_alias()")) == []
 
 
 @pytest.mark.parametrize("line", ["import time", "from asyncio import sleep", "import grpc.aio"])

@@ -19,7 +19,7 @@ from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError, did_you_mean
-from mindspore_serving.process.telemetry import turn_off_telemetry
+from mindspore_serving.process.entry import turn_off_telemetry
 
 _OVERVIEW = """\
 Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST, and checkpoints of

@@ -10,10 +10,9 @@ from mindspore_serving import __version__
 from mindspore_serving.aio import new_loop
 from mindspore_serving.cli.endpoint import to_context
 from mindspore_serving.cli.node_settings import WorkerSettings
-from mindspore_serving.cluster.dialing import MasterAddress
+from mindspore_serving.cluster.dialing import MasterAddress, read_token
 from mindspore_serving.cluster.node import Home, Node
 from mindspore_serving.cluster.node_messages import Join, check_offer
-from mindspore_serving.cluster.node_token import read_token
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.server.lifetime import REPEAT

@@ -1,14 +1,22 @@
-"""How another machine is reached, by TLS or without; a node reaches its master so."""
+"""How another machine is reached, by TLS or without, and the secret that a master and its nodes
+share."""
 
 import asyncio
+import os
 import ssl
+import stat
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from mindspore_serving.cluster import node_messages
 from mindspore_serving.cluster.node_connection import Connection, connect
 from mindspore_serving.cluster.node_messages import preamble
-from mindspore_serving.errors import StartError, Temporary
+from mindspore_serving.errors import InvalidInputs, StartError, Temporary
+from mindspore_serving.process.vocabulary import hello
 
 DIAL_SECONDS = 10.0
+TOKEN = "MINDSPORE_SERVING_TOKEN"  # in the environment; no argument: every user sees those
+_LEAST = 16  # characters of it
 
 
 class CannotReach(Temporary):
@@ -28,6 +36,7 @@ class MasterAddress:
         """Raises StartError if trying again cannot help, else CannotReach."""
         connection = await dial("master", self.host, self.port, self.context)
         connection.writer.write(preamble(self.token))
+        connection.send(hello(node_messages))
         return connection
 
 
@@ -48,3 +57,29 @@ async def dial(what: str, host: str, port: int, context: ssl.SSLContext | None) 
         raise CannotReach(f"{where} does not answer within {DIAL_SECONDS:g} s") from None
     except OSError as error:
         raise CannotReach(f"{where} cannot be reached: {error.strerror or error}") from None
+
+
+def read_token(path: "str | os.PathLike[str] | None") -> str:
+    """The token in the file `path`, else that of the environment; "" if there is none.
+
+    Raises StartError if the file cannot be read, or every user can; InvalidInputs if it is short.
+    """
+    if path is None:
+        token, where = os.environ.get(TOKEN, "").strip(), TOKEN
+        return _checked(token, where) if token else ""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"the token file cannot be read: {error}") from None
+    if stat.S_ISREG(mode) and mode & 0o007:
+        raise StartError(f"every user may read the token in {path}: chmod o= it")
+    return _checked(token, str(path))
+
+
+def _checked(token: str, where: str) -> str:
+    if len(token) < _LEAST or not (token.isascii() and token.isprintable()):
+        text = f"at least {_LEAST} printable ASCII characters, such as `openssl rand -hex 32` gives"
+        raise InvalidInputs(f"the token in {where} cannot be used: expected {text}")
+    return token

@@ -26,6 +26,7 @@ from mindspore_serving.process.interpreter import (
     cache_directory,
     find_base,
     find_interpreter,
+    foreign_environment,
 )
 
 LISTS = ("pylock.toml", "requirements.lock", "requirements.txt")  # the first that is there
@@ -85,7 +86,6 @@ class Environments:
             raise StartError(f"the environment of {str(plan.source)!r} cannot be made: {why}")
 
     def _start(self, command: Sequence[str], plan: "_Plan", lock: int) -> "subprocess.Popen[str]":
-        ours = {name: value for name, value in os.environ.items() if name[:6] != "PYTHON"}
         with self._lock:
             if self._is_closed:
                 raise StartError("the server is stopping")
@@ -96,7 +96,7 @@ class Environments:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                env=ours,
+                env=foreign_environment(),
                 pass_fds=(lock,),
                 cwd=plan.source.parent,  # what lists name may be relative to them
             )

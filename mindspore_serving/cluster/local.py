@@ -12,12 +12,11 @@ from pathlib import Path
 
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, Place
+from mindspore_serving.cluster.dialing import TOKEN
 from mindspore_serving.cluster.environment import Environments
-from mindspore_serving.cluster.node_token import TOKEN
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc import arena, status
 from mindspore_serving.ipc.arena import NoArena
-from mindspore_serving.ipc.protocol import protocol
 from mindspore_serving.process.child import Child, Program, large_pages
 from mindspore_serving.process.child_log import ChildLog
 from mindspore_serving.process.interpreter import OWN, Interpreter, find_interpreter
@@ -82,9 +81,6 @@ class LocalLauncher:
         ours: ExitStack,
     ) -> Launched:
         """Start the process.  `inherited` is closed in any case, `ours` if this fails."""
-        stream, theirs = socket.socketpair()
-        inherited.callback(theirs.close)
-        ours.callback(stream.close)
         reads = [] if self._is_inline else [arena.create()]
         for descriptor in reads:
             inherited.callback(os.close, descriptor)
@@ -95,18 +91,18 @@ class LocalLauncher:
         to_master = arena.ArenaView(writes, status.SIZE)
         ours.callback(to_master.close)
         memory = ["--arenas", f"{writes},{reads[0]}"] if reads else ["--status", str(writes)]
-        channel = ["--channel", f"fd:{theirs.fileno()}", "--protocol", protocol()]
         program = Program(
             "mindspore_serving.worker",
-            [*options, *channel, *memory],
-            [theirs.fileno(), writes, *reads],
+            [*options, *memory],
+            [writes, *reads],
             worker_variables(),
-            ChildLog(log_path(log_name)),
+            channel=socket.SOCK_STREAM,
+            log=ChildLog(log_path(log_name)),
             interpreter=interpreter,
         )
         process = await self._spawner.run(LocalProcess, program)
         ours.pop_all()
-        return Launched(process, stream, to_worker, to_master)
+        return Launched(process, process.stream, to_worker, to_master)
 
 
 def worker_variables() -> dict[str, str | None]:

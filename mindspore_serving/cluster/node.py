@@ -17,17 +17,16 @@ from mindspore_serving.cluster.node_connection import FAILURES, Connection
 from mindspore_serving.cluster.node_messages import (
     Attach,
     Join,
-    Joined,
     Leave,
     NotStarted,
     Ping,
-    Refused,
     Start,
     ToNode,
     check_start,
 )
 from mindspore_serving.cluster.node_worker import NodeWorker
 from mindspore_serving.errors import ResourceShortage, ServingError, StartError
+from mindspore_serving.process.vocabulary import Failed, Ready
 
 ANSWER_SECONDS = 15.0  # for the master to let us in
 _FIRST_DELAY, _MOST_DELAY = 0.25, 5.0  # seconds between two tries to join
@@ -112,7 +111,7 @@ class Node:
                 f"the master did not let this node in ({why}); see its log, it may demand a "
                 "certificate (--tls-cert)"
             ) from error
-        if isinstance(answer, Refused):
+        if isinstance(answer, Failed):
             raise StartError(f"the master refused this node: {answer.text}")
 
     async def _follow(self, connection: Connection) -> str:
@@ -195,6 +194,6 @@ class Node:
         return options
 
 
-async def _first_answer(connection: Connection) -> Joined | Refused:
-    answer: Joined | Refused = await connection.receive(Joined | Refused)
+async def _first_answer(connection: Connection) -> Ready | Failed:
+    answer: Ready | Failed = await connection.receive(Ready | Failed)
     return answer

@@ -1,32 +1,26 @@
-"""A connection between a node and the master: frames with limits, signs of life, and relays.
+"""A connection between a node and the master: messages with limits, signs of life, and relays.
 
-Knows no messages but `Ping`, and not which end it is.
+Knows no messages but `Ping` and `Data`, and not which end it is.
 """
 
 import asyncio
 import socket
 import ssl
-import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 
-from mindspore_serving.cluster.node_messages import (
-    DATA,
-    HEADER,
-    MESSAGE,
-    MOST_DATA,
-    MOST_MESSAGE,
-    Ping,
-    encode,
-)
+from mindspore_serving.cluster.node_messages import MOST_DATA, MOST_MESSAGE, Data, Ping
 from mindspore_serving.errors import TooLarge
+from mindspore_serving.process.channel import encode
+from mindspore_serving.process.frames import Frames
 
 PING_SECONDS = 1.0
 SILENCE_SECONDS = 8.0  # without anything from the other end, it is lost
-MOST_MESSAGES = 100  # that are read in a second; more wait, and so does who sends them
-FRAMES_AT_ONCE = 16  # that are read before others have their turn
+MOST_MESSAGES = 100  # but for data, that are read in a second; more wait, and so does their sender
+MESSAGES_AT_ONCE = 16  # that are read before others have their turn
 BUFFER = 1 << 18  # bytes that wait in a connection, in each direction
 FAILURES = (
     OSError,
@@ -35,7 +29,6 @@ FAILURES = (
     TooLarge,
     ValueError,
     ArithmeticError,
-    struct.error,
 )
 """What reading from another machine may raise: it is gone, or sends what is no message."""
 
@@ -47,6 +40,8 @@ class Connection:
         self.reader = reader
         self.writer = writer
         self.why_aborted = ""
+        self._frames: Frames[memoryview] = Frames(lambda content: content)
+        self._received: Iterator[memoryview] = iter(())  # frames that came with the last one
         self._num_received = 0
         self._num_messages, self._second = 0, 0.0  # since the begin of this one
         writer.transport.set_write_buffer_limits(BUFFER)
@@ -59,29 +54,22 @@ class Connection:
     def send(self, message: msgspec.Struct) -> None:
         self.writer.write(encode(message))
 
-    async def receive(self, kind: "type[T] | object", most: int = MOST_MESSAGE) -> "T":
-        """The next message, of `kind`.  Raises one of FAILURES."""
-        frame, data = await self.receive_frame(most)
-        if frame != MESSAGE:
-            raise ValueError("it sent data in place of a message")
-        message: T = msgspec.msgpack.decode(data, type=kind)
-        return message
-
-    async def receive_frame(self, most: int = MOST_MESSAGE) -> tuple[int, bytes]:
-        """Kind and content of the next frame; a message has at most `most` bytes."""
-        kind, length = HEADER.unpack(await self.reader.readexactly(HEADER.size))
-        if kind not in (MESSAGE, DATA):
-            raise ValueError(f"it sent a frame of kind {kind}")
-        limit = MOST_DATA if kind == DATA else most
-        if length > limit:
-            raise TooLarge(f"it sent a frame of {length} bytes, at most {limit} are accepted")
-        data = await self.reader.readexactly(length)
+    async def receive(self, kind: "type[T] | object", limit: int = MOST_MESSAGE) -> "T":
+        """Wait for the next message, of `kind` and at most `limit` bytes.  Raises one of
+        FAILURES."""
+        self._frames.limit = limit
+        while (frame := next(self._received, None)) is None:
+            data = await self.reader.read(BUFFER)
+            if not data:
+                raise EOFError
+            self._received = self._frames.feed(data)
+        message: T = msgspec.msgpack.decode(frame, type=kind)
         self._num_received += 1
-        if kind == MESSAGE:
+        if not isinstance(message, Data):
             await self._slow_down()
-        if self._num_received % FRAMES_AT_ONCE == 0:
+        if self._num_received % MESSAGES_AT_ONCE == 0:
             await asyncio.sleep(0)  # what is in the buffer is read without a pause
-        return kind, data
+        return message
 
     async def _slow_down(self) -> None:
         """Wait until the next second if there are too many messages in this one."""
@@ -94,8 +82,7 @@ class Connection:
 
     async def send_data(self, data: bytes) -> None:
         """A piece of a worker's stream; waits while the other end does not read."""
-        self.writer.write(HEADER.pack(DATA, len(data)))
-        self.writer.write(data)
+        self.send(Data(data))
         await self.writer.drain()
 
     @property

@@ -1,8 +1,9 @@
-"""What a node and the master say to each other, and the bytes that a connection begins with.
+"""What a node and the master say beside `process.vocabulary`, and how a connection begins.
 
 A node keeps one connection to the master, and opens another for each worker that it starts.  Both
-begin with a preamble of fixed length; the first message says which it is.  Then come frames: the
-messages below or, from a worker, pieces of its stream.
+begin with a preamble of fixed length and `Hello`; the next message says which it is.  All else are
+messages, but what goes to a worker: that is its stream as it is.  The answer to `Join` is `Ready`;
+`Failed` says why the other side is not served, and the connection ends.
 """
 
 import hashlib
@@ -10,28 +11,24 @@ import re
 import struct
 from typing import TypeAlias
 
-import msgspec
-
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.ipc.messages import Message
 from mindspore_serving.ipc.status import Running
+from mindspore_serving.process.vocabulary import Failed, Message, Ready
 
-PROTOCOL = 1
-_MAGIC = b"MSNODE\0"
-_PREAMBLE = struct.Struct(f"{len(_MAGIC)}sB32s")
+_MAGIC = b"MSNODE\0\2"  # the last byte is the version of this beginning
+_PREAMBLE = struct.Struct(f"{len(_MAGIC)}s32s")
 PREAMBLE_SIZE = _PREAMBLE.size
-HEADER = struct.Struct("<BI")  # kind and length of a frame
-MESSAGE, DATA = range(2)
-MOST_MESSAGE = 1 << 16  # bytes
+MOST_MESSAGE = 1 << 16  # bytes of any message but data
 MOST_DATA = 1 << 18
+MOST_DATA_MESSAGE = MOST_DATA + 64  # the rest is for the message around
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LOG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
 MOST_SLOTS, MOST_LABELS, MOST_LABEL = 1024, 64, 128
 
 
-class Join(Message, frozen=True, tag=1):
-    """The first message of a node: who it is, and what it offers."""
+class Join(Message, frozen=True, tag=11):
+    """The first message of a node after `Hello`: who it is, and what it offers."""
 
     version: str  # of the package
     name: str
@@ -41,31 +38,21 @@ class Join(Message, frozen=True, tag=1):
     labels: dict[str, str]
 
 
-class Attach(Message, frozen=True, tag=2):
-    """The first message of a connection for the worker that was asked for as `id`."""
+class Attach(Message, frozen=True, tag=12):
+    """The first message after `Hello` of a connection for the worker that was asked for as `id`."""
 
     id: str
 
 
-class Leave(Message, frozen=True, tag=3):
+class Leave(Message, frozen=True, tag=13):
     """The node ends soon: nothing more is to be started there."""
 
 
-class Ping(Message, frozen=True, tag=4):
+class Ping(Message, frozen=True, tag=14):
     """A sign of life, in both directions."""
 
 
-class Joined(Message, frozen=True, tag=5):
-    """The node is known now."""
-
-
-class Refused(Message, frozen=True, tag=6):
-    """Why the other side is not served.  The connection ends."""
-
-    text: str
-
-
-class Start(Message, frozen=True, tag=7):
+class Start(Message, frozen=True, tag=17):
     """Start a worker, and attach it as `id`."""
 
     id: str
@@ -74,20 +61,20 @@ class Start(Message, frozen=True, tag=7):
     device_id: int | None
 
 
-class Started(Message, frozen=True, tag=8):
+class Started(Message, frozen=True, tag=18):
     """The worker's process runs; its stream follows."""
 
     pid: int
 
 
-class NotStarted(Message, frozen=True, tag=9):
+class NotStarted(Message, frozen=True, tag=19):
     """Why there is no process; with `is_shortage` there may be one later."""
 
     text: str
     is_shortage: bool
 
 
-class Report(Message, frozen=True, tag=10):
+class Report(Message, frozen=True, tag=20):
     """What the worker says of itself in shared memory.  `since` of what runs is an age here: clocks
     of two machines have nothing in common."""
 
@@ -97,39 +84,40 @@ class Report(Message, frozen=True, tag=10):
     numbers: list[int] | None = None  # what its process uses, and its batches
 
 
-class Moving(Message, frozen=True, tag=11):
+class Moving(Message, frozen=True, tag=21):
     """The worker is asked to leave because its node does: it is to run elsewhere."""
 
 
-class Exited(Message, frozen=True, tag=12):
+class Exited(Message, frozen=True, tag=22):
     """The worker has ended; `tail` is the end of its log."""
 
     status: int
     tail: str
 
 
+class Data(Message, frozen=True, tag=23):
+    """A piece of what the worker sends, at most MOST_DATA bytes."""
+
+    content: bytes
+
+
 FirstMessage: TypeAlias = Join | Attach
 FromNode: TypeAlias = Ping | Leave
-ToNode: TypeAlias = Joined | Refused | Start | Ping
-FromWorker: TypeAlias = Started | NotStarted | Report | Moving | Exited
-
-
-def encode(message: msgspec.Struct) -> bytes:
-    body = msgspec.msgpack.encode(message)
-    return HEADER.pack(MESSAGE, len(body)) + body
+ToNode: TypeAlias = Ready | Failed | Start | Ping
+FromWorker: TypeAlias = Started | NotStarted | Data | Report | Moving | Exited
 
 
 def preamble(token: str) -> bytes:
     """What a node sends first.  "" is no token."""
-    return _PREAMBLE.pack(_MAGIC, PROTOCOL, digest(token))
+    return _PREAMBLE.pack(_MAGIC, digest(token))
 
 
-def parse_preamble(data: bytes) -> tuple[int, bytes]:
-    """The version of the protocol, and the digest of the token.  Raises ValueError."""
-    magic, protocol, found = _PREAMBLE.unpack(data)
+def parse_preamble(data: bytes) -> bytes:
+    """Return the digest of the token.  Raises ValueError."""
+    magic, found = _PREAMBLE.unpack(data)
     if magic != _MAGIC:
-        raise ValueError("it is no node of MindSpore Serving")
-    return protocol, found
+        raise ValueError("it is no node of this version of MindSpore Serving")
+    return bytes(found)
 
 
 def digest(token: str) -> bytes:

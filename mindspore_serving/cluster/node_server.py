@@ -14,16 +14,14 @@ from functools import partial
 from typing import Any
 
 from mindspore_serving import __version__, log
+from mindspore_serving.cluster import node_messages
 from mindspore_serving.cluster.node_connection import FAILURES, Connection, accept
 from mindspore_serving.cluster.node_messages import (
     PREAMBLE_SIZE,
-    PROTOCOL,
     FirstMessage,
     FromNode,
     Join,
-    Joined,
     Leave,
-    Refused,
     check_offer,
     digest,
     parse_preamble,
@@ -33,6 +31,7 @@ from mindspore_serving.cluster.remote import RemoteLauncher
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.cluster.strangers import Strangers
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.process.vocabulary import Failed, Hello, Ready, fingerprint
 
 HANDSHAKE_SECONDS = 10.0
 MOST_UNKNOWN = 64  # connections that have not proved themselves yet; the oldest gives way
@@ -110,7 +109,7 @@ class NodeServer:
                 connection.abort()  # its start was given up
         except InvalidInputs as error:
             self._warn(host, str(error))
-            await connection.refuse(Refused(str(error)))
+            await connection.refuse(Failed(str(error)))
 
     async def _prove(self, stream: socket.socket) -> tuple[Connection, FirstMessage]:
         """Raises one of FAILURES, when the connection has ended."""
@@ -126,7 +125,7 @@ class NodeServer:
             first = self._first_message(connection)
             return connection, await asyncio.wait_for(first, HANDSHAKE_SECONDS)
         except InvalidInputs as error:
-            await connection.refuse(Refused(str(error)))
+            await connection.refuse(Failed(str(error)))
             raise ValueError(str(error)) from None
         except asyncio.TimeoutError:
             connection.abort()
@@ -136,12 +135,13 @@ class NodeServer:
             raise
 
     async def _first_message(self, connection: Connection) -> FirstMessage:
-        protocol, found = parse_preamble(await connection.reader.readexactly(PREAMBLE_SIZE))
+        proof = parse_preamble(await connection.reader.readexactly(PREAMBLE_SIZE))
         token = self._security.token
-        if token and not hmac.compare_digest(found, digest(token)):
+        if token and not hmac.compare_digest(proof, digest(token)):
             raise InvalidInputs("the token is wrong or missing")
-        if protocol != PROTOCOL:
-            raise InvalidInputs(_other_version(f"another protocol, {protocol}"))
+        greeting: Hello = await connection.receive(Hello)
+        if greeting.fingerprint != fingerprint(node_messages):
+            raise InvalidInputs(_other_version(f"protocol {greeting.fingerprint[:40]!r}"))
         message: FirstMessage = await connection.receive(FirstMessage)
         return message
 
@@ -154,7 +154,7 @@ class NodeServer:
         launcher = RemoteLauncher(offer.name, connection.send)
         self._launcher.join(machine, launcher)
         self._launchers[connection] = launcher
-        connection.send(Joined())
+        connection.send(Ready())
         log.info("node %s joined from %s: %s slots", machine.name, connection.peer, machine.slots)
         why = "the server is stopping"
         try:
@@ -195,5 +195,5 @@ def _check(offer: Join) -> None:
 
 
 def _other_version(found: str) -> str:
-    ours = f"version {__version__!r} and protocol {PROTOCOL}"
+    ours = f"version {__version__!r} and protocol {fingerprint(node_messages)!r}"
     return f"the node has {found}, the master {ours}: install the same on both"

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-import msgspec
-
 from mindspore_serving.cluster.base import Launched, Needs
 from mindspore_serving.cluster.node_connection import FAILURES, Connection, copy, open_stream
 from mindspore_serving.cluster.node_messages import (
-    DATA,
+    MOST_DATA_MESSAGE,
+    Data,
     Exited,
     FromWorker,
     Moving,
@@ -86,12 +85,12 @@ class RemoteProcess:
 
     async def _copy_from_worker(self, writer: asyncio.StreamWriter) -> None:
         while not self._ended.done():
-            kind, data = await self._connection.receive_frame()
-            if kind == DATA:
-                writer.write(data)
+            message: FromWorker = await self._connection.receive(FromWorker, MOST_DATA_MESSAGE)
+            if isinstance(message, Data):
+                writer.write(message.content)
                 await writer.drain()
             else:
-                self._take(msgspec.msgpack.decode(data, type=FromWorker))
+                self._take(message)
 
     def _take(self, message: FromWorker) -> None:
         if isinstance(message, Report):

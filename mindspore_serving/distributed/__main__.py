@@ -5,36 +5,34 @@ The kernel ends it, and what it has started, with the script; it ends itself wit
 
 import argparse
 import signal
-import socket
 import sys
 
 from mindspore_serving import log
-from mindspore_serving.distributed import agent
-from mindspore_serving.distributed.setup import AgentFailed, AgentReady, AgentSetup
+from mindspore_serving.distributed import agent, messages
+from mindspore_serving.distributed.messages import AgentSetup
 from mindspore_serving.errors import ServingError, printable
-from mindspore_serving.ipc.channel import BlockingChannel
+from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter, leave_current_directory
+from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.distributed")
-    parser.add_argument("--channel", type=int, required=True, help="a descriptor, to the script")
     parser.add_argument("--name", help="shown in process lists only")
     arguments = enter(parser)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script, which ends us
-    script: BlockingChannel[AgentSetup] = BlockingChannel(
-        socket.socket(fileno=arguments.channel), AgentSetup
-    )
+    script: BlockingChannel[AgentSetup] = BlockingChannel(connect(arguments.channel), AgentSetup)
     try:
-        (setup,) = script.receive(wait=True)
+        script.send(hello(messages))
+        setup = script.receive_one()
         models = agent.load(setup)
         connection = agent.join(setup, models)
     except Exception as error:
         if not isinstance(error, ServingError):
             log.error("an agent could not start", exc_info=True)
-        script.send(AgentFailed(printable(str(error)) or repr(error)))
+        script.send(Failed(printable(str(error)) or repr(error)))
         return 1
-    script.send(AgentReady())
+    script.send(Ready())
     agent.serve(connection, models)
     return 0
 

@@ -17,18 +17,18 @@ from mindspore_serving.core.value import Signature
 from mindspore_serving.distributed.connecting import GangConnection, connect
 from mindspore_serving.distributed.messages import (
     MOST_TENSORS,
+    AgentSetup,
     Beat,
     Join,
     Ran,
     Run,
-    Stop,
     ToPeer,
     to_reports,
 )
-from mindspore_serving.distributed.setup import AgentSetup
 from mindspore_serving.errors import ServingError, StageFailed, StartError, TooLarge
 from mindspore_serving.ipc.messages import to_fault
-from mindspore_serving.process.lifeline import end_group
+from mindspore_serving.process.entry import end_group
+from mindspore_serving.process.vocabulary import Exit
 from mindspore_serving.servable.from_source import FromSource, compile_all
 from mindspore_serving.wire import native
 
@@ -66,7 +66,7 @@ def serve(connection: GangConnection, models: Sequence[LoadedModel]) -> None:
         for message in _received(connection):
             if isinstance(message, Run):
                 connection.send(run(models, message))
-            elif isinstance(message, Stop):
+            elif isinstance(message, Exit):
                 for model in models:
                     model.close()
                 return

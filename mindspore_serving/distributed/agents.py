@@ -7,6 +7,7 @@ by the script that calls `distributed.startup_agents`; the rest runs on an event
 import asyncio
 import concurrent.futures
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,18 +15,18 @@ from pathlib import Path
 
 from mindspore_serving.aio import BackgroundLoop, on_thread, readable
 from mindspore_serving.cluster.local import log_path, worker_variables
-from mindspore_serving.distributed import rank_table
+from mindspore_serving.distributed import messages, rank_table
 from mindspore_serving.distributed.connecting import GangConnection, Refusal, Stopped, connect
-from mindspore_serving.distributed.messages import GaveUp, Refused, Stop, Take
+from mindspore_serving.distributed.messages import AgentSetup, FromAgent, GaveUp, Take
 from mindspore_serving.distributed.places import AgentOptions, choose_ranks, environment
 from mindspore_serving.distributed.rank_table import Rank
-from mindspore_serving.distributed.setup import AgentFailed, AgentSetup, FromAgent
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.ipc.channel import BlockingChannel
-from mindspore_serving.process.child import Program, start_with_stream
+from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.child import Child, Program
 from mindspore_serving.process.child_log import ChildLog
 from mindspore_serving.process.group import Group, ProcessMember
 from mindspore_serving.process.supervisor import EndedForGood, Supervisor
+from mindspore_serving.process.vocabulary import Exit, Failed
 
 SEARCHING, BETWEEN_TRIES = 60.0, 1.0  # seconds, for the worker
 TABLES = "temp_rank_table"  # where agents find the rank table
@@ -35,35 +36,22 @@ class Absent(EndedForGood):
     """There is no worker."""
 
 
-class Agent(ProcessMember):
-    """The child process of one rank, which says once how its start went."""
-
-    def __init__(self, setup: AgentSetup, variables: Mapping[str, str]) -> None:
-        """Start it.  Raises OSError."""
-        name = f"{setup.servable}, rank:{setup.rank}, device id:{setup.device_id}"
-        program = Program(
+def start_agent(setup: AgentSetup, variables: Mapping[str, str]) -> ProcessMember:
+    """Start the child process of one rank.  Raises OSError."""
+    name = f"{setup.servable}, rank:{setup.rank}, device id:{setup.device_id}"
+    child = Child(
+        Program(
             "mindspore_serving.distributed",
             ["--name", name],
             variables={**worker_variables(), **variables},
             log=ChildLog(log_path(f"log_{setup.servable}_agent{setup.rank}")),
+            channel=socket.SOCK_STREAM,
         )
-        child, stream = start_with_stream(program, "--channel")
-        super().__init__(f"rank {setup.rank}", child, stream)
-        self._channel: BlockingChannel[FromAgent] = BlockingChannel(stream, FromAgent)
-        with suppress(OSError):  # it has ended: that will be said
-            self._channel.send(setup)
-
-    def receive(self) -> None:
-        """As `ProcessMember.receive`."""
-        try:
-            reports = self._channel.receive(wait=False)
-        except ConnectionError as error:
-            raise EOFError(str(error)) from error
-        for report in reports:
-            if isinstance(report, AgentFailed):
-                self.problem = report.text
-            else:
-                self.is_ready = True
+    )
+    channel: BlockingChannel[FromAgent] = BlockingChannel(child.stream, FromAgent)
+    with suppress(OSError):  # it has ended: that will be said
+        channel.send(setup)
+    return ProcessMember(f"rank {setup.rank}", child, channel, messages)
 
 
 class WorkerEnd:
@@ -93,9 +81,9 @@ class WorkerEnd:
         try:
             while True:
                 for message in self._connection.take():
-                    if isinstance(message, Stop):
+                    if isinstance(message, Exit):
                         raise Stopped("the servable is stopped")
-                    if isinstance(message, Refused):
+                    if isinstance(message, Failed):
                         raise Refusal(f"the worker refuses: {message.text}")
                 await readable(self._connection.fileno())
         except EOFError:
@@ -124,7 +112,7 @@ class Agents:
             groups = options.group_files[place] if options.group_files else ()
             variables = environment(rank, ranks, str(self._table), groups, options.start_port)
             setup = _setup(options, plan.servable, rank, options.model_files[place])
-            self.group.add(Agent(setup, variables))
+            self.group.add(start_agent(setup, variables))
 
     def give_up(self, error: BaseException) -> None:
         """Tell the worker that the agents cannot start, unless it is the worker that says so."""

@@ -11,7 +11,7 @@ from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.backends.base import Array
 from mindspore_serving.core.declaration import DistributedSpec, ModelSpec
 from mindspore_serving.core.deployment import GangOptions
-from mindspore_serving.distributed import rank_table, security, token
+from mindspore_serving.distributed import rank_table, security
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.leader import Leader, OnBroken
 from mindspore_serving.distributed.messages import Plan
@@ -51,7 +51,7 @@ class GangModel:
             gang = Gang(name, spec, rank_table.parse(options.rank_table))
         except InvalidInputs as error:
             raise StartError(str(error)) from error
-        secret = token.read_token(os.environ)
+        secret = security.read_token(os.environ)
         context = security.of_worker(os.environ)
         host, _, port = options.address.rpartition(":")
         if not host.startswith(_LOOPBACK):
@@ -102,7 +102,7 @@ def _warn(address: str, secret: bytes, context: ssl.SSLContext | None) -> None:
     """Of what others can do at an address that they may reach."""
     if not secret and (context is None or context.verify_mode == ssl.CERT_NONE):
         text = "any machine that reaches %s may join as an agent: set %s here and for agents"
-        log.warning(f"{text}, or listen on 127.0.0.1", address, token.VARIABLE)
+        log.warning(f"{text}, or listen on 127.0.0.1", address, security.TOKEN)
     if context is None:
         text = "what agents send to %s and get is not encrypted: set %s (docs/distributed.md)"
         log.warning(f"{text}, or listen on 127.0.0.1", address, security.CERTIFICATE)

@@ -8,21 +8,19 @@ import time
 
 import msgspec
 
-from mindspore_serving.distributed import security, token, tunnel
+from mindspore_serving.distributed import messages, security, tunnel
 from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
 from mindspore_serving.distributed.messages import (
-    PROTOCOL,
     Accepted,
     Challenge,
-    Hello,
     Plan,
-    Refused,
-    Stop,
+    Proof,
     ToPeer,
 )
 from mindspore_serving.errors import StartError, TooLarge
-from mindspore_serving.ipc.channel import BlockingChannel
+from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.supervisor import EndedForGood
+from mindspore_serving.process.vocabulary import Exit, Failed, fingerprint
 
 CONNECTING = 5.0  # seconds for one try
 CLOSING = 5.0  # seconds to encrypt and send what is left
@@ -43,11 +41,7 @@ class GangConnection(BlockingChannel[ToPeer]):
     def __init__(self, stream: socket.socket, relay: tunnel.Relay | None = None) -> None:
         super().__init__(stream, ToPeer)
         self._relay = relay  # with TLS
-        self._kept: list[ToPeer] = []  # came with what was expected
         self.plan = self._greet()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
 
     def close(self) -> None:
         super().close()
@@ -62,10 +56,6 @@ class GangConnection(BlockingChannel[ToPeer]):
         except OSError as error:
             raise StartError(str(error)) from error
 
-    def receive(self, *, wait: bool) -> list[ToPeer]:
-        kept, self._kept = self._kept, []
-        return kept or super().receive(wait=wait)
-
     def take(self) -> list[ToPeer]:
         """What has come.  Raises EOFError at the end."""
         try:
@@ -76,8 +66,8 @@ class GangConnection(BlockingChannel[ToPeer]):
     def _greet(self) -> Plan:
         challenge = self._expect(Challenge)
         assert isinstance(challenge, Challenge)
-        proof = token.prove(token.read_token(os.environ), challenge.nonce)
-        self.send(Hello(PROTOCOL, proof))
+        proof = security.prove(security.read_token(os.environ), challenge.nonce)
+        self.send(Proof(fingerprint(messages), "", proof))
         plan = self._expect(Plan)
         assert isinstance(plan, Plan)
         return plan
@@ -90,9 +80,8 @@ class GangConnection(BlockingChannel[ToPeer]):
         poll.register(self._stream.fileno(), select.POLLIN)
         try:
             while (left := end - time.monotonic()) > 0:
-                messages = self.take()
-                if messages:
-                    message, *self._kept = messages
+                if received := self.take():
+                    message, *self._kept = received
                     if isinstance(message, kind):
                         return message
                     raise _unexpected(message)
@@ -130,8 +119,8 @@ def _plain(host: str, port: int) -> socket.socket:
 
 
 def _unexpected(message: ToPeer) -> StartError:
-    if isinstance(message, Refused):
+    if isinstance(message, Failed):
         return Refusal(f"the worker refuses: {message.text}")
-    if isinstance(message, Stop):
+    if isinstance(message, Exit):
         return Stopped("the servable is stopped")
     return StartError(f"the worker sent {type(message).__name__} out of turn")

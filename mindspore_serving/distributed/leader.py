@@ -17,11 +17,10 @@ from mindspore_serving.distributed.messages import (
     Accepted,
     Beat,
     GaveUp,
-    Hello,
     Join,
     Plan,
+    Proof,
     Ran,
-    Stop,
     Take,
     ToGang,
     to_signatures,
@@ -30,6 +29,7 @@ from mindspore_serving.distributed.peer import MOST_WORDS, Peer
 from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.ipc.messages import AgentPlace
+from mindspore_serving.process.vocabulary import Exit
 
 MOST_UNKNOWN = 256  # connections that have not proved the token; the oldest gives way
 GREETING = 10.0  # seconds that they have for it
@@ -101,7 +101,7 @@ class Leader:
     async def stop(self) -> None:
         """Tell all that it is over."""
         for peer in self._peers:
-            peer.send(Stop())
+            peer.send(Exit())
         self._close("the servable is stopped")
 
     def _break(self, reason: str) -> None:
@@ -151,7 +151,7 @@ class Leader:
         elif isinstance(message, Take):
             self.gang.take(peer, message.ranks)
             peer.send(Accepted())
-        elif isinstance(message, Hello):
+        elif isinstance(message, Proof):
             self._strangers.discard(peer)
             peer.send(self._plan)
         elif isinstance(message, GaveUp):

@@ -1,8 +1,10 @@
-"""Every message between the worker of a gang, the scripts that start agents, and the agents.
+"""What the worker of a gang, the scripts that start agents, and the agents say beside
+`process.vocabulary`.
 
-Framed and encoded as those of `ipc`; nothing here can name a function or a type to be loaded.
-A connection begins with `Challenge` and `Hello`.  A script then gets a `Plan` and sends `Take`; an
-agent sends `Join` when it has loaded its model, and answers each `Run`.
+A connection to the worker begins with `Challenge` and `Proof`.  A script then gets a `Plan` and
+sends `Take`; an agent sends `Join` when it has loaded its model, and answers each `Run`.  `Failed`
+says why the worker ends a connection, `Exit` that the servable is stopped for good.  A script sends
+its agent an `AgentSetup`, and gets `Hello`, then `Ready` when the agent has joined, or `Failed`.
 """
 
 from collections.abc import Sequence
@@ -11,14 +13,14 @@ from typing import TypeAlias
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.ipc.channel import FRAME_LIMIT
-from mindspore_serving.ipc.messages import Fault, Message
+from mindspore_serving.ipc.messages import Fault
+from mindspore_serving.process.frames import MAX_FRAME
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Message, Ready
 from mindspore_serving.wire.tensor import MAX_RANK
 
-PROTOCOL = 2  # grows with every change of what follows
 SMALL = 1 << 16  # bytes of any message before a peer has proved its token
 MEDIUM = 4 << 20  # ... and of all but tensors: a plan has a rank table
-MOST_TENSORS = FRAME_LIMIT - 64  # bytes of encoded tensors; the rest is for the message around
+MOST_TENSORS = MAX_FRAME - 64  # bytes of encoded tensors; the rest is for the message around
 
 
 class TensorReport(Message, frozen=True):
@@ -39,14 +41,13 @@ class GraphReport(Message, frozen=True):
 # --- worker to script or agent ----------------------------------------------------------------
 
 
-class Challenge(Message, frozen=True, tag=1):
-    """The first message: the protocol of the worker, and what to prove the token on."""
+class Challenge(Message, frozen=True, tag=10):
+    """The first message: what to prove the token on."""
 
-    protocol: int
     nonce: bytes
 
 
-class Plan(Message, frozen=True, tag=2):
+class Plan(Message, frozen=True, tag=11):
     """What the gang is: the rank table as its file is, and how often agents send a `Beat`."""
 
     servable: str
@@ -54,17 +55,11 @@ class Plan(Message, frozen=True, tag=2):
     beat_seconds: float
 
 
-class Accepted(Message, frozen=True, tag=3):
+class Accepted(Message, frozen=True, tag=12):
     """To `Take` and `Join`."""
 
 
-class Refused(Message, frozen=True, tag=4):
-    """The connection ends, and why."""
-
-    text: str
-
-
-class Run(Message, frozen=True, tag=5):
+class Run(Message, frozen=True, tag=13):
     """Run a sub-graph on `inputs` (`wire.native`), and return the outputs if `returns`."""
 
     id: int
@@ -73,17 +68,12 @@ class Run(Message, frozen=True, tag=5):
     returns: bool
 
 
-class Stop(Message, frozen=True, tag=6):
-    """The servable is stopped for good."""
-
-
 # --- script or agent to worker ----------------------------------------------------------------
 
 
-class Hello(Message, frozen=True, tag=20):
-    """The answer to `Challenge`."""
+class Proof(Hello, frozen=True, tag=20):
+    """The answer to `Challenge`, which proves the token."""
 
-    protocol: int
     proof: bytes
 
 
@@ -119,8 +109,24 @@ class Ran(Message, frozen=True, tag=25):
     fault: Fault | None = None
 
 
-ToPeer: TypeAlias = Challenge | Plan | Accepted | Refused | Run | Stop
-ToGang: TypeAlias = Hello | Take | GaveUp | Join | Beat | Ran
+# --- between a script and its agent, over a socket pair ----------------------------------------
+
+
+class AgentSetup(Message, frozen=True, tag=30):
+    """What an agent is to load: a file for each sub-graph.  The key travels only here."""
+
+    address: str  # of the worker, "ip:port"
+    servable: str
+    rank: int
+    device_id: int
+    model_files: list[str]
+    dec_key: bytes | None
+    dec_mode: str
+
+
+ToPeer: TypeAlias = Challenge | Plan | Accepted | Failed | Run | Exit
+FromAgent: TypeAlias = Hello | Ready | Failed
+ToGang: TypeAlias = Proof | Take | GaveUp | Join | Beat | Ran
 
 
 def to_reports(graphs: Sequence[Signature]) -> list[GraphReport]:

@@ -11,24 +11,24 @@ from typing import Protocol, cast
 import msgspec
 
 from mindspore_serving import log
-from mindspore_serving.distributed import security, token
-from mindspore_serving.distributed.encryption import Encryption
+from mindspore_serving.distributed import messages, security
 from mindspore_serving.distributed.keeping import keep_alive
 from mindspore_serving.distributed.messages import (
     MEDIUM,
-    PROTOCOL,
     SMALL,
     Beat,
     Challenge,
-    Hello,
-    Refused,
+    Proof,
     ToGang,
 )
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.ipc.channel import FRAME_LIMIT, Frames, encode
+from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.frames import MAX_FRAME, Frames
+from mindspore_serving.process.vocabulary import Failed, fingerprint
 
 MOST_BEATS = 100  # signs of life in a second; who sends more is not read for one
 MOST_WORDS = 4096  # characters of a reason
+_CHUNK = 1 << 18  # bytes that are decrypted at once
 
 
 class Owner(Protocol):
@@ -54,8 +54,8 @@ class Peer(asyncio.Protocol):
         self._num_beats, self._second = 0, 0.0  # since the begin of this one
         self._owner = owner
         self._secret = secret
-        self._nonce = secrets.token_bytes(token.NONCE)
-        self._frames: Frames[ToGang] = Frames(ToGang, SMALL)
+        self._nonce = secrets.token_bytes(security.NONCE)
+        self._frames: Frames[ToGang] = message_frames(ToGang, SMALL)
         self._transport: asyncio.Transport | None = None
         self._encryption = Encryption(context) if context is not None else None
 
@@ -110,7 +110,7 @@ class Peer(asyncio.Protocol):
 
     def expect_tensors(self) -> None:
         """From now on it may send large messages."""
-        self._frames.limit = FRAME_LIMIT
+        self._frames.limit = MAX_FRAME
 
     def send(self, message: msgspec.Struct) -> None:
         self.write(encode(message))
@@ -128,7 +128,7 @@ class Peer(asyncio.Protocol):
         text = text[:MOST_WORDS]
         log.warning("a script or an agent is refused: %s", text)
         self.why = f"was refused: {text}"
-        self.send(Refused(text))
+        self.send(Failed(text))
         self.close()
 
     def dismiss(self) -> None:
@@ -150,7 +150,7 @@ class Peer(asyncio.Protocol):
             transport.close()
 
     def _challenge(self) -> None:
-        self.send(Challenge(PROTOCOL, self._nonce))
+        self.send(Challenge(self._nonce))
 
     def _decrypt(self, data: bytes) -> bytes:
         """Raises ssl.SSLError."""
@@ -167,17 +167,55 @@ class Peer(asyncio.Protocol):
                 self._challenge()
 
     def _greet(self, message: ToGang) -> None:
-        if not isinstance(message, Hello):
-            raise InvalidInputs("the first message should be Hello")
-        if message.protocol != PROTOCOL:
+        if not isinstance(message, Proof):
+            raise InvalidInputs("the first message should be Proof")
+        if message.fingerprint != (ours := fingerprint(messages)):
             raise InvalidInputs(
-                f"the worker speaks protocol {PROTOCOL} and the agent protocol {message.protocol}: "
+                f"the worker speaks protocol {ours} and the agent protocol {message.fingerprint}: "
                 "install the same version of mindspore-serving on all machines"
             )
-        if not token.is_proof(message.proof, self._secret, self._nonce):
+        if not security.is_proof(message.proof, self._secret, self._nonce):
             raise InvalidInputs(
-                f"wrong token: {token.VARIABLE} should be the same for the worker and all agents"
+                f"wrong token: {security.TOKEN} should be the same for the worker and all agents"
             )
         self.is_known = True
         self._frames.limit = MEDIUM
         self._owner.on_message(self, message)
+
+
+class Encryption:
+    """The worker's end of TLS over one connection: bytes in, bytes out.
+
+    An event loop's own TLS keeps connections to itself until their handshake is over: they could
+    not be counted, nor be told why they are refused.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.has_begun = False  # something has come
+        self.is_ready = False  # the handshake is over: `encrypt` may be called
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    def receive(self, data: bytes) -> bytes:
+        """What is in `data`.  Raises ssl.SSLError if it is no TLS, or none that is accepted; in
+        each case `to_send` has what TLS says to it."""
+        self.has_begun = True
+        self._incoming.write(data)
+        found = bytearray()
+        try:
+            if not self.is_ready:
+                self._object.do_handshake()
+                self.is_ready = True
+            while chunk := self._object.read(_CHUNK):
+                found += chunk
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):  # all is read, or it ends
+            pass
+        return bytes(found)
+
+    def encrypt(self, data: bytes) -> bytes:
+        """What to send so that the other end gets `data`."""
+        self._object.write(data)
+        return self._outgoing.read()
+
+    def to_send(self) -> bytes:
+        return self._outgoing.read()

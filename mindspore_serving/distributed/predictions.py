@@ -13,7 +13,7 @@ from mindspore_serving.distributed.messages import MOST_TENSORS, Ran, Run
 from mindspore_serving.distributed.peer import Peer
 from mindspore_serving.distributed.stages import Prediction, Source, Stage
 from mindspore_serving.errors import InvalidInputs, StageFailed, TooLarge, WorkerUnavailable
-from mindspore_serving.ipc.channel import encode
+from mindspore_serving.process.channel import encode
 
 OnStuck: TypeAlias = Callable[[str], None]
 """Gets the reason."""

@@ -1,4 +1,4 @@
-"""Every message between the master and its workers: tagged frozen structs, grouped by direction.
+"""What a worker and the master say beside `process.vocabulary`, grouped by direction.
 
 Encoded with msgpack; nothing here can name a file, a function or a type to be loaded.
 """
@@ -6,17 +6,12 @@ Encoded with msgpack; nothing here can name a file, a function or a type to be l
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import msgspec
-
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import Code, ServingError, from_code, printable
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Message, Ready
 from mindspore_serving.tracing.options import TraceOptions
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The base of all: compact, untracked by the garbage collector."""
 
 
 class Slice(Message, frozen=True, tag=1):
@@ -149,7 +144,8 @@ class AgentPlace(Message, frozen=True):
 
 
 class Setup(Message, frozen=True, tag=10):
-    """The first message: what to load.  The key of encrypted models travels only here."""
+    """The first message to a worker: what to load.  The key of encrypted models travels only
+    here."""
 
     servable_directory: str
     servable_name: str
@@ -187,10 +183,6 @@ class CallReply(Message, frozen=True, tag=13):
     reply: PartReply
 
 
-class Exit(Message, frozen=True, tag=14):
-    """Finish what runs, then leave."""
-
-
 class AdapterSource(Message, frozen=True):
     """A LoRA adapter: its name, its directory, and how often it was loaded anew."""
 
@@ -215,7 +207,7 @@ class LogLevel(Message, frozen=True, tag=15):
 # --- worker to master -------------------------------------------------------------------------
 
 
-class Ready(Message, frozen=True, tag=20):
+class WorkerReady(Ready, frozen=True, tag=20):
     """The servable is loaded and warm."""
 
     version: int
@@ -223,13 +215,6 @@ class Ready(Message, frozen=True, tag=20):
     models: dict[str, ModelReport]
     card: ModelCard | None = None  # of its language model
     agents: list[AgentPlace] = []  # of a distributed servable
-
-
-class Failed(Message, frozen=True, tag=21):
-    """The servable could not be loaded, and the worker leaves; or it cannot go on, and the master
-    ends the worker."""
-
-    text: str
 
 
 class Done(Message, frozen=True, tag=22):
@@ -270,4 +255,6 @@ class Numbers(Message, frozen=True, tag=25):
 
 
 ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit | LogLevel | SetAdapters
-ToMaster: TypeAlias = Ready | Failed | Done | WorkerCall | Leaving | Numbers | AdaptersSet
+ToMaster: TypeAlias = (
+    Hello | WorkerReady | Failed | Done | WorkerCall | Leaving | Numbers | AdaptersSet
+)

@@ -87,14 +87,12 @@ class ForkServer:
         if self._is_closed:
             raise OSError("the fork server is closed")
         if self._control is None:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                control = theirs.fileno()
-                words = ["--control", str(control)]
-                self._process = Child(Program(self._module, words, [control], _VARIABLES))
-            ours.settimeout(START_SECONDS)
-            ours.send(self._setup())
-            self._control = ours
+            program = Program(self._module, variables=_VARIABLES, channel=socket.SOCK_SEQPACKET)
+            self._process = Child(program)
+            control = self._process.stream
+            self._control = control
+            control.settimeout(START_SECONDS)
+            control.send(self._setup())
             if self._is_closed:  # since then: `close` has not seen our end
                 raise OSError("the fork server is closed")
         return self._control

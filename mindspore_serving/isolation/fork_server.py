@@ -22,10 +22,15 @@ from typing import TypeAlias
 import msgspec
 
 from mindspore_serving import log
+from mindspore_serving.process.channel import connect
 from mindspore_serving.process.entry import enter
+from mindspore_serving.process.frames import receive, send
 
 _PR_SET_PDEATHSIG = 1
 MOST_SETUP = 64 << 10  # bytes; a packet has room for more
+# The first byte of every answer.
+STAYING, LEAVING = b"\0", b"\1"
+MOST_GROWTH = 64 << 20  # bytes that finished jobs may leave behind
 
 Role: TypeAlias = Callable[[socket.socket], None]
 """What a child does: serves its end of a stream until the other end is closed."""
@@ -47,13 +52,11 @@ class Fork(msgspec.Struct, frozen=True, array_like=True):
 
 def run(load: Callable[[bytes], Mapping[str, Role]]) -> None:
     """Load the roles of the setup that comes first, and fork a child for each `Fork` that follows,
-    until the control socket, descriptor `--control`, is closed.  The answer to a `Fork` is the
+    until the channel, a socket of packets, is closed.  The answer to a `Fork` is the
     child's pidfd."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--control", type=int, required=True)
-    arguments = enter(parser, ignores_signals=True)
+    arguments = enter(argparse.ArgumentParser(), ignores_signals=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
-    with socket.socket(fileno=arguments.control) as control:
+    with connect(arguments.channel) as control:
         setup = control.recv(MOST_SETUP)
         if not setup:
             return
@@ -121,3 +124,15 @@ def memory() -> int:
     """Bytes of this process that RLIMIT_DATA counts."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[5]) * resource.getpagesize()
+
+
+def answer_jobs(stream: socket.socket, answer: Callable[[bytes], bytes]) -> None:
+    """Send `answer` of every frame, until the other end is closed.  A process that has grown leaves
+    after its answer: what a job may take is counted from an empty process."""
+    most = memory() + MOST_GROWTH
+    while (job := receive(stream)) is not None:
+        found = answer(job)
+        is_full = memory() > most
+        send(stream, (LEAVING if is_full else STAYING) + found)
+        if is_full:
+            return

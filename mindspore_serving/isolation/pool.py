@@ -16,8 +16,8 @@ from enum import Enum
 
 from mindspore_serving import log
 from mindspore_serving.errors import Overloaded
-from mindspore_serving.isolation.answering import LEAVING
 from mindspore_serving.isolation.children import ForkedChild, ForkServer
+from mindspore_serving.isolation.fork_server import LEAVING
 from mindspore_serving.process.frames import Exchange
 
 QUICK_SECONDS = 0.25  # before a job has to wait for other slow ones
@@ -69,7 +69,7 @@ class Job:
 
 class Pool:
     """Has jobs done by processes that `server` forks with the role `role`, which must be
-    `answering.answer_jobs`.
+    `fork_server.answer_jobs`.
 
     `num_killed` counts processes that were killed or died, by "time", "memory", "cancelled" and
     "slow" (whose job begins anew).

@@ -12,40 +12,37 @@ import msgspec
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
-from mindspore_serving.errors import StartError, TooLarge
-from mindspore_serving.ipc import arena, status
-from mindspore_serving.ipc.channel import Frames, encode
+from mindspore_serving.errors import StartError
+from mindspore_serving.ipc import arena, messages, status
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
     AgentPlace,
     CallReply,
     Cancel,
     Done,
-    Exit,
-    Failed,
     Leaving,
     LogLevel,
     Numbers,
     PartReply,
     Payload,
-    Ready,
     RequestPart,
     Setup,
     Slice,
     ToMaster,
     Work,
     WorkerCall,
+    WorkerReady,
     to_fault,
     to_faults,
 )
 from mindspore_serving.master import storing
 from mindspore_serving.master.adapter_calls import AdapterCalls
 from mindspore_serving.master.lent import LENT, Lent
-from mindspore_serving.master.outbox import Outbox
 from mindspore_serving.master.request import Answer, PendingPart, Way
+from mindspore_serving.process.async_channel import AsyncChannel
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, why_other
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
-_READ_SIZE = 1 << 18
 
 
 class Owner(Protocol):
@@ -78,23 +75,25 @@ class Link:
         self.overdue: status.Running | None = None  # if we did because that took too long
         self.has_reported = False  # how loading went
         self._loop = asyncio.get_running_loop()
-        self.loaded: asyncio.Future[Ready] = self._loop.create_future()
+        self.loaded: asyncio.Future[WorkerReady] = self._loop.create_future()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._owner = owner
         self._launched = launched
-        self._stream = launched.stream
-        self._stream.setblocking(False)
-        self._frames: Frames[ToMaster] = Frames(ToMaster)
-        self._view = memoryview(bytearray(_READ_SIZE))
         self.status = launched.view.reserved  # what it says of itself; a copy once it is closed
+        self._channel = AsyncChannel[ToMaster](
+            launched.stream,
+            ToMaster,
+            on_message=self._handle,
+            on_closed=self._on_closed,
+            on_problem=self.end,
+        )
+        self._send = self._channel.send
         self.adapter_calls = AdapterCalls(self._send)
-        self._outbox = Outbox(self._stream, self._on_full)
         self._next_id = 0
         self._log_level: str | None = None
         self._lent = Lent(launched.view)
         self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
         self._storing = storing.Storing(launched.arena, self._send_stored, self.cancel)
-        self._loop.add_reader(self._stream.fileno(), self._on_readable)
 
     # --- messages to the worker -------------------------------------------------------------
 
@@ -158,13 +157,11 @@ class Link:
 
     def close(self) -> None:
         """Close the socket and the arenas.  Reported to the owner once."""
-        if self.closed.done():
-            return
+        self._channel.close()
+
+    def _on_closed(self) -> None:
         self.is_ready = False
         self.status = memoryview(bytes(self.status))
-        self._loop.remove_reader(self._stream.fileno())
-        self._outbox.close()
-        self._stream.close()
         self._launched.arena.close()
         self._launched.view.close()
         self.closed.set_result(None)
@@ -191,30 +188,7 @@ class Link:
         if not self.closed.done():
             self._send(Work([self._message(part, chunks, now)], self._lent.take_freed()))
 
-    def _send(self, message: msgspec.Struct) -> None:
-        if not self.closed.done():
-            self._outbox.send(encode(message))
-
-    def _on_full(self) -> None:
-        self.end("it does not read what it is sent")
-
     # --- receiving --------------------------------------------------------------------------
-
-    def _on_readable(self) -> None:
-        try:
-            count = self._stream.recv_into(self._view)
-        except BlockingIOError:
-            return
-        except OSError:
-            count = 0
-        if count == 0:
-            self.close()
-            return
-        try:
-            for message in self._frames.feed(self._view[:count]):
-                self._handle(message)
-        except (msgspec.DecodeError, TooLarge, ValueError, KeyError) as error:
-            self.end(f"it sent what is no message ({error})")
 
     def _handle(self, message: ToMaster) -> None:
         if isinstance(message, Done):
@@ -227,17 +201,24 @@ class Link:
             self.numbers = message
         elif isinstance(message, AdaptersSet):
             self.adapter_calls.take(message)
+        elif isinstance(message, Hello):
+            self._on_hello(message)
         else:
             self._on_loaded(message)
 
-    def _on_loaded(self, message: Ready | Failed) -> None:
+    def _on_hello(self, message: Hello) -> None:
+        if why := why_other(message, messages, "worker"):
+            self._on_loaded(Failed(why))
+            self.process.kill()
+
+    def _on_loaded(self, message: WorkerReady | Failed) -> None:
         if self.is_ready and isinstance(message, Failed):
             self.end(message.text)
             return
         if self.loaded.done():
             raise ValueError("it reported twice how loading went")
         self.has_reported = True
-        if isinstance(message, Ready):
+        if isinstance(message, WorkerReady):
             self.is_ready = True
             self.agents = message.agents
             self.loaded.set_result(message)

@@ -10,7 +10,7 @@ from mindspore_serving.cluster.base import Needs, Place
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.ipc.messages import ModelReport, Ready, Setup
+from mindspore_serving.ipc.messages import ModelReport, Setup, WorkerReady
 from mindspore_serving.master.link import Link
 from mindspore_serving.process.child import exit_text
 from mindspore_serving.servable.declared_ranks import declared_ranks
@@ -20,7 +20,7 @@ from mindspore_serving.tracing.options import TraceOptions
 _TAIL = 800  # characters of the worker's log that an error shows
 
 
-async def load(link: Link, setup: Setup) -> Ready:
+async def load(link: Link, setup: Setup) -> WorkerReady:
     """What the worker can do, once it has loaded.  Raises StartError when the worker has ended."""
     link.setup(setup)
     try:

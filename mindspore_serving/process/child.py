@@ -10,12 +10,12 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from mindspore_serving.process.child_log import ChildLog
+from mindspore_serving.process.entry import CHANNEL, LIFELINE
 from mindspore_serving.process.interpreter import OWN, Interpreter
 
-LIFELINE = "--lifeline"
 # Malloc then asks the kernel for pages of 2 MiB: weights that every step reads are read faster.
 # glibc reads it from the environment at the start of a process only.
 _LARGE_PAGES = "glibc.malloc.hugetlb"
@@ -33,6 +33,8 @@ class Program:
         log: receives the output; None: the child prints where this process does.
         stdout, stderr: descriptors for the output in place of a log.
         interpreter: the Python that runs the module.
+        channel: the kind of a socket pair (SOCK_STREAM, say), of which the child gets one end, by
+            the option `--channel fd:N`; None: it has no channel.
     """
 
     module: str
@@ -43,16 +45,7 @@ class Program:
     stdout: int | None = None
     stderr: int | None = None
     interpreter: Interpreter = OWN
-
-    def environment(self) -> dict[str, str]:
-        """Return the whole environment of the child."""
-        environment = self.interpreter.environment(os.environ)
-        for name, value in self.variables.items():
-            if value is None:
-                environment.pop(name, None)
-            else:
-                environment[name] = value
-        return environment
+    channel: socket.SocketKind | None = None
 
 
 class Child:
@@ -61,8 +54,11 @@ class Child:
     It inherits one end of a pipe, its lifeline.  The other end closes with this process, whatever
     ends that, and then the kernel kills the group.
 
-    `pid` is its number, `pidfd` a descriptor that is readable once it has ended.
+    `pid` is its number, `pidfd` a descriptor that is readable once it has ended, and `stream` our
+    end of its channel, which is the caller's to close.
     """
+
+    stream: socket.socket
 
     def __init__(self, program: Program) -> None:
         """Start the process.  Raises OSError; the log of `program` is closed then."""
@@ -72,7 +68,11 @@ class Child:
         with ExitStack() as on_failure:
             if self._log is not None:
                 on_failure.callback(self._log.close)
-            self._process, self._lifeline = _spawn(program)
+            theirs = None
+            if program.channel is not None:
+                self.stream, theirs = socket.socketpair(socket.AF_UNIX, program.channel)
+                on_failure.callback(self.stream.close)
+            self._process, self._lifeline = _spawn(program, theirs)
             on_failure.callback(self.close)
             self.pid = self._process.pid
             self.pidfd = -1
@@ -136,41 +136,35 @@ class Child:
         waiting.set_result(self._process.wait())
 
 
-def _spawn(program: Program) -> "tuple[subprocess.Popen[bytes], int]":
-    """Start the process of `program`; return it with our end of its lifeline."""
+def _spawn(
+    program: Program, channel: socket.socket | None
+) -> "tuple[subprocess.Popen[bytes], int]":
+    """Start the process of `program`; return it with our end of its lifeline.  Closes `channel`,
+    the child's end of its channel."""
     command = [*program.interpreter.command(program.module), *program.arguments]
+    descriptors = list(program.descriptors)
     log = program.log
     with ExitStack() as inherited, ExitStack() as on_failure:
         if log is not None:
             inherited.callback(log.close_writer)
+        if channel is not None:
+            inherited.callback(channel.close)
+            descriptors.append(channel.fileno())
+            command += [CHANNEL, f"fd:{channel.fileno()}"]
         theirs, ours = os.pipe2(os.O_CLOEXEC)
         inherited.callback(os.close, theirs)
         on_failure.callback(os.close, ours)
         process = subprocess.Popen(
             [*command, LIFELINE, str(theirs)],
-            pass_fds=(*program.descriptors, theirs),
+            pass_fds=(*descriptors, theirs),
             stdin=subprocess.DEVNULL,
             stdout=program.stdout if log is None else log.writer,
             stderr=program.stderr if log is None else subprocess.STDOUT,
             start_new_session=True,
-            env=program.environment(),
+            env=program.interpreter.environment(program.variables),
         )
         on_failure.pop_all()
         return process, ours
-
-
-def start_with_stream(program: Program, option: str) -> tuple[Child, socket.socket]:
-    """Start a child that inherits one end of a socket pair, and reads its descriptor's number from
-    `option`; return the child and the other end.  Raises OSError."""
-    ours, theirs = socket.socketpair()
-    with theirs, ExitStack() as on_failure:
-        on_failure.callback(ours.close)
-        number = theirs.fileno()
-        arguments = [*program.arguments, option, str(number)]
-        descriptors = [*program.descriptors, number]
-        child = Child(replace(program, arguments=arguments, descriptors=descriptors))
-        on_failure.pop_all()
-    return child, ours
 
 
 def large_pages() -> dict[str, str | None]:

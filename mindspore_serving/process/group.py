@@ -7,20 +7,22 @@ process or, behind a relay, a process of another machine.
 
 import asyncio
 import signal
-import socket
 from contextlib import suppress
-from typing import Protocol
+from types import ModuleType
+from typing import Any, Protocol
 
 from mindspore_serving import log
 from mindspore_serving.aio import readable
 from mindspore_serving.errors import StartError
+from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import exit_text
 from mindspore_serving.process.supervisor import EndedForGood
+from mindspore_serving.process.vocabulary import Failed, Hello, Ready, why_other
 
 CAUSE_SECONDS = 1.0  # for the first end to be heard of, behind one that is only its consequence
 
 
-class Process(Protocol):
+class RunningProcess(Protocol):
     """A process that was started, here or on another machine."""
 
     @property
@@ -63,47 +65,53 @@ class Member(Protocol):
 
 
 class ProcessMember:
-    """A member that is a process, and that says over `stream` that it is ready, or why it is not.
+    """A member that is a process, and that says over `channel` when it is ready, or why it is not.
 
-    A role says what its messages are by `receive`.
+    It speaks as `process.vocabulary` has it, with the `messages` of its role.
     """
 
-    def __init__(self, title: str, process: Process, stream: socket.socket) -> None:
+    def __init__(
+        self,
+        title: str,
+        process: RunningProcess,
+        channel: BlockingChannel[Any],
+        messages: ModuleType,
+    ) -> None:
+        """Follow a process that was started."""
         self.title = title  # "rank 1"
         self.process = process
-        self.stream = stream
+        self.channel = channel
         self.is_ready = False
-        self.problem = ""  # that it has reported
-
-    def receive(self) -> None:
-        """Read what has come, without waiting, and set `is_ready` or `problem`.
-
-        Raises EOFError when nothing more will come.
-        """
-        raise NotImplementedError
+        self._messages = messages
+        self._problem = ""  # that it has reported
 
     async def ready(self) -> None:
         """As `Member.ready`."""
         while not self.is_ready:
-            await readable(self.stream.fileno())
+            await readable(self.channel.fileno())
             try:
-                self.receive()
+                self._receive()
             except EOFError:
                 raise StartError(await self.ended()) from None
-            if self.problem:
-                raise StartError(f"{self.title}: {self.problem}")
+            if self._problem:
+                raise StartError(f"{self.title}: {self._problem}")
 
     async def ended(self) -> str:
         """As `Member.ended`."""
         status = await self.process.wait()
         with suppress(EOFError):
-            self.receive()
-        return f"{self.title}: {self.problem or self.end_text(status)}"
+            self._receive()
+        text = self._problem or self.end_text(status)
+        return f"{self.title}: {text}" if text else ""
 
     def end_text(self, status: int) -> str:
-        """Say how it ended, with the end of its log unless it was killed."""
+        """Say how it ended, with the end of its log unless it was killed; "" as `ended`."""
         tail = self.process.log_tail() if status != -signal.SIGKILL else ""
         return f"{exit_text(status)}{': ' if tail else ''}{tail}"
+
+    def on_ready(self, message: Ready) -> None:
+        """Note that it has said so."""
+        self.is_ready = True
 
     def kill(self) -> None:
         """As `Member.kill`."""
@@ -111,7 +119,21 @@ class ProcessMember:
 
     def close(self) -> None:
         """As `Member.close`."""
-        self.stream.close()
+        self.channel.close()
+
+    def _receive(self) -> None:
+        """Read what has come, without waiting.  Raises EOFError when nothing more will come."""
+        try:
+            messages = self.channel.receive(wait=False)
+        except ConnectionError as error:
+            raise EOFError(str(error)) from error
+        for message in messages:
+            if isinstance(message, Hello):
+                self._problem = why_other(message, self._messages, self.title)
+            elif isinstance(message, Failed):
+                self._problem = message.text
+            elif isinstance(message, Ready):
+                self.on_ready(message)
 
 
 class Group:
@@ -130,10 +152,12 @@ class Group:
     async def ready(self) -> None:
         """Wait until all are.  Raises StartError with what the first says that cannot be, or how
         the first has ended; all are killed then."""
-        tasks = [asyncio.ensure_future(self._wait_until_ready(member)) for member in self._members]
-        all_ready = asyncio.gather(*tasks)
+        tasks = {asyncio.ensure_future(self._wait_until_ready(one)) for one in self._members}
+        waiting: set[asyncio.Future[Any]] = {*tasks}
         try:
-            await asyncio.wait({all_ready, self._end}, return_when=asyncio.FIRST_COMPLETED)
+            while waiting and not self._end.done():
+                await asyncio.wait({*waiting, self._end}, return_when=asyncio.FIRST_COMPLETED)
+                waiting = {task for task in waiting if not task.done()}
         finally:
             for task in tasks:
                 task.cancel()
@@ -142,12 +166,20 @@ class Group:
             raise self._end.result()
 
     async def wait(self) -> str:
-        """Wait for the end; return the text of the first one that has ended, with which all are
-        killed.  Raises EndedForGood if that is what it said."""
-        error = await asyncio.shield(self._end)
+        """Wait for the end, and close; return the text of the first one that has ended, with which
+        all are killed.  Raises EndedForGood if that is what it said."""
+        try:
+            error = await asyncio.shield(self._end)
+        finally:
+            await self.close()
         if isinstance(error, EndedForGood):
             raise error
         return str(error)
+
+    async def find_cause(self) -> str:
+        """Return the text of the first end, which has consequences already; "" if none comes."""
+        await asyncio.wait({self._end}, timeout=CAUSE_SECONDS)
+        return str(self._end.result()) if self._end.done() else ""
 
     def kill(self) -> None:
         """End all now."""

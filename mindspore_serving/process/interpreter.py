@@ -58,20 +58,26 @@ class Interpreter:
         safe = ["-P"] if self.version >= (3, 11) else []
         return [self.path, *safe, "-m", module]
 
-    def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """`ours`, with this package findable even if it was not installed."""
-        found = dict(ours)
+    def environment(self, variables: Mapping[str, str | None]) -> dict[str, str]:
+        """Return that of this process with `variables` set (None: removed), in which this package
+        can be imported even if it was not installed."""
+        environment = dict(os.environ)
         root = Path(mindspore_serving.__file__).parent
         if not self.is_own:
-            found.pop("PYTHONHOME", None)
-            found.pop("VIRTUAL_ENV", None)
-            found["PYTHONPATH"] = package_path(root)  # in place of ours: our packages stay out
-            own = os.path.dirname(self.path)
-            found["PATH"] = own + os.pathsep + found.get("PATH", os.defpath)
+            environment.pop("PYTHONHOME", None)
+            environment.pop("VIRTUAL_ENV", None)
+            environment["PYTHONPATH"] = package_path(root)  # not ours: our packages stay out
+            directory = os.path.dirname(self.path)
+            environment["PATH"] = directory + os.pathsep + environment.get("PATH", os.defpath)
         elif not str(root.parent).endswith(("site-packages", "dist-packages")):
-            old = found.get("PYTHONPATH")
-            found["PYTHONPATH"] = str(root.parent) + (os.pathsep + old if old else "")
-        return found
+            old = environment.get("PYTHONPATH")
+            environment["PYTHONPATH"] = str(root.parent) + (os.pathsep + old if old else "")
+        for name, value in variables.items():
+            if value is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = value
+        return environment
 
 
 OWN = Interpreter(sys.executable, sys.version_info[:3], is_own=True)
@@ -151,7 +157,6 @@ def cache_directory(*names: str) -> Path:
 def _probe(path: str) -> tuple[tuple[int, ...], dict[str, str | list[str]]]:
     """The version of the interpreter at `path`, and of each module its version or the error."""
     source = _PROBE % (LEAST_PYTHON, list(PACKAGES.values()), _ANSWER)
-    environment = {name: value for name, value in os.environ.items() if name[:6] != "PYTHON"}
     try:
         done = subprocess.run(
             [path, "-c", source],
@@ -160,7 +165,7 @@ def _probe(path: str) -> tuple[tuple[int, ...], dict[str, str | list[str]]]:
             text=True,
             errors="replace",
             timeout=_PROBE_SECONDS,
-            env=environment,
+            env=foreign_environment(),
             cwd=os.path.dirname(path),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -171,6 +176,11 @@ def _probe(path: str) -> tuple[tuple[int, ...], dict[str, str | list[str]]]:
         raise StartError(f"{path!r} is not an interpreter of Python: {said[-1][:200]}")
     version, found = json.loads(answers[-1].removeprefix(_ANSWER))
     return tuple(version), found
+
+
+def foreign_environment() -> dict[str, str]:
+    """Return our environment for a program that is not ours: without what is for our Python."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 def _problem(row: str, found: Mapping[str, str | list[str]]) -> str:

@@ -2,7 +2,7 @@
 
 import os
 
-from mindspore_serving.cluster.node_token import TOKEN, read_token
+from mindspore_serving.cluster.dialing import TOKEN, read_token
 from mindspore_serving.cluster.ray_machines import RayPlan
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses

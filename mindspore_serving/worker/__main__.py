@@ -1,7 +1,7 @@
 """`python -m mindspore_serving.worker --channel ADDRESS`: one worker process.
 
 When the master is gone, the kernel ends this process and all it started, even while a stage holds
-the interpreter (`process.lifeline`).  A second thread does the same where that cannot be, tells
+the interpreter (`process.entry`).  A second thread does the same where that cannot be, tells
 the master of SIGTERM and SIGINT, and counts heartbeats: none while the interpreter is stuck.
 """
 
@@ -16,22 +16,18 @@ import threading
 import time
 from collections.abc import Callable
 
-from mindspore_serving.ipc import status
+from mindspore_serving.ipc import messages, status
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
-from mindspore_serving.ipc.channel import connect, encode
-from mindspore_serving.ipc.messages import Failed
-from mindspore_serving.ipc.protocol import protocol
-from mindspore_serving.process.entry import enter, leave_current_directory
-from mindspore_serving.process.lifeline import end_group
+from mindspore_serving.process.channel import connect, encode
+from mindspore_serving.process.entry import end_group, enter, leave_current_directory
+from mindspore_serving.process.vocabulary import hello
 from mindspore_serving.worker.worker import Overrides, Worker
 
 
 def main() -> int:
     arguments = _parse()
     stream = connect(arguments.channel)
-    if arguments.protocol not in (None, protocol()):
-        stream.sendall(encode(Failed(_other_protocol(arguments.protocol))))
-        return 1
+    stream.sendall(encode(hello(messages)))
     arena: Arena | NoArena = NoArena(status.SIZE, arguments.status)
     view: ArenaView | NoArena = NoArena()
     if arguments.arenas:
@@ -51,22 +47,12 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.worker")
-    parser.add_argument("--channel", required=True, help="fd:N, unix:PATH or tcp:HOST:PORT")
     parser.add_argument("--arenas", help="descriptors to write to and to read from: W,R")
     parser.add_argument("--status", type=int, help="without arenas: shared memory to report in")
     parser.add_argument("--servables", help="directory of servables here, if not the master's")
     parser.add_argument("--device-id", type=int, help="device here, if not the master's")
-    parser.add_argument("--protocol", help="of the master; another is refused")
     parser.add_argument("--name", help="shown in process lists only")
     return enter(parser)
-
-
-def _other_protocol(masters: str) -> str:
-    where = os.path.dirname(os.path.dirname(__file__))
-    return (
-        f"the worker's mindspore_serving in {where} has protocol {protocol()}, the server's "
-        f"{masters}: both must be of one release; if it was just updated, start the server again"
-    )
 
 
 def _watch(

@@ -7,8 +7,8 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
-from mindspore_serving.ipc.channel import BlockingChannel
 from mindspore_serving.ipc.messages import CallReply, Done, PartReply, Slice, ToWorker, Work
+from mindspore_serving.process.channel import BlockingChannel
 
 Action: TypeAlias = Callable[[], None]
 """What another thread wants to be done on this one."""

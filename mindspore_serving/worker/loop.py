@@ -14,7 +14,6 @@ from mindspore_serving.ipc.messages import (
     CallReply,
     Cancel,
     Done,
-    Exit,
     LogLevel,
     PartReply,
     RequestPart,
@@ -24,6 +23,7 @@ from mindspore_serving.ipc.messages import (
     to_fault,
     to_faults,
 )
+from mindspore_serving.process.vocabulary import Exit
 from mindspore_serving.tracing.span import from_traceparent
 from mindspore_serving.worker.borrowing import Borrower
 from mindspore_serving.worker.connection import Connection, Inbox, ThreadSource

@@ -13,9 +13,10 @@ import pytest
 from mindspore_serving.cluster import local
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.errors import ResourceShortage, StartError
-from mindspore_serving.ipc.channel import Frames, encode
-from mindspore_serving.ipc.messages import Exit, Leaving, Ready, Setup, ToMaster
+from mindspore_serving.ipc.messages import Leaving, Setup, ToMaster
 from mindspore_serving.process import child_log
+from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.vocabulary import Exit, Hello, Ready
 from tests.waiting import PATIENCE, eventually
 
 CONFIG = """
@@ -62,14 +63,15 @@ def load(launched, directory, config=CONFIG):
 
 
 async def hear(launched):
-    """Its next message; one at a time."""
+    """Its next message after `Hello`; one at a time."""
     launched.stream.setblocking(False)
-    frames, loop = Frames(ToMaster), asyncio.get_running_loop()
+    frames, loop = message_frames(ToMaster), asyncio.get_running_loop()
     while True:
         data = await asyncio.wait_for(loop.sock_recv(launched.stream, 1 << 16), PATIENCE)
         assert data, "the worker is gone"
         for message in frames.feed(data):
-            return message
+            if not isinstance(message, Hello):
+                return message
 
 
 async def wait(process):

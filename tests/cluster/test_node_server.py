@@ -9,35 +9,40 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from mindspore_serving import __version__
-from mindspore_serving.cluster import node_connection, node_server, spreading
+from mindspore_serving.cluster import node_connection, node_messages, node_server, spreading
 from mindspore_serving.cluster.base import ANYTHING, Needs
 from mindspore_serving.cluster.dialing import MasterAddress
 from mindspore_serving.cluster.node_connection import Connection, connect
 from mindspore_serving.cluster.node_messages import (
-    DATA,
-    HEADER,
-    MESSAGE,
     Attach,
+    Data,
+    FromWorker,
     Join,
-    Joined,
     Leave,
     Ping,
-    Refused,
     Start,
+    Started,
     ToNode,
-    encode,
     preamble,
 )
 from mindspore_serving.cluster.node_server import NodeServer, Security
 from mindspore_serving.cluster.nodes import Machine, is_too_large
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.errors import NoPlace, ResourceShortage, StartError
+from mindspore_serving.process.channel import encode
+from mindspore_serving.process.frames import pack
+from mindspore_serving.process.vocabulary import Failed, Hello, Ready, hello
 from tests.e2e.authority import Authority
 from tests.waiting import PATIENCE, until
 
 TOKEN = "a token of no use elsewhere"
 B = Join(__version__, "b", 2, "none", [], {})
 JOIN = Join(__version__, "a", 2, "none", [], {})
+
+
+def opening(token: str = TOKEN) -> bytes:
+    """What a node sends first."""
+    return preamble(token) + encode(hello(node_messages))
 
 
 class NoWorkers:
@@ -75,7 +80,7 @@ async def dial(port: int, first: bytes) -> Connection:
 
 
 async def join(port: int, message: Join = JOIN, token: str = TOKEN) -> Connection:
-    return await dial(port, preamble(token) + encode(message))
+    return await dial(port, opening(token) + encode(message))
 
 
 async def answer(connection: Connection) -> object:
@@ -92,7 +97,7 @@ async def is_closed(connection: Connection) -> bool:
 async def test_a_node_with_the_token_joins():
     async with serving() as (launcher, port):
         connection = await join(port)
-        assert await answer(connection) == Joined()
+        assert await answer(connection) == Ready()
         assert await answer(connection) == Ping()
         connection.abort()
 
@@ -101,7 +106,7 @@ async def test_a_node_with_the_token_joins():
 async def test_a_wrong_token_is_refused(token):
     async with serving() as (_, port):
         connection = await join(port, token=token)
-        assert await answer(connection) == Refused("the token is wrong or missing")
+        assert await answer(connection) == Failed("the token is wrong or missing")
         assert await is_closed(connection)
 
 
@@ -111,20 +116,19 @@ async def test_another_version_is_refused_with_both():
         refused = await answer(connection)
         assert "the node has version '0.9'" in refused.text
         assert f"the master version '{__version__}'" in refused.text
-        later = preamble(TOKEN).replace(b"\0\1", b"\0\2", 1)
-        connection = await dial(port, later + encode(JOIN))
-        assert "another protocol, 2" in (await answer(connection)).text
+        connection = await dial(port, preamble(TOKEN) + encode(Hello("other", "")) + encode(JOIN))
+        assert "the node has protocol 'other'" in (await answer(connection)).text
 
 
 async def test_a_name_is_taken_once_and_is_free_when_its_node_has_gone():
     async with serving() as (launcher, port):
         first = await join(port)
-        assert await answer(first) == Joined()
+        assert await answer(first) == Ready()
         second = await join(port)
         assert "a node with the name 'a' has joined already" in (await answer(second)).text
         first.abort()
         await until(lambda: choices(launcher) == [])
-        assert await answer(await join(port)) == Joined()
+        assert await answer(await join(port)) == Ready()
 
 
 def choices(launcher: SpreadingLauncher) -> list[str]:
@@ -137,21 +141,21 @@ def choices(launcher: SpreadingLauncher) -> list[str]:
     [
         b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 4,
         bytes(1000),
-        preamble(TOKEN) + HEADER.pack(MESSAGE, 2**31),
-        preamble(TOKEN) + HEADER.pack(MESSAGE, 70_000) + bytes(70_000),
-        preamble(TOKEN) + HEADER.pack(9, 4) + b"four",
-        preamble(TOKEN) + HEADER.pack(MESSAGE, 4) + b"\xc1\xc1\xc1\xc1",
-        preamble(TOKEN) + encode(Ping()),
-        preamble(TOKEN) + encode(Attach("nobody asked for it")),
+        preamble(TOKEN) + struct.pack("<I", 2**31),
+        preamble(TOKEN) + struct.pack("<I", 70_000) + bytes(70_000),
+        opening() + pack(b"\xc1\xc1\xc1\xc1"),
+        opening() + encode(Data(b"four")),
+        opening() + encode(Ping()),
+        opening() + encode(Attach("nobody asked for it")),
     ],
 )
 async def test_what_is_no_node_is_cut_off_and_others_join(garbage):
     async with serving() as (_, port):
         assert await is_closed(await dial(port, garbage))
-        assert await answer(await join(port)) == Joined()
+        assert await answer(await join(port)) == Ready()
 
 
-@pytest.mark.parametrize("first", [b"", preamble(TOKEN)[:20], preamble(TOKEN)])
+@pytest.mark.parametrize("first", [b"", preamble(TOKEN)[:20], preamble(TOKEN), opening()])
 async def test_who_is_silent_is_cut_off(monkeypatch, first):
     monkeypatch.setattr(node_server, "HANDSHAKE_SECONDS", 0.1)
     async with serving() as (_, port):
@@ -161,7 +165,7 @@ async def test_who_is_silent_is_cut_off(monkeypatch, first):
 async def test_a_flood_of_strangers_holds_up_no_node_that_has_joined(monkeypatch):
     async with serving() as (launcher, port):
         node = await join(port)
-        assert await answer(node) == Joined()
+        assert await answer(node) == Ready()
         strangers = [await dial(port, b"") for _ in range(3 * node_server.MOST_UNKNOWN)]
         pushed_out = strangers[: -node_server.MOST_UNKNOWN]
         assert all([await is_closed(one) for one in pushed_out])  # at once: they are too many
@@ -174,17 +178,17 @@ async def test_silent_strangers_keep_no_node_out():
         for _ in range(node_server.MOST_UNKNOWN):
             await dial(port, b"")
         node = await join(port, B)
-        assert await answer(node) == Joined()
+        assert await answer(node) == Ready()
         assert choices(launcher) == ["b"]
 
 
 async def test_a_flood_of_pings_is_not_read_faster_than_its_limit():
     async with serving() as (launcher, port):
         node = await join(port)
-        assert await answer(node) == Joined()
+        assert await answer(node) == Ready()
         node.writer.write(encode(Ping()) * (100 * node_connection.MOST_MESSAGES))
         node.send(Leave())
-        assert await answer(await join(port, B)) == Joined()
+        assert await answer(await join(port, B)) == Ready()
         machine = next(one for one in launcher.machines if one.name == "a")
         await answer(node)  # it is alive
         assert not machine.is_leaving  # which comes behind all pings
@@ -192,14 +196,14 @@ async def test_a_flood_of_pings_is_not_read_faster_than_its_limit():
 
 async def test_small_pieces_of_a_workers_stream_let_others_have_their_turn():
     reader = asyncio.StreamReader()
-    reader.feed_data((HEADER.pack(DATA, 1) + b"x") * 1000)
+    reader.feed_data(encode(Data(b"x")) * 1000)
     others = []
     connection = Connection(reader, NoWriter())
     turns = asyncio.create_task(count_turns(others))
     for _ in range(1000):
-        await connection.receive_frame()
+        await connection.receive(FromWorker)
     turns.cancel()
-    assert len(others) >= 1000 // node_connection.FRAMES_AT_ONCE
+    assert len(others) >= 1000 // node_connection.MESSAGES_AT_ONCE
 
 
 async def count_turns(turns: list[None]) -> None:
@@ -232,7 +236,7 @@ async def test_who_speaks_no_tls_is_cut_off_and_others_join(monkeypatch, tmp_pat
         theirs = ssl.create_default_context(cafile=authority.ca)
         node = await MasterAddress("127.0.0.1", port, theirs, TOKEN).dial()
         node.send(JOIN)
-        assert await answer(node) == Joined()
+        assert await answer(node) == Ready()
         node.abort()
         with pytest.raises(StartError, match="is not trusted: "):
             await MasterAddress("127.0.0.1", port, ssl.create_default_context(), TOKEN).dial()
@@ -242,14 +246,14 @@ async def test_a_node_that_says_nothing_any_more_is_lost(monkeypatch):
     monkeypatch.setattr(node_connection, "PING_SECONDS", 0.02)
     monkeypatch.setattr(node_connection, "SILENCE_SECONDS", 0.2)
     async with serving() as (launcher, port):
-        assert await answer(await join(port)) == Joined()
+        assert await answer(await join(port)) == Ready()
         await until(lambda: choices(launcher) == [])
 
 
 async def test_a_start_ends_with_its_node(monkeypatch):
     async with serving() as (launcher, port):
         node = await join(port)
-        assert await answer(node) == Joined()
+        assert await answer(node) == Ready()
         starting = asyncio.create_task(launcher.launch("add", "log_add", ANYTHING))
         while not isinstance(message := await answer(node), Start):
             pass
@@ -275,7 +279,7 @@ async def test_ranks_that_no_machine_has_slots_for_are_refused_before_their_pati
     monkeypatch.setattr(spreading, "JOIN_SECONDS", 0.0)
     async with serving() as (launcher, port):
         connection = await join(port)
-        assert isinstance(await answer(connection), Joined)
+        assert isinstance(await answer(connection), Ready)
         gang = Needs("cut", slots=3, patience=10 * PATIENCE)
         with pytest.raises(NoPlace, match="2 of its 2 slots are free, and 3 ranks need one each"):
             await asyncio.wait_for(launcher.launch("a", "a", gang), PATIENCE)
@@ -296,14 +300,12 @@ async def test_a_worker_that_sends_frames_that_are_none_is_lost():
         starting = asyncio.create_task(launcher.launch("add", "log_add", Needs(patience=PATIENCE)))
         while not isinstance(message := await answer(node), Start):
             pass
-        worker = await dial(port, preamble(TOKEN) + encode(Attach(message.id)))
-        worker.writer.write(
-            struct.pack("<BI", MESSAGE, 5) + b"\x92\x08\xcd\x01\x00"
-        )  # Started(256)
+        worker = await dial(port, opening() + encode(Attach(message.id)))
+        worker.send(Started(256))
         launched = await starting
         assert (launched.place.node, launched.process.pid) == ("a", 256)
-        worker.writer.write(HEADER.pack(MESSAGE, 2**31))
+        worker.writer.write(struct.pack("<I", 2**31))
         assert await launched.process.wait() < 0
-        assert "node a is lost: it sent a frame of" in launched.process.log_tail()
+        assert "node a is lost: a frame of" in launched.process.log_tail()
         assert launched.stream.recv(1) == b""
         launched.stream.close()

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.declaration import DistributedSpec
 from mindspore_serving.core.deployment import GangOptions
-from mindspore_serving.distributed import connecting, leader, messages, predictions, token
+from mindspore_serving.distributed import connecting, leader, messages, predictions, security
 from mindspore_serving.distributed.backend import GangModel
 from mindspore_serving.distributed.connecting import GangConnection, connect
-from mindspore_serving.distributed.messages import Beat, GaveUp, Join, Ran, Stop, Take
+from mindspore_serving.distributed.messages import Beat, GaveUp, Join, Ran, Take
 from mindspore_serving.errors import ServingError, StageFailed, StartError, WorkerUnavailable
-from mindspore_serving.ipc.channel import encode
 from mindspore_serving.ipc.messages import Fault
+from mindspore_serving.process.channel import encode
+from mindspore_serving.process.vocabulary import Exit, fingerprint
 from mindspore_serving.wire import native
 from tests.distributed import tables
 from tests.distributed.opening import PID, all_of, complete, raw, report
@@ -197,7 +198,7 @@ def test_stopping_is_said_to_all(opening):
     gang = opening()
     agents = complete(gang, "x", "x")
     gang.model.close()
-    assert agents[1].connection.receive(wait=True) == [Stop()]
+    assert agents[1].connection.receive(wait=True) == [Exit()]
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -217,11 +218,11 @@ def test_a_wrong_rank_table_is_one_error():
         GangModel.open("big", DistributedSpec(2, 1), options, print)
 
 
-@pytest.mark.parametrize("variable", [token.VARIABLE, token.FILE_VARIABLE])
+@pytest.mark.parametrize("variable", [security.TOKEN, security.TOKEN_FILE])
 def test_only_who_has_the_token_may_join(opening, monkeypatch, tmp_path, variable):
     for name in ("right", "wrong"):
         (tmp_path / name).write_text(f"{name}\n")
-    value = {token.VARIABLE: "{}", token.FILE_VARIABLE: str(tmp_path / "{}")}[variable]
+    value = {security.TOKEN: "{}", security.TOKEN_FILE: str(tmp_path / "{}")}[variable]
     monkeypatch.setenv(variable, value.format("right"))
     gang = opening()
     gang.script()
@@ -235,14 +236,14 @@ def test_a_token_file_that_cannot_be_read_is_one_error(monkeypatch, tmp_path):
     for path, problem in ((tmp_path / "none", "cannot be read"), (tmp_path / "empty", "is empty")):
         (tmp_path / "empty").touch()
         with pytest.raises(StartError, match=problem):
-            token.read_token({token.FILE_VARIABLE: str(path)})
+            security.read_token({security.TOKEN_FILE: str(path)})
 
 
 def test_another_version_of_the_protocol_is_refused(opening, monkeypatch):
     gang = opening()
     gang.script()
-    monkeypatch.setattr(connecting, "PROTOCOL", 99)
-    with pytest.raises(StartError, match="worker speaks protocol [0-9]+ and the agent protocol 99"):
+    monkeypatch.setattr(connecting, "fingerprint", lambda messages: "other")
+    with pytest.raises(StartError, match=r"speaks protocol \w{8} and the agent protocol other"):
         connect(gang.address)
 
 
@@ -268,8 +269,8 @@ def test_wrong_ranks_are_refused(opening):
         (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"at most 65536 are accepted"),
         (struct.pack("<I", messages.SMALL + 1), b"at most 65536 are accepted"),
         (struct.pack("<I", 3) + b"\xc1\xc1\xc1", b"MessagePack"),
-        (encode(Beat()), b"the first message should be Hello"),
-        (encode(messages.Hello(messages.PROTOCOL, b"")), b"wrong token"),
+        (encode(Beat()), b"the first message should be Proof"),
+        (encode(messages.Proof(fingerprint(messages), "", b"")), b"wrong token"),
     ],
 )
 def test_what_is_no_greeting_is_refused_before_it_is_read(opening, sent, problem):
@@ -280,7 +281,7 @@ def test_what_is_no_greeting_is_refused_before_it_is_read(opening, sent, problem
 
 def test_who_does_not_greet_is_sent_away(opening, monkeypatch):
     monkeypatch.setattr(leader, "GREETING", 0.1)
-    assert len(all_of(raw(opening(timeout=0.4)))) > token.NONCE
+    assert len(all_of(raw(opening(timeout=0.4)))) > security.NONCE
 
 
 def test_of_too_many_who_do_not_greet_the_oldest_are_sent_away_and_others_join(

@@ -8,9 +8,9 @@ import pytest
 
 from mindspore_serving.distributed import leader, security, tunnel
 from mindspore_serving.distributed.connecting import Refusal, connect
-from mindspore_serving.distributed.messages import Stop
 from mindspore_serving.distributed.security import AUTHORITY, CERTIFICATE, KEY
 from mindspore_serving.errors import StartError
+from mindspore_serving.process.vocabulary import Exit
 from mindspore_serving.wire import native
 from tests.distributed.opening import all_of, complete, dial
 from tests.e2e.authority import Authority
@@ -57,7 +57,7 @@ def test_with_certificates_of_both_large_tensors_pass(use, ours, opening, pool):
         agent.answer(2 * x if run.returns else None, run)
     np.testing.assert_array_equal(done.result(PATIENCE)[0], 2 * x)
     gang.model.close()
-    assert agents[0].connection.receive(wait=True) == [Stop()]
+    assert agents[0].connection.receive(wait=True) == [Exit()]
     with pytest.raises(EOFError):
         agents[0].connection.receive(wait=True)
 

@@ -40,9 +40,9 @@ def test_another_protocol_is_refused(place: Path) -> None:
     packages = next((place / "e" / "lib").glob("*/site-packages"))
     (packages / "sitecustomize.py").write_text(
         "import sys\n"
-        "if '--protocol' in sys.argv or 'mindspore_serving.worker' in sys.orig_argv:\n"
-        "    from mindspore_serving.ipc import protocol\n"
-        "    protocol.protocol = lambda: 'other'\n"
+        "if 'mindspore_serving.worker' in sys.orig_argv:\n"
+        "    from mindspore_serving.process import vocabulary\n"
+        "    vocabulary.fingerprint = lambda messages: 'other'\n"
     )
     with pytest.raises(ServingError, match=r"has protocol other, the server's \w{8}: both must"):
         server.start_servables(config(place, "here", python=str(python)))

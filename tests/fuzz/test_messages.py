@@ -9,7 +9,8 @@ import pytest
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.ipc import messages as ipc
-from mindspore_serving.ipc.channel import Frames, encode
+from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.vocabulary import Exit, Failed
 from mindspore_serving.wire import native
 from tests.fuzz import byte_edits
 
@@ -18,8 +19,8 @@ REPLY = ipc.PartReply(1, [b"abc"], [None, ipc.Fault(2, "no")], ipc.Fault(1, "all
 SIGNATURE = InstanceSignature((ValueSpec("x", "float32", (3, None)),), (ValueSpec("y"),))
 METHOD = ipc.MethodReport("double", ["x"], ["y"], 4, True, False, True, SIGNATURE)
 TO_MASTER = (
-    ipc.Ready(1, [METHOD], {"model": ipc.ModelReport(2, [SIGNATURE])}),
-    ipc.Failed("no"),
+    ipc.WorkerReady(1, [METHOD], {"model": ipc.ModelReport(2, [SIGNATURE])}),
+    Failed("no"),
     ipc.Done([REPLY], [1, 2]),
     ipc.WorkerCall("toy", 1, ITEM),
     ipc.Leaving(),
@@ -30,7 +31,7 @@ TO_WORKER = (
     ipc.Work([ITEM], [3]),
     ipc.Cancel([1]),
     ipc.CallReply(REPLY),
-    ipc.Exit(),
+    Exit(),
     ipc.LogLevel("0"),
 )
 EXPECTED = (msgspec.DecodeError, TooLarge, ValueError, KeyError)  # of the link to a worker
@@ -49,7 +50,7 @@ def test_mutated_messages_are_decoded_or_refused(
         data = encode(random.choice(examples))
         kept = data[:4] if random.random() < 0.7 else b""  # the length
         try:
-            list(Frames[object](kind).feed(kept + byte_edits.edit(data[len(kept) :], random)))
+            list(message_frames(kind).feed(kept + byte_edits.edit(data[len(kept) :], random)))
         except EXPECTED:
             refused += 1
     assert 100 < refused < COUNT

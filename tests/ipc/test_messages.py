@@ -6,7 +6,8 @@ import pytest
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.ipc import messages as m
-from mindspore_serving.ipc.channel import Frames, encode
+from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.vocabulary import Exit, Failed
 
 ITEM = m.RequestPart(7, "add", "ms_json", [b"{}", m.Slice(65536, 40000)], 1.5)
 REPLY = m.PartReply(7, [b"1", b""], [None, m.Fault(3, "raised")])
@@ -32,13 +33,13 @@ TO_WORKER = [
     m.Work([]),
     m.Cancel([1, 2]),
     m.CallReply(REPLY),
-    m.Exit(),
+    Exit(),
     m.LogLevel("0"),
     m.SetAdapters(3, [m.AdapterSource("pirate", "/adapters/pirate", 1)]),
 ]
 TO_MASTER = [
-    m.Ready(2, [METHOD], {"a.mindir": MODEL}),
-    m.Failed("no such file"),
+    m.WorkerReady(2, [METHOD], {"a.mindir": MODEL}),
+    Failed("no such file"),
     m.Done(
         [REPLY, m.PartReply(8, [], rejected=m.Fault(2, "bad")), m.PartReply(9, [], is_last=False)]
     ),
@@ -57,7 +58,7 @@ TO_MASTER = [
     ids=lambda value: type(value).__name__ if isinstance(value, m.Message) else "",
 )
 def test_a_message_comes_back_equal(kind, message):
-    (back,) = Frames(kind).feed(encode(message))
+    (back,) = message_frames(kind).feed(encode(message))
     assert back == message
     assert type(back) is type(message)
 
@@ -72,23 +73,23 @@ def test_every_message_of_each_direction_is_tried_above():
 )
 def test_a_chunk_may_be_any_bytes_like_object_and_arrives_as_bytes(chunk):
     sent = m.Work([m.RequestPart(1, "add", "ms_json", [chunk], None)])
-    (back,) = Frames(m.ToWorker).feed(encode(sent))
+    (back,) = message_frames(m.ToWorker).feed(encode(sent))
     assert back.parts[0].chunks == [b"abc"]
     assert type(back.parts[0].chunks[0]) is bytes
 
 
 def test_bytes_do_not_alias_the_receive_buffer():
     buffer = bytearray(encode(m.Work([m.RequestPart(1, "add", "ms_json", [b"abc"], None)])))
-    (back,) = Frames(m.ToWorker).feed(memoryview(buffer))
+    (back,) = message_frames(m.ToWorker).feed(memoryview(buffer))
     buffer[:] = bytes(len(buffer))
     assert back.parts[0].chunks == [b"abc"]
 
 
 def test_a_message_of_the_other_direction_is_refused():
     with pytest.raises(msgspec.ValidationError):
-        list(Frames(m.ToWorker).feed(encode(m.Leaving())))
+        list(message_frames(m.ToWorker).feed(encode(m.Leaving())))
     with pytest.raises(msgspec.ValidationError):
-        list(Frames(m.ToMaster).feed(encode(m.Exit())))
+        list(message_frames(m.ToMaster).feed(encode(Exit())))
 
 
 def test_a_field_of_a_wrong_type_is_refused():
@@ -96,11 +97,11 @@ def test_a_field_of_a_wrong_type_is_refused():
         ids: list[str]
 
     with pytest.raises(msgspec.ValidationError):
-        list(Frames(m.ToWorker).feed(encode(Forged(["not a number"]))))
+        list(message_frames(m.ToWorker).feed(encode(Forged(["not a number"]))))
 
 
 def test_an_error_with_half_a_character_is_sent_with_an_escape():
     """As of a file whose name is no UTF-8."""
     fault = m.to_fault(StageFailed("no file a\udcff"))
-    (found,) = Frames(m.ToMaster).feed(encode(m.Done([m.PartReply(7, [], rejected=fault)])))
+    (found,) = message_frames(m.ToMaster).feed(encode(m.Done([m.PartReply(7, [], rejected=fault)])))
     assert found.replies[0].rejected.text == r"no file a\udcff"

@@ -5,8 +5,8 @@ import socket
 import time
 from collections.abc import Mapping
 
-from mindspore_serving.isolation.answering import answer_jobs
-from mindspore_serving.isolation.fork_server import Role, run
+from mindspore_serving.isolation.fork_server import Role, answer_jobs, run
+from mindspore_serving.process.frames import receive
 
 MODULE = "tests.isolation.roles"
 kept: list[bytes] = []
@@ -30,7 +30,12 @@ def load(setup: bytes) -> Mapping[str, Role]:
     def work(stream: socket.socket) -> None:
         answer_jobs(stream, answer)
 
-    return {"work": work}
+    def babble(stream: socket.socket) -> None:
+        receive(stream)
+        stream.sendall(b"\xff" * 5)
+        receive(stream)
+
+    return {"work": work, "babble": babble}
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.isolation import pool
-from mindspore_serving.isolation.answering import MOST_GROWTH
 from mindspore_serving.isolation.children import ForkServer
+from mindspore_serving.isolation.fork_server import MOST_GROWTH
 from mindspore_serving.isolation.pool import LARGE, MOST_SLOW, Failure, Pool, PoolLimits
 from tests.e2e.harness import children, eventually
 from tests.isolation.roles import MODULE
@@ -22,8 +22,8 @@ LIMITS = PoolLimits(num_processes=1, seconds=PATIENCE, memory=128 << 20)
 
 
 class Jobs:
-    def __init__(self, limits=LIMITS, setup=b"setup"):
-        self.pool = Pool(ForkServer(MODULE, lambda: setup), "work", limits)
+    def __init__(self, limits=LIMITS, setup=b"setup", role="work"):
+        self.pool = Pool(ForkServer(MODULE, lambda: setup), role, limits)
 
     def submit(self, content):
         """The job, and what waits for its answer."""
@@ -90,6 +90,12 @@ def test_a_job_that_is_only_slow_is_done_aside(jobs):
 def test_a_job_whose_process_dies_fails_and_the_next_is_done(jobs, job):
     assert jobs.do(job) is Failure.DEATH
     assert jobs.do(b"echo next") == b"next"
+
+
+def test_a_process_that_answers_with_no_frame_is_replaced():
+    with closing(Jobs(role="babble")) as jobs:
+        assert jobs.do(b"first") is Failure.DEATH
+        assert jobs.do(b"second") is Failure.DEATH
 
 
 def test_memory_is_for_each_job(jobs):

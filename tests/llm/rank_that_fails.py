@@ -3,23 +3,23 @@
 import argparse
 import os
 import signal
-import socket
 
-from mindspore_serving.llm.parallel.messages import Failed, encode
-from mindspore_serving.process.frames import receive, send
+from mindspore_serving.llm.parallel.messages import ToRank
+from mindspore_serving.process.channel import BlockingChannel, connect
+from mindspore_serving.process.vocabulary import Failed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("--channel", required=True)
     arguments, _ = parser.parse_known_args()
-    with socket.socket(fileno=arguments.control) as control:
-        receive(control)
-        if os.environ["RANK_END"] == "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if os.environ["RANK_END"] == "leaves":
-            os._exit(7)
-        send(control, encode(Failed("no room for my part")))
+    channel = BlockingChannel[ToRank](connect(arguments.channel), ToRank)
+    channel.receive_one()
+    if os.environ["RANK_END"] == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if os.environ["RANK_END"] == "leaves":
+        os._exit(7)
+    channel.send(Failed("no room for my part"))
 
 
 if __name__ == "__main__":

@@ -12,27 +12,26 @@ from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Code, InvalidInputs, StageFailed, StartError
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import Arena, ArenaView
-from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
     CallReply,
     Cancel,
     Done,
-    Exit,
-    Failed,
     Fault,
     Leaving,
     PartReply,
-    Ready,
     RequestPart,
     Slice,
     ToWorker,
     Work,
     WorkerCall,
+    WorkerReady,
 )
 from mindspore_serving.master import lent as lending
 from mindspore_serving.master import storing
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.request import PendingPart, PendingRequest
+from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.vocabulary import Exit, Failed
 from tests.waiting import PATIENCE, until
 
 LARGE = b"L" * 100_000
@@ -89,7 +88,7 @@ class Bench:
         os.close(to_master)
         self.owner, self.way = Owner(), Way()
         self.link = Link(launched, "worker", self.owner)
-        self._frames = Frames(ToWorker)
+        self._frames = message_frames(ToWorker)
         self._messages = []
 
     def part(self, *chunks, deadline=None):
@@ -328,7 +327,7 @@ async def test_a_large_answer_to_a_call_is_freed_when_the_worker_says_so(bench):
 
 
 async def test_ready_resolves_loaded(bench):
-    ready = Ready(1, [], {})
+    ready = WorkerReady(1, [], {})
     bench.say(ready)
     assert await bench.link.loaded == ready
     assert bench.link.is_ready
@@ -397,7 +396,7 @@ async def test_answers_sent_before_the_end_are_not_lost(bench):
         encode(Done([], [12345])),
         encode(Done([PartReply(1, [], rejected=Fault(99, "no such code"))])),
         encode(Done([PartReply(1, [Slice(1 << 40, 10)])])),
-        encode(Ready(1, [], {})) * 2,
+        encode(WorkerReady(1, [], {})) * 2,
     ],
     ids=[
         "length",
@@ -419,7 +418,7 @@ async def test_a_worker_that_sends_nonsense_is_ended(bench, data):
 async def test_a_worker_that_cannot_go_on_is_ended_with_its_reason_behind_its_answers(bench):
     part = bench.part()
     bench.send(part)
-    bench.say(Ready(1, [], {}), Done([PartReply(1, [b"a"])]), Failed("rank 3 is lost"))
+    bench.say(WorkerReady(1, [], {}), Done([PartReply(1, [b"a"])]), Failed("rank 3 is lost"))
     await bench.until(lambda: bench.link.process.is_killed)
     assert bench.link.why_ended == "rank 3 is lost"
     assert bench.link.parts == {}
@@ -449,7 +448,7 @@ async def test_what_the_socket_does_not_take_is_sent_later_and_in_order(bench):
 
 
 async def test_a_worker_that_reads_nothing_is_ended(bench, monkeypatch):
-    monkeypatch.setattr("mindspore_serving.master.outbox.WRITE_LIMIT", 1 << 20)
+    monkeypatch.setattr("mindspore_serving.process.async_channel.WRITE_LIMIT", 1 << 20)
     chunk = b"c" * 30_000
     bench.send(bench.part(*[chunk] * 30))
     assert not bench.link.process.is_killed

@@ -16,7 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("descriptors", type=int, nargs="*")
-    arguments = enter(parser)
+    arguments = enter(parser, has_channel=False)
     return globals()[arguments.name](*arguments.descriptors) or 0
 
 

@@ -3,13 +3,16 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text, large_pages
 from mindspore_serving.process.child_log import ChildLog
+from mindspore_serving.process.vocabulary import Failed
 from tests.waiting import PATIENCE, eventually
 
 MODULE = "tests.process.programs"
@@ -51,6 +54,17 @@ def test_child_inherits_the_descriptors_of_its_program_alone(start):
     assert child.join(PATIENCE) == 0
     for end in ends:
         os.close(end)
+
+
+def test_child_has_one_end_of_its_channel():
+    child = Child(Program("tests.process.talks", channel=socket.SOCK_STREAM))
+    try:
+        channel = BlockingChannel(child.stream, Failed, timeout=PATIENCE)
+        assert channel.receive_one() == Failed("the child")
+        child.stream.close()
+        assert child.join(PATIENCE) == 0
+    finally:
+        child.close()
 
 
 def test_child_log_has_the_output_after_its_end(start, tmp_path):

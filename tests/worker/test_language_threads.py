@@ -12,7 +12,8 @@ from mindspore_serving.core.llm_messages import (
     encode_request,
 )
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.ipc.messages import Cancel, Done, Exit, Numbers, Ready, RequestPart, Work
+from mindspore_serving.ipc.messages import Cancel, Done, Numbers, RequestPart, Work
+from mindspore_serving.process.vocabulary import Exit, Ready
 from mindspore_serving.wire import native
 from tests.llm import chatty
 from tests.waiting import PATIENCE

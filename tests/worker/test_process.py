@@ -14,9 +14,11 @@ import pytest
 
 import mindspore_serving
 from mindspore_serving.ipc import arena as arenas
+from mindspore_serving.ipc import messages
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
-from mindspore_serving.ipc.channel import Frames, encode
-from mindspore_serving.ipc.messages import Exit, Leaving, Ready, RequestPart, Slice, ToMaster, Work
+from mindspore_serving.ipc.messages import Leaving, RequestPart, Slice, ToMaster, Work
+from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.vocabulary import Exit, Ready, hello
 from mindspore_serving.wire import native
 from tests.waiting import PATIENCE
 
@@ -80,7 +82,7 @@ class Process:
             start_new_session=True,
         )
         self.stream = None
-        self._frames, self._messages = Frames(ToMaster), []
+        self._frames, self._messages = message_frames(ToMaster), []
 
     def talk(self, stream):
         stream.settimeout(PATIENCE)
@@ -98,6 +100,7 @@ class Process:
         return self._messages.pop(0)
 
     def load(self, setup):
+        assert self.hear() == hello(messages)
         self.say(setup)
         assert isinstance(self.hear(), Ready)
         return self

@@ -13,24 +13,22 @@ import pytest
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
-from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
     CallReply,
     Cancel,
     Done,
-    Exit,
-    Failed,
     Fault,
     Leaving,
     ModelReport,
     PartReply,
-    Ready,
     RequestPart,
     Slice,
     ToMaster,
     Work,
     WorkerCall,
 )
+from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.vocabulary import Exit, Failed, Ready
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import native
 from mindspore_serving.wire.v2.datatypes import BY_NUMPY
@@ -87,7 +85,7 @@ class Master:
             self.arena, self.view = NoArena(), NoArena()
             self.worker = Worker(theirs, NoArena(), NoArena())
         self._theirs = theirs
-        self._frames, self._messages = Frames(ToMaster), []
+        self._frames, self._messages = message_frames(ToMaster), []
         self.status = None
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()

@@ -5,26 +5,28 @@
 Reads no configuration file: the caller has done so.
 """
 
+import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.loader import make_config
-from mindspore_serving.llm.parallel.messages import Failed, Ready, decode_from_agents
+from mindspore_serving.llm.parallel import messages
+from mindspore_serving.llm.parallel.messages import AgentReady, FromAgents
 from mindspore_serving.llm.runtimes.mindir.cut import find_model
-from mindspore_serving.process.child import Child, Program, exit_text
-from mindspore_serving.process.frames import receive
+from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.child import Child, Program
+from mindspore_serving.process.group import Group, ProcessMember
+from mindspore_serving.process.supervisor import Supervisor
+from mindspore_serving.process.vocabulary import Ready
 from mindspore_serving.servable.check import check_int
 
 MODULE = "mindspore_serving.llm.runtimes.agent_process"
-LONGEST_PAUSE = 30.0  # seconds between two starts of agents that end
 
 
 class Queue(Protocol):
@@ -34,18 +36,23 @@ class Queue(Protocol):
 
 
 class _Agents(ProcessMember):
-    """The process of agent 0, which starts the others and ends with them; `on_ready` is called with
-    each that is ready."""
+    """The process of agent 0, which starts the others and ends with them."""
 
-    def __init__(self, arguments: Sequence[str], size: int, on_ready: Callable[[int], None]) -> None:
-        """Start it.  Raises OSError."""
-        child, stream = start_with_stream(Program(MODULE, arguments), "--report")
-        super().__init__("agent 0", child, stream)
-        self._size, self._on_ready = size, on_ready
-        self._frames = Frames(FromAgents)
+    def __init__(self, arguments: Sequence[str], size: int, on_rank: Callable[[int], None]) -> None:
+        """Start it.  `on_rank` is called with each that is ready.  Raises OSError."""
+        child = Child(Program(MODULE, arguments, channel=socket.SOCK_STREAM))
+        super().__init__("agent 0", child, BlockingChannel(child.stream, FromAgents), messages)
+        self._num_missing = size
+        self._on_rank = on_rank
 
-    def receive(self) -> None:
-        """As `ProcessMember.receive`."""
+    def on_ready(self, message: Ready) -> None:
+        """As `ProcessMember.on_ready`, when all have said so."""
+        assert isinstance(message, AgentReady)
+        self._num_missing -= 1
+        self.is_ready = not self._num_missing
+        self._on_rank(message.rank)
+
+
 def startup_agents(  # noqa: PLR0917  (the order is the original's)
     ctx_setting: object,
     inc_setting: object,
@@ -87,9 +94,9 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
     for name, given in (("argmax_model", argmax_model), ("topk_model", topk_model)):
         _check_files(name, given)
     make_config({**(options or {}), "pipeline_parallel": size})
-    agents = _Agents(directory, size, options or {})
+    keeping = _keep(directory, size, options or {}, startup_queue)
     # No daemon: the script stays up with its agents.
-    threading.Thread(target=_keep, args=(agents, startup_queue), name="agents").start()
+    threading.Thread(target=asyncio.run, args=[keeping], name="agents").start()
 
 
 def _check_files(name: str, given: str | Sequence[str]) -> None:
@@ -98,24 +105,35 @@ def _check_files(name: str, given: str | Sequence[str]) -> None:
             raise StartError(f"{name} is {path!r}, expected a file")
 
 
-def _keep(agents: _Agents, queue: Queue) -> None:
-    """Run the agents, and again after each end, if they were ready once."""
-    ready: list[int] = []
+async def _keep(directory: Path, size: int, options: Mapping[str, Any], queue: Queue) -> None:
+    """Run the agents, and again after each end, if all were ready once."""
+    words = [
+        "--directory",
+        str(directory),
+        "--size",
+        str(size),
+        "--options",
+        json.dumps({**options}),
+    ]
 
-    def on_ready(rank: int) -> None:
-        ready.append(rank)
-        queue.put(rank)
+    def on_rank(rank: int) -> None:
+        if supervisor.state == "starting":  # for the first time
+            queue.put(rank)
 
-    problem = agents.run(on_ready)
-    if len(ready) < agents.size:
-        log.error("the agents cannot start: %s", problem)
-        queue.put(StartError(f"the agents cannot start: {problem}"))
-        return
-    pause = 1.0
-    while True:
-        log.error("the agents have ended (%s); they are started again", problem)
-        time.sleep(pause)
-        began = time.monotonic()
-        problem = agents.run(lambda rank: None)
-        is_short = time.monotonic() - began < LONGEST_PAUSE
-        pause = min(2 * pause, LONGEST_PAUSE) if is_short else 1.0
+    async def start() -> Group:
+        group = Group()
+        try:
+            group.add(_Agents(words, size, on_rank))
+            await group.ready()
+        except (OSError, StartError) as error:  # no memory, no processes; what the agents say
+            await group.close()
+            raise StartError(f"the agents cannot start: {error}") from error
+        return group
+
+    supervisor = Supervisor("the group of agents", start, Group.wait, Group.kill)
+    try:
+        await supervisor.start()
+    except StartError as error:
+        log.error("%s", error)
+        queue.put(error)
+    await supervisor.join()

@@ -1,18 +1,12 @@
-"""What rank 0 says to the other ranks and they to it, and agents to an engine: msgpack structs, of
-which nothing can name a file to be run, a function or a type."""
+"""What rank 0 and the other ranks, and agents and an engine, say beside `process.vocabulary`."""
 
 from typing import Any, TypeAlias
 
-import msgspec
-
 from mindspore_serving.llm.step import Row, Step
+from mindspore_serving.process.vocabulary import Failed, Hello, Message, Ready
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The base of all."""
-
-
-class Load(Message, frozen=True, tag=1):
+class Load(Message, frozen=True, tag=10):
     """The first message to a rank: its part of which model it holds.  `config` are the fields of
     `EngineConfig`."""
 
@@ -21,7 +15,7 @@ class Load(Message, frozen=True, tag=1):
     config: dict[str, Any]
 
 
-class Compute(Message, frozen=True, tag=2):
+class Compute(Message, frozen=True, tag=11):
     """A step, for logits or for vectors.  A row is (tokens, start, blocks, num_logits, adapter,
     is_long)."""
 
@@ -34,17 +28,7 @@ class Compute(Message, frozen=True, tag=2):
         return Step(tuple(Row(*row[:-1], is_long=row[-1]) for row in self.rows), tuple(self.copies))
 
 
-class Loaded(Message, frozen=True, tag=10):
-    """The rank is ready for steps."""
-
-
-class Failed(Message, frozen=True, tag=11):
-    """The rank cannot go on, and ends."""
-
-    text: str
-
-
-class Ready(Message, frozen=True, tag=12):
+class AgentReady(Ready, frozen=True, tag=12):
     """Agent `rank` has loaded its part."""
 
     rank: int
@@ -76,13 +60,8 @@ class Beat(Message, frozen=True, tag=16):
 
 
 ToRank: TypeAlias = Load | Compute
-FromRank: TypeAlias = Loaded | Failed
-FromAgents: TypeAlias = Ready | Failed | Offer | Computed | Refused | Beat
-
-encode = msgspec.msgpack.Encoder().encode
-decode_to_rank = msgspec.msgpack.Decoder(ToRank).decode
-decode_from_rank = msgspec.msgpack.Decoder(FromRank).decode
-decode_from_agents = msgspec.msgpack.Decoder(FromAgents).decode
+FromRank: TypeAlias = Hello | Ready | Failed
+FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | Refused | Beat
 
 
 def compute(number: int, step: Step, *, embeds: bool) -> Compute:

@@ -27,8 +27,7 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import ServingError
-from mindspore_serving.isolation.answering import answer_jobs
-from mindspore_serving.isolation.fork_server import Role, memory, run
+from mindspore_serving.isolation.fork_server import Role, answer_jobs, memory, run
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.reader import open_reader

@@ -8,61 +8,62 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.messages import (
+    AgentReady,
     Beat,
     Compute,
     Computed,
-    Failed,
-    Message,
     Offer,
-    Ready,
     Refused,
-    decode_to_rank,
-    encode,
+    ToRank,
 )
 from mindspore_serving.llm.parallel.runner import open_ranks
 from mindspore_serving.llm.runtimes import open_rank, open_runner
 from mindspore_serving.llm.runtimes.agents import agents_address, is_ours
 from mindspore_serving.llm.step import Runner, RunnerLost
+from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter
-from mindspore_serving.process.frames import receive, send
+from mindspore_serving.process.vocabulary import Failed, Message, hello
 
 BEAT_SECONDS = 1.0
 SEND_SECONDS = 60.0  # for an engine to read its logits
 RUNTIME = "mindir"
+Channel: TypeAlias = BlockingChannel[ToRank]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    for name in ("--size", "--report"):
-        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--size", type=int, required=True)
     for name in ("--directory", "--options"):
         parser.add_argument(name, required=True)
     arguments = enter(parser, ignores_signals=True)
-    with socket.socket(fileno=arguments.report) as report:
+    with closing(Channel(connect(arguments.channel), ToRank)) as report:
         try:
+            report.send(hello(messages))
             _run(Path(arguments.directory), arguments.size, json.loads(arguments.options), report)
         except Exception as error:
             if not isinstance(error, ServingError):
                 log.error("agent 0 failed", exc_info=True)
             with suppress(OSError):
-                send(report, encode(Failed(str(error) or repr(error))))
+                report.send(Failed(str(error) or repr(error)))
     return 1
 
 
-def _run(directory: Path, size: int, options: dict[str, object], report: socket.socket) -> None:
+def _run(directory: Path, size: int, options: dict[str, object], report: Channel) -> None:
     """Ends only by an error."""
     config = EngineConfig(**options, pipeline_parallel=size)  # type: ignore[arg-type]
     with _bound(directory) as listener:
-        runner = _open(directory, config, lambda rank: send(report, encode(Ready(rank))))
+        runner = _open(directory, config, lambda rank: report.send(AgentReady(rank)))
         try:
             listener.listen()
             _Serving(listener, runner).run()
@@ -95,46 +96,50 @@ class _Serving:
     def __init__(self, listener: socket.socket, runner: Runner) -> None:
         self._listener = listener
         self._runner = runner
-        self._engine: socket.socket | None = None
+        self._engine: Channel | None = None
 
     def run(self) -> None:
         """Raises RunnerLost when a rank has ended."""
         while True:
-            waited = [self._listener, *([self._engine] if self._engine else [])]
+            engine = self._engine
+            waited = [self._listener.fileno(), *([engine.fileno()] if engine else [])]
             ready = select.select(waited, [], [])[0]
-            if self._engine in ready:
-                self._answer_or_leave(self._engine)
-            if self._listener in ready:
+            if engine is not None and engine.fileno() in ready:
+                self._answer_or_leave(engine)
+            if self._listener.fileno() in ready:
                 self._accept()
 
     def _accept(self) -> None:
         stream, _ = self._listener.accept()
-        stream.settimeout(SEND_SECONDS)
+        engine = Channel(stream, ToRank, SEND_SECONDS)
         if self._engine is not None or not is_ours(stream):
-            with stream, suppress(OSError):
-                send(stream, encode(Failed("another engine uses them")))
+            with closing(engine), suppress(OSError):
+                engine.send(hello(messages))
+                engine.send(Failed("another engine uses them"))
             return
-        self._engine, runner = stream, self._runner
+        self._engine, runner = engine, self._runner
         sizes = (runner.block_size, runner.num_blocks, runner.vocab_size, runner.max_model_len)
         with suppress(OSError):
-            send(stream, encode(Offer(*sizes)))
+            engine.send(hello(messages))
+            engine.send(Offer(*sizes))
 
-    def _answer_or_leave(self, engine: socket.socket) -> None:
+    def _answer_or_leave(self, engine: Channel) -> None:
         try:
-            if (frame := receive(engine)) is not None:
-                send(engine, encode(self._answer(engine, frame)))
-                return
+            for message in engine.receive(wait=True):
+                engine.send(self._answer(engine, message))
+            return
         except RunnerLost as error:
             with suppress(OSError):
-                send(engine, encode(Failed(str(error))))
+                engine.send(Failed(str(error)))
             raise
+        except EOFError:
+            pass
         except OSError as error:
             log.warning("the engine has left: %s", error)
         engine.close()
         self._engine = None
 
-    def _answer(self, engine: socket.socket, frame: bytes) -> Message:
-        message = decode_to_rank(frame)
+    def _answer(self, engine: Channel, message: ToRank) -> Message:
         assert isinstance(message, Compute)
         with _beating(engine):
             try:
@@ -147,14 +152,14 @@ class _Serving:
 
 
 @contextmanager
-def _beating(engine: socket.socket) -> Iterator[None]:
+def _beating(engine: Channel) -> Iterator[None]:
     """Tell the engine from time to time that the step goes on."""
     done = threading.Event()
 
     def beat() -> None:
         with suppress(OSError):
             while not done.wait(BEAT_SECONDS):
-                send(engine, encode(Beat()))
+                engine.send(Beat())
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

@@ -11,38 +11,40 @@ import struct
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.messages import (
     Beat,
     Computed,
+    FromAgents,
     Offer,
     Refused,
     compute,
-    decode_from_agents,
-    encode,
 )
 from mindspore_serving.llm.runtimes.capacity import FLOAT32_ALONE, check_options
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import Logits, RunnerLost, Step
-from mindspore_serving.process.frames import receive, send
+from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.vocabulary import Hello, why_other
 
 FIND_SECONDS = 60.0  # for agents that are started, or started again, to be ready
 LOOK_SECONDS = 0.2  # between two attempts
 PATIENCE = 10.0  # seconds without a message, while they compute, after which agents are lost
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
+Agents: TypeAlias = BlockingChannel[FromAgents]
 
 
 class AgentRunner(LimitedRunner):
-    """A `Runner` whose steps are computed by the agents at the other end of `stream`."""
+    """A `Runner` whose steps are computed by `agents`."""
 
-    def __init__(self, stream: socket.socket, limits: RunnerLimits) -> None:
+    def __init__(self, agents: Agents, limits: RunnerLimits) -> None:
         super().__init__(limits)
-        self._stream = stream
+        self._agents = agents
         self._num_steps = 0
         self._lost: RunnerLost | None = None
 
@@ -53,7 +55,7 @@ class AgentRunner(LimitedRunner):
         lay_out(step, self._limits)  # what is wrong is refused here
         self._num_steps += 1
         try:
-            send(self._stream, encode(compute(self._num_steps, step, embeds=False)))
+            self._agents.send(compute(self._num_steps, step, embeds=False))
             return self._logits()
         except RunnerLost as error:
             self._lost = error
@@ -64,10 +66,10 @@ class AgentRunner(LimitedRunner):
 
     def close(self) -> None:
         """Leave the agents to the next engine."""
-        self._stream.close()
+        self._agents.close()
 
     def _logits(self) -> Logits:
-        while isinstance(message := _next(self._stream), Beat):
+        while isinstance(message := _next(self._agents), Beat):
             pass
         if isinstance(message, Refused):
             raise ServingError(message.text)
@@ -83,15 +85,15 @@ def open_runner(directory: str | Path, config: EngineConfig) -> AgentRunner:
     them.  Raises StartError: there are none, another engine has them, an unknown option.
     """
     check_options(config, "agents", FLOAT32_ALONE)
-    stream, offer = _find(Path(directory))
+    agents, offer = _find(Path(directory))
     longest = config.max_model_len or offer.max_model_len
     if longest > offer.max_model_len:
-        stream.close()
+        agents.close()
         raise StartError(
             f"max_model_len is {longest}, but the agents hold {offer.max_model_len} tokens"
         )
     return AgentRunner(
-        stream, RunnerLimits(offer.block_size, offer.num_blocks, offer.vocab_size, longest)
+        agents, RunnerLimits(offer.block_size, offer.num_blocks, offer.vocab_size, longest)
     )
 
 
@@ -107,7 +109,7 @@ def is_ours(stream: socket.socket) -> bool:
     return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
 
 
-def _find(directory: Path) -> tuple[socket.socket, Offer]:
+def _find(directory: Path) -> tuple[Agents, Offer]:
     """The connection to the agents, and their first message.  Raises as `open_runner`."""
     until = time.monotonic() + FIND_SECONDS
     while True:
@@ -122,23 +124,26 @@ def _find(directory: Path) -> tuple[socket.socket, Offer]:
         time.sleep(LOOK_SECONDS)
 
 
-def _connect(directory: Path) -> tuple[socket.socket, Offer]:
+def _connect(directory: Path) -> tuple[Agents, Offer]:
     with ExitStack() as failing:
         stream = failing.enter_context(socket.socket(socket.AF_UNIX))
         stream.settimeout(PATIENCE)
         stream.connect(agents_address(directory))
         if not is_ours(stream):
             raise StartError(f"the agents of {directory} belong to another user")
-        offer = _next(stream)
+        agents = Agents(stream, FromAgents, PATIENCE)
+        greeting, offer = _next(agents), _next(agents)
+        if isinstance(greeting, Hello) and (why := why_other(greeting, messages, "agents")):
+            raise StartError(why)
         if not isinstance(offer, Offer):
             raise StartError(f"the agents of {directory}: {getattr(offer, 'text', offer)}")
         failing.pop_all()
-        return stream, offer
+        return agents, offer
 
 
-def _next(stream: socket.socket) -> Any:
+def _next(agents: Agents) -> FromAgents:
     """Raises RunnerLost if the other end is closed, OSError after PATIENCE."""
-    frame = receive(stream)
-    if frame is None:
-        raise RunnerLost("the agents have ended")
-    return decode_from_agents(frame)
+    try:
+        return agents.receive_one()
+    except EOFError:
+        raise RunnerLost("the agents have ended") from None

@@ -6,29 +6,25 @@ import os
 import socket
 import sys
 from contextlib import suppress
+from typing import NoReturn
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import (
-    Compute,
-    Failed,
-    Load,
-    Loaded,
-    decode_to_rank,
-    encode,
-)
+from mindspore_serving.llm.parallel.messages import Compute, Load, ToRank
 from mindspore_serving.llm.parallel.processes import LOST_STATUS
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import EmbeddingRunner, RunnerLost
+from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter
-from mindspore_serving.process.frames import receive, send
+from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    for name in ("--rank", "--control", "--memory"):
+    for name in ("--rank", "--memory"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--peers", nargs="+", required=True)
     arguments = enter(parser, ignores_signals=True)
@@ -38,30 +34,30 @@ def main() -> int:
         peers[int(rank)] = socket.socket(fileno=int(descriptor))
     links = Links(arguments.rank, peers, arguments.memory)
     os.close(arguments.memory)
-    with socket.socket(fileno=arguments.control) as control:
-        try:
-            _serve(control, links)
-        except (RunnerLost, ConnectionError):
-            return LOST_STATUS
-        except Exception as error:
-            if not isinstance(error, ServingError):
-                log.error("rank %d failed", links.rank, exc_info=True)
-            with suppress(OSError):
-                send(control, encode(Failed(str(error) or repr(error))))
-            return 1
-    return 0
+    control = BlockingChannel[ToRank](connect(arguments.channel), ToRank)
+    try:
+        control.send(hello(messages))
+        _serve(control, links)
+    except EOFError:
+        return 0
+    except (RunnerLost, ConnectionError):
+        return LOST_STATUS
+    except Exception as error:
+        if not isinstance(error, ServingError):
+            log.error("rank %d failed", links.rank, exc_info=True)
+        with suppress(OSError):
+            control.send(Failed(str(error) or repr(error)))
+        return 1
 
 
-def _serve(control: socket.socket, links: Links) -> None:
-    frame = receive(control)
-    if frame is None:
-        return
-    load = decode_to_rank(frame)
+def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
+    """Raises EOFError when rank 0 has closed the connection."""
+    load = control.receive_one()
     assert isinstance(load, Load)
     runner = open_rank(load.directory, load.runtime, EngineConfig(**load.config), links)
-    send(control, encode(Loaded()))
-    while (frame := receive(control)) is not None:
-        message = decode_to_rank(frame)
+    control.send(Ready())
+    while True:
+        message = control.receive_one()
         assert isinstance(message, Compute)
         _compute(runner, links, message)
 

@@ -14,18 +14,19 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 def main() -> None:
     from mindspore_serving.aio import new_loop
+    from mindspore_serving.process.channel import connect
     from mindspore_serving.process.entry import enter
     from mindspore_serving.server.processes.front_end import FrontEnd
     from mindspore_serving.server.processes.pipe import Ends
 
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.server.processes")
     parser.add_argument("--number", help="shown in process lists only")
-    names = ("CHANNEL", "CONNECTIONS", "WRITES", "READS")
-    parser.add_argument("--descriptors", required=True, type=int, nargs=4, metavar=names)
+    names = ("CONNECTIONS", "WRITES", "READS")
+    parser.add_argument("--descriptors", required=True, type=int, nargs=3, metavar=names)
     arguments = enter(parser, ignores_signals=True)  # the master gets them, and then tells us
-    channel, connections, writes, reads = arguments.descriptors
+    connections, writes, reads = arguments.descriptors
     gc.set_threshold(50_000, 20, 20)
-    ends = Ends(socket.socket(fileno=channel), writes, reads)
+    ends = Ends(connect(arguments.channel), writes, reads)
 
     async def serve() -> None:
         await FrontEnd(ends, socket.socket(fileno=connections)).ended

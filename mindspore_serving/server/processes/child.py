@@ -28,9 +28,6 @@ class FrontEndProcess(Child):
     def __init__(self, number: int) -> None:
         """Raises OSError."""
         with ExitStack() as inherited, ExitStack() as on_failure:
-            stream, their_stream = socket.socketpair()
-            on_failure.callback(stream.close)
-            inherited.callback(their_stream.close)
             self.connections, taking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             on_failure.callback(self.connections.close)
             inherited.callback(taking.close)
@@ -39,11 +36,12 @@ class FrontEndProcess(Child):
                 arenas.append(arena.create())
                 on_failure.callback(os.close, arenas[-1])
             reads, writes = arenas
-            descriptors = [their_stream.fileno(), taking.fileno(), writes, reads]
+            descriptors = [taking.fileno(), writes, reads]
             words = [f"--number={number}", "--descriptors", *map(str, descriptors)]
-            super().__init__(Program(MODULE, words, descriptors, worker_variables()))
+            variables, kind = worker_variables(), socket.SOCK_STREAM
+            super().__init__(Program(MODULE, words, descriptors, variables, channel=kind))
             self.connections.setblocking(False)
-            self.ends = Ends(stream, reads, writes)
+            self.ends = Ends(self.stream, reads, writes)
             on_failure.pop_all()
 
     def close(self) -> None:

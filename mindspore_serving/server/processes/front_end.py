@@ -14,6 +14,7 @@ from mindspore_serving.frontends.grpc.server import GrpcServer
 from mindspore_serving.frontends.http.listener import Connecting
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.request_log import RequestLog
+from mindspore_serving.process.vocabulary import Exit, Failed, Ready, hello
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.asking import MasterApp
 from mindspore_serving.server.processes.catalog import Catalog
@@ -25,12 +26,13 @@ from mindspore_serving.tracing.options import TraceOptions
 
 
 class FrontEnd:
-    """Runs until the master says `Stop`, or is gone: then `ended` is done."""
+    """Runs until the master says `Exit`, or is gone: then `ended` is done."""
 
     def __init__(self, ends: Ends, connections: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._pipe: Pipe[ToFrontEnd] = Pipe(ends, ToFrontEnd, self._take, self._end)
+        self._pipe.send(hello(messages))
         self._numbers = count(1)
         self._inference = RemoteInference(self._pipe, self._numbers)
         self._app = MasterApp(self._pipe, self._numbers)
@@ -60,8 +62,8 @@ class FrontEnd:
             self._set(message)
         elif isinstance(message, messages.Refreshed):
             self._refreshing.pop(message.id).set_result(None)
-        elif isinstance(message, messages.Stop):
-            self._run(self._stop(message.grace))
+        elif isinstance(message, Exit):
+            self._run(self._stop(message.seconds or 0.0))
         elif isinstance(message, ServeHttp | ServeGrpc):
             self._admissions.append(message.admission)
             self._run(self._serve(message, len(self._admissions) - 1))
@@ -99,7 +101,6 @@ class FrontEnd:
                 log.error("%s", error)
 
     async def _serve(self, message: ServeHttp | ServeGrpc, number: int) -> None:
-        error = ""
         try:
             self._trace(message.traces)
             door = self._doors[number] = Door.of(message.options, self._admissions[number])
@@ -108,8 +109,9 @@ class FrontEnd:
             else:
                 await self._start_grpc(message, door)
         except (ServingError, OSError) as problem:
-            error = str(problem)
-        self._pipe.send(messages.Listening(error))
+            self._pipe.send(Failed(str(problem)))
+        else:
+            self._pipe.send(Ready())
 
     def _trace(self, options: TraceOptions | None) -> None:
         if options is not None and self._parts.tracer is None:

@@ -13,25 +13,20 @@ from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.keys import ApiKey
-from mindspore_serving.ipc.messages import Fault, Message, Payload
+from mindspore_serving.ipc.messages import Fault, Payload
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Message, Ready
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 from mindspore_serving.tls import Pem
 from mindspore_serving.tracing.options import TraceOptions
 
 
-class Freed(Message, frozen=True, tag=1):
+class Freed(Message, frozen=True, tag=10):
     """What was sent at these offsets of the shared memory was read.  Both ways."""
 
     offsets: list[int]
 
 
 # --- front end to master ----------------------------------------------------------------------
-
-
-class Listening(Message, frozen=True, tag=10):
-    """The answer to `ServeHttp` and `ServeGrpc`: `error` says why it cannot be served."""
-
-    error: str = ""
 
 
 class Submit(Message, frozen=True, tag=11):
@@ -128,8 +123,8 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 class ServeHttp(Message, frozen=True, tag=20):
-    """Serve the connections that come.  Limits of memory and connections are shared by
-    `num_processes`."""
+    """Serve the connections that come, and answer `Ready` or `Failed`.  Limits of memory and
+    connections are shared by `num_processes`."""
 
     options: FrontEndOptions
     admission: Admission
@@ -139,7 +134,7 @@ class ServeHttp(Message, frozen=True, tag=20):
 
 
 class ServeGrpc(Message, frozen=True, tag=21):
-    """Listen at the address, which others have too; `upstream` is the master's own server."""
+    """As `ServeHttp`, at an address that others have too; `upstream` is the master's own server."""
 
     options: FrontEndOptions
     admission: Admission
@@ -209,15 +204,20 @@ class Refreshed(Message, frozen=True, tag=28):
     id: int
 
 
-class Stop(Message, frozen=True, tag=27):
-    """Let running requests finish within so many seconds, close the rest, and leave."""
-
-    grace: float
-
-
 ToMaster: TypeAlias = (
-    Freed | Listening | Submit | Abandon | Ask | Given | Taken | Closed | Synced | Refresh
+    Hello
+    | Ready
+    | Failed
+    | Freed
+    | Submit
+    | Abandon
+    | Ask
+    | Given
+    | Taken
+    | Closed
+    | Synced
+    | Refresh
 )
 ToFrontEnd: TypeAlias = (
-    Freed | ServeHttp | ServeGrpc | Admit | Answer | Wanted | Sent | Over | State | Refreshed | Stop
+    Freed | ServeHttp | ServeGrpc | Admit | Answer | Wanted | Sent | Over | State | Refreshed | Exit
 )

@@ -16,15 +16,13 @@ from mindspore_serving import log
 from mindspore_serving.aio import Ticker
 from mindspore_serving.core.lending import lend
 from mindspore_serving.core.pieces import Buffer, Pieces
-from mindspore_serving.errors import TooLarge
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView
-from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Payload
-from mindspore_serving.master.outbox import Outbox
+from mindspore_serving.process.async_channel import AsyncChannel
+from mindspore_serving.process.channel import encode
 from mindspore_serving.server.processes.messages import Freed
 
 T = TypeVar("T")
-_READ_SIZE = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +42,25 @@ class Pipe(Generic[T]):
         self, ends: Ends, kind: Any, on_message: Callable[[T], None], on_closed: Callable[[], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._stream = ends.stream
-        self._stream.setblocking(False)
+        self._channel = AsyncChannel[T | Freed](
+            ends.stream,
+            kind,
+            on_message=self._take_message,
+            on_closed=self._end,
+            on_problem=self._on_problem,
+        )
         self._arena, self._view = Arena(ends.writes), ArenaView(ends.reads)
         os.close(ends.writes)
         os.close(ends.reads)
-        self._frames: Frames[T | Freed] = Frames(kind)
         self._on_message, self._on_closed = on_message, on_closed
-        self._outbox = Outbox(self._stream, self.close)
         self._unsent: list[bytes] = []
         self._freed: list[int] = []
         self._ticker = Ticker(self._loop, self._flush)
-        self._buffer = memoryview(bytearray(_READ_SIZE))
         self._trimmer = self._loop.call_later(TRIM_SECONDS, self._trim)
-        self.is_closed = False
-        self._loop.add_reader(self._stream.fileno(), self._on_readable)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._channel.is_closed
 
     def send(self, message: msgspec.Struct) -> None:
         """At the end of this turn of the loop; nothing once it is closed."""
@@ -100,13 +102,10 @@ class Pipe(Generic[T]):
 
     def close(self) -> None:
         """Harmless if it is closed."""
-        if self.is_closed:
-            return
-        self.is_closed = True
+        self._channel.close()
+
+    def _end(self) -> None:
         self._trimmer.cancel()
-        self._loop.remove_reader(self._stream.fileno())
-        self._outbox.close()
-        self._stream.close()
         self._arena.close()
         self._view.close()
         self._on_closed()
@@ -118,33 +117,18 @@ class Pipe(Generic[T]):
         if self._freed:
             freed, self._freed = self._freed, []
             frames.append(encode(Freed(freed)))
-        self._outbox.send(b"".join(frames))
+        self._channel.write(b"".join(frames))
 
     def _trim(self) -> None:
         self._trimmer = self._loop.call_later(self._arena.trim(), self._trim)
 
-    def _on_readable(self) -> None:
-        try:
-            count = self._stream.recv_into(self._buffer)
-        except BlockingIOError:
-            return
-        except OSError:
-            count = 0
-        if not count:
-            self.close()
-            return
-        try:
-            self._take_messages(self._buffer[:count])
-        except (msgspec.DecodeError, TooLarge, ValueError, LookupError) as error:
-            log.error("what is no message came from another process of the server: %s", error)
-            self.close()
+    def _on_problem(self, problem: str) -> None:
+        log.error("another process of the server is left: %s", problem)
+        self.close()
 
-    def _take_messages(self, data: memoryview) -> None:
-        for message in self._frames.feed(data):
-            if self.is_closed:
-                return
-            if isinstance(message, Freed):
-                for offset in message.offsets:
-                    self._arena.free(offset)
-            else:
-                self._on_message(message)
+    def _take_message(self, message: "T | Freed") -> None:
+        if isinstance(message, Freed):
+            for offset in message.offsets:
+                self._arena.free(offset)
+        else:
+            self._on_message(message)

@@ -17,6 +17,7 @@ from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.http.listener import Listener
 from mindspore_serving.process.child import exit_text
 from mindspore_serving.process.supervisor import Supervisor
+from mindspore_serving.process.vocabulary import Exit
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes import child as children
 from mindspore_serving.server.processes.catalog import state_of
@@ -27,7 +28,6 @@ from mindspore_serving.server.processes.messages import (
     ServeGrpc,
     ServeHttp,
     State,
-    Stop,
 )
 from mindspore_serving.server.processes.session import Desk, Session
 
@@ -123,7 +123,7 @@ class FrontEnds:
         if self._listener is not None:
             self._listener.close()
         for session in self._live:
-            session.pipe.send(Stop(grace))
+            session.pipe.send(Exit(grace))
         await self._wait_for_end(grace + END_SECONDS)
         for child in self._children:
             child.kill()

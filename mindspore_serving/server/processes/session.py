@@ -14,6 +14,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.frontends.access import Responses
 from mindspore_serving.ipc.messages import to_fault, to_faults
 from mindspore_serving.master.liveness import Pulse
+from mindspore_serving.process.vocabulary import Failed, Hello, Ready, why_other
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.asked import AskedCall
 from mindspore_serving.server.processes.messages import Answer, Ask, Submit, Synced, ToMaster
@@ -159,11 +160,18 @@ class Session:
         if message.id in self._asked:
             self._asked[message.id].go_on()
 
-    def _on_listening(self, message: messages.Listening) -> None:
+    def _on_hello(self, message: Hello) -> None:
+        if why := why_other(message, messages, "front end"):
+            log.error("%s", why)
+            while self._listening:
+                self._on_listening(Failed(why))
+            self.pipe.close()
+
+    def _on_listening(self, message: Ready | Failed) -> None:
         listening = self._listening.pop(0)
         if not listening.cancelled():
-            if message.error:
-                listening.set_exception(StartError(message.error))
+            if isinstance(message, Failed):
+                listening.set_exception(StartError(message.text))
             else:
                 listening.set_result(None)
 
@@ -190,7 +198,9 @@ class Session:
         Ask: _ask,
         messages.Given: _give,
         messages.Taken: _go_on,
-        messages.Listening: _on_listening,
+        Hello: _on_hello,
+        Ready: _on_listening,
+        Failed: _on_listening,
         messages.Closed: _on_closed,
         Synced: _on_synced,
         messages.Refresh: _refresh,

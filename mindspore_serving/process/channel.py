@@ -1,6 +1,6 @@
-"""Length-prefixed msgpack frames over a stream socket: encode, take apart, and the blocking end.
+"""Messages over a stream socket: how they are encoded, and the end of a thread that waits.
 
-The master's end lives on an event loop (`master.link`); both use `encode` and `Frames`.
+A message is a msgspec struct, encoded by msgpack, in a frame.  Nothing of it names what is loaded.
 """
 
 import os
@@ -8,57 +8,29 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from mindspore_serving.errors import TooLarge
+from mindspore_serving.process.frames import MAX_FRAME, Frames, pack
 
-FRAME_LIMIT = 1 << 30  # no message of ours comes near; more is a broken or hostile peer
-_LENGTH = struct.Struct("<I")
 _ENCODER = msgspec.msgpack.Encoder()
 
 T = TypeVar("T")
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    body = _ENCODER.encode(message)
-    return _LENGTH.pack(len(body)) + body
+    """Return the frame of `message`."""
+    return pack(_ENCODER.encode(message))
 
 
-class Frames(Generic[T]):
-    """Bytes in, messages of `kind` (a struct or a union of them) out.
+def message_frames(kind: Any, limit: int = MAX_FRAME) -> Frames[Any]:
+    """Return what takes messages of `kind` (a struct or a union of them) out of bytes.
 
-    Raises TooLarge for a frame of over `limit` bytes, which may change, or msgspec.DecodeError for
-    what is no frame of it.
+    It raises TooLarge, as `Frames`, or msgspec.DecodeError for what is no message of it.
     """
-
-    def __init__(self, kind: Any, limit: int = FRAME_LIMIT) -> None:
-        self.limit = limit
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
-        self._rest = bytearray()
-        self._needed = 0  # bytes without which `_rest` holds no whole frame
-
-    def feed(self, data: "bytes | memoryview") -> Iterator[T]:
-        """The messages that `data` completes."""
-        if self._rest:
-            self._rest += data
-            if len(self._rest) < self._needed:
-                return
-            data, self._rest = memoryview(self._rest), bytearray()
-        start, end, self._needed = 0, len(data), 4
-        view = memoryview(data)
-        while end - start >= 4:
-            (length,) = _LENGTH.unpack_from(view, start)
-            if length > self.limit:
-                raise TooLarge(f"a frame of {length} bytes, at most {self.limit} are accepted")
-            if end - start - 4 < length:
-                self._needed = length + 4
-                break
-            yield self._decoder.decode(view[start + 4 : start + 4 + length])
-            start += 4 + length
-        self._rest += view[start:]
+    return Frames(msgspec.msgpack.Decoder(kind).decode, limit)
 
 
 def connect(address: str) -> socket.socket:
@@ -86,16 +58,26 @@ def connect(address: str) -> socket.socket:
 
 
 class BlockingChannel(Generic[T]):
-    """The worker's end: one thread reads, any thread writes.  An empty read raises EOFError."""
+    """One end of a channel: one thread reads messages of `kind`, any thread writes.
 
-    def __init__(self, stream: socket.socket, kind: Any) -> None:
+    Both raise OSError, also after `timeout` seconds of waiting (None: no limit); reading raises
+    EOFError at the end.
+    """
+
+    def __init__(self, stream: socket.socket, kind: Any, timeout: float | None = None) -> None:
         stream.setblocking(True)
+        if timeout is not None:
+            _limit_waiting(stream, timeout)
         self._stream = stream
-        self._frames: Frames[T] = Frames(kind)
+        self._frames: Frames[T] = message_frames(kind)
+        self._kept: list[T] = []  # came with what `receive_one` returned
         self._buffer = bytearray(256 * 1024)
         self._lock = threading.Lock()
         self._wake = -1
         self._poll: select.poll | None = None
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
 
     def make_wakeable(self) -> Callable[[], None]:
         """Let `wake`, which is returned, end a `receive` that waits."""
@@ -110,8 +92,10 @@ class BlockingChannel(Generic[T]):
         os.eventfd_write(self._wake, 1)
 
     def receive(self, *, wait: bool) -> list[T]:
-        """All that has come; waits for the first message if `wait`, or for being woken."""
-        messages: list[T] = []
+        """Return all that has come; waits for the first message if `wait`, or for being woken."""
+        messages, self._kept = self._kept, []
+        if messages:
+            return messages
         if wait and self._poll is not None and not self._is_readable(self._poll):
             return messages
         while True:
@@ -119,24 +103,43 @@ class BlockingChannel(Generic[T]):
             try:
                 count = self._stream.recv_into(self._buffer, 0, flags)
             except BlockingIOError:
+                if not flags:
+                    raise TimeoutError("nothing has come in time") from None
                 return messages
             if count == 0:
-                raise EOFError("the master is gone")
+                raise EOFError("the other end is closed")
             messages.extend(self._frames.feed(memoryview(self._buffer)[:count]))
             if count < len(self._buffer) and (messages or not wait):
                 return messages
 
+    def receive_one(self) -> T:
+        """Wait for a message and return it; what came with it is received next."""
+        message, *self._kept = self.receive(wait=True)
+        return message
+
     def _is_readable(self, poll: select.poll) -> bool:
-        """Waits; False if it was woken and no message has begun to come."""
+        """Wait; False if it was woken and no message has begun to come."""
         ready = {descriptor for descriptor, _ in poll.poll()}
         if self._wake in ready:
             os.eventfd_read(self._wake)
         return self._stream.fileno() in ready
 
     def send(self, message: msgspec.Struct) -> None:
-        frame = encode(message)
+        """Send a message; waits until it is sent."""
+        self.write(encode(message))
+
+    def write(self, frame: bytes) -> None:
+        """Send what `encode` returned, as for several receivers."""
         with self._lock:
             self._stream.sendall(frame)
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _limit_waiting(stream: socket.socket, seconds: float) -> None:
+    """Have the kernel end a call that waits for so long.  Python's own timeout would also wait
+    where MSG_DONTWAIT says not to."""
+    value = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        stream.setsockopt(socket.SOL_SOCKET, option, value)

@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import msgspec
 import pytest
@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.errors import TooLarge
-from mindspore_serving.ipc.channel import FRAME_LIMIT, BlockingChannel, Frames, connect, encode
-from mindspore_serving.ipc.messages import Cancel, Exit, RequestPart, ToWorker, Work
+from mindspore_serving.ipc.messages import Cancel, RequestPart, ToWorker, Work
+from mindspore_serving.process.channel import BlockingChannel, connect, encode, message_frames
+from mindspore_serving.process.frames import MAX_FRAME, receive
+from mindspore_serving.process.vocabulary import Exit
 
 MESSAGES = [
     Cancel([1]),
@@ -38,18 +40,18 @@ def test_a_frame_is_a_little_endian_length_and_a_body():
 
 
 def test_several_frames_may_come_at_once():
-    assert feed_all(Frames(ToWorker), [STREAM]) == MESSAGES
+    assert feed_all(message_frames(ToWorker), [STREAM]) == MESSAGES
 
 
 @pytest.mark.parametrize("cut", range(len(STREAM) + 1))
 def test_a_stream_may_be_cut_anywhere(cut):
-    frames = Frames(ToWorker)
+    frames = message_frames(ToWorker)
     assert feed_all(frames, [STREAM[:cut], STREAM[cut:]]) == MESSAGES
     assert not frames._rest
 
 
 def test_a_stream_may_come_byte_by_byte():
-    frames = Frames(ToWorker)
+    frames = message_frames(ToWorker)
     assert feed_all(frames, [STREAM[i : i + 1] for i in range(len(STREAM))]) == MESSAGES
     assert not frames._rest
 
@@ -59,24 +61,24 @@ def test_a_stream_may_come_byte_by_byte():
 def test_any_cuts_give_the_same_messages(cuts):
     ends = [0, *sorted(cuts), len(STREAM)]
     pieces = [STREAM[start:end] for start, end in zip(ends, ends[1:], strict=False)]
-    assert feed_all(Frames(ToWorker), pieces) == MESSAGES
+    assert feed_all(message_frames(ToWorker), pieces) == MESSAGES
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_garbage_raises_nothing_but_what_the_docstring_names(data):
     with suppress(TooLarge, msgspec.DecodeError):
-        feed_all(Frames(ToWorker), [data])
+        feed_all(message_frames(ToWorker), [data])
 
 
 def test_a_part_of_a_message_is_left_over():
-    frames = Frames(ToWorker)
+    frames = message_frames(ToWorker)
     assert feed_all(frames, [STREAM[:3]]) == []
     assert frames._rest
 
 
 def test_a_buffer_may_be_reused_after_each_feed():
-    frames, buffer, messages = Frames(ToWorker), bytearray(7), []
+    frames, buffer, messages = message_frames(ToWorker), bytearray(7), []
     for start in range(0, len(STREAM), 7):
         piece = STREAM[start : start + 7]
         buffer[: len(piece)] = piece
@@ -85,12 +87,12 @@ def test_a_buffer_may_be_reused_after_each_feed():
 
 
 def test_a_length_over_the_limit_is_refused_before_its_body_comes():
-    with pytest.raises(TooLarge, match=f"{FRAME_LIMIT + 1} bytes, at most {FRAME_LIMIT}"):
-        feed_all(Frames(ToWorker), [struct.pack("<I", FRAME_LIMIT + 1)])
+    with pytest.raises(TooLarge, match=f"{MAX_FRAME + 1} bytes, at most {MAX_FRAME}"):
+        feed_all(message_frames(ToWorker), [struct.pack("<I", MAX_FRAME + 1)])
 
 
 def test_messages_before_a_bad_one_are_given():
-    frames = Frames(ToWorker).feed(encode(Exit()) + struct.pack("<I", 1) + b"\xc1")
+    frames = message_frames(ToWorker).feed(encode(Exit()) + struct.pack("<I", 1) + b"\xc1")
     assert next(frames) == Exit()
     with pytest.raises(msgspec.DecodeError):
         next(frames)
@@ -167,12 +169,39 @@ def test_frames_sent_by_several_threads_do_not_mix(pair):
     ]
     for thread in threads:
         thread.start()
-    frames, received = Frames(ToWorker), []
+    frames, received = message_frames(ToWorker), []
     while len(received) < 4:
         received += frames.feed(master.recv(1 << 16))
     for thread in threads:
         thread.join()
     assert sorted(message.ids for message in received) == [[n] * 20_000 for n in range(4)]
+
+
+def test_one_message_is_received_and_the_others_stay(pair):
+    channel, master = pair
+    master.sendall(STREAM)
+    assert channel.receive_one() == MESSAGES[0]
+    assert channel.receive_one() == MESSAGES[1]
+    assert channel.receive(wait=True) == MESSAGES[2:]
+    assert channel.receive(wait=False) == []
+
+
+def test_waiting_ends_after_its_timeout():
+    ours, theirs = socket.socketpair()
+    with ours, closing(BlockingChannel(theirs, ToWorker, timeout=0.05)) as channel:
+        with pytest.raises(TimeoutError, match="nothing has come in time"):
+            channel.receive(wait=True)
+        assert channel.receive(wait=False) == []
+        with pytest.raises(OSError, match="temporarily unavailable"):
+            channel.send(Cancel([1 << 60] * 1_000_000))
+
+
+def test_a_frame_over_the_limit_is_not_waited_for():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(struct.pack("<I", 11))
+        with pytest.raises(TooLarge, match="a frame of 11 bytes, at most 10"):
+            receive(theirs, 10)
 
 
 # --- addresses ----------------------------------------------------------------------------------
