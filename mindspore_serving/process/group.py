@@ -141,27 +141,23 @@ class Group:
 
     def __init__(self) -> None:
         self._members: list[Member] = []
-        self._watches: list[asyncio.Future[None]] = []
+        self._starts: set[asyncio.Future[None]] = set()
+        self._watches: set[asyncio.Future[None]] = set()
         self._end: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
 
     def add(self, member: Member) -> None:
         """Have a member, which has been started, live and end with the others."""
         self._members.append(member)
-        self._watches.append(asyncio.ensure_future(self._watch(member)))
+        self._starts.add(asyncio.ensure_future(self._wait_until_ready(member)))
+        self._watches.add(asyncio.ensure_future(self._watch(member)))
 
     async def ready(self) -> None:
         """Wait until all are.  Raises StartError with what the first says that cannot be, or how
         the first has ended; all are killed then."""
-        tasks = {asyncio.ensure_future(self._wait_until_ready(one)) for one in self._members}
-        waiting: set[asyncio.Future[Any]] = {*tasks}
-        try:
-            while waiting and not self._end.done():
-                await asyncio.wait({*waiting, self._end}, return_when=asyncio.FIRST_COMPLETED)
-                waiting = {task for task in waiting if not task.done()}
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        waiting: set[asyncio.Future[Any]] = {*self._starts}
+        while waiting and not self._end.done():
+            await asyncio.wait({*waiting, self._end}, return_when=asyncio.FIRST_COMPLETED)
+            waiting = {start for start in waiting if not start.done()}
         if self._end.done():
             raise self._end.result()
 
@@ -189,8 +185,10 @@ class Group:
     async def close(self) -> None:
         """End all, wait for their ends, and give back descriptors."""
         self._finish(StartError("the group is ended"))
-        if self._watches:
-            await asyncio.wait(self._watches)
+        for start in self._starts:
+            start.cancel()
+        if self._members:
+            await asyncio.wait(self._starts | self._watches)
         for member in self._members:
             member.close()
 

@@ -9,8 +9,7 @@ import pytest
 
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.distributed import agent
-from mindspore_serving.distributed.messages import Ran, Run, to_reports, to_signatures
-from mindspore_serving.distributed.setup import AgentSetup
+from mindspore_serving.distributed.messages import AgentSetup, Ran, Run, to_reports, to_signatures
 from mindspore_serving.errors import Code, StartError
 from mindspore_serving.wire import native
 

@@ -149,3 +149,19 @@ def test_the_number_of_front_ends_is_checked(stopped):
     server.start_restful_server(f"127.0.0.1:{free_port()}", front_ends=2)
     with pytest.raises(InvalidInputs, match="expected the same for both"):
         server.start_grpc_server(f"127.0.0.1:{free_port()}", front_ends=3)
+
+
+def test_a_front_end_of_another_version_ends_the_start(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an update of the package under a server that runs."""
+    (stopped / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'mindspore_serving.server.processes' in sys.orig_argv:\n"
+        "    from mindspore_serving.process import vocabulary\n"
+        "    vocabulary.fingerprint = lambda messages: 'other'\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(stopped))
+    server.start_servables(config(stopped, "toy"))
+    with pytest.raises(StartError, match=r"the front end's .* has protocol other, the server's"):
+        server.start_restful_server(f"127.0.0.1:{free_port()}", front_ends=2)

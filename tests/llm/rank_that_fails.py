@@ -6,7 +6,7 @@ import signal
 
 from mindspore_serving.llm.parallel.messages import ToRank
 from mindspore_serving.process.channel import BlockingChannel, connect
-from mindspore_serving.process.vocabulary import Failed
+from mindspore_serving.process.vocabulary import Failed, Hello
 
 
 def main() -> None:
@@ -18,6 +18,9 @@ def main() -> None:
     if os.environ["RANK_END"] == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if os.environ["RANK_END"] == "leaves":
+        os._exit(7)
+    if os.environ["RANK_END"] == "other":
+        channel.send(Hello("other", "/there"))
         os._exit(7)
     channel.send(Failed("no room for my part"))
 

@@ -161,7 +161,7 @@ class FrontEnds:
 
     async def _begin(self, session: Session) -> None:
         """Returns when it serves what there is to serve.  Raises StartError."""
-        await session.sync(self._state)
+        await session.begin(self._state)
         for message in self._services:
             await self._ask(session, message)
         self._admit(session)  # what was renewed meanwhile

@@ -54,6 +54,7 @@ class Session:
         self.pipe: Pipe[ToMaster] = Pipe(ends, ToMaster, self._take, self._end)
         self.pulse = Pulse(HEARTBEAT_SECONDS)
         self._num_syncs = 0
+        self._why_other = ""  # it cannot be understood
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listening: list[asyncio.Future[None]] = []  # of what it was asked to serve
         self._synced: dict[int, asyncio.Future[None]] = {}
@@ -68,6 +69,13 @@ class Session:
     @property
     def num_connections(self) -> int:
         return len(self._connections)
+
+    async def begin(self, state: messages.State) -> None:
+        """As `sync`, for the first time.  Raises StartError if the process is of another version
+        of this package."""
+        await self.sync(state)
+        if self._why_other:
+            raise StartError(self._why_other)
 
     async def serve(self, message: messages.ServeHttp | messages.ServeGrpc) -> None:
         """Raises StartError."""
@@ -162,9 +170,7 @@ class Session:
 
     def _on_hello(self, message: Hello) -> None:
         if why := why_other(message, messages, "front end"):
-            log.error("%s", why)
-            while self._listening:
-                self._on_listening(Failed(why))
+            self._why_other = why
             self.pipe.close()
 
     def _on_listening(self, message: Ready | Failed) -> None:
