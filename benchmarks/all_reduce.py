@@ -22,8 +22,8 @@ import torch
 from torch import distributed
 
 from benchmarks.report import print_json, print_table
+from mindspore_serving.llm.parallel.communicator import Communicator
 from mindspore_serving.llm.parallel.exchange import Exchange
-from mindspore_serving.llm.parallel.group import Group
 from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.processes import connect_ranks
 
@@ -33,7 +33,7 @@ SECONDS = 0.1  # of a way in a round, about
 Rounds = list[tuple[float, float]]  # seconds of one sum by gloo and through shared memory
 
 
-def rank(group: Group, place: Path, rounds: int, found: Connection) -> None:
+def rank(group: Communicator, place: Path, rounds: int, found: Connection) -> None:
     """One process."""
     torch.set_num_threads(1)
     distributed.init_process_group(
@@ -99,7 +99,7 @@ def measured(size: int, rounds: int) -> dict[str, Rounds]:
                 if other != number:
                     for one in sockets.values():
                         one.close()
-            rank(Group(Links(number, peers[number], memory)), place, rounds, theirs)
+            rank(Communicator(Links(number, peers[number], memory)), place, rounds, theirs)
             os._exit(0)
 
         processes = [context.Process(target=run, args=(number,)) for number in range(size)]

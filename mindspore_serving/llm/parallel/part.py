@@ -14,8 +14,8 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.parallel.communicator import Grid
 from mindspore_serving.llm.parallel.exchange import Exchange
-from mindspore_serving.llm.parallel.grid import Grid
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from mindspore_serving import extras
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.grid import Grid, open_grid
+from mindspore_serving.llm.parallel.communicator import Grid, open_grid
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.runner import open_ranks
 from mindspore_serving.llm.runtimes.stages import Stage, StageRunner, has_own_cores

@@ -16,7 +16,7 @@ import numpy as np
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.grid import Grid
+from mindspore_serving.llm.parallel.communicator import Grid
 from mindspore_serving.llm.parallel.ring import Ring, rows_at_once
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import EmbeddingRunner, Logits, Row, Step, Vectors

@@ -14,7 +14,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.parallel.grid import Grid
+from mindspore_serving.llm.parallel.communicator import Grid
 from mindspore_serving.llm.parallel.part import cut_layers, share_options
 from mindspore_serving.llm.runtimes.capacity import (
     FLOAT32_ALONE,

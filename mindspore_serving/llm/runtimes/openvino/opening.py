@@ -17,7 +17,7 @@ from mindspore_serving.llm.checkpoint.quantized.methods import OURS, describe, q
 from mindspore_serving.llm.checkpoint.safetensors import map_now
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.grid import Grid
+from mindspore_serving.llm.parallel.communicator import Grid
 from mindspore_serving.llm.parallel.part import Part, open_part, share_options
 from mindspore_serving.llm.runtimes.adapters import Base, read_changes
 from mindspore_serving.llm.runtimes.capacity import longest_sequence

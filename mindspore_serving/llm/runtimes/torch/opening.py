@@ -21,7 +21,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.parallel.grid import Grid
+from mindspore_serving.llm.parallel.communicator import Grid
 from mindspore_serving.llm.parallel.part import open_part, parallel_text, share_options
 from mindspore_serving.llm.runtimes.adapters import Base, read_changes
 from mindspore_serving.llm.runtimes.capacity import (

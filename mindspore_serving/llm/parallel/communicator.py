@@ -6,12 +6,15 @@ to one half knows that the others have read it, because they have written to the
 A message carries the step, the exchange and its size, so that ranks that disagree are found.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Bytes, Links
 
 
-class Group:
+class Communicator:
     """The place of this rank among `members` of the ranks that `links` connect, numbered anew in
     their order; without `members` all.  Used by one thread.
 
@@ -64,3 +67,25 @@ class Group:
     def hear(self, member: int, number: int, num_bytes: int) -> None:
         """Wait until one member has said so.  Raises as `meet`."""
         self.links.hear(self.members[member], number, num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The communicators of a rank: `peers` share its layers; `stages` are one rank of each stage.
+
+    Ranks are numbered stage after stage.  One of this rank alone has size 1."""
+
+    everyone: Communicator
+    peers: Communicator
+    stages: Communicator
+
+
+def open_grid(links: Links, config: EngineConfig) -> Grid:
+    """Return those of this rank of `config`, whose ranks are as many as `links` connect."""
+    width = config.tensor_parallel
+    stage, place = divmod(links.rank, width)
+    return Grid(
+        Communicator(links),
+        Communicator(links, range(stage * width, (stage + 1) * width), way=1),
+        Communicator(links, range(place, links.size, width), way=2),
+    )
