@@ -143,12 +143,14 @@ class AgentSupervisor:
     def __init__(self, options: AgentOptions, on_end: Callable[[], None]) -> None:
         self.ranks: list[Rank] = []
         self._options = options
-        self._on_end = on_end
         self._loop = BackgroundLoop()
         self._supervisor = Supervisor(
-            "the group of agents", self._start, Agents.wait, lambda agents: agents.group.kill()
+            "the group of agents",
+            self._start,
+            Agents.wait,
+            lambda agents: agents.group.kill(),
+            on_change=lambda _: on_end() if self.is_over else None,
         )
-        self._task: asyncio.Task[None] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -161,28 +163,19 @@ class AgentSupervisor:
         Raises StartError, or another ServingError; nothing is left running then.
         """
         try:
-            self._loop.run(self._begin())
+            self._loop.run(self._supervisor.start())
         except concurrent.futures.CancelledError:
             raise Stopped("the agents are stopped") from None
         return self.ranks
 
     def stop(self) -> None:
         """From another thread: end the agents, and `start`."""
-        self._loop.run(self._finish())
+        self._loop.run(self._cancel())
         self._loop.close()
 
-    async def _begin(self) -> None:
-        self._task = asyncio.current_task()
-        await self._supervisor.start()
-        self._task = asyncio.create_task(self._supervisor.join())
-        self._task.add_done_callback(lambda _: self._on_end())
-
-    async def _finish(self) -> None:
+    async def _cancel(self) -> None:
         self._supervisor.cancel()
-        if self._task is not None:
-            if self._supervisor.state == "starting":
-                self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._supervisor.join()
 
     async def _start(self) -> Agents:
         """Return agents that have all joined.  Raises ServingError."""
@@ -191,7 +184,7 @@ class AgentSupervisor:
             agents.launch(self._options)
             await agents.group.ready()
         except BaseException as error:
-            if not self.ranks:
+            if not self.ranks:  # later ones are tried again
                 agents.give_up(error)
             await agents.close()
             if isinstance(error, OSError):

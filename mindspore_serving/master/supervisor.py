@@ -34,12 +34,18 @@ class WorkerSupervisor(Supervisor[Link]):
         *,
         is_awaited: bool = True,
     ) -> None:
-        super().__init__(title, self._start_worker, self._wait_for_end, _kill, policy)
+        super().__init__(
+            title,
+            self._start_worker,
+            self._wait_for_end,
+            _kill,
+            policy=policy,
+            on_change=on_change,
+        )
         self.last_exit = ""
         self.first_link: Link | None = None  # while its first worker loads
         self.is_added = False  # by autoscaling: nobody waits for its start
         self._launch = start
-        self._on_change = on_change
         self._is_awaited = is_awaited
         self._has_no_place = False  # on any machine, for PATIENCE seconds
 
@@ -122,9 +128,6 @@ class WorkerSupervisor(Supervisor[Link]):
         self.last_exit = link.why_ended or exit_text(status)
         return f"{self.last_exit}{': ' + tail if tail else ''}"
 
-    def _changed(self) -> None:
-        self._on_change(self)
-
     def _wait_for_room(self, error: ResourceShortage, delay: float) -> float:
         """As `Supervisor._wait_for_room`; a machine with room has been waited for already, and
         nobody else is to wait for one."""
@@ -132,7 +135,7 @@ class WorkerSupervisor(Supervisor[Link]):
             return super()._wait_for_room(error, delay)
         self._has_no_place = True
         self.last_exit = "no machine has a place for them"
-        self._changed()
+        self._on_change(self)
         return backoff.FIRST_DELAY
 
 

@@ -7,7 +7,7 @@ How one is started, and what its end is, is up to the functions of its role.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.core import backoff
@@ -33,7 +33,9 @@ class Supervisor(Generic[T]):
         start: Callable[[], Awaitable[T]],
         wait: Callable[[T], Awaitable[str]],
         end: Callable[[T], None],
+        *,
         policy: str = "always",
+        on_change: Callable[[Any], None] = lambda supervisor: None,
     ) -> None:
         """Start nothing yet.
 
@@ -44,6 +46,7 @@ class Supervisor(Generic[T]):
             wait: returns how one has ended, once it has, or raises EndedForGood.
             end: ends one now.
             policy: when to restart, as of `Backoff`.
+            on_change: called with this when one runs, runs no more, or starts later than expected.
         """
         self.title = title
         self.state = "new"
@@ -51,9 +54,11 @@ class Supervisor(Generic[T]):
         self.num_restarts = 0
         self.current: T | None = None
         self._start, self._wait, self._end = start, wait, end
+        self._on_change = on_change
         self._backoff = backoff.Backoff(policy)
         self._next_start = 0.0  # by the loop's clock
         self._is_unwanted = asyncio.Event()
+        self._first: asyncio.Task[Any] | None = None  # while it starts the first one
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -67,36 +72,35 @@ class Supervisor(Generic[T]):
 
     async def start(self) -> None:
         """Start the first one, and keep it running.  Raises what its start raises."""
-        self.state = "starting"
+        self.state, self._first = "starting", asyncio.current_task()
         try:
             self.current = await self._start()
         except ServingError as error:
             self.state, self.reason = "gone", str(error)
             raise
+        finally:
+            self._first = None
         self.state = "ready"
         self._task = asyncio.get_running_loop().create_task(self._keep(), name=self.title)
-        self._changed()
+        self._on_change(self)
 
     def leave(self) -> None:
         """Do not start it again: it ends by itself, or is ended by who calls this."""
         self._is_unwanted.set()
         if self.state in ("ready", "starting"):
             self.state = "leaving"
-            self._changed()
+            self._on_change(self)
 
     def cancel(self) -> None:
         """Leave what runs alone, and give up a start that is under way."""
         self._is_unwanted.set()
-        if self._task is not None:
-            self._task.cancel()
+        if task := self._first or self._task:
+            task.cancel()
 
     async def join(self) -> None:
-        """Wait until it is gone; at once if it never ran."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
-
-    def _changed(self) -> None:
-        """Note that one runs, or runs no more, or starts later than was expected."""
+        """Wait until it is gone, or `cancel` has been heard; at once if it never ran."""
+        if task := self._first or self._task:
+            await asyncio.wait([task])
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -109,11 +113,11 @@ class Supervisor(Generic[T]):
                 self.state = "restarting"
                 self.current = await self._restart(loop.time() - began)
                 if self.current is not None:
-                    self._changed()
+                    self._on_change(self)
         except EndedForGood as error:
             self.reason = str(error)
         self.state = "gone"
-        self._changed()
+        self._on_change(self)
 
     async def _restart(self, ran_for: float) -> T | None:
         """Return the next one, behind one that ran for so many seconds; None to give up, or if it
@@ -146,7 +150,7 @@ class Supervisor(Generic[T]):
         elif self.is_wanted:
             policy = self._backoff.policy
             log.error("%s is given up (restart_policy %s): %s", self.title, policy, self.reason)
-        self._changed()
+        self._on_change(self)
         return delay
 
     def _wait_for_room(self, error: ResourceShortage, delay: float) -> float:

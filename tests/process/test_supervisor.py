@@ -18,7 +18,7 @@ class Role:
 
     def __init__(self, policy="always"):
         self.children, self.errors = [], []
-        self.supervisor = Supervisor("a child", self.start, self.wait, Child.kill, policy)
+        self.supervisor = Supervisor("a child", self.start, self.wait, Child.kill, policy=policy)
 
     async def start(self):
         if self.errors:
@@ -100,3 +100,17 @@ async def test_a_supervisor_that_is_cancelled_leaves_the_child_alone(role):
     kept.supervisor.cancel()
     await asyncio.wait_for(kept.supervisor.join(), PATIENCE)
     assert kept.children[0].poll() is None
+
+
+async def test_a_supervisor_that_is_cancelled_gives_up_its_first_start(role):
+    kept, held = role(), asyncio.Event()
+
+    async def start():
+        await held.wait()
+
+    kept.supervisor._start = start
+    starting = asyncio.create_task(kept.supervisor.start())
+    await until(lambda: kept.supervisor.state == "starting")
+    kept.supervisor.cancel()
+    await asyncio.wait_for(kept.supervisor.join(), PATIENCE)
+    assert starting.cancelled()

@@ -107,14 +107,7 @@ def _check_files(name: str, given: str | Sequence[str]) -> None:
 
 async def _keep(directory: Path, size: int, options: Mapping[str, Any], queue: Queue) -> None:
     """Run the agents, and again after each end, if all were ready once."""
-    words = [
-        "--directory",
-        str(directory),
-        "--size",
-        str(size),
-        "--options",
-        json.dumps({**options}),
-    ]
+    words = [f"--directory={directory}", f"--size={size}", f"--options={json.dumps({**options})}"]
 
     def on_rank(rank: int) -> None:
         if supervisor.state == "starting":  # for the first time
