@@ -237,6 +237,18 @@ def test_streams_between_processes_are_read_in_one_place() -> None:
     }
 
 
+def test_routes_are_made_in_one_place() -> None:
+    """Others would be in no list: without a key, a form of errors, a label or a description."""
+
+    def makers(path: Path, tree: ast.AST) -> list[str]:
+        names = [dotted for _, dotted in imports(tree, package_of(path))]
+        modules = ("starlette.routing", "starlette.applications")
+        types = ("starlette.routing.BaseRoute", "starlette.routing.Match")
+        return [one for one in names if one.startswith(modules) and one not in types]
+
+    assert offenders(sources(), makers).keys() == {"frontends/routes.py"}
+
+
 def test_decisions_do_no_io() -> None:
     assert offenders(pure_sources(), lambda _, tree: io_imports(tree)) == {}
 

@@ -57,6 +57,6 @@ def _engine(name: str) -> str:
 
 
 def _check(module: str) -> None:
-    if module != "toy" and find_spec(module) is None:
+    if find_spec(module) is None:
         error = ModuleNotFoundError(name=module)
         raise StartError(extras.missing(error, "a language model"))

@@ -126,8 +126,7 @@ class Caller:
 
     def _send(self, call: Callable[..., Any], instances: object, timeout: float | None) -> Any:
         """What `call`, of the stub, returns for a request; `timeout` as `infer` is given it."""
-        names = (self.servable_name, self.method_name, self.version_number)
-        request = to_request(*names, instances)
+        request = to_request(self.servable_name, self.method_name, self.version_number, instances)
         check_timeout(timeout)
         limit = self.timeout if timeout is None else timeout
         metadata = (*self._metadata, *user_spans.headers().items())

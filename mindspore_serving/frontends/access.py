@@ -11,20 +11,6 @@ from dataclasses import dataclass, field
 from mindspore_serving import log
 
 CLIENT_LEFT = 499
-_PREFIXES = (  # how the paths of a protocol begin; the first that fits
-    ("rest", ("/model/",)),
-    ("cohere", ("/v1/rerank/", "/v2/rerank/")),
-    ("v2", ("/v2/",)),
-    ("anthropic", ("/v1/messages/",)),
-    ("openai", ("/v1/", "/detokenize/", "/tokenizer_info/", "/score/", "/classify/")),
-    ("tei", ("/embed/", "/embed_sparse/", "/predict/", "/rerank/", "/similarity/")),
-    ("ollama", ("/api/",)),
-    ("llm_serving", ("/models/", "/serving/")),
-    ("tgi", ("/generate/", "/generate_stream/", "/info/", "/ping/", "/invocations/")),
-    ("tgi", ("/tokenize/", "/chat_tokenize/")),
-    ("server", ("/health/", "/livez/", "/readyz/", "/metrics/", "/servables/")),
-    ("server", ("/docs/", "/openapi.json/")),
-)
 _SERVICES = {
     "mindspore.serving.proto.MSService": "grpc",
     "inference.GRPCInferenceService": "v2_grpc",
@@ -35,14 +21,6 @@ _SERVICES = {
 def is_predict(path: str) -> bool:
     """Whether `path` is of KServe's protocol v1, among those of OpenAI's."""
     return path.startswith("/v1/models/") and path.endswith(":predict")
-
-
-def protocol_of(path: str) -> str:
-    """The protocol of HTTP that has `path`."""
-    whole = f"{path}/"
-    if is_predict(path):
-        return "kserve"
-    return next((name for name, starts in _PREFIXES if whole.startswith(starts)), "other")
 
 
 def protocol_of_service(service: str) -> str:

@@ -4,18 +4,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.keys import HOLDER, KeyHolder, Keys
-from mindspore_serving.frontends.refusals import OLLAMA, refuse
-from mindspore_serving.frontends.sites import SiteRules
-
-_LANGUAGE = (  # routes of language models, beside "/"
-    *("/v1/", "/v2/", "/models/", "/serving/", "/generate", *OLLAMA),
-    *("/tokenize", "/detokenize", "/chat_tokenize", "/invocations"),
-    *("/embed", "/predict", "/rerank", "/similarity", "/score", "/classify"),
-)
-OPEN_PATHS = (  # for everybody
-    *("/health", "/livez", "/readyz"),
-    *("/v2/health/live", "/v2/health/ready"),
-)
+from mindspore_serving.frontends.paths import PathNode
+from mindspore_serving.frontends.protocols import PATHS
+from mindspore_serving.frontends.refusals import refuse
+from mindspore_serving.frontends.sites import SAFE, SiteRules
 
 
 class Gate:
@@ -28,12 +20,12 @@ class Gate:
         self._sites = sites
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
-        if path in OPEN_PATHS or path.startswith("/readyz/"):
+        place = PATHS.find(scope["path"])
+        if place.is_open:
             await self._app(scope, receive, send)
             return
         try:
-            holder = self._admit(scope)
+            holder = self._admit(scope, place)
         except ServingError as error:
             await refuse(scope, error)(scope, receive, send)
             return
@@ -46,12 +38,12 @@ class Gate:
         finally:
             holder.release()
 
-    def _admit(self, scope: Scope) -> KeyHolder | None:
+    def _admit(self, scope: Scope, place: PathNode) -> KeyHolder | None:
         """Who asks, None if there are no keys.  Raises ServingError."""
         fields = dict(scope["headers"])
         if self._sites is not None:
             self._sites.check(scope["method"], fields)
-            if f"{scope['path']}/".startswith(_LANGUAGE) or scope["path"] == "/":
+            if scope["method"] not in SAFE and not place.takes_text:
                 self._sites.check_type(fields)
         if not self._keys:
             return None

@@ -1,20 +1,21 @@
 """What a route takes and answers, in words that a document can be made of.
 
-A protocol has a `Section`: a row for each of its routes.  Types are msgspec's, or JSON schemas as
-they are.  Knows no route's work, and no document's form.
+Types are msgspec's, or JSON schemas as they are.  Knows no route's work, and no document's form.
 """
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
+JSON, EVENTS, TEXT, HTML = "application/json", "text/event-stream", "text/plain", "text/html"
 
 Schema: TypeAlias = "Mapping[str, Any]"
 Kind: TypeAlias = Any
 """A type that msgspec knows, or a Schema; of a tuple of them, any one."""
 
 STRING: Schema = {"type": "string"}
+MODEL = "{model}"
+"""In an example and in what is said about a protocol: the name of a model that is served."""
 
 
 class Describing(Protocol):
@@ -48,12 +49,14 @@ class Lax:
 @dataclass(frozen=True, slots=True)
 class Body:
     """What a request holds.  `fields` are the tables about the fields of structs in `kind`.
-    `example` works when it is sent as it is."""
+    `example` works when it is sent as it is, to the model whose name is MODEL in it.  `read_as` is
+    what is decoded, if that is less strict."""
 
     kind: Kind
     fields: Mapping[type, Describing] = field(default_factory=dict)
     example: Any = None
     is_required: bool = True
+    read_as: type | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +76,6 @@ class Operation:
     others: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     query: tuple[str, ...] = ()
     is_open: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """The routes of one protocol, by its `name`.  `errors` are by media type."""
-
-    name: str
-    about: str
-    errors: Mapping[str, Kind]
-    operations: tuple[Operation, ...]
 
 
 def to_object(properties: Mapping[str, Schema], *optional: str) -> dict[str, Any]:

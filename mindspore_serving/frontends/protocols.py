@@ -1,12 +1,10 @@
-"""The protocols of an HTTP server besides the classic one, and the path `/`, which they share."""
+"""All routes of an HTTP server, in the order in which they are asked, and whose a path is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
-from starlette.types import Scope
+from starlette.routing import BaseRoute
 
 from mindspore_serving.frontends import (
     anthropic,
@@ -14,40 +12,62 @@ from mindspore_serving.frontends import (
     llm_serving,
     ollama,
     openai,
-    openapi,
-    page,
+    server,
     tei,
     tgi,
 )
-from mindspore_serving.frontends.chat.endpoint import RouteIf
-from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.llm_serving.frames import Form
-from mindspore_serving.frontends.openapi import Visible
+from mindspore_serving.frontends.mindspore import routes as mindspore
+from mindspore_serving.frontends.openapi import Described, Visible
+from mindspore_serving.frontends.paths import PathNode
+from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute, bind
+from mindspore_serving.frontends.server import Describe
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2 import routes as v2_routes
 from mindspore_serving.frontends.v2 import v1
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.metrics.exposition import Page
 
+ROUTES: tuple[HttpRoute, ...] = (
+    *tei.ROUTES,  # before TGI's, which has some of its paths
+    *cohere.ROUTES,
+    *tgi.ROUTES,
+    *v2_routes.ROUTES,
+    *v1.ROUTES,
+    *anthropic.ROUTES,  # before OpenAI's: both have /v1/models
+    *openai.ROUTES,  # behind TGI's /tokenize, which declines what is not its own
+    *ollama.ROUTES,
+    *llm_serving.ROUTES,
+    *server.ROUTES,
+    *mindspore.ROUTES,
+    mindspore.FALLBACK,
+)
+PATHS = PathNode(mindspore.OTHER)
+"""The tree of their paths."""
+for _row in ROUTES:
+    PATHS.add(_row)
+
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """The routes of all protocols, of which the first that matches answers a request, and what adds
-    their metrics to a page."""
+    """The routes of the protocols besides the classic one, what adds their metrics to a page, and
+    what describes all routes."""
 
     routes: tuple[BaseRoute, ...]
     add_metrics: Callable[[Page], None]
+    describe: Describe
 
 
 def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mounted:
     """`form` is the form of llm-serving's streams, `visible` what /openapi.json shows."""
-    recorder = tgi.Recorder()
-
-    async def root(request: Request) -> Response:
-        """A page for browsers; for others TGI's health."""
-        if page.wants_page(request):
-            return page.show_page(request)
-        return await tgi.root_health(site, request)
+    generating = tgi.Generating(site)
+    contexts = {
+        **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL), site),
+        **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL), site),
+        **dict.fromkeys((v2_routes.PROTOCOL, v1.PROTOCOL), v2),
+        tgi.PROTOCOL: generating,
+        llm_serving.PROTOCOL: llm_serving.LlmServing(site, form),
+    }
 
     def add_metrics(page: Page) -> None:
         engines = [row["engine"] for row in site.control.observe() if "engine" in row]
@@ -57,26 +77,16 @@ def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mou
             "queue_size": sum(engine.get("num_waiting", 0) for engine in engines),
             "batch_current_size": sum(engine.get("num_running", 0) for engine in engines),
         }
-        recorder.add_to(page, gauges)
+        generating.recorder.add_to(page, gauges)
 
-    def has_models(_: Scope) -> bool:
-        control = site.control
-        return control.has_language_models or still_loading(control) is not None
+    described = Described(v2, visible or Visible(), ROUTES)
+    return Mounted(tuple(bind_all(ROUTES, contexts)), add_metrics, described.render)
 
-    reads_only = tei.generates_none(site)
-    routes = (
-        Route("/", root, methods=["GET"]),
-        *(RouteIf(route, reads_only) for route in tei.shared_routes(site)),  # before TGI's
-        *(RouteIf(route, has_models) for route in tei.routes(site)),
-        *cohere.routes(site),  # behind TEI's /rerank, which declines what is not its own
-        *(RouteIf(route, has_models) for route in tgi.routes(site, recorder=recorder)),
-        *v2_routes.routes(v2, site.max_body),
-        *v1.routes(v2, site.max_body),
-        *anthropic.routes(site),  # before OpenAI's: both have /v1/models
-        *openai.routes(site),  # behind TGI's /tokenize, which declines what is not its own
-        *ollama.routes(site),
-        *llm_serving.routes(site, form),
-        *page.routes(site),
-        *openapi.routes(v2, visible or Visible()),
-    )
-    return Mounted(routes, add_metrics)
+
+def bind_all(
+    rows: Iterable[HttpRoute], contexts: Mapping[HttpProtocol, Any]
+) -> Iterable[BaseRoute]:
+    """The routes of the protocols in `contexts`, in their order."""
+    for row in rows:
+        if row.protocol in contexts:
+            yield from bind([row], contexts[row.protocol])

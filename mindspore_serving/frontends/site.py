@@ -1,9 +1,10 @@
 """What the routes of every HTTP protocol are made from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mindspore_serving.core.service import AdapterControl, Control, Inference, ModelControl
 from mindspore_serving.frontends.chat.models import LanguageModels
+from mindspore_serving.frontends.response_store import ResponseStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +18,4 @@ class Site:
     max_body: int
     repository: ModelControl | None = None
     adapters: AdapterControl | None = None
+    responses: ResponseStore = field(default_factory=ResponseStore)

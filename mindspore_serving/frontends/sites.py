@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from mindspore_serving.errors import Forbidden
 
 ANY = "*"
-_SAFE = ("GET", "HEAD")  # change nothing, and a page of another site cannot read the answer
+SAFE = ("GET", "HEAD")  # change nothing, and a page of another site cannot read the answer
 _OURS = (b"same-origin", b"none")  # none: a person typed the address
 _MAX_KEPT = 1024
 _HOST = re.compile(
@@ -45,6 +45,10 @@ class SiteRules:
             return False
         return not self._checks_names or fields.get(b"host") in self._accepted
 
+    def is_plain_json(self, fields: Mapping[bytes, bytes]) -> bool:
+        """As `is_plain`, of a route that takes JSON: then `check_type` accepts it, too."""
+        return self.is_plain(fields) and not _is_text(fields)
+
     def check(self, method: str, fields: Mapping[bytes, bytes]) -> None:
         """Raises Forbidden."""
         host = fields.get(b"host")
@@ -53,7 +57,7 @@ class SiteRules:
             if len(self._accepted) < _MAX_KEPT:
                 self._accepted.add(host)
         origin, site = fields.get(b"origin"), fields.get(b"sec-fetch-site")
-        if method in _SAFE or site in _OURS or (origin is None and site is None):
+        if method in SAFE or site in _OURS or (origin is None and site is None):
             return
         given = (origin or b"null").decode("latin-1")
         if ANY in self.allow_origins or given in self.allow_origins:
@@ -67,7 +71,7 @@ class SiteRules:
     def check_type(self, fields: Mapping[bytes, bytes]) -> None:
         """Of a route that takes JSON.  Raises Forbidden for what any page can send unasked, also by
         a browser that does not say from where."""
-        if fields.get(b"content-type", b"").lstrip().lower().startswith(b"text/plain"):
+        if _is_text(fields):
             raise Forbidden("the content type is 'text/plain', expected 'application/json'")
 
     def _check_name(self, host: bytes) -> None:
@@ -78,6 +82,10 @@ class SiteRules:
                 f"the server is not known as {text[:200]!r}; --allowed-host, or allowed_hosts of "
                 "start_restful_server, adds a name"
             )
+
+
+def _is_text(fields: Mapping[bytes, bytes]) -> bool:
+    return fields.get(b"content-type", b"").lstrip().lower().startswith(b"text/plain")
 
 
 def is_loopback(host: str) -> bool:

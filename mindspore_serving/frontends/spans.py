@@ -5,21 +5,17 @@ clients send in a body or a query, nor texts of errors, which may quote it.
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.routing import Route
-
 from mindspore_serving import log
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.frontends.access import CLIENT_LEFT
-from mindspore_serving.frontends.chat.endpoint import RouteIf
 from mindspore_serving.frontends.grpc.access import status_of
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.message_reader import Context
+from mindspore_serving.frontends.routes import ROUTE
 from mindspore_serving.tracing.request_span import RequestSpan, Tracer, current
 from mindspore_serving.tracing.span import REQUEST_ID, Attribute
 from mindspore_serving.wire import status
 
-ROUTE = "mindspore_serving.route"  # in a scope: the route that another process has found
-_ANY = "/{path}"  # the route of what has none
 # Paths that are asked every few seconds, by probes and by Prometheus.
 _QUIET = (b"/health", b"/livez", b"/readyz", b"/metrics", b"/v2/health/")
 
@@ -70,17 +66,8 @@ def end_http(span: RequestSpan, code: int, route: str) -> None:
 
 
 def route_of(scope: Mapping[str, Any]) -> str:
-    """The path of the route that Starlette has found, as it was declared; "" if there is none."""
-    if ROUTE in scope:
-        return str(scope[ROUTE])
-    endpoint = scope.get("endpoint")  # may have several routes
-    for one in scope["router"].routes if endpoint else ():
-        route = one.route if isinstance(one, RouteIf) else one
-        if not isinstance(route, Route) or route.endpoint is not endpoint:
-            continue
-        if route.path_regex.match(scope["path"]):
-            return "" if route.path_format == _ANY else route.path_format
-    return ""
+    """The path of the route that answers, as it was declared; "" if there is none."""
+    return str(scope.get(ROUTE, ""))
 
 
 def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:

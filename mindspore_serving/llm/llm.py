@@ -43,7 +43,7 @@ class LLM:
         path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json (without
             it: token ids alone); or a GGUF file, or a directory with one.  An encoder (BERT and
             its like) embeds, and does not generate.
-        runtime: what computes: "openvino" (CPUs), "torch", "mindspore", or "toy" for tests.
+        runtime: what computes: "openvino" (CPUs), "torch" or "mindspore".
         quantization: how weights are stored, by a name of the runtime; None as they are.
         options: those of `EngineConfig`.
 

@@ -40,7 +40,7 @@ from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.runtimes import RUNTIMES
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.step import StoringRunner
-from mindspore_serving.llm.storage.opening import open_blocks
+from mindspore_serving.llm.storage.block_threads import open_blocks
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
 
 

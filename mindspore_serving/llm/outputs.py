@@ -65,5 +65,11 @@ class PendingAnswer:
 
 def _completion(whole: Generated) -> Completion:
     assert whole.finish_reason is not None, "This is a bug: an answer without an end"
-    text = (whole.index, whole.text, whole.token_ids, whole.logprobs)
-    return Completion(*text, whole.finish_reason, whole.stop_reason)
+    return Completion(
+        index=whole.index,
+        text=whole.text,
+        token_ids=whole.token_ids,
+        logprobs=whole.logprobs,
+        finish_reason=whole.finish_reason,
+        stop_reason=whole.stop_reason,
+    )

@@ -217,7 +217,7 @@ class Serving:
         metrics = partial(numbers.gather, *counting, mounted, has_vllm=http.vllm_metrics)
         app = make_app(
             inference, site.control, metrics, rest=rest, keys=keys, sites=sites,
-            routes=mounted.routes, allow_loading=options.allow_loading,
+            routes=mounted.routes, allow_loading=options.allow_loading, describe=mounted.describe,
         )  # fmt: skip
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)

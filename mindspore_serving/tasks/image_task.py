@@ -37,19 +37,20 @@ class ImageTask:
         model: Any,
         processor: Any,
         labels: Labels,
-        settings: tuple[TaskOptions, EngineConfig],
+        *,
+        options: TaskOptions,
+        config: EngineConfig,
     ) -> None:
         self._model = model
         self._processor = processor
         self._labels = labels
-        self._options, config = settings
+        self._options = options
         self.batch_size = min(config.max_num_seqs, MAX_BATCH)
 
     @classmethod
-    def open(cls, directory: Path, settings: tuple[TaskOptions, EngineConfig]) -> "ImageTask":
+    def open(cls, directory: Path, options: TaskOptions, config: EngineConfig) -> "ImageTask":
         """Raises StartError: no library, no or a broken processor, a model that cannot be loaded,
         labels that do not fit it."""
-        options, config = settings
         processor = open_processor(directory)
         model = open_model(directory, TASK, config)
         try:
@@ -58,7 +59,7 @@ class ImageTask:
         except ServingError as error:
             raise StartError(f"{directory} cannot be used for {TASK}: {error}") from error
         labels = read_labels(read_json(directory / "config.json"), len(logits))
-        return cls(model, processor, labels, (options, config))
+        return cls(model, processor, labels, options=options, config=config)
 
     def run(self, rows: Sequence[Sequence[Value]]) -> list[Outcome]:
         """One outcome for each row of inputs, in order; a failing one fails alone."""

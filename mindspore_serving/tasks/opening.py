@@ -53,7 +53,7 @@ def open_task(spec: TaskSpec, runner: EncoderRunner | None = None) -> OpenTask:
     config = read_json(directory / CONFIG)
     _check_task(config, spec)
     try:
-        settings = split_options(spec.options)
+        options, engine_config = split_options(spec.options)
     except InvalidInputs as error:
         raise StartError(str(error)) from error
     if spec.task == "image-classification":
@@ -61,15 +61,15 @@ def open_task(spec: TaskSpec, runner: EncoderRunner | None = None) -> OpenTask:
 
         if spec.runtime not in ("", TRANSFORMERS):
             raise StartError(f"runtime is {spec.runtime!r}, expected {TRANSFORMERS} for images")
-        return ImageTask.open(directory, settings)
+        return ImageTask.open(directory, options, engine_config)
     tokenizer = Tokenizer.open(directory)
-    model = _open_text_model(spec, config, settings[1], runner)
+    model = _open_text_model(spec, config, engine_config, runner)
     try:
-        ask = _make_ask(spec.task, config, model, tokenizer, settings[0])
+        ask = _make_ask(spec.task, config, model, tokenizer, options)
     except BaseException:
         model.close()
         raise
-    return TextTask(spec.task, model, tokenizer, ask, settings)
+    return TextTask(spec.task, model, tokenizer, ask, options=options, config=engine_config)
 
 
 def _check_task(config: dict[str, Any], spec: TaskSpec) -> None:

@@ -34,14 +34,16 @@ class TextTask:
         model: TextModel,
         tokenizer: Tokenizer,
         ask: Ask,
-        settings: tuple[TaskOptions, EngineConfig],
+        *,
+        options: TaskOptions,
+        config: EngineConfig,
     ) -> None:
         self._task = task
         self._model = model
         self._tokenizer = tokenizer
         self._ask = ask
-        self._options, self._config = settings
-        self.batch_size = min(self._config.max_num_seqs, MAX_BATCH)
+        self._options, self._config = options, config
+        self.batch_size = min(config.max_num_seqs, MAX_BATCH)
 
     def run(self, rows: Sequence[Sequence[Value]]) -> list[Outcome]:
         """One outcome for each row of inputs, in order."""

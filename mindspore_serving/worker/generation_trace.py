@@ -9,7 +9,7 @@ from mindspore_serving.core.llm_messages import Chunk, Event, Generate, LLMReque
 from mindspore_serving.core.reading_messages import Embed, Embedded, Scored
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.ipc.messages import SpanReport
-from mindspore_serving.llm.serving.timeline import Timeline
+from mindspore_serving.llm.serving.recording import Timeline
 from mindspore_serving.tracing.span import new_id
 from mindspore_serving.worker.part_trace import PartTrace
 

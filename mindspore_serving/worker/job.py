@@ -94,8 +94,8 @@ class RunningPart:
     left: int = 0  # instances that are not finished
     outputs: list[Any] = field(init=False)  # what `put` gave; set when its instances are known
     faults: list[ServingError | None] | None = None
-    generations: dict[str, Callable[[], None]] = field(default_factory=dict)
-    """Its open requests to the language model, by id, and what cancels each."""
+    cancels: list[Callable[[], None]] = field(default_factory=list)
+    """What cancels each of its requests to the language model; nothing if that has ended."""
     put: Callable[[Any], Any] = whole
     """Takes what the codec made of an instance, at once: a stage may use its memory again."""
     loans: Sequence[Any] = ()  # of the memory that its inputs are in
@@ -108,7 +108,7 @@ class RunningPart:
     def cancel(self) -> None:
         """Nobody waits for it any more."""
         self.is_cancelled = True
-        for cancel in list(self.generations.values()):
+        for cancel in self.cancels:
             cancel()
 
 

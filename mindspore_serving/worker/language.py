@@ -1,7 +1,7 @@
 """The worker's language model: for requests of front ends, and as a stage of methods."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 import msgspec
@@ -35,13 +35,14 @@ from mindspore_serving.ipc.messages import (
     Numbers,
     PartReply,
     SetAdapters,
+    SpanReport,
     to_fault,
 )
 from mindspore_serving.servable.builtins import json_object
 from mindspore_serving.wire.json_shape import SMALL, Buffer, Shape, check_shape
 from mindspore_serving.worker.generation_trace import GenerationTrace
 from mindspore_serving.worker.job import Job, JobQueue
-from mindspore_serving.worker.language_replies import Encoded, encode, to_reply
+from mindspore_serving.worker.language_replies import EncodedReply, encode, has_output
 from mindspore_serving.worker.part_trace import PartTrace
 
 if TYPE_CHECKING:
@@ -49,8 +50,65 @@ if TYPE_CHECKING:
     from mindspore_serving.llm.upstream.engine import UpstreamModel
 
 AnyEngine: TypeAlias = Union["AsyncEngine", "UpstreamModel"]
+Events: TypeAlias = list[Event] | ServingError
 _LIMITS = LanguageLimits()
 _CANCELLED = "the request was cancelled"
+
+
+class EngineRequest:
+    """A request that the engine has, until its last events or until it is cancelled.
+
+    `deliver` takes this, its events or the error that ended it, and whether they are the last.
+    """
+
+    def __init__(
+        self,
+        engine: AnyEngine,
+        trace: GenerationTrace | None,
+        deliver: "Callable[[EngineRequest, Events, bool], None]",
+    ) -> None:
+        self._engine = engine
+        self._trace = trace
+        self._deliver = deliver
+        self._is_open = True
+        self._id = ""  # of the engine
+
+    def start(
+        self,
+        request: LLMRequest,
+        sink: Callable[[Events, bool], None],
+        part_id: int,
+        request_id: str,
+    ) -> None:
+        """Give `request` to the engine, which calls `sink`; that calls `take`."""
+        timeline = None if self._trace is None else self._trace.timeline
+        self._id = self._engine.accept(request, sink, part_id, request_id, timeline)
+
+    def take(self, events: Events, is_last: bool) -> None:
+        """Deliver what the engine has made, unless the request was cancelled since."""
+        if not self._is_open:
+            return
+        self._is_open = not is_last
+        if self._trace is not None:
+            self._trace.take(events, is_last=is_last)
+        self._deliver(self, events, is_last)
+
+    def cancel(self) -> None:
+        """End it, as nobody waits for its part any more; that is answered all the same."""
+        if self._is_open:
+            self.abandon()
+            self._deliver(self, DeadlineExceeded(_CANCELLED), True)
+
+    def abandon(self) -> None:
+        """Have the engine end it; nothing more is delivered."""
+        self._is_open = False
+        self._engine.cancel(self._id)
+        if self._trace is not None:
+            self._trace.end(Code.CANCELLED)
+
+    def spans(self) -> list[SpanReport]:
+        """All that was recorded of its part, which is this request alone."""
+        return [] if self._trace is None else self._trace.finish()
 
 
 class LanguageStage:
@@ -75,15 +133,13 @@ class LanguageStage:
 
     def _submit(self, queue: JobQueue, job: Job, request: Generate) -> None:
         trace = _trace(job.part.trace, request, self.name)
-        generation = _JobGeneration(self._engine, queue, job, trace)
-        generation.request_id = self._engine.accept(
-            request,
-            generation.post,
-            job.part.id,
-            job.part.request_id,
-            trace.timeline if trace else None,
-        )
-        job.part.generations[generation.request_id] = generation.cancel
+        given = EngineRequest(self._engine, trace, partial(_deliver, queue, job))
+
+        def post(events: Events, is_last: bool) -> None:
+            queue.post(partial(given.take, events, is_last))
+
+        given.start(request, post, job.part.id, job.part.request_id)
+        job.part.cancels.append(given.cancel)
 
     def _to_request(self, values: Sequence[Value]) -> Generate:
         given = json_object(values[1]) if len(values) > 1 else {}
@@ -104,43 +160,6 @@ class LanguageStage:
         return request
 
 
-@dataclass(slots=True)
-class _JobGeneration:
-    """What the engine makes of one job, until its end; on the thread of `queue`, but for `post`."""
-
-    engine: AnyEngine
-    queue: JobQueue
-    job: Job
-    trace: GenerationTrace | None
-    request_id: str = ""  # of the engine
-
-    def post(self, events: list[Event] | ServingError, is_last: bool) -> None:
-        """Called by the engine, on the thread that collects its events."""
-        self.queue.post(lambda: self._take(events, is_last))
-
-    def cancel(self) -> None:
-        """Nobody waits for the part any more."""
-        self._abandon()
-        self.queue.resume([self.job], [DeadlineExceeded(_CANCELLED)])
-
-    def _take(self, events: list[Event] | ServingError, is_last: bool) -> None:
-        if self.request_id not in self.job.part.generations:
-            return  # cancelled since
-        if self.trace is not None:
-            self.trace.take(events, is_last=is_last)
-        if is_last:
-            del self.job.part.generations[self.request_id]
-        _put(self.queue, self.job, events)
-        if not is_last and self.job.part.left == 0:  # a later stage has failed on a piece
-            self._abandon()
-
-    def _abandon(self) -> None:
-        del self.job.part.generations[self.request_id]
-        self.engine.cancel(self.request_id)
-        if self.trace is not None:
-            self.trace.end(Code.CANCELLED)
-
-
 class LanguageService:
     """Serves one model to front ends, on the thread that reads the channel: messages in, replies
     out.  `stage` serves it to methods."""
@@ -148,9 +167,8 @@ class LanguageService:
     def __init__(self, engine: AnyEngine, stage: LanguageStage) -> None:
         self.engine = engine
         self.stage = stage
-        self._open: dict[int, str] = {}  # part -> the engine's request
-        self._traces: dict[int, GenerationTrace] = {}  # by part
-        self._replies: list[tuple[int, Encoded | ServingError, bool]] = []
+        self._open: dict[int, EngineRequest] = {}  # by part
+        self._replies: list[EncodedReply] = []
 
     @property
     def has_work(self) -> bool:
@@ -187,7 +205,7 @@ class LanguageService:
 
     def accept(
         self,
-        item_id: int,
+        part_id: int,
         method: str,
         body: bytes | memoryview,
         request_id: str = "",
@@ -201,48 +219,30 @@ class LanguageService:
             raise InvalidInputs(f"the request cannot be read: {error}") from None
 
         trace = _trace(context, request, self.stage.name)
-        if trace is not None:
-            self._traces[item_id] = trace
+        given = EngineRequest(self.engine, trace, partial(self._deliver, part_id))
+        self._open[part_id] = given
+        given.start(request, given.take, part_id, request_id)
 
-        def sink(events: list[Event] | ServingError, is_last: bool) -> None:
-            if is_last:
-                del self._open[item_id]
-            if trace is not None:
-                trace.take(events, is_last=is_last)
-            self._replies.append((item_id, encode(events), is_last))
-
-        self._open[item_id] = self.engine.accept(
-            request, sink, item_id, request_id, trace.timeline if trace else None
-        )
-
-    def cancel(self, item_id: int) -> None:
+    def cancel(self, part_id: int) -> None:
         """Nobody waits for the part any more.  It is answered all the same: the master counts."""
-        request_id = self._open.pop(item_id, None)
-        if request_id is not None:
-            self.engine.cancel(request_id)
-            if item_id in self._traces:
-                self._traces[item_id].end(Code.CANCELLED)
-            self._replies.append((item_id, DeadlineExceeded(_CANCELLED), True))
+        if part_id in self._open:
+            self._open[part_id].cancel()
 
     def collect(self, arena: Arena | NoArena) -> list[PartReply]:
         """What the engine has made since.  Raises RuntimeError if its step loop broke."""
         self.engine.collect()
         replies, self._replies = self._replies, []
-        ended: set[int] = set()
-        sent: list[PartReply] = []
-        for item_id, reply, is_last in replies:
-            if item_id in ended:
-                continue
-            if isinstance(reply, ServingError) and not is_last:  # it cannot be sent
-                ended.add(item_id)
-                if item_id in self._open:
-                    self.engine.cancel(self._open.pop(item_id))
-                is_last = True
-            spans = (
-                self._traces.pop(item_id).finish() if is_last and item_id in self._traces else []
-            )
-            sent.append(to_reply(arena, item_id, reply, spans, is_last=is_last))
-        return sent
+        return [reply.to_message(arena) for reply in replies]
+
+    def _deliver(self, part_id: int, given: EngineRequest, events: Events, is_last: bool) -> None:
+        content = encode(events)
+        if isinstance(content, ServingError) and not is_last:  # it cannot be sent
+            given.abandon()
+            is_last = True
+        if is_last:
+            del self._open[part_id]
+        spans = given.spans() if is_last else []
+        self._replies.append(EncodedReply(part_id, content, has_output(events), is_last, spans))
 
     def close(self) -> None:
         self.engine.close()
@@ -254,7 +254,16 @@ def _trace(context: PartTrace | None, request: LLMRequest, name: str) -> Generat
     return GenerationTrace(context, request, name)
 
 
-def _put(queue: JobQueue, job: Job, events: list[Event] | ServingError) -> None:
+def _deliver(
+    queue: JobQueue, job: Job, given: EngineRequest, events: Events, is_last: bool
+) -> None:
+    """Give what the model made of `job` to the stages behind; on the thread of `queue`."""
+    _put(queue, job, events)
+    if not is_last and job.part.left == 0:  # a later stage has failed on a piece
+        given.abandon()
+
+
+def _put(queue: JobQueue, job: Job, events: Events) -> None:
     """What the model made of `job`, for the stages behind."""
     if isinstance(events, ServingError):
         queue.resume([job], [events])

@@ -10,35 +10,41 @@ from mindspore_serving.ipc.messages import PartReply, SpanReport, to_fault
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """Events of one part; `has_output` if the client gets something of them."""
+class EncodedReply:
+    """More of what becomes of a part: encoded events, or the error that ends it."""
 
-    body: bytes
+    part_id: int
+    content: bytes | ServingError
     has_output: bool
+    is_last: bool
+    spans: list[SpanReport]
+
+    def to_message(self, arena: Arena | NoArena) -> PartReply:
+        """The message, with its events in `arena` if they are many."""
+        if isinstance(self.content, ServingError):
+            return PartReply(self.part_id, [], rejected=to_fault(self.content), spans=self.spans)
+        return PartReply(
+            self.part_id,
+            [arena.put(self.content)],
+            is_last=self.is_last,
+            has_output=self.has_output,
+            spans=self.spans,
+        )
 
 
-def encode(events: list[Event] | ServingError) -> Encoded | ServingError:
-    """An error of the part alone if no message can hold what the engine made."""
+def encode(events: list[Event] | ServingError) -> bytes | ServingError:
+    """Encode events; an error of their part alone if no message can hold what the engine made."""
     if isinstance(events, ServingError):
         return events
     try:
-        body = encode_events(events)
+        return encode_events(events)
     except (OverflowError, ValueError) as error:
         log.error("sending an answer", exc_info=True)
         return ServingError(f"the answer cannot be sent: {error}")
-    return Encoded(body, any(type(event) is not Started for event in events))
 
 
-def to_reply(
-    arena: Arena | NoArena,
-    item_id: int,
-    sent: Encoded | ServingError,
-    spans: list[SpanReport],
-    *,
-    is_last: bool,
-) -> PartReply:
-    if isinstance(sent, ServingError):
-        return PartReply(item_id, [], rejected=to_fault(sent), spans=spans)
-    return PartReply(
-        item_id, [arena.put(sent.body)], is_last=is_last, has_output=sent.has_output, spans=spans
-    )
+def has_output(events: list[Event] | ServingError) -> bool:
+    """Whether the client gets something of them."""
+    if isinstance(events, ServingError):
+        return True
+    return any(type(event) is not Started for event in events)

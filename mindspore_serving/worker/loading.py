@@ -155,15 +155,15 @@ def _check_device(setup: Setup, host: Host) -> None:
 
 
 def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
-    root = (setup.servable_directory, setup.servable_name)
+    directory, name = setup.servable_directory, setup.servable_name
     source = ModelSource(
         spec=spec,
-        paths=repository.model_paths(*root, host.version, spec),
+        paths=repository.model_paths(directory, name, host.version, spec),
         device_type=host.device_type,
         device_id=setup.device_id or 0,
         dec_key=setup.dec_key,
         dec_mode=setup.dec_mode,
-        config_file=repository.config_path(*root, spec),
+        config_file=repository.config_path(directory, name, spec),
         options=spec.options,
     )
     _add_model(host, spec, backends.open_backend(source))

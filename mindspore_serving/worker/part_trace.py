@@ -72,10 +72,16 @@ class PartTrace:
         now = time.time_ns()
         for position, one in self._stages.items():
             if position < len(stages):
-                tag = stages[position].tag
-                times, attributes = (one.begin, one.end or now), {STAGE: position + 1}
                 self.report(
-                    SpanReport(tag, one.id, self.context.span_id, *times, attributes, one.code)
+                    SpanReport(
+                        name=stages[position].tag,
+                        id=one.id,
+                        parent_id=self.context.span_id,
+                        begin=one.begin,
+                        end=one.end or now,
+                        attributes={STAGE: position + 1},
+                        code=one.code,
+                    )
                 )
         return self._reports
 
@@ -102,5 +108,9 @@ class BatchTrace:
         end = time.time_ns()
         for trace, own, parent in self._rows:
             shared = [one.traceparent for _, one, _ in self._rows[:MOST_LINKS] if one is not own]
-            rest = self._begin, end, self.attributes, codes.get(trace, 0), shared
-            trace.report(SpanReport("batch", own.span_id, parent, *rest))
+            code = codes.get(trace, 0)
+            trace.report(
+                SpanReport(
+                    "batch", own.span_id, parent, self._begin, end, self.attributes, code, shared
+                )
+            )

@@ -4,8 +4,8 @@ import pytest
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from mindspore_serving.frontends import refusals
-from mindspore_serving.frontends.access import Responses, protocol_of, protocol_of_service
+from mindspore_serving.frontends.access import Responses, protocol_of_service
+from mindspore_serving.frontends.protocols import PATHS, ROUTES
 from tests.frontends.http_serving import BODY, GET, Web, post
 from tests.waiting import eventually
 
@@ -47,13 +47,13 @@ def web(background):
     ],
 )
 def test_a_path_is_of_a_protocol(path, protocol):
-    assert protocol_of(path) == protocol
+    assert PATHS.find(path).protocol.name == protocol
 
 
-def test_each_beginning_of_a_path_that_has_its_own_errors_has_a_name():
-    found = [protocol_of(one) for beginnings, _ in refusals.PROTOCOLS[:-1] for one in beginnings]
-    assert {"openai", "tgi"} <= {*found}
-    assert "other" not in found
+def test_every_route_is_of_a_protocol_that_has_routes() -> None:
+    names = {row.protocol.name for row in ROUTES}
+    assert {PATHS.find(row.path).protocol.name for row in ROUTES} <= names
+    assert {"openai", "tgi", "server", "rest", "kserve"} <= names
 
 
 def test_services_of_grpc_have_names():

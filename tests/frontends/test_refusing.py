@@ -9,11 +9,11 @@ import pytest
 from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import Overloaded
-from mindspore_serving.frontends import anthropic, ollama, openai
 from mindspore_serving.frontends.chat.refusals import PATHS
 from mindspore_serving.frontends.http.refusing import BURST, LONGEST, RATE, TICK, RefusalPace
 from mindspore_serving.frontends.keys import ApiKey
 from tests.frontends.http_serving import Web as ClassicWeb
+from tests.frontends.mounting import anthropic_routes, ollama_routes, openai_routes
 from tests.frontends.openai.serving import serving
 from tests.waiting import PATIENCE
 
@@ -35,7 +35,7 @@ LONGEST_REQUEST = ServerLimits().request_timeout
 
 
 def mount(site):
-    return [*openai.routes(site), *anthropic.routes(site), *ollama.routes(site)]
+    return [*openai_routes(site), *anthropic_routes(site), *ollama_routes(site)]
 
 
 @pytest.fixture

@@ -3,34 +3,37 @@
 import asyncio
 
 import pytest
-from starlette.applications import Starlette
-from starlette.routing import Route
+from starlette.requests import Request
+from starlette.responses import Response
 
-from mindspore_serving.frontends.chat.endpoint import RouteIf
 from mindspore_serving.frontends.gate import Gate
-from mindspore_serving.frontends.http.unrouted import without_slash
+from mindspore_serving.frontends.http.unrouted import Unrouted, without_slash
 from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.routes import HttpRoute, bind, to_app
 from mindspore_serving.frontends.spans import route_of
+from mindspore_serving.frontends.v2.routes import PROTOCOL
 
 KEY = "a-key-of-twenty-letters"
 
 
-class Endpoint:
-    """As of a route: an ASGI application."""
-
-    async def __call__(self, scope, receive, send):
-        pass
+async def answer(context: object, request: Request) -> Response:
+    return Response()
 
 
-SHARED = Endpoint()
-ROUTES = [
-    Route("/v2/models/{name}", SHARED),
-    Route("/v2/models/{name}/versions/{version}", SHARED),
-    RouteIf(Route("/v2/models/{name}/infer", Endpoint()), lambda scope: True),
-    Route("/v2/repository/{repository}/models/{name}/load", Endpoint()),
-    Route("/model/{path:path}", Endpoint()),
-    Route("/{path:path}", Endpoint()),
-]
+PATHS = (
+    "/v2/models/{name}",
+    "/v2/models/{name}/versions/{version}",
+    "/v2/models/{name}/infer",
+    "/v2/repository/{repository}/models/{name}/load",
+    "/model/{path:path}",
+)
+ROUTES = bind(
+    [HttpRoute(verb="GET", path=path, protocol=PROTOCOL, handler=answer) for path in PATHS], None
+)
+
+
+async def ignore(message: object) -> None:
+    """What would be sent."""
 
 
 @pytest.mark.parametrize(
@@ -49,10 +52,10 @@ ROUTES = [
     ],
 )
 def test_a_route_is_found_whatever_the_names_in_a_path_are(path: str, route: str) -> None:
-    app = Gate(without_slash(Starlette(routes=ROUTES)), Keys([KEY]), None)
+    app = Gate(without_slash(to_app(ROUTES, Unrouted(ROUTES))), Keys([KEY]), None)
     headers = [(b"authorization", f"Bearer {KEY}".encode())]
     scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
-    asyncio.run(app(scope, None, None))  # type: ignore[arg-type]
+    asyncio.run(app(scope, None, ignore))  # type: ignore[arg-type]
     assert route_of(scope) == route
 
 

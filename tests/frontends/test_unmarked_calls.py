@@ -10,9 +10,7 @@ import openai
 import pytest
 from msgspec.structs import replace
 
-from mindspore_serving.frontends import anthropic as of_anthropic
-from mindspore_serving.frontends import ollama as of_ollama
-from mindspore_serving.frontends import openai as of_openai
+from tests.frontends.mounting import anthropic_routes, ollama_routes, openai_routes
 from tests.frontends.openai.serving import Web, serving, spoken
 
 CALL = '{"name": "look", "arguments": {"at": "x"}}'
@@ -24,7 +22,7 @@ HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
 
 def mount(site: Any) -> list[Any]:
-    routes = (of_anthropic.routes, of_openai.routes, of_ollama.routes)
+    routes = (anthropic_routes, openai_routes, ollama_routes)
     return [route for one in routes for route in one(site)]
 
 

@@ -16,26 +16,26 @@ from mindspore_serving.errors import (
     ServingError,
     WorkerUnavailable,
 )
-from mindspore_serving.frontends import llm_serving, openai, tgi
 from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
 from mindspore_serving.frontends.site import Site
 from tests.frontends.http_serving import post
+from tests.frontends.mounting import llm_serving_routes, openai_routes, tgi_routes
 from tests.frontends.tgi.scripted import WHOLE, Server, begun
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 INPUTS = {"inputs": "Hi"}
 CALLS: dict[str, tuple[Any, Any]] = {
-    "/v1/chat/completions": (openai.routes, CHAT),
-    "/v1/completions": (openai.routes, {"model": "tiny", "prompt": "Hi"}),
-    "/generate": (tgi.routes, INPUTS),
-    "/generate_stream": (tgi.routes, INPUTS),
-    "/": (tgi.routes, INPUTS),
-    "/models/tiny/generate": (llm_serving.routes, INPUTS),
-    "/models/tiny/generate_stream": (llm_serving.routes, INPUTS),
+    "/v1/chat/completions": (openai_routes, CHAT),
+    "/v1/completions": (openai_routes, {"model": "tiny", "prompt": "Hi"}),
+    "/generate": (tgi_routes, INPUTS),
+    "/generate_stream": (tgi_routes, INPUTS),
+    "/": (tgi_routes, INPUTS),
+    "/models/tiny/generate": (llm_serving_routes, INPUTS),
+    "/models/tiny/generate_stream": (llm_serving_routes, INPUTS),
 }
 TOKENS: dict[str, tuple[Any, Any]] = {
-    "/tokenize": (tgi.routes, INPUTS),
-    "/chat_tokenize": (tgi.routes, CHAT),
+    "/tokenize": (tgi_routes, INPUTS),
+    "/chat_tokenize": (tgi_routes, CHAT),
 }
 WITH_STATUS = [path for path in CALLS if path != "/generate_stream"]  # whose status is always 200
 
@@ -149,9 +149,9 @@ def test_who_asks_too_early_for_health_is_told_when_to_ask_again(web):
 
 
 async def test_a_server_may_give_less_time_to_all_requests() -> None:
-    server = Server(tgi.routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     rules = LanguageRules(limits=ServerLimits(request_timeout=9))
     models = LanguageModels(server.inference, server.control, rules)
     site = Site(models, server.inference, server.control, 10_000)
-    assert (await Server(lambda _: tgi.routes(site), WHOLE).post("/generate", INPUTS)).is_success
+    assert (await Server(lambda _: tgi_routes(site), WHOLE).post("/generate", INPUTS)).is_success
     assert server.inference.timeouts == [9]

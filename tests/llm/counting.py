@@ -3,7 +3,7 @@
 from collections import Counter
 
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.llm.runtimes.toy import ToyRunner
+from tests.llm.toy import ToyRunner
 
 BLOCK = 4
 PROMPT = list(range(42))  # ten full blocks, and two tokens

@@ -7,7 +7,7 @@ import numpy as np
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.scheduler import Scheduled, Scheduler
 from mindspore_serving.llm.engine.sequence import Sequence, Status
-from mindspore_serving.llm.runtimes.toy import ToyRunner
+from tests.llm.toy import ToyRunner
 
 
 def make(num_blocks=16, block_size=4, *, num_slots=0, **options):

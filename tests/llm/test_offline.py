@@ -9,7 +9,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm import LLM, FinishReason, SamplingParams
-from mindspore_serving.llm.runtimes.toy import ToyRunner
+from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
 
 VOCAB = 128

@@ -1,8 +1,9 @@
 """The Triton kernels in Triton's interpreter, which has to be asked for before Triton is imported:
 
 `TRITON_INTERPRET=1 python -m tests.llm.torch_interpreted cases` prints, as JSON, the error of each
-of `torch_cases.CASES`; `... tokens PATH COUNT` what the checkpoint there answers to PROMPTS, and
-how many steps were graphs.
+of `torch_cases.CASES`; `... fused` those of `fused_cases.CASES` in float32
+and bfloat16; `... tokens PATH COUNT` what the checkpoint there answers to PROMPTS, and how many
+steps were graphs.
 """
 
 import json
@@ -16,7 +17,7 @@ from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.torch.opening import open_model
 from mindspore_serving.llm.runtimes.torch.paged import PagedPath
 from mindspore_serving.llm.runtimes.torch.runner import TorchRunner
-from tests.llm import torch_cases
+from tests.llm import fused_cases, torch_cases
 from tests.llm.running import generate_staggered, texts
 from tests.llm.torch_graph import Again
 
@@ -26,6 +27,13 @@ PROMPTS = (tuple(range(3, 36)), (7,), tuple(range(100, 116)))
 
 def errors() -> dict[str, float]:
     return {name: torch_cases.kernel_error(case, "cpu") for name, case in torch_cases.CASES.items()}
+
+
+def fused_errors() -> dict[str, dict[str, float]]:
+    return {
+        str(dtype): {name: fused_cases.error(name, dtype, "cpu") for name in fused_cases.CASES}
+        for dtype in (torch.float32, torch.bfloat16)
+    }
 
 
 def tokens(path: Path, count: int) -> dict[str, object]:
@@ -47,6 +55,8 @@ def main() -> None:
     task, *arguments = sys.argv[1:]
     if task == "cases":
         result: object = errors()
+    elif task == "fused":
+        result = fused_errors()
     else:
         result = tokens(Path(arguments[0]), int(arguments[1]))
     print(json.dumps(result))

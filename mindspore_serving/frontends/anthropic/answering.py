@@ -4,37 +4,25 @@ from contextlib import ExitStack
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate, Tokenize, Tokenized
 from mindspore_serving.frontends.anthropic.conversation import find_ignored, to_messages
-from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_event, to_failure
+from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_event
 from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
 from mindspore_serving.frontends.anthropic.tools import read_tools
 from mindspore_serving.frontends.anthropic.writing import PING, Writing, write_whole
 from mindspore_serving.frontends.chat.capped import capped_header
-from mindspore_serving.frontends.chat.endpoint import Endpoints, name_ignored
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.messages import to_template
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
+from mindspore_serving.frontends.chat.unknown_fields import name_ignored
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
-
-ENDPOINTS = Endpoints(lambda error: to_failure(error).to_response())
-PATH = "/v1/messages"
-
-
-def routes(site: Site) -> list[BaseRoute]:
-    post, ignored = ENDPOINTS.post, MESSAGES.ignored
-    return [
-        post(site, PATH, MessagesRequest, answer, ignored),
-        post(site, f"{PATH}/count_tokens", CountRequest, count, ignored),
-    ]
 
 
 async def answer(site: Site, http: Request, body: MessagesRequest) -> Response:

@@ -58,15 +58,19 @@ def to_failure(error: Exception) -> Failure:
     return Failure(status, text, found.retry_after)
 
 
+def to_response(error: Exception) -> Response:
+    return to_failure(error).to_response()
+
+
 def to_event(error: Exception) -> bytes:
     """The end of a stream that has begun."""
     return to_failure(error).to_event()
 
 
-def to_limit(error: Exception) -> Failure:
+def to_refusal(error: Exception) -> Response:
     """The answer to a request that is refused before any route, for what its key may do."""
     found = openai.to_failure(error)
-    return Failure(found.status, found.text, found.retry_after)
+    return Failure(found.status, found.text, found.retry_after).to_response()
 
 
 def asks_as_anthropic(scope: Scope) -> bool:

@@ -5,33 +5,27 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 from starlette.types import Scope
 
 from mindspore_serving.frontends.access import is_predict
-from mindspore_serving.frontends.anthropic.answering import ENDPOINTS
 from mindspore_serving.frontends.anthropic.errors import asks_as_anthropic
-from mindspore_serving.frontends.chat.endpoint import RouteIf
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.site import Site
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    async def every(_: Request) -> Response:
-        found = [to_object(model) for model in site.models.listed()]
-        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
-        return to_json({"data": found, "has_more": False, **ends})
-
-    async def one(request: Request) -> Response:
-        model = site.models.find(request.path_params["name"], is_exact=True)
-        return to_json(to_object(model))
-
-    asked = (("/v1/models", every), ("/v1/models/{name:path}", one))
-    return [RouteIf(ENDPOINTS.get(path, answer), _is_anthropics) for path, answer in asked]
+async def show_all(site: Site, _: Request) -> Response:
+    found = [to_object(model) for model in site.models.listed()]
+    ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
+    return to_json({"data": found, "has_more": False, **ends})
 
 
-def _is_anthropics(scope: Scope) -> bool:
+async def show(site: Site, http: Request) -> Response:
+    return to_json(to_object(site.models.find(http.path_params["name"], is_exact=True)))
+
+
+def is_anthropics(_: Site, scope: Scope) -> bool:
+    """Whether a client of Anthropic's asks for models."""
     return asks_as_anthropic(scope) and not is_predict(scope["path"])
 
 

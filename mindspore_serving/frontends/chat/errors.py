@@ -92,6 +92,11 @@ def to_failure(error: Exception) -> Failure:
     return Failure(status.of(error.code).http, str(error), kind, param, reason, again)
 
 
+def to_response(error: Exception) -> Response:
+    """The answer to a request that ended with `error`, which is being handled."""
+    return to_failure(error).to_response()
+
+
 def to_event(error: Exception) -> bytes:
     """The end of a stream that has begun."""
     return to_failure(error).to_event()

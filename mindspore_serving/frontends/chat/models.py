@@ -241,8 +241,11 @@ class LanguageModels:
         found = []
         for servable, version, card in self._control.language_models():
             for adapter in ("", *card.adapters):
-                own = (adapter or servable, servable, version, card)
-                found.append(ServedModel(*own, self._inference, adapter, self._rules))
+                name = adapter or servable
+                served = ServedModel(
+                    name, servable, version, card, self._inference, adapter, self._rules
+                )
+                found.append(served)
         return found
 
     def listed(self) -> list[ServedModel]:

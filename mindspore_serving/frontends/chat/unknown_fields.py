@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 import msgspec
+from starlette.responses import Response
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidField
@@ -63,3 +64,10 @@ class KnownFields:
 def _letters(name: str) -> str:
     """`name` as all ways to write it have it: maxTokens is max_tokens."""
     return name.replace("_", "").replace("-", "").lower()
+
+
+def name_ignored(response: Response, fields: Iterable[str]) -> None:
+    """Name `fields` in the answer, behind others that it names."""
+    named = [response.headers[HEADER]] if HEADER in response.headers else []
+    if found := [*named, *fields]:
+        response.headers[HEADER] = ", ".join(found)

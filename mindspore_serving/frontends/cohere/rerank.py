@@ -9,19 +9,17 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Score
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.endpoint import Endpoints
 from mindspore_serving.frontends.chat.errors import to_failure
-from mindspore_serving.frontends.chat.fields import Int, unexpected
+from mindspore_serving.frontends.chat.fields import Fields, Int, unexpected
 from mindspore_serving.frontends.chat.scores import best_first, find_scorer, score
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.site import Site
 
 V2, V1 = "/v2/rerank", "/v1/rerank"
-IGNORED = ("max_tokens_per_doc", "max_chunks_per_doc", "priority", "user")
+FIELDS = Fields("openai", ignored=("max_tokens_per_doc", "max_chunks_per_doc", "priority", "user"))
 
 
 def to_response(error: Exception) -> Response:
@@ -31,7 +29,8 @@ def to_response(error: Exception) -> Response:
     return to_json({"message": failure.text}, failure.status, failure.retry_after)
 
 
-_post = Endpoints(to_response).post
+class Error(msgspec.Struct):
+    message: str
 
 
 class Document(msgspec.Struct):
@@ -68,10 +67,6 @@ class Ranking(msgspec.Struct):
     results: list[Rank]
     usage: dict[str, int]
     meta: dict[str, Any]
-
-
-def routes(site: Site) -> list[BaseRoute]:
-    return [_post(site, path, RerankRequest, rerank, IGNORED) for path in (V2, V1)]
 
 
 async def rerank(site: Site, http: Request, body: RerankRequest) -> Response:

@@ -13,10 +13,10 @@ from starlette.types import ASGIApp, Message, Scope
 from mindspore_serving import log
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends import access
-from mindspore_serving.frontends.access import protocol_of
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.memory import NO_MEMORY
+from mindspore_serving.frontends.protocols import PATHS
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.frontends.spans import route_of
 from mindspore_serving.tracing.request_span import current
@@ -47,7 +47,7 @@ class Application(Exchange):
         self._app = app
         self._scope = _scope_of(head, output)
         self.request_id = id_of(head.fields.get(NAME))
-        self.protocol = protocol_of(self._scope["path"])
+        self.protocol = PATHS.find(self._scope["path"]).protocol.name
         self._has_body = head.method != b"HEAD"
         self._expects_continue = head.expects_continue
         self._body = bytearray()

@@ -1,8 +1,6 @@
-"""The HTTP protocol of llm-serving, in the forms of its first release and of its later ones.
+"""The HTTP protocol of llm-serving, in the forms of its first release and of its later ones."""
 
-`routes` mounts it.
-"""
+from mindspore_serving.frontends.llm_serving.answering import LlmServing
+from mindspore_serving.frontends.llm_serving.routes import PROTOCOL, ROUTES
 
-from mindspore_serving.frontends.llm_serving.routes import routes
-
-__all__ = ["routes"]
+__all__ = ["PROTOCOL", "ROUTES", "LlmServing"]

@@ -1,202 +1,85 @@
-"""The routes: POST /models/NAME and below it; GET /serving/..., how busy the model is, and what it
-is, as server-sent events of one message.
-"""
+"""The routes of llm-serving."""
 
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute
 
-from mindspore_serving import __version__, log
-from mindspore_serving.core.llm_messages import RequestRefused, Started
-from mindspore_serving.errors import (
-    DeadlineExceeded,
-    InvalidField,
-    InvalidInputs,
-    NotFound,
-    Overloaded,
-    ServingError,
-    TooLarge,
-    UpstreamFailed,
+from mindspore_serving.frontends.llm_serving import answering
+from mindspore_serving.frontends.llm_serving.errors import to_response
+from mindspore_serving.frontends.llm_serving.fields import FIELDS
+from mindspore_serving.frontends.llm_serving.requests import ClientRequest, Parameters
+from mindspore_serving.frontends.operation import (
+    EVENT,
+    EVENTS,
+    JSON,
+    MODEL,
+    STRING,
+    TEXT,
+    Body,
+    Lax,
 )
-from mindspore_serving.frontends.bodies import read_json
-from mindspore_serving.frontends.chat.capped import capped_header
-from mindspore_serving.frontends.chat.endpoint import Answer, Endpoints
-from mindspore_serving.frontends.chat.models import Generation, LanguageModels, ServedModel
-from mindspore_serving.frontends.disconnect import Owned, while_there
-from mindspore_serving.frontends.llm_serving.frames import SSE, Form, Frames, frames_of, message
-from mindspore_serving.frontends.llm_serving.requests import (
-    ClientRequest,
-    Parameters,
-    WrongRequest,
-    decode,
-    to_detail,
-    to_request,
+from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
+
+
+class Error(msgspec.Struct):
+    detail: str | list[dict[str, Any]]
+
+
+class Answer(msgspec.Struct):
+    generated_text: str
+    finish_reason: str
+    generated_tokens: int
+    prefill: list[dict[str, Any]]
+    seed: int
+    tokens: list[dict[str, Any]]
+    top_tokens: list[list[dict[str, Any]]]
+    details: dict[str, Any] | None
+
+
+PROTOCOL = HttpProtocol(
+    "llm_serving",
+    to_response,
+    title="llm-serving",
+    about="MindSpore's llm-serving, for language models. `name` is one of the models, such as "
+    f"`{MODEL}`.",
+    errors={JSON: Error},
 )
-from mindspore_serving.frontends.llm_serving.writing import Writer, chunks_of, to_fault
-from mindspore_serving.frontends.site import Site
-from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
-from mindspore_serving.wire import status
+_STREAMS = {EVENTS: EVENT, TEXT: STRING}
+_EXAMPLE = {"inputs": "Hello", "parameters": {"max_new_tokens": 8}}
 
-ALIASES = ("llama2", "internlm")  # of the only model, unless one is really called so
+_route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
+_post = partial(_route, "POST", body=Body(ClientRequest, {Parameters: Lax(FIELDS)}, _EXAMPLE))
+_get = partial(_route, "GET", answers={EVENTS: EVENT})
 
-
-def routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
-    """`form` is that of streams: "r21", the first release's, or "bare", the later one's."""
-
-    def answering(is_stream: bool | None) -> Answer:
-        async def answer(request: Request) -> Response:
-            body = decode(await read_json(request, site.max_body, site.models.limits))
-            if is_stream is not None:
-                body.stream = is_stream
-            return await _answer(site, form, request, body)
-
-        return answer
-
-    post = Endpoints(to_response).post_raw
-    return [
-        post("/models/{name}", answering(None)),
-        post("/models/{name}/generate", answering(False)),
-        post("/models/{name}/generate_stream", answering(True)),
-        *_status_routes(site),
-    ]
-
-
-def find_model(models: LanguageModels, name: str) -> ServedModel:
-    """Raises NotFound."""
-    try:
-        return models.find(name)
-    except NotFound:
-        if name not in ALIASES:
-            raise
-        return models.find(None)
-
-
-def to_response(error: Exception) -> Response:
-    """The answer to a request that failed with `error` before anything was sent."""
-    if isinstance(error, WrongRequest):
-        return error.to_response()
-    if not isinstance(error, ServingError):
-        log.error("answering a request", exc_info=True)
-        return to_detail(500, "the server failed; its log says why")
-    if isinstance(error, RequestRefused) and error.refused.reason == "overloaded":
-        error = Overloaded(str(error), error.refused.retry_after)
-    if isinstance(error, InvalidField):
-        return WrongRequest(str(error), ("parameters", error.field)).to_response()
-    if isinstance(error, InvalidInputs) and not isinstance(error, NotFound | TooLarge):
-        return WrongRequest(str(error)).to_response()
-    return to_detail(status.of(error.code).http, str(error), status.retry_after(error))
-
-
-async def _answer(site: Site, form: Form, request: Request, body: ClientRequest) -> Response:
-    model = find_model(site.models, request.path_params["name"])
-    given = body.parameters or Parameters()
-    writer = Writer(None, given.seed or 0, bool(given.details))
-    with ExitStack() as stack:
-        wanted = to_request(body, model, is_stream=body.stream)
-        generation = model.generate(wanted, terms_of(request))
-        stack.enter_context(generation)
-        try:
-            writer.started = await while_there(request, generation.begin())
-        except ServingError as error:
-            writer.fail(to_fault(error))
-        headers = _capped(given, writer.started)
-        if not body.stream:
-            await while_there(request, _gather(generation, writer))
-            whole = writer.whole().to_json() + b"\n"
-            return Response(whole, 200, headers, "application/json")
-        frames = frames_of(form, given.return_protocol)
-        events = _events(generation, writer, frames, has_last=bool(given.return_full_text))
-        owned = Owned(events, stack.pop_all())
-        return EventStream(owned, {**frames.headers, **headers}, ping=frames.ping)
-
-
-def _capped(given: Parameters, started: Started | None) -> dict[str, str]:
-    """The header that says so, if the answer is shorter than was asked for."""
-    if started is None or given.max_new_tokens is None:
-        return {}
-    return capped_header("parameters.max_new_tokens", started)
-
-
-async def _gather(generation: Generation, writer: Writer) -> None:
-    if writer.started is not None:
-        async for chunk in chunks_of(generation, writer, raises=(DeadlineExceeded, UpstreamFailed)):
-            writer.write_whole(chunk)
-
-
-async def _events(
-    generation: Generation, writer: Writer, frames: Frames, *, has_last: bool
-) -> AsyncIterator[bytes]:
-    count = 0
-    for count, shown in enumerate(writer.tokens, 1):  # why the request was not accepted
-        yield frames.chunk(count, shown)
-    if writer.started is not None:
-        async for chunk in chunks_of(generation, writer):
-            made = b""
-            for shown in writer.write(chunk):
-                count += 1
-                made += frames.chunk(count, shown)
-            if made:
-                yield made
-    if has_last:
-        yield frames.last(writer.whole())
-
-
-def _status_routes(site: Site) -> list[BaseRoute]:
-    async def batch_size(_: Request) -> Response:
-        return _message(max(1, _engine_total(site, "num_running")))
-
-    async def request_numbers(_: Request) -> Response:
-        return _message(_num_waiting(site))
-
-    async def model_info(_: Request) -> Response:
-        model = site.models.find(None)
-        found = msgspec.json.encode(_describe(model, _num_waiting(site)))
-        return Response(b"data: %b\r\n\r\n" % found, headers=SSE)
-
-    get = Endpoints(to_response).get
-    return [
-        get("/serving/get_bs", batch_size),
-        get("/serving/get_request_numbers", request_numbers),
-        get("/serving/get_serverd_model_info", model_info),
-    ]
-
-
-def _describe(model: ServedModel, num_waiting: int) -> dict[str, Any]:
-    """The meanings are the original's, where two of the names mean something else."""
-    card = model.card
-    return {
-        "docker_label": "",
-        "max_batch_total_tokens": card.max_model_len * card.max_num_seqs,
-        "max_concurrent_requests": num_waiting,
-        "max_input_length": card.max_model_len,
-        "max_total_tokens": card.max_num_seqs,
-        "model_device_type": card.runtime,
-        "model_dtype": card.dtype,
-        "model_id": model.name,
-        "model_pipeline_tag": "text-generation",
-        "version": __version__,
-    }
-
-
-def _num_waiting(site: Site) -> int:
-    """Requests that wait for a worker, and in workers for room."""
-    waiting = sum(one.get("requests", {}).get("waiting", 0) for one in _models(site))
-    return int(waiting) + _engine_total(site, "num_waiting")
-
-
-def _engine_total(site: Site, name: str) -> int:
-    return int(sum(one.get("engine", {}).get(name, 0) for one in _models(site)))
-
-
-def _models(site: Site) -> list[dict[str, Any]]:
-    return [one for one in site.control.observe() if "model" in one]
-
-
-def _message(number: int) -> Response:
-    return Response(message(b"%d" % number), headers=SSE)
+ROUTES = (
+    _post(
+        "/models/{name}",
+        answering.answer,
+        "Continue a text; with `stream`, as events or lines",
+        {JSON: Answer, **_STREAMS},
+    ),
+    _post(
+        "/models/{name}/generate",
+        partial(answering.answer, is_stream=False),
+        "Continue a text",
+        {JSON: Answer},
+    ),
+    _post(
+        "/models/{name}/generate_stream",
+        partial(answering.answer, is_stream=True),
+        "Continue a text, as events or lines",
+        _STREAMS,
+    ),
+    _get("/serving/get_bs", answering.batch_size, "How many sequences run, as an event"),
+    _get(
+        "/serving/get_request_numbers",
+        answering.request_numbers,
+        "How many requests wait, as an event",
+    ),
+    _get(
+        "/serving/get_serverd_model_info",
+        answering.model_info,
+        "The model and its limits, as an event",
+    ),
+)

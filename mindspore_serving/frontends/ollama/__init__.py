@@ -4,11 +4,6 @@ Each route reads a body into a struct of `requests`, makes a request of `core.ll
 and writes the events that answer it as lines of JSON.
 """
 
-from starlette.routing import BaseRoute
+from mindspore_serving.frontends.ollama.routes import PROTOCOL, ROUTES
 
-from mindspore_serving.frontends.ollama import answering, embedding, models
-from mindspore_serving.frontends.site import Site
-
-
-def routes(site: Site) -> list[BaseRoute]:
-    return [*answering.routes(site), *embedding.routes(site), *models.routes(site)]
+__all__ = ["PROTOCOL", "ROUTES"]

@@ -5,7 +5,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import Forbidden, InvalidField
@@ -16,12 +15,12 @@ from mindspore_serving.frontends.chat.messages import Message, to_template
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.tools import read_tools
 from mindspore_serving.frontends.disconnect import Owned, while_there
-from mindspore_serving.frontends.ollama.endpoint import post
 from mindspore_serving.frontends.ollama.errors import to_line
 from mindspore_serving.frontends.ollama.fields import (
     CHAT,
     GENERATE,
     NO_IMAGES,
+    naming_ignored,
     to_params,
 )
 from mindspore_serving.frontends.ollama.models import without_tag
@@ -32,21 +31,13 @@ from mindspore_serving.frontends.ollama.requests import (
     to_content,
     to_messages,
 )
-from mindspore_serving.frontends.ollama.writing import Writing, write_whole
+from mindspore_serving.frontends.ollama.writing import LINES, Writing, write_whole
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
-LINES = "application/x-ndjson"
 
-
-def routes(site: Site) -> list[BaseRoute]:
-    return [
-        post(site, "/api/chat", ChatRequest, chat, CHAT.ignored),
-        post(site, "/api/generate", GenerateRequest, generate, GENERATE.ignored),
-    ]
-
-
+@naming_ignored
 async def chat(site: Site, http: Request, body: ChatRequest) -> Response:
     """The answer to a conversation; without messages, that the model is loaded."""
     model = find_generator(site.models, without_tag(body.model))
@@ -66,6 +57,7 @@ async def chat(site: Site, http: Request, body: ChatRequest) -> Response:
         return await _answer(http, body, model.generate(request, terms_of(http)), writing)
 
 
+@naming_ignored
 async def generate(site: Site, http: Request, body: GenerateRequest) -> Response:
     """The answer to a prompt; without one, that the model is loaded."""
     model = find_generator(site.models, without_tag(body.model))

@@ -5,7 +5,6 @@ import time
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.frontends.chat.errors import naming
@@ -18,21 +17,14 @@ from mindspore_serving.frontends.chat.vectors import (
 )
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.ollama.endpoint import post
-from mindspore_serving.frontends.ollama.fields import EMBED
+from mindspore_serving.frontends.ollama.fields import EMBED, naming_ignored
 from mindspore_serving.frontends.ollama.models import without_tag
 from mindspore_serving.frontends.ollama.requests import EmbeddingsRequest, EmbedRequest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    return [
-        post(site, "/api/embed", EmbedRequest, embed, EMBED.ignored),
-        post(site, "/api/embeddings", EmbeddingsRequest, embed_one, EMBED.ignored),
-    ]
-
-
+@naming_ignored
 async def embed(site: Site, http: Request, body: EmbedRequest) -> Response:
     """The vectors of `input`, in its order; none of none."""
     began = time.monotonic_ns()
@@ -56,6 +48,7 @@ async def embed(site: Site, http: Request, body: EmbedRequest) -> Response:
     return to_json(whole)
 
 
+@naming_ignored
 async def embed_one(site: Site, http: Request, body: EmbeddingsRequest) -> Response:
     """The vector of `prompt`; an empty one of none."""
     model = find_embedder(site.models, without_tag(body.model))

@@ -3,59 +3,41 @@ models, which is refused.
 """
 
 import hashlib
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from mindspore_serving import __version__
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import Forbidden, NotFound
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.ollama.endpoint import ENDPOINTS
 from mindspore_serving.frontends.ollama.requests import ModelRequest, PullRequest
-from mindspore_serving.frontends.ollama.writing import to_time
+from mindspore_serving.frontends.ollama.writing import LINES, to_time
 from mindspore_serving.frontends.site import Site
 
 TAG = ":latest"
 VERSION = ".".join(__version__.split(".")[:3])  # clients read three numbers
 NEVER = "9999-12-31T23:59:59Z"
 _PULLED = ("pulling manifest", "success")
-CHANGING = {  # what is refused
-    **dict.fromkeys(("push", "create", "copy", "blobs/{digest}"), ["POST", "HEAD"]),
-    "delete": ["DELETE"],
-}
 
 Object = dict[str, Any]
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    async def tags(_: Request) -> Response:
-        return to_json({"models": [_listed(model) for model in site.models.listed()]})
+def refuse_change(_: Site, http: Request) -> NoReturn:
+    raise Forbidden(
+        f"{http.url.path} is not for clients: the operator of this server says what is served"
+    )
 
-    async def running(_: Request) -> Response:
-        return to_json({"models": [_running(model) for model in site.models.listed()]})
 
-    async def version(_: Request) -> Response:
-        return to_json({"version": VERSION})
+def list_all(site: Site) -> Object:
+    return {"models": [_listed(model) for model in site.models.listed()]}
 
-    async def refused(http: Request) -> Response:
-        raise Forbidden(
-            f"{http.url.path} is not for clients: the operator of this server says what is served"
-        )
 
-    get, route = ENDPOINTS.get, ENDPOINTS.route
-    return [
-        get("/api/tags", tags),
-        get("/api/ps", running),
-        get("/api/version", version),
-        ENDPOINTS.post(site, "/api/show", ModelRequest, show),
-        ENDPOINTS.post(site, "/api/pull", PullRequest, pull),
-        *[route(f"/api/{name}", verbs, refused) for name, verbs in CHANGING.items()],
-    ]
+def list_running(site: Site) -> Object:
+    return {"models": [_running(model) for model in site.models.listed()]}
 
 
 async def show(site: Site, _: Request, body: ModelRequest) -> Response:
@@ -85,7 +67,7 @@ async def pull(site: Site, _: Request, body: PullRequest) -> Response:
     if body.stream is False:
         return to_json({"status": "success"})
     lines = b"".join([msgspec.json.encode({"status": one}) + b"\n" for one in _PULLED])
-    return Response(lines, media_type="application/x-ndjson")
+    return Response(lines, media_type=LINES)
 
 
 def without_tag(name: str | None) -> str | None:

@@ -10,7 +10,7 @@ from mindspore_serving.frontends.chat.fields import Int
 from mindspore_serving.frontends.chat.messages import Message as ChatMessage
 from mindspore_serving.frontends.chat.messages import Part, ToolCall
 from mindspore_serving.frontends.chat.tools import Tool
-from mindspore_serving.frontends.ollama.fields import NO_IMAGES
+from mindspore_serving.frontends.ollama.fields import NO_IMAGES, Options
 
 Object = dict[str, Any]
 
@@ -76,6 +76,17 @@ class GenerateRequest(Generating, kw_only=True):
     template: str | None = None
     context: list[Int] | None = None
     images: list[Any] | None = None
+
+
+# As the bodies are described.
+
+
+class ChatBody(ChatRequest, kw_only=True):
+    options: Options | None = None  # type: ignore[assignment]  # what is read of the object
+
+
+class GenerateBody(GenerateRequest, kw_only=True):
+    options: Options | None = None  # type: ignore[assignment]
 
 
 class EmbedRequest(Common, kw_only=True):

@@ -14,6 +14,7 @@ from mindspore_serving.frontends.chat.models import Generation, finish_reason
 
 Object = dict[str, Any]
 
+LINES = "application/x-ndjson"
 _encode = msgspec.json.Encoder().encode
 
 

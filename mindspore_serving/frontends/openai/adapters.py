@@ -3,14 +3,11 @@
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from mindspore_serving.core.service import AdapterControl
 from mindspore_serving.errors import Forbidden, InvalidField
-from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.site import Site
 
-LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 _FIELDS = {"name": "lora_name", "path": "lora_path", "model": "model"}
 
 
@@ -30,14 +27,7 @@ class UnloadRequest(msgspec.Struct):
     lora_int_id: int | None = None
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    return [
-        post(site, LOAD, LoadRequest, _load),
-        post(site, UNLOAD, UnloadRequest, _unload),
-    ]
-
-
-async def _load(site: Site, _: Request, body: LoadRequest) -> Response:
+async def load(site: Site, _: Request, body: LoadRequest) -> Response:
     try:
         await _control(site).load(
             body.lora_name, body.lora_path, body.model or "", in_place=body.load_inplace
@@ -47,7 +37,7 @@ async def _load(site: Site, _: Request, body: LoadRequest) -> Response:
     return _done(body.lora_name, "added")
 
 
-async def _unload(site: Site, _: Request, body: UnloadRequest) -> Response:
+async def unload(site: Site, _: Request, body: UnloadRequest) -> Response:
     await _control(site).unload(body.lora_name)
     return _done(body.lora_name, "removed")
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.messages import Message
 from mindspore_serving.frontends.chat.models import find_generator
 from mindspore_serving.frontends.disconnect import while_there
@@ -31,13 +32,15 @@ from mindspore_serving.frontends.openai.response_requests import (
     MessageItem,
     ResponseRequest,
 )
-from mindspore_serving.frontends.openai.response_store import ResponseStore
 from mindspore_serving.frontends.openai.response_writing import Writing, write_whole
 from mindspore_serving.frontends.openai.stored_responses import conversation_before
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 
-IGNORED = ("image", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
+FIELDS = Fields(
+    "openai",
+    ignored=("image", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+)
 _ASK = (
     "Sum up this conversation for whoever goes on with it: what is to be done, what was found out "
     "and decided, what is still open. Answer with the summary alone."
@@ -47,12 +50,10 @@ _SHARE = 4  # of the context, for the summary
 Object = dict[str, Any]
 
 
-async def compact(
-    site: Site, http: Request, body: CompactRequest, store: ResponseStore
-) -> Response:
+async def compact(site: Site, http: Request, body: CompactRequest) -> Response:
     """The short conversation."""
     model = find_generator(site.models, body.model)
-    before = await conversation_before(store, http, body.previous_response_id, site)
+    before = await conversation_before(site, http, body.previous_response_id)
     if not body.input and not before:
         raise InvalidField("input", "is missing, expected a text, items or previous_response_id")
     items = [*before, *(to_items(body.input) if body.input else ())]

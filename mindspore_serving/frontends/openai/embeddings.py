@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.frontends.chat.errors import naming
@@ -18,7 +17,6 @@ from mindspore_serving.frontends.chat.vectors import (
     write_vectors,
 )
 from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.fields import EMBEDDINGS
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
@@ -35,10 +33,6 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     dimensions: Int | None = None
     prompt_name: str | None = None
     truncate_prompt_tokens: Any = None
-
-
-def routes(site: Site) -> list[BaseRoute]:
-    return [post(site, "/v1/embeddings", EmbeddingRequest, answer, EMBEDDINGS.ignored)]
 
 
 async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Response:

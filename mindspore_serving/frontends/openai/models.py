@@ -4,33 +4,26 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 from starlette.types import Scope
 
 from mindspore_serving.frontends.access import is_predict
-from mindspore_serving.frontends.chat.endpoint import RouteIf
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai.endpoint import get
 from mindspore_serving.frontends.site import Site
 
 OWNER = "mindspore-serving"
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    async def every(_: Request) -> Response:
-        found = [to_object(model) for model in site.models.listed()]
-        return to_json({"object": "list", "data": found})
-
-    async def one(request: Request) -> Response:
-        model = site.models.find(request.path_params["name"], is_exact=True)
-        return to_json(to_object(model))
-
-    by_name = RouteIf(get("/v1/models/{name:path}", one), names_model)
-    return [get("/v1/models", every), by_name]
+async def show_all(site: Site, _: Request) -> Response:
+    found = [to_object(model) for model in site.models.listed()]
+    return to_json({"object": "list", "data": found})
 
 
-def names_model(scope: Scope) -> bool:
+async def show(site: Site, http: Request) -> Response:
+    return to_json(to_object(site.models.find(http.path_params["name"], is_exact=True)))
+
+
+def names_model(_: Site, scope: Scope) -> bool:
     """Whether a path below /v1/models is of a model, and not of a call by protocol v1."""
     return not is_predict(scope["path"])
 

@@ -10,38 +10,29 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.capped import capped_header
-from mindspore_serving.frontends.chat.endpoint import name_ignored
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
+from mindspore_serving.frontends.chat.unknown_fields import name_ignored
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai import chat, stored_responses
-from mindspore_serving.frontends.openai.compacting import IGNORED, compact
-from mindspore_serving.frontends.openai.endpoint import post
+from mindspore_serving.frontends.openai import chat
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
 from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_left_out
 from mindspore_serving.frontends.openai.response_input import Messages, to_items, to_messages
-from mindspore_serving.frontends.openai.response_requests import CompactRequest, ResponseRequest
-from mindspore_serving.frontends.openai.response_store import ResponseStore, to_stored
+from mindspore_serving.frontends.openai.response_requests import ResponseRequest
 from mindspore_serving.frontends.openai.response_writing import (
     Writing,
     stream_response,
     write_whole,
 )
-from mindspore_serving.frontends.openai.stored_responses import (
-    BASE,
-    COMPACT,
-    COUNT,
-    conversation_before,
-    owner_of,
-)
+from mindspore_serving.frontends.openai.stored_responses import conversation_before, owner_of
+from mindspore_serving.frontends.response_store import to_stored
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
@@ -58,42 +49,24 @@ NAMES = (
 )
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    store = ResponseStore()
-
-    async def answered(site: Site, http: Request, body: ResponseRequest) -> Response:
-        response = await answer(site, http, body, store)
-        name_ignored(response, find_left_out(body))
-        return response
-
-    async def counted(site: Site, http: Request, body: ResponseRequest) -> Response:
-        return await count(site, http, body, store)
-
-    async def compacted(site: Site, http: Request, body: CompactRequest) -> Response:
-        return await compact(site, http, body, store)
-
-    return [
-        post(site, BASE, ResponseRequest, answered, RESPONSES.ignored),
-        post(site, COMPACT, CompactRequest, compacted, IGNORED),
-        post(site, COUNT, ResponseRequest, counted, RESPONSES.ignored),
-        *stored_responses.routes(store),
-    ]
-
-
-async def answer(
-    site: Site, http: Request, body: ResponseRequest, store: ResponseStore
-) -> Response:
+async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
     """The answer to a conversation: one object, or a stream of events."""
+    response = await _answer(site, http, body)
+    name_ignored(response, find_left_out(body))
+    return response
+
+
+async def _answer(site: Site, http: Request, body: ResponseRequest) -> Response:
     model = find_generator(site.models, body.model)
     RESPONSES.refuse(body)
-    before = await conversation_before(store, http, body.previous_response_id, site)
+    before = await conversation_before(site, http, body.previous_response_id)
     messages = to_messages(body.input, body.instructions, before)
     writing = Writing(_filled(body, model), model.name)
 
     def keep(whole: dict[str, Any]) -> None:
         if body.store is not False:
             found = to_stored(whole, (*before, *to_items(body.input)))
-            store.keep(owner_of(http), whole["id"], found, site.models.limits)
+            site.responses.keep(owner_of(http), whole["id"], found, site.models.limits)
 
     with ExitStack() as stack:
         chat_body = _to_chat(body, messages, model.card)
@@ -114,11 +87,11 @@ async def answer(
     return to_json(whole, headers=headers)
 
 
-async def count(site: Site, http: Request, body: ResponseRequest, store: ResponseStore) -> Response:
+async def count(site: Site, http: Request, body: ResponseRequest) -> Response:
     """How many tokens the input of a response has."""
     model = find_generator(site.models, body.model)
     RESPONSES.refuse(body)
-    before = await conversation_before(store, http, body.previous_response_id, site)
+    before = await conversation_before(site, http, body.previous_response_id)
     messages = to_messages(body.input, body.instructions, before)
     chat_body = _to_chat(body, messages, model.card)
     try:

@@ -6,7 +6,6 @@ import time
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from mindspore_serving.core.reading_messages import Score, Side
 from mindspore_serving.errors import InvalidField
@@ -14,7 +13,6 @@ from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import Fields, Int, unexpected
 from mindspore_serving.frontends.chat.scores import find_scorer, score
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.site import Site
 
 FIELDS = Fields("openai", ignored=("user", "priority"))
@@ -70,14 +68,6 @@ class ClassifyAnswer(msgspec.Struct):
     model: str
     data: list[Classified]
     usage: dict[str, int]
-
-
-def routes(site: Site) -> list[BaseRoute]:
-    pairs, texts = ("/v1/score", "/score"), ("/v1/classify", "/classify")
-    return [
-        *(post(site, path, ScoreRequest, rate, FIELDS.ignored) for path in pairs),
-        *(post(site, path, ClassifyRequest, classify, FIELDS.ignored) for path in texts),
-    ]
 
 
 async def rate(site: Site, http: Request, body: ScoreRequest) -> Response:

@@ -6,17 +6,15 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.types import Scope
 
 from mindspore_serving.errors import InvalidField, NoRoute
 from mindspore_serving.frontends.bodies import check_values
-from mindspore_serving.frontends.chat.endpoint import RouteIf
 from mindspore_serving.frontends.chat.errors import RefusedField
 from mindspore_serving.frontends.chat.fields import show, unexpected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.keys import HOLDER
-from mindspore_serving.frontends.openai.endpoint import route
-from mindspore_serving.frontends.openai.response_store import ResponseStore, StoredResponse
+from mindspore_serving.frontends.response_store import StoredResponse
 from mindspore_serving.frontends.site import Site
 
 BASE = "/v1/responses"
@@ -26,33 +24,37 @@ MOST_ITEMS, DEFAULT_ITEMS = 100, 20  # of an answer
 Object = dict[str, Any]
 
 
-def routes(store: ResponseStore) -> list[BaseRoute]:
-    async def one(http: Request) -> Response:
-        found = find(store, http)
-        if http.method == "POST":
-            raise NoRoute(f"there is no route POST {http.url.path}")
-        if http.method == "DELETE":
-            store.forget(owner_of(http), _name(http))
-            return to_json({"id": _name(http), "object": "response", "deleted": True})
-        if http.query_params.get("stream") == "true":
-            problem = "is true, expected false: a stored response is given as a whole"
-            raise InvalidField("stream", problem)
-        return Response(found.body, media_type="application/json")
+async def show_stored(site: Site, http: Request) -> Response:
+    found = find(site, http)
+    if http.query_params.get("stream") == "true":
+        problem = "is true, expected false: a stored response is given as a whole"
+        raise InvalidField("stream", problem)
+    return Response(found.body, media_type="application/json")
 
-    async def items(http: Request) -> Response:
-        return to_json(_page(http, find(store, http).given))
 
-    async def cancel(http: Request) -> Response:
-        find(store, http)
-        raise InvalidField("", text="only background responses can be cancelled; there are none")
+async def forget(site: Site, http: Request) -> Response:
+    find(site, http)
+    site.responses.forget(owner_of(http), _name(http))
+    return to_json({"id": _name(http), "object": "response", "deleted": True})
 
-    path = f"{BASE}/{{name}}"
-    named = route(path, ["GET", "DELETE", "POST"], one)
-    return [
-        RouteIf(named, lambda scope: scope["path"] not in (COUNT, COMPACT)),
-        route(f"{path}/input_items", ["GET"], items),
-        route(f"{path}/cancel", ["POST"], cancel),
-    ]
+
+async def refuse_post(site: Site, http: Request) -> Response:
+    find(site, http)
+    raise NoRoute(f"there is no route POST {http.url.path}")
+
+
+async def list_items(site: Site, http: Request) -> Response:
+    return to_json(_page(http, find(site, http).given))
+
+
+async def cancel(site: Site, http: Request) -> Response:
+    find(site, http)
+    raise InvalidField("", text="only background responses can be cancelled; there are none")
+
+
+def is_name(_: Site, scope: Scope) -> bool:
+    """Whether a path is of a stored response."""
+    return scope["path"] not in (COUNT, COMPACT)
 
 
 def owner_of(http: Request) -> str:
@@ -61,22 +63,20 @@ def owner_of(http: Request) -> str:
     return "" if holder is None else holder.key.secret
 
 
-def find(store: ResponseStore, http: Request) -> StoredResponse:
+def find(site: Site, http: Request) -> StoredResponse:
     """The response that the path names.  Raises NoRoute."""
-    found = store.find(owner_of(http), _name(http))
+    found = site.responses.find(owner_of(http), _name(http))
     if found is None:
         raise NoRoute(f"The response {_name(http)!r} does not exist, or is stored no more")
     return found
 
 
-async def conversation_before(
-    store: ResponseStore, http: Request, name: str | None, site: Site
-) -> tuple[bytes, ...]:
+async def conversation_before(site: Site, http: Request, name: str | None) -> tuple[bytes, ...]:
     """The items of the response `name` and of those before it, which together are no more than a
     body may be; none of None.  Raises RefusedField."""
     if name is None:
         return ()
-    found = store.find(owner_of(http), name)
+    found = site.responses.find(owner_of(http), name)
     field = "previous_response_id"
     if found is None:
         text = f"{field} is {show(name)}, which does not exist, or is stored no more"

@@ -1,11 +1,9 @@
 """POST /tokenize and /detokenize: the tokens of a text, and the text of token ids."""
 
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from mindspore_serving.core.llm_messages import (
     Detokenize,
@@ -22,21 +20,10 @@ from mindspore_serving.frontends.chat.prompts import check_tokens
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai.endpoint import get, post
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import DetokenizeRequest, TokenizeRequest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
-
-INFO = "/tokenizer_info"
-
-
-def routes(site: Site) -> list[BaseRoute]:
-    return [
-        post(site, "/tokenize", TokenizeRequest, tokenize),
-        post(site, "/detokenize", DetokenizeRequest, detokenize),
-        get(INFO, partial(info, site)),
-    ]
 
 
 async def info(site: Site, http: Request) -> Response:

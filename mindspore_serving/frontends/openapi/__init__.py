@@ -1,36 +1,25 @@
-"""GET /openapi.json, which describes what a caller of this server may send, and GET /docs, which
-shows it to people.
+"""What GET /openapi.json shows: what a caller of this server may send.
 
-The document is made from the tables that the protocols use, and from the signatures of what is
-served now.  It is made on a thread of its own, and anew only when that has changed.
+The document is made from the rows of routes, and from the signatures of what is served now.  It is
+made on a thread of its own, and anew only when that has changed.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.frontends import page
-from mindspore_serving.frontends.anthropic import operations as anthropic
-from mindspore_serving.frontends.cohere import operations as cohere
-from mindspore_serving.frontends.llm_serving import operations as llm_serving
-from mindspore_serving.frontends.ollama import operations as ollama
-from mindspore_serving.frontends.openai import operations as openai
-from mindspore_serving.frontends.openapi import methods, server
-from mindspore_serving.frontends.openapi.document import to_document
+from mindspore_serving.frontends.mindspore import routes as mindspore
+from mindspore_serving.frontends.openapi import methods
+from mindspore_serving.frontends.openapi.document import Section, to_document
 from mindspore_serving.frontends.openapi.methods import Served
-from mindspore_serving.frontends.operation import Operation, Section
-from mindspore_serving.frontends.tei import operations as tei
-from mindspore_serving.frontends.tgi import operations as tgi
-from mindspore_serving.frontends.v2 import operations as v2_operations
+from mindspore_serving.frontends.operation import MODEL
+from mindspore_serving.frontends.routes import LANGUAGE, LOADING, MEMORY, HttpRoute
+from mindspore_serving.frontends.v2 import routes as v2
+from mindspore_serving.frontends.v2 import v1
 from mindspore_serving.frontends.v2.inference import V2
-
-PATH = "/openapi.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +31,19 @@ class Visible:
     has_codes: bool = True
 
 
-def routes(v2: V2, visible: Visible) -> list[BaseRoute]:
-    described = _Described(v2, visible)
+class Described:
+    """The document of `rows` and of what is served now."""
 
-    async def document(request: Request) -> Response:
-        etag, body = await described.render()
-        headers = {"etag": etag, "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == etag:
-            return Response(status_code=304, headers=headers)
-        return Response(body, headers=headers, media_type="application/json")
-
-    async def docs(request: Request) -> Response:
-        return page.show(request, "docs/docs.html")
-
-    return [Route(PATH, document, methods=["GET"]), Route("/docs", docs, methods=["GET"])]
-
-
-class _Described:
-    """The document of what is served now."""
-
-    def __init__(self, v2: V2, visible: Visible) -> None:
-        self._v2 = v2
-        self._visible = visible
+    def __init__(self, v2: V2, visible: Visible, rows: Sequence[HttpRoute]) -> None:
+        self.v2 = v2
+        self.visible = visible
+        self.rows = rows
         self._of: tuple[object, ...] = ()  # what the document that is kept is of
         self._kept = "", b""
 
     async def render(self) -> tuple[str, bytes]:
         """Its tag, and its JSON."""
-        site = self._v2.site
+        site = self.v2.site
         names = [one.name for one in site.models.all()] if site.control.has_language_models else []
         state = methods.look(site), tuple(names)
         if state != self._of:
@@ -78,30 +52,40 @@ class _Described:
         return self._kept
 
     def _make(self, served: tuple[Served, ...], names: tuple[str, ...]) -> tuple[str, bytes]:
-        sections = sections_of(self._v2, self._visible, served, names)
-        document = to_document(sections, has_keys=self._visible.has_keys)
+        sections = sections_of(self, served, names)
+        model = names[0] if names else ""
+        document = to_document(sections, has_keys=self.visible.has_keys, model=model)
         body = msgspec.json.encode(document)
         return f'"{sha256(body).hexdigest()[:16]}"', body
 
 
 def sections_of(
-    v2: V2, visible: Visible, served: tuple[Served, ...], names: tuple[str, ...]
+    described: Described, served: tuple[Served, ...], names: tuple[str, ...]
 ) -> list[Section]:
     """What can be called where `served` are the servables and `names` the language models."""
+    present = _present(described.v2, names)
+    calls = {
+        mindspore.PROTOCOL: methods.classic_methods(served, has_codes=described.visible.has_codes),
+        v2.PROTOCOL: methods.v2_methods(served),
+        v1.PROTOCOL: methods.v1_methods(served),
+    }
+    found = []
+    for protocol in dict.fromkeys([*calls, *(row.protocol for row in described.rows)]):
+        rows = (row for row in described.rows if row.protocol is protocol and row.summary)
+        operations = (*calls.get(protocol, ()), *(row for row in rows if row.needs in present))
+        if operations:
+            about = protocol.about.replace(MODEL, names[0] if names else "")
+            found.append(Section(protocol.title, about, protocol.errors, operations))
+    return found
+
+
+def _present(v2: V2, names: Sequence[str]) -> set[str]:
+    """What a server has that rows may need."""
     repository = v2.site.repository
-    allows = repository is not None and repository.is_allowed
-    of_models = v2_operations.v2_section(v2, allows_loading=allows, has_language=bool(names))
-    found = [
-        methods.classic_section(served, has_codes=visible.has_codes),
-        _with(of_models, methods.v2_operations(served)),
-        _with(v2_operations.v1_section(), methods.v1_operations(served)),
-    ]
-    if names:
-        named = (openai, anthropic, ollama, llm_serving)
-        found += [tgi.section(), tei.section(), cohere.section()]
-        found += [protocol.section(names[0]) for protocol in named]
-    return [*found, server.section()]
-
-
-def _with(section: Section, more: Iterable[Operation]) -> Section:
-    return replace(section, operations=(*more, *section.operations))
+    has = {
+        "": True,
+        LANGUAGE: bool(names),
+        LOADING: repository is not None and repository.is_allowed,
+        MEMORY: v2.memory.is_enabled,
+    }
+    return {name for name, is_there in has.items() if is_there}

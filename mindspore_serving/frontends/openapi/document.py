@@ -3,15 +3,24 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from mindspore_serving import __version__
-from mindspore_serving.frontends.operation import STRING, Describing, Kind, Lax, Operation, Section
+from mindspore_serving.frontends.operation import (
+    MODEL,
+    STRING,
+    Describing,
+    Kind,
+    Lax,
+    Operation,
+)
+from mindspore_serving.frontends.routes import HttpRoute
 
 VERSION = "3.1.0"
-_PARAMETER = re.compile(r"{(\w+)}")
+_PARAMETER = re.compile(r"{(\w+)(?::path)?}")
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _NUMBER = {"type": "integer", "minimum": 1, "maximum": 2**32 - 2}
 _SCHEMES = {
@@ -28,18 +37,29 @@ _ERRORS = {"4XX": "The request is wrong, or too much", "5XX": "The server cannot
 Object = dict[str, Any]
 
 
-def to_document(sections: Sequence[Section], *, has_keys: bool) -> Object:
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The routes of one protocol, by its `name`.  `errors` are by media type."""
+
+    name: str
+    about: str
+    errors: Mapping[str, Kind]
+    operations: Sequence[Operation | HttpRoute]
+
+
+def to_document(sections: Sequence[Section], *, has_keys: bool, model: str = "") -> Object:
     """With `has_keys`, routes that are not open need one of them.  Of two sections with the same
-    operation the later one describes it."""
+    operation the later one describes it.  Examples are for `model`."""
     paths: dict[str, Object] = {}
     components: Object = {"schemas": {}, "responses": {}}
     for section in sections:
         kinds = _Kinds(section)
         for operation in section.operations:
-            written = _operation(operation, kinds)
+            written = _operation(operation, kinds, model)
             if has_keys and operation.is_open:
                 written["security"] = []
-            paths.setdefault(operation.path, {})[operation.verb.lower()] = written
+            path = operation.path.replace(":path}", "}")
+            paths.setdefault(path, {})[operation.verb.lower()] = written
         components["schemas"] |= kinds.components
         components["responses"] |= kinds.errors
     _name(paths)
@@ -135,7 +155,7 @@ def _types_of(section: Section) -> Iterator[type]:
                 yield one
 
 
-def _operation(operation: Operation, kinds: _Kinds) -> Object:
+def _operation(operation: Operation | HttpRoute, kinds: _Kinds, model: str) -> Object:
     found: Object = {
         "tags": [kinds.tag],
         "summary": operation.summary,
@@ -148,7 +168,7 @@ def _operation(operation: Operation, kinds: _Kinds) -> Object:
     if body is not None:
         content: Object = {"schema": kinds.schema(body.kind)}
         if body.example is not None:
-            content["example"] = body.example
+            content["example"] = _example(body.example, model)
         found["requestBody"] = {
             "required": body.is_required,
             "content": {"application/json": content},
@@ -156,7 +176,13 @@ def _operation(operation: Operation, kinds: _Kinds) -> Object:
     return found
 
 
-def _parameters(operation: Operation) -> Iterator[Object]:
+def _example(example: Any, model: str) -> Any:
+    if isinstance(example, dict) and example.get("model") == MODEL:
+        return {**example, "model": model}
+    return example
+
+
+def _parameters(operation: Operation | HttpRoute) -> Iterator[Object]:
     for name in _PARAMETER.findall(operation.path):
         schema = _NUMBER if name == "version" else {"type": "string", "minLength": 1}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
@@ -164,7 +190,7 @@ def _parameters(operation: Operation) -> Iterator[Object]:
         yield {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
 
 
-def _responses(operation: Operation, kinds: _Kinds) -> Object:
+def _responses(operation: Operation | HttpRoute, kinds: _Kinds) -> Object:
     own = {status: _error(status, answers, kinds) for status, answers in operation.others.items()}
     answer = {"description": "The answer", **_content(operation.answers, kinds)}
     return {"200": answer, **kinds.shared, **own}

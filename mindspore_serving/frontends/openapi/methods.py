@@ -1,6 +1,6 @@
 """What each method takes and gives, in every protocol that calls methods."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -17,15 +17,13 @@ from mindspore_serving.frontends.operation import (
     Kind,
     Operation,
     Schema,
-    Section,
     to_array,
     to_object,
 )
 from mindspore_serving.frontends.site import Site
-from mindspore_serving.frontends.v2 import operations as v2
+from mindspore_serving.frontends.v2 import schemas as v2
 from mindspore_serving.frontends.v2.models import GENERATE, default_method
 
-ABOUT = "MindSpore Serving's own protocol: an instance is an object with the inputs of a method."
 _ERROR = to_object({"error_msg": STRING})
 _PATHS = "/model/{servable}:{method}", "/model/{servable}/version/{version}:{method}"
 
@@ -63,17 +61,15 @@ def look(site: Site) -> tuple[Served, ...]:
     return tuple(found)
 
 
-def classic_section(served: tuple[Served, ...], *, has_codes: bool) -> Section:
+def classic_methods(served: tuple[Served, ...], *, has_codes: bool) -> Iterator[Operation]:
     """Without `has_codes` errors have status 200."""
-    error: Mapping[str, Kind] = {JSON: (_ERROR, to_object({"instances": {"type": "array"}}))}
     answers = _classic_answers({"type": "object"}, has_codes=has_codes)
     body = Body(to_object({"instances": {"type": ["array", "object"]}}))
-    any_method = [Operation("POST", path, "Call a method", answers, body) for path in _PATHS]
-    operations: list[Operation] = []
     for one in served:
         for method, signature in one.signature.methods.items():
-            operations += _classic_methods(one, method, signature, has_codes=has_codes)
-    return Section("RESTful", ABOUT, error, (*operations, *any_method))
+            yield from _classic_methods(one, method, signature, has_codes=has_codes)
+    for path in _PATHS:
+        yield Operation("POST", path, "Call a method", answers, body)
 
 
 def _classic_methods(
@@ -101,7 +97,7 @@ def _classic_answers(outputs: Schema, *, has_codes: bool) -> dict[str, Kind]:
     return {JSON: answer if has_codes else (answer, _ERROR)}
 
 
-def v1_operations(served: tuple[Served, ...]) -> Iterator[Operation]:
+def v1_methods(served: tuple[Served, ...]) -> Iterator[Operation]:
     """Of KServe's protocol v1, which has no versions."""
     for one in served:
         if one.version or one.is_language:
@@ -130,7 +126,7 @@ def _v1_value(signature: InstanceSignature, *, is_output: bool) -> dict[str, Any
     return value if is_output else {"anyOf": [whole, value]}
 
 
-def v2_operations(served: tuple[Served, ...]) -> Iterator[Operation]:
+def v2_methods(served: tuple[Served, ...]) -> Iterator[Operation]:
     for one in served:
         place = f"/versions/{one.version}" if one.version else ""
         for name, signature in _models(one):

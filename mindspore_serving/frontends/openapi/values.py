@@ -8,7 +8,7 @@ import numpy as np
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec, schema_of
 from mindspore_serving.frontends.operation import STRING, Schema, to_array, to_object
-from mindspore_serving.frontends.v2.operations import NUMBER, PARAMETERS
+from mindspore_serving.frontends.v2.schemas import NUMBER, PARAMETERS
 from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BY_NAME
 
 MOST_SHOWN = 256  # values of an example; without one, if it had more

@@ -11,12 +11,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
-from mindspore_serving.frontends.site import Site
-
-# Relative to `/`, so that it works below any path that a proxy puts in front.
-PREFIX = "/page/"
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -47,12 +42,6 @@ class _File:
     headers: dict[str, str]
 
 
-def routes(_: Site | None = None) -> list[BaseRoute]:
-    """What the page loads: GET /page/NAME for each file.  They hold no secrets and need no API
-    key, like `show_page`: people type their key into the page."""
-    return [Route(PREFIX + "{name:path}", _show_file, methods=["GET"])]
-
-
 def wants_page(request: Request) -> bool:
     """Whether a GET of `/` comes from a browser."""
     return "text/html" in request.headers.get("accept", "").lower()
@@ -62,7 +51,8 @@ def show_page(request: Request) -> Response:
     return show(request, "page.html")
 
 
-def _show_file(request: Request) -> Response:
+def show_file(request: Request) -> Response:
+    """GET /page/NAME for each file.  They hold no secrets: people type their key into the page."""
     name = request.path_params["name"]
     if name not in _files():
         return Response("no such file\n", 404, media_type="text/plain")

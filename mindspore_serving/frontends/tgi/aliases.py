@@ -5,10 +5,8 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tgi.generating import Generating
 from mindspore_serving.frontends.tgi.requests import decode, read_json
 
@@ -38,22 +36,19 @@ def other_path(body: bytes, chat: str, completions: str) -> str | None:
     return completions if shape.prompt else None
 
 
-async def invocations(site: Site, generating: Generating, request: Request) -> Response:
+async def invocations(served: Generating, request: Request) -> Response:
     """POST /invocations, SageMaker's one route."""
-    body = await read_json(request, site)
+    body = await read_json(request, served.site)
     path = other_path(body, CHAT, COMPLETIONS)
     if path:
         return Forwarded(body, path)
-    return await generating.answer_compat(request, body)
+    return await served.answer_compat(request, body)
 
 
-class DecliningRoute(Route):
-    """Lets a request that comes again, because it was declined here, pass to later routes."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if scope.get(_DECLINED) == self.path:
-            return Match.NONE, {}
-        return super().matches(scope)
+def is_not_declined(scope: Scope) -> bool:
+    """Whether a request does not come again because its path was declined: then a later route is
+    meant."""
+    return bool(scope.get(_DECLINED) != scope["path"])
 
 
 class Forwarded(Response):

@@ -6,6 +6,11 @@ from msgspec import UNSET, UnsetType
 encode = msgspec.json.Encoder().encode
 
 
+class Error(msgspec.Struct, frozen=True):
+    error: str
+    error_type: str
+
+
 class TokenDetails(msgspec.Struct, frozen=True, gc=False):
     id: int
     text: str

@@ -17,7 +17,9 @@ from mindspore_serving.errors import (
     Overloaded,
     ServableUnavailable,
     ServingError,
+    Unauthorized,
     UpstreamFailed,
+    WrongVerb,
 )
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.json_answer import to_json
@@ -76,6 +78,15 @@ def incomplete(*, is_stream: bool) -> TgiError:
 def to_response(error: Exception) -> Response:
     """The answer to a request that ended with `error`, which is being handled."""
     return (error if isinstance(error, WrongBody) else to_tgi_error(error)).to_response()
+
+
+def to_refusal(error: ServingError) -> Response:
+    """The answer to a request that no route has taken."""
+    if isinstance(error, Unauthorized):
+        return Response(b"", 401, media_type="application/json")
+    if isinstance(error, WrongVerb):
+        return Response(b"", 405)
+    return to_tgi_error(error).to_response()
 
 
 def to_tgi_error(error: Exception) -> TgiError:

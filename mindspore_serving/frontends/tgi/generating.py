@@ -38,23 +38,26 @@ from mindspore_serving.frontends.tgi.writing import (
 class Generating:
     """Answers requests for text, and counts them."""
 
-    def __init__(self, site: Site, limits: RequestLimits, recorder: Recorder) -> None:
-        self._site = site
-        self._limits = limits
-        self._recorder = recorder
+    def __init__(
+        self, site: Site, limits: RequestLimits | None = None, recorder: Recorder | None = None
+    ) -> None:
+        """`recorder` counts what it shows as metrics."""
+        self.site = site
+        self.limits = limits or RequestLimits()
+        self.recorder = recorder or Recorder()
 
     async def generate(self, http: Request) -> Response:
-        body = await read_json(http, self._site)
+        body = await read_json(http, self.site)
         found = decode(body, GENERATE)
         return _named(find_unknown(body), await self._whole(http, found, in_list=False))
 
     async def generate_stream(self, http: Request) -> Response:
-        body = await read_json(http, self._site)
+        body = await read_json(http, self.site)
         found = decode(body, GENERATE)
         return _named(find_unknown(body), await self._stream(http, found))
 
     async def compat(self, http: Request) -> Response:
-        return await self.answer_compat(http, await read_json(http, self._site))
+        return await self.answer_compat(http, await read_json(http, self.site))
 
     async def answer_compat(self, http: Request, body: bytes) -> Response:
         """POST /, whose body was read."""
@@ -69,13 +72,13 @@ class Generating:
 
     async def _whole(self, http: Request, body: GenerateRequest, *, in_list: bool) -> Response:
         times, request = Times(), None
-        self._recorder.count_request()
+        self.recorder.count_request()
         try:
             with self._admitted():
                 request = self._check(http, body, is_stream=False)
                 answer = await while_there(http, write_whole(request, times))
         except ClientDisconnect:
-            self._recorder.count_dropped()
+            self.recorder.count_dropped()
             raise
         except Exception as error:
             return self._fail(error).to_response()
@@ -86,7 +89,7 @@ class Generating:
 
     async def _stream(self, http: Request, body: GenerateRequest) -> Response:
         """All is sent as events, errors too; the status is 200 once there is a model."""
-        self._recorder.count_request()
+        self.recorder.count_request()
         headers = {
             "x-compute-characters": str(len(body.inputs)),
             "content-type": "text/event-stream",
@@ -112,7 +115,7 @@ class Generating:
                 stack.enter_context(generation)
                 started = await while_there(http, generation.begin())
             except ClientDisconnect:
-                self._recorder.count_dropped()
+                self.recorder.count_dropped()
                 raise
             except Exception as error:
                 return EventStream(self._failure(error), headers)
@@ -138,36 +141,36 @@ class Generating:
         finally:
             self._observe(request, times)
             if not times.ended and not has_failed:
-                self._recorder.count_dropped()
+                self.recorder.count_dropped()
 
     def _check(self, http: Request, body: GenerateRequest, *, is_stream: bool) -> CheckedRequest:
         parameters, terms = body.parameters, terms_of(http)
-        model = find_model(self._site.models, parameters.adapter_id)
-        return check(model, body.inputs, parameters, self._limits, terms=terms, is_stream=is_stream)
+        model = find_model(self.site.models, parameters.adapter_id)
+        return check(model, body.inputs, parameters, self.limits, terms=terms, is_stream=is_stream)
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:
         """One more is under way.  Raises TgiError if that is too many."""
-        if self._recorder.num_open >= self._limits.max_concurrent_requests:
+        if self.recorder.num_open >= self.limits.max_concurrent_requests:
             raise overloaded()
-        self._recorder.num_open += 1
+        self.recorder.num_open += 1
         try:
             yield
         finally:
-            self._recorder.num_open -= 1
+            self.recorder.num_open -= 1
 
     def _fail(self, error: Exception) -> TgiError:
         failure = to_tgi_error(error)
-        self._recorder.count_failure(failure)
+        self.recorder.count_failure(failure)
         return failure
 
     def _observe(self, request: CheckedRequest | None, times: Times) -> None:
         if request is None or not times.begun:
             return
         most = request.model.card.max_model_len
-        self._recorder.observe_taken(times, request.max_new_tokens, most)
+        self.recorder.observe_taken(times, request.max_new_tokens, most)
         if times.ended:
-            self._recorder.observe_done(times, most)
+            self.recorder.observe_done(times, most)
 
 
 def _named(unknown: Sequence[str], response: Response) -> Response:

@@ -15,6 +15,7 @@ from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.v2 import language
+from mindspore_serving.frontends.v2.answering import model_of
 from mindspore_serving.frontends.v2.errors import to_body, to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.language import TextRequest
@@ -24,17 +25,17 @@ from mindspore_serving.wire.v2.outputs import OutputTensor
 Pieces: TypeAlias = "AsyncGenerator[list[OutputTensor], None]"
 
 
-async def generate(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> Response:
+async def generate(v2: V2, http: Request) -> Response:
     """Raises ServingError, and ClientDisconnect."""
-    model, head, request = await _read(v2, http, name, max_body)
+    model, head, request = await _read(v2, http)
     headers: dict[str, str] = {}
     tensors = await while_there(http, language.generate(request, headers.update))
     return Response(_encode(head, tensors), 200, headers, "application/json")
 
 
-async def generate_stream(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> Response:
+async def generate_stream(v2: V2, http: Request) -> Response:
     """Raises ServingError before the first piece; afterwards errors are events."""
-    _, head, request = await _read(v2, http, name, max_body, is_stream=True)
+    _, head, request = await _read(v2, http, is_stream=True)
     headers: dict[str, str] = {}
     pieces = language.stream(request, headers.update)
     first = await while_there(http, _next(pieces))
@@ -58,10 +59,11 @@ async def _events(
 
 
 async def _read(
-    v2: V2, http: Request, name: tuple[str, int], max_body: int, *, is_stream: bool = False
+    v2: V2, http: Request, *, is_stream: bool = False
 ) -> tuple[Model, dict[str, Any], TextRequest]:
     """The model, what stands in every answer, and the request to it."""
-    body = await read_json(http, max_body, v2.models.limits)
+    name = model_of(http)
+    body = await read_json(http, v2.site.max_body, v2.models.limits)
     model = v2.models.find(*name)
     if model.language is None:
         raise InvalidInputs(f"'{model.name}' is no language model: call infer")

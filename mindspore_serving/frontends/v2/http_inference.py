@@ -12,6 +12,7 @@ from mindspore_serving.core.pieces import Buffer, Pieces, join, whole
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.v2.answering import model_of
 from mindspore_serving.frontends.v2.inference import V2, Selected
 from mindspore_serving.frontends.v2.inflating import FORMATS
 from mindspore_serving.frontends.v2.models import Model
@@ -23,10 +24,11 @@ MUCH = 1 << 20  # bytes of JSON, which are read on a thread
 HEADER_LENGTH = "inference-header-content-length"
 
 
-async def infer(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> Response:
+async def infer(v2: V2, http: Request) -> Response:
     """Raises ServingError, and ClientDisconnect if the client leaves."""
     headers: dict[str, str] = {}
-    async with v2.inflating.body(http, max_body) as body:
+    name = model_of(http)
+    async with v2.inflating.body(http, v2.site.max_body) as body:
         model = v2.models.find(*name)
         how = model, body, http.headers.get(HEADER_LENGTH), v2.memory.read
         is_much = how[2] is None and len(body) > MUCH

@@ -9,21 +9,24 @@ from collections.abc import Sequence
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.core.service import Request
 from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
+from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.health import still_loading
+from mindspore_serving.frontends.health import has_models
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.operation import JSON, READY, Body, to_object
 from mindspore_serving.frontends.replies import infer
+from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute
 from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.v2.errors import to_response
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Model
-from mindspore_serving.frontends.v2.routes import route
+from mindspore_serving.frontends.v2.schemas import ERROR
 from mindspore_serving.wire.json_literals import RawDecoder
 from mindspore_serving.wire.json_shape import SMALL, has_more_items
 from mindspore_serving.wire.tensor import MAX_INSTANCES
@@ -40,64 +43,75 @@ _body = RawDecoder[_Body](_Body)
 _name = msgspec.json.Encoder().encode
 
 
-def routes(v2: V2, max_body: int) -> list[BaseRoute]:
-    """To be asked before OpenAI's.  `max_body` is in bytes."""
-
-    async def predict(http: HttpRequest) -> Response:
-        model = v2.models.find(http.path_params["name"])
-        if model.language is not None:
-            raise InvalidInputs(f"'{model.name}' is a language model: call /v1/completions")
-        async with v2.inflating.body(http, max_body) as given:
-            if len(given) <= SMALL:
-                instances = _instances(given, model)
-            else:
-                instances = await on_thread("bodies", _instances, given, model)
-            return await answer(http, model, instances)
-
-    async def answer(http: HttpRequest, model: Model, instances: list[bytes]) -> Response:
-        body = b'{"instances":[%b]}' % b",".join(instances)
-        request = Request(model.servable, model.method, model.version, "ms_json", body)
-        request.timeout = terms_of(http).timeout
-        reply = await while_there(http, infer(v2.site.inference, request))
-        faults = [reply.failure, *(reply.faults or ())]
-        fault: ServingError | None = next((one for one in faults if one is not None), None)
-        if fault is not None:
-            raise fault
-        found = b'{"predictions":[%b]}' % b",".join(
-            _predictions(list(map(bytes, reply.instances)), model)
-        )
-        return Response(found, media_type="application/json")
-
-    async def ready(http: HttpRequest) -> Response:
-        name = http.path_params["name"]
-        is_ready = v2.models.is_ready(name)
-        return to_json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
-
-    by_name = route(_PATH + "{name}", {"GET": ready})
-    return [route(_PATH + "{name}:predict", {"POST": predict}), _OfOthers(v2, by_name)]
+async def predict(v2: V2, http: HttpRequest) -> Response:
+    model = v2.models.find(http.path_params["name"])
+    if model.language is not None:
+        raise InvalidInputs(f"'{model.name}' is a language model: call /v1/completions")
+    async with v2.inflating.body(http, v2.site.max_body) as given:
+        if len(given) <= SMALL:
+            instances = _instances(given, model)
+        else:
+            instances = await on_thread("bodies", _instances, given, model)
+        return await _answer(v2, http, model, instances)
 
 
-class _OfOthers(Route):
-    """The route of a model, for those that are no language models; for all names where there are
-    none of these."""
+async def _answer(v2: V2, http: HttpRequest, model: Model, instances: list[bytes]) -> Response:
+    body = b'{"instances":[%b]}' % b",".join(instances)
+    request = Request(model.servable, model.method, model.version, "ms_json", body)
+    request.timeout = terms_of(http).timeout
+    reply = await while_there(http, infer(v2.site.inference, request))
+    faults = [reply.failure, *(reply.faults or ())]
+    fault: ServingError | None = next((one for one in faults if one is not None), None)
+    if fault is not None:
+        raise fault
+    found = b'{"predictions":[%b]}' % b",".join(
+        _predictions(list(map(bytes, reply.instances)), model)
+    )
+    return Response(found, media_type="application/json")
 
-    def __init__(self, v2: V2, route: Route) -> None:
-        super().__init__(route.path, route.endpoint, methods=["GET"])
-        self._models = v2.models
-        self._control = v2.site.control
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        match, found = super().matches(scope)
-        if match is not Match.FULL or not self._has(found["path_params"]["name"]):
-            return Match.NONE, {}
-        return match, found
+async def show_ready(v2: V2, http: HttpRequest) -> Response:
+    name = http.path_params["name"]
+    is_ready = v2.models.is_ready(name)
+    return to_json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
 
-    def _has(self, name: str) -> bool:
-        if name.endswith(":predict"):
-            return False
-        control = self._control
-        has_others = control.has_language_models or still_loading(control) is not None
-        return not has_others or self._models.is_other(name)
+
+def _is_of_others(v2: V2, scope: Scope) -> bool:
+    """Whether a model is no language model; all are where there are none of these."""
+    name = scope["path"].removeprefix(_PATH)
+    if is_predict(scope["path"]):
+        return False
+    return not has_models(v2.site.control) or v2.models.is_other(name)
+
+
+PROTOCOL = HttpProtocol(
+    "kserve",
+    to_response,
+    title="KServe v1",
+    about="KServe's protocol v1, for servables that are no language models.",
+    errors=ERROR,
+)
+ROUTES = (
+    HttpRoute(
+        "POST",
+        _PATH + "{name}:predict",
+        predict,
+        "Call the default method of a servable",
+        {JSON: to_object({"predictions": {"type": "array"}})},
+        body=Body(to_object({"instances": {"type": "array", "minItems": 1}})),
+        protocol=PROTOCOL,
+    ),
+    HttpRoute(
+        "GET",
+        _PATH + "{name:path}",
+        show_ready,
+        "Whether a servable can be called",
+        {JSON: READY},
+        others={"503": {JSON: READY}},
+        protocol=PROTOCOL,
+        is_meant=_is_of_others,
+    ),
+)
 
 
 def _instances(body: Buffer, model: Model) -> list[bytes]:

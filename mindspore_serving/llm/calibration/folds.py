@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.models.tracing import LINEAR, Call
 
 Shape = Callable[[str], tuple[int, ...]]
@@ -71,32 +72,39 @@ def _of_norm(norm: Call, shape: Shape) -> Fold | None:
 
 
 def _of_matrix(reader: Call, shape: Shape) -> Fold | None:
-    """Behind a matrix."""
+    """Behind a matrix, perhaps through a product, attention, or a part of the matrix's rows."""
     columns = shape(reader.weights[0])[1]
-    between, channels = _alone(reader.inputs[0]), np.arange(columns)
-    if between is not None and between.operation in ("mul", "silu_mul"):
-        # A gate of attention's result is a factor like any other.
-        factors = [_alone(each) for each in reversed(between.inputs)]
-        between = next((each for each in factors if each is not None and _gives(each)), None)
-    if between is not None and between.operation == "attention":
-        spec = between.others[-1]
-        shared = spec.num_heads // spec.num_kv_heads
+    giver, channels = _factor(_alone(reader.inputs[0])), np.arange(columns)
+    if giver is not None and giver.operation == "attention":
+        spec = giver.others[-1]
         if columns != spec.num_heads * spec.head_dim:
             return None
-        heads = np.arange(columns).reshape(spec.num_heads, spec.head_dim)
-        kv_heads = np.arange(spec.num_heads) // shared * spec.head_dim
-        channels = (kv_heads[:, None] + heads[0]).reshape(-1)
-        between = _alone(between.inputs[2])
-    begin, source = 0, between
-    if between is not None and between.operation == "split" and between.rows is not None:
-        begin, source = between.rows[0], between.inputs[0]
+        giver, channels = _alone(giver.inputs[2]), _channels_of_values(spec)
+    source, begin = giver, 0
+    if giver is not None and giver.operation == "split" and giver.rows is not None:
+        source, begin = giver.inputs[0], giver.rows[0]
     if source is None or source.operation != LINEAR:
         return None
-    rows = shape(source.weights[0])[0] if between is source else begin + channels.max() + 1
-    if between is source and rows != channels.max() + 1:
+    if source is giver and shape(source.weights[0])[0] != channels.max() + 1:
         return None  # one number for all
     bias = source.weights[1] if len(source.weights) > 1 else None
     return Fold((reader.weights[0],), source.weights[0], bias, begin + channels)
+
+
+def _factor(call: Call | None) -> Call | None:
+    """The factor of a product that can be divided, the second before the first; else `call`."""
+    if call is None or call.operation not in ("mul", "silu_mul"):
+        return call
+    # A gate of attention's result is a factor like any other.
+    factors = [_alone(each) for each in reversed(call.inputs)]
+    return next((each for each in factors if each is not None and _gives(each)), None)
+
+
+def _channels_of_values(spec: ModelSpec) -> npt.NDArray[np.int64]:
+    """For each column of what attention gives, its channel in the values that heads share."""
+    shared = spec.num_heads // spec.num_kv_heads
+    kv_heads = np.arange(spec.num_heads) // shared * spec.head_dim
+    return (kv_heads[:, None] + np.arange(spec.head_dim)).reshape(-1)
 
 
 def _gives(call: Call) -> bool:

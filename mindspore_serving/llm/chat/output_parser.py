@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
-from mindspore_serving.llm.chat.answer_text import Content
 from mindspore_serving.llm.chat.json_reader import Held, without_start_of
 from mindspore_serving.llm.chat.reasoning_formats import REASONING_FORMATS
-from mindspore_serving.llm.chat.tool_calls import CallReader
+from mindspore_serving.llm.chat.tool_calls import CallReader, Content
 from mindspore_serving.llm.chat.unmarked_calls import UnmarkedReader
 
 __all__ = ["Content", "Delta", "OutputParser", "Reasoning"]

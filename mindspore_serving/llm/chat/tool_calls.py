@@ -5,9 +5,9 @@ Pure text: what it gives is independent of how the text was cut into pieces.
 
 import json
 from contextlib import suppress
+from dataclasses import dataclass
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
-from mindspore_serving.llm.chat.answer_text import KEYS, Content
 from mindspore_serving.llm.chat.json_reader import (
     Broken,
     Held,
@@ -27,6 +27,21 @@ from mindspore_serving.llm.chat.tool_formats import TOOL_FORMATS, Tags, Tools, f
 _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _MAX_NAME_CHARS = 256
 _LEAST_MARKER = 2  # characters of a cut marker: a single "<" may as well be the answer's
+KEYS = {
+    "name": "name",
+    "arguments": "arguments",
+    "parameters": "arguments",
+    "id": "id",  # this and the next are added by some models
+    "type": "type",
+}
+"""Of a call as JSON: what they mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Text that is neither reasoning nor a call."""
+
+    text: str
 
 
 class CallReader:

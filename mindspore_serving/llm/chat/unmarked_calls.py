@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import ToolCallDelta
-from mindspore_serving.llm.chat.answer_text import KEYS, Content
 from mindspore_serving.llm.chat.json_reader import (
     Broken,
     Chars,
@@ -27,6 +26,7 @@ from mindspore_serving.llm.chat.json_reader import (
     read_value,
 )
 from mindspore_serving.llm.chat.schema_fit import fits
+from mindspore_serving.llm.chat.tool_calls import KEYS, Content
 from mindspore_serving.llm.chat.tool_formats import Tools, function_of
 
 _FENCE = "```"

@@ -11,7 +11,6 @@ from mindspore_serving.llm.grammar.state import Constrained, GrammarState
 from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.sampling.sampler import Sampled, prompt_logprobs, sample
 from mindspore_serving.llm.step import Logits, Row
-from mindspore_serving.llm.tokenization.stopping import Emitted
 
 
 class Branch:
@@ -31,7 +30,7 @@ class Branch:
         grammar, ignores_eos = request.grammar, request.params.ignore_eos
         self.grammar = None if grammar is None else grammar.begin(has_ends=not ignores_eos)
         self.output_ids: list[int] = []
-        self._checker = request.begin_text()
+        self._checker = request.begin_text(index)
         self._row = SampleRow(
             params=request.params,
             prompt_ids=request.prompt_ids,
@@ -57,22 +56,13 @@ class Branch:
         if token.is_barred and self.grammar is not None and self.grammar.is_complete:
             return self.end(FinishReason.STOP)
         if token.error is not None:
-            ended = self.end(FinishReason.ERROR, token.error)
-            return replace(ended, blames_request=token.blames_request)
-        token_id = token.token_id
-        emitted = self._checker.check(token_id)
+            blames = token.blames_request
+            return self._checker.end(FinishReason.ERROR, token.error, blames_request=blames)
+        generated = self._checker.check(token.token_id, token.logprobs)
         if self.grammar is not None:
-            emitted = self._follow(self.grammar, token_id, emitted)
-        self.output_ids.append(token_id)
-        return Generated(
-            self.index,
-            (token_id,),
-            emitted.text,
-            None if token.logprobs is None else (token.logprobs,),
-            emitted.finish_reason,
-            emitted.stop_reason,
-            blames_request=emitted.finish_reason is FinishReason.ERROR,
-        )
+            generated = self._follow(self.grammar, token.token_id, generated)
+        self.output_ids.append(token.token_id)
+        return generated
 
     def write_guessed(self, sampled: list[Sampled], guesses: Iterable[int]) -> Generated:
         """Take the first of `sampled` and those after right `guesses`, up to the text's end."""
@@ -96,19 +86,19 @@ class Branch:
 
     def end(self, reason: FinishReason, cause: str | None = None) -> Generated:
         """The last output of this answer, for a reason that is not in its text."""
-        return Generated(self.index, (), self._checker.finish(), None, reason, cause)
+        return self._checker.end(reason, cause)
 
-    def _follow(self, grammar: GrammarState, token_id: int, emitted: Emitted) -> Emitted:
+    def _follow(self, grammar: GrammarState, token_id: int, generated: Generated) -> Generated:
         """Advance the grammar, which may end the answer, also with the last token that fits."""
-        if emitted.finish_reason not in (None, FinishReason.LENGTH):
-            return emitted
+        if generated.finish_reason not in (None, FinishReason.LENGTH):
+            return generated
         grammar.advance(token_id)
         if grammar.is_finished:
-            return Emitted(emitted.text + self._checker.finish(), FinishReason.STOP)
+            return join([generated, self.end(FinishReason.STOP)])
         if grammar.error is not None:
-            text = emitted.text + self._checker.finish()
-            return Emitted(text, FinishReason.ERROR, grammar.error)
-        return emitted
+            ended = self._checker.end(FinishReason.ERROR, grammar.error, blames_request=True)
+            return join([generated, ended])
+        return generated
 
 
 PROMPT = -1  # the `Generated.index` of a piece of the prompt itself

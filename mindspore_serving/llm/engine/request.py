@@ -64,13 +64,13 @@ class Request:
         own = () if self.params.ignore_eos else self.eos_ids
         return (*own, *self.params.stop_token_ids)
 
-    def begin_text(self) -> StopChecker:
-        """What makes an answer's text of its tokens, and ends it."""
+    def begin_text(self, index: int) -> StopChecker:
+        """What makes the text of answer `index` of its tokens, and ends it."""
         decoding = None
         if self.tokenizer is not None:
             skips = self.params.skip_special_tokens
             decoding = Detokenizer(self.tokenizer, skips, continues=self.continues)
-        return StopChecker(self.params, self.eos_ids, decoding, self.max_tokens)
+        return StopChecker(self.params, self.eos_ids, decoding, self.max_tokens, index=index)
 
     def seed_of(self, index: int) -> int:
         """An answer's seed: the request's own for the first, far apart for the others."""

@@ -4,6 +4,7 @@ Tokens go in and come out: templates, tokenizing, grammars, stops and text are d
 behind it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.encoder import Encoder
 from mindspore_serving.llm.engine.pinning import Beginning
 from mindspore_serving.llm.engine.readout import Readout
+from mindspore_serving.llm.engine.request import ModelLimits, Request, make_request
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -110,14 +113,45 @@ class LanguageEngine(Protocol):
     def close(self) -> None: ...
 
 
-class ForeignEngine:
-    """What the engine of another library does not have: vectors, an encoder, pinned prompts."""
+class ForeignEngine(ABC):
+    """An engine of another library, which has no vectors, no encoder and no pinned prompts.
+
+    `limits` are what requests may have.
+    """
 
     can_generate = True
     embedding_size = 0
     readout = None
     encoder = None
     adapters = AdapterNames(())
+
+    def __init__(self, config: EngineConfig, limits: ModelLimits) -> None:
+        self.config = config
+        self.vocab_size, self.max_model_len = limits.vocab_size, limits.max_model_len
+        self._limits = limits
+
+    def add(
+        self, request_id: str, prompt_ids: Iterable[int], params: SamplingParams, **options: Any
+    ) -> None:
+        """See `LanguageEngine`."""
+        request = make_request(request_id, prompt_ids, params, self._limits, **options)
+        self._check(request)
+        waiting = self._taken()[self.config.max_num_seqs :]  # those that came last
+        held = sum(len(one.prompt_ids) for one in waiting)
+        check_room(self.config, "requests", len(waiting), held, len(request.prompt_ids))
+        self._start(request)
+
+    @abstractmethod
+    def _check(self, request: Request) -> None:
+        """Raise InvalidInputs for what the library cannot do."""
+
+    @abstractmethod
+    def _taken(self) -> list[Request]:
+        """The requests that the library has, in order; one for each sequence that it counts."""
+
+    @abstractmethod
+    def _start(self, request: Request) -> None:
+        """Give the request to the library.  Raises InvalidInputs if that refuses it."""
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **_: Any) -> NoReturn:
         """Raises InvalidInputs: there are no embeddings."""

@@ -1,6 +1,6 @@
 """OpenVINO GenAI behind our processing: token ids in, token ids out, by its continuous batching."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,12 @@ from mindspore_serving.core.sampling_params import (
 )
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import find_config
-from mindspore_serving.llm.config import EngineConfig, check_room
-from mindspore_serving.llm.engine.request import ModelLimits, Request, make_request
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.request import ModelLimits, Request
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engines import check_options
-from mindspore_serving.llm.engines.answers import Answer
 from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
+from mindspore_serving.llm.tokenization.stopping import StopChecker
 
 _BLOCK = 32  # tokens, on CPUs
 _HALF = 2  # bytes of a number in the cache, at most
@@ -43,7 +43,7 @@ class _Running:
     """One answer that the pipeline has."""
 
     request: Request
-    answer: Answer
+    answer: StopChecker
     handle: Any
     has_begun: bool = False
 
@@ -57,14 +57,14 @@ class GenaiEngine(ForeignEngine):
     def __init__(
         self, pipeline: Any, model: Model, config: EngineConfig, num_blocks: int, length: int
     ) -> None:
-        self.config = config
+        vocab_size = int(find_config(model.directory)["vocab_size"])
+        super().__init__(
+            config, ModelLimits(vocab_size, length, (), model.eos_ids, model.tokenizer)
+        )
         self.num_blocks = num_blocks
-        self.max_model_len = length
-        self.vocab_size = int(find_config(model.directory)["vocab_size"])
         self.started: list[str] = []
         self.on_compute: Callable[[list[str]], None] | None = None
         self._pipeline = pipeline
-        self._limits = ModelLimits(self.vocab_size, length, (), model.eos_ids, model.tokenizer)
         self._running: dict[int, _Running] = {}  # by the pipeline's id
         self._num_added = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
 
@@ -80,26 +80,22 @@ class GenaiEngine(ForeignEngine):
     def has_work(self) -> bool:
         return bool(self._running)
 
-    def add(
-        self,
-        request_id: str,
-        prompt_ids: Iterable[int],
-        params: SamplingParams,
-        **options: Any,
-    ) -> None:
-        """See `base.LanguageEngine`."""
-        _check(params)
-        request = make_request(request_id, prompt_ids, params, self._limits, **options)
+    def _check(self, request: Request) -> None:
+        _check(request.params)
         if request.priority or request.cache_salt:
             raise InvalidInputs("engine genai has no priorities and no salts of its cache")
-        self._check_room(len(request.prompt_ids))
-        own = [_to_genai(request, index) for index in range(params.n)]
+
+    def _taken(self) -> list[Request]:
+        return [one.request for one in self._running.values()]
+
+    def _start(self, request: Request) -> None:
+        own = [_to_genai(request, index) for index in range(request.params.n)]
         prompt = openvino.Tensor(np.array([request.prompt_ids], np.int64))
         self._num_prompt_tokens += len(request.prompt_ids)
         for index, one in enumerate(own):
             self._num_added += 1
             handle = self._pipeline.add_request(self._num_added, prompt, one)
-            self._running[self._num_added] = _Running(request, Answer(request, index), handle)
+            self._running[self._num_added] = _Running(request, request.begin_text(index), handle)
 
     def abort(self, request_id: str) -> bool:
         found = [key for key, one in self._running.items() if one.request.request_id == request_id]
@@ -126,7 +122,7 @@ class GenaiEngine(ForeignEngine):
                 self.started += [request_id] if running.answer.index == 0 else []
             running.has_begun = True
             self._num_generated += len(written.token_ids)
-            if running.answer.is_done:
+            if running.answer.is_finished:
                 del self._running[key]
                 running.handle.cancel()
             outputs.append((request_id, written))
@@ -151,16 +147,11 @@ class GenaiEngine(ForeignEngine):
     def close(self) -> None:
         self._pipeline = None
 
-    def _check_room(self, num_tokens: int) -> None:
-        waiting = list(self._running.values())[self.config.max_num_seqs :]
-        held = sum(len(one.request.prompt_ids) for one in waiting)
-        check_room(self.config, "requests", len(waiting), held, num_tokens)
-
     def _read(self, running: _Running) -> Generated | None:
         """What the pipeline has added to an answer since; None for nothing."""
         parts = []
         answer, has_logprobs = running.answer, running.request.params.logprobs is not None
-        while running.handle.can_read() and not answer.is_done:
+        while running.handle.can_read() and not answer.is_finished:
             for output in running.handle.read().values():
                 ids = output.generated_ids
                 scores = output.generated_log_probs if has_logprobs else None
@@ -169,9 +160,9 @@ class GenaiEngine(ForeignEngine):
                 if scores is not None:
                     pairs = zip(ids, scores, strict=True)
                     rows = [(TokenLogprob(*pair, 0),) for pair in pairs]
-                written = answer.write(ids, rows)
+                written = answer.check_all(ids, rows)
                 parts += [written] if written is not None else []
-        has_more = answer.is_done or running.handle.can_read()
+        has_more = answer.is_finished or running.handle.can_read()
         if not has_more and running.handle.get_status() in _ENDS:
             parts.append(answer.end(FinishReason.ERROR, "the cache has no room for it"))
         return join(parts) if parts else None

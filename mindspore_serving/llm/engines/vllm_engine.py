@@ -5,7 +5,7 @@ Each answer is a request of vLLM's, so one that ends by a stop text is aborted t
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,20 +21,19 @@ from mindspore_serving import log
 from mindspore_serving.core.sampling_params import (
     FinishReason,
     Generated,
-    SamplingParams,
     TokenLogprob,
     join,
 )
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
-from mindspore_serving.llm.config import EngineConfig, check_room
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.branch import PROMPT
-from mindspore_serving.llm.engine.request import ModelLimits, Request, make_request
+from mindspore_serving.llm.engine.request import ModelLimits, Request
 from mindspore_serving.llm.engine.stats import EngineStats, FirstStep
 from mindspore_serving.llm.engines import vllm_sampling
-from mindspore_serving.llm.engines.answers import Answer
 from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
 from mindspore_serving.llm.engines.vllm_stats import StepStats
+from mindspore_serving.llm.tokenization.stopping import StopChecker
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _FAILED = "the model failed; see the log"
@@ -59,21 +58,19 @@ class VllmEngine(ForeignEngine):
 
     def __init__(self, llm: AsyncLLM, model: Model, config: EngineConfig, stats: StepStats) -> None:
         own = llm.vllm_config
-        self._llm = llm
-        self._config = config
-        self._stats = stats
-        self.max_model_len: int = own.model_config.max_model_len
-        self.vocab_size: int = own.model_config.get_vocab_size()
-        self.block_size: int = own.cache_config.block_size
-        self.num_blocks: int = own.cache_config.num_gpu_blocks or 0
-        self.on_step: Callable[[int], None] | None = None
-        self._limits = ModelLimits(
-            vocab_size=self.vocab_size,
-            max_model_len=self.max_model_len,
+        limits = ModelLimits(
+            vocab_size=own.model_config.get_vocab_size(),
+            max_model_len=own.model_config.max_model_len,
             adapters=range(1, 1 + len(config.adapters)),
             eos_ids=model.eos_ids,
             tokenizer=model.tokenizer,
         )
+        super().__init__(config, limits)
+        self._llm = llm
+        self._stats = stats
+        self.block_size: int = own.cache_config.block_size
+        self.num_blocks: int = own.cache_config.num_gpu_blocks or 0
+        self.on_step: Callable[[int], None] | None = None
         self._special_ids = _special_ids(model.tokenizer)
         self.adapters = AdapterNames(config.adapters)
         self._adapters = [
@@ -92,7 +89,7 @@ class VllmEngine(ForeignEngine):
         capacity = self.num_blocks * self.block_size
         own = self._llm.vllm_config
         return (
-            f"weights {self._config.quantization or 'as stored'}, {own.model_config.dtype}; cache "
+            f"weights {self.config.quantization or 'as stored'}, {own.model_config.dtype}; cache "
             f"of {capacity:,} tokens ({self.num_blocks:,} blocks of {self.block_size}); at most "
             f"{own.scheduler_config.max_num_seqs} sequences and "
             f"{own.scheduler_config.max_num_batched_tokens} tokens in a step"
@@ -112,21 +109,17 @@ class VllmEngine(ForeignEngine):
                 raise StartError(text) from error
         self._look()
 
-    def add(
-        self,
-        request_id: str,
-        prompt_ids: Iterable[int],
-        params: SamplingParams,
-        **options: Any,
-    ) -> None:
-        """See `base.LanguageEngine`."""
-        vllm_sampling.check(params)
-        request = make_request(request_id, prompt_ids, params, self._limits, **options)
-        self._check_room(len(request.prompt_ids))
+    def _check(self, request: Request) -> None:
+        vllm_sampling.check(request.params)
+
+    def _taken(self) -> list[Request]:
+        return [one.request for one in self._running.values()]
+
+    def _start(self, request: Request) -> None:
         lora = self._adapters[request.adapter - 1] if request.adapter else None
         running = _Running(request, lora)
-        sampling = [self._to_vllm(request, index) for index in range(params.n)]
-        self._running[request_id] = running
+        sampling = [self._to_vllm(request, index) for index in range(request.params.n)]
+        self._running[request.request_id] = running
         self._stats.num_prompt_tokens += len(request.prompt_ids)
         loop = asyncio.get_running_loop()
         for index, one in enumerate(sampling):
@@ -151,12 +144,6 @@ class VllmEngine(ForeignEngine):
         else:
             asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
-    def _check_room(self, num_tokens: int) -> None:
-        running = list(self._running.values())
-        waiting = running[self._config.max_num_seqs :]  # those that came last
-        held = sum(len(one.request.prompt_ids) for one in waiting)
-        check_room(self._config, "requests", len(waiting), held, num_tokens)
-
     def _to_vllm(self, request: Request, index: int) -> VllmParams:
         forms = vllm_sampling.structured(request, self._special_ids)
         try:
@@ -170,7 +157,7 @@ class VllmEngine(ForeignEngine):
 
     async def _generate(self, running: _Running, index: int, params: VllmParams) -> None:
         """One answer, to its end."""
-        request, answer = running.request, Answer(running.request, index)
+        request, answer = running.request, running.request.begin_text(index)
         prompt = tokens_input(request.prompt_ids, cache_salt=request.cache_salt or None)
         name = f"{request.request_id}/{index}"
         outputs = self._llm.generate(
@@ -179,9 +166,9 @@ class VllmEngine(ForeignEngine):
         try:
             async for output in outputs:
                 self._take(running, answer, output)
-                if answer.is_done:
+                if answer.is_finished:
                     break
-            if not answer.is_done:
+            if not answer.is_finished:
                 self._put(running, answer.end(FinishReason.ERROR, _FAILED))
         except EngineDeadError as error:
             self._fail(error)
@@ -203,7 +190,7 @@ class VllmEngine(ForeignEngine):
         if self.abort(request_id):
             self._deliver([(request_id, reason)])
 
-    def _take(self, running: _Running, answer: Answer, output: Any) -> None:
+    def _take(self, running: _Running, answer: StopChecker, output: Any) -> None:
         if not running.has_begun:
             running.has_begun = True
             at = getattr(output.metrics, "scheduled_ts", 0.0) or time.monotonic()
@@ -215,9 +202,9 @@ class VllmEngine(ForeignEngine):
         logprobs = None
         if new.logprobs is not None:
             logprobs = [_entry(*pair) for pair in zip(new.token_ids, new.logprobs, strict=True)]
-        written = answer.write(new.token_ids, logprobs)
+        written = answer.check_all(new.token_ids, logprobs)
         self._stats.num_generated += len(new.token_ids)
-        if new.finish_reason is not None and not answer.is_done:
+        if new.finish_reason is not None and not answer.is_finished:
             kind = FinishReason.ABORT if new.finish_reason == "abort" else FinishReason.ERROR
             known = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
             kind = known.get(new.finish_reason, kind)

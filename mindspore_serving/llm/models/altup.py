@@ -7,8 +7,7 @@ the blocks have changed.  Before the first layer there is one state, and behind 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from mindspore_serving.llm.models.layer import Layer
-from mindspore_serving.llm.models.layer_inputs import of_input
+from mindspore_serving.llm.models.layer import Layer, of_input
 from mindspore_serving.llm.models.ops import Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.models.spec_parts import Streams

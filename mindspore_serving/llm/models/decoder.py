@@ -7,8 +7,7 @@ from functools import partial
 
 from mindspore_serving.llm.models import altup
 from mindspore_serving.llm.models.attention import Positions, attention
-from mindspore_serving.llm.models.layer import Layer, norm, scaled
-from mindspore_serving.llm.models.layer_inputs import layer_inputs, of_input
+from mindspore_serving.llm.models.layer import Layer, layer_inputs, norm, of_input, scaled
 from mindspore_serving.llm.models.mixture import feed_forward
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.positions import distance_rows

@@ -4,6 +4,9 @@ Every rank writes its part, says so to the others over a socket for each pair, a
 when they have said so.  The parts are in two halves of the memory in turn: a rank that writes again
 to one half knows that the others have read it, because they have written to the other one since.
 A message carries the step, the exchange and its size, so that ranks that disagree are found.
+
+The groups of a rank are its grid: ranks that share layers, and ranks of which each has layers of
+its own.  Ranks are numbered stage after stage; within one they share its layers.
 """
 
 from dataclasses import dataclass

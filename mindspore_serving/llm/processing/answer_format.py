@@ -105,9 +105,12 @@ class AnswerParser:
     """
 
     def __init__(self, answer_format: AnswerFormat) -> None:
-        own = answer_format
-        formats = own.tool_format, own.reasoning_format, own.tools
-        self._parser = OutputParser(*formats, unmarked=own.unmarked)
+        self._parser = OutputParser(
+            answer_format.tool_format,
+            answer_format.reasoning_format,
+            answer_format.tools,
+            unmarked=answer_format.unmarked,
+        )
         self._parallel = answer_format.parallel
         self._has_calls = False
         self._has_reasoning = False

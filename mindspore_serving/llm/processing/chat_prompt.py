@@ -1,11 +1,12 @@
 """A conversation as the text that the model gets: by its chat template, or by that of a request.
 
-Knows no tokens.
+One that is too long loses its oldest turns.  Knows no tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from mindspore_serving.core.llm_messages import Generate, Refused, RequestRefused, Tokenize
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError, printable
@@ -14,6 +15,7 @@ from mindspore_serving.llm.chat.messages import Message
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC, to_template
 
+Messages: TypeAlias = list[dict[str, Any]]
 _MAX_TEMPLATES = 16  # of requests, that are kept
 
 
@@ -86,3 +88,20 @@ class ChatPrompt:
                 "the model has no chat template: give text, or add chat_template.jinja to it"
             )
         return self._template
+
+
+def shortened(messages: Messages, fits: Callable[[Messages], bool]) -> Messages:
+    """The most of `messages` that `fits`: whole turns are left out, the oldest first.
+
+    Messages of the system stay, and the last turn, even if it does not fit by itself.  A turn
+    begins with a message of the user, so results of tools stay with their calls.
+    """
+    turns = [at for at, one in enumerate(messages) if one.get("role") == "user"]
+    starts = [0, *turns[1:]]
+
+    def behind(start: int) -> Messages:
+        kept = [one for one in messages[:start] if one.get("role") in ("system", "developer")]
+        return [*kept, *messages[start:]]
+
+    place = bisect_left(starts, True, hi=len(starts) - 1, key=lambda start: fits(behind(start)))
+    return behind(starts[place])

@@ -29,10 +29,9 @@ from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.images.reader import Picture, PictureReader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
-from mindspore_serving.llm.processing.chat_prompt import ChatPrompt
+from mindspore_serving.llm.processing.chat_prompt import ChatPrompt, Messages, shortened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.picture_prompt import PicturePrompt, place_pictures
-from mindspore_serving.llm.processing.shortening import Messages, shortened
 from mindspore_serving.llm.processing.text_reader import (
     TextReader,
     check_extent,

@@ -22,7 +22,8 @@ OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Where a runtime's functions are, as "module:function" below this package.
+    """Where a runtime's functions are, as "module:function"; a module of this package begins with a
+    dot.
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
     cannot compute a part of one.  The flags say whether it takes that option of `EngineConfig`,
@@ -44,27 +45,26 @@ class Runtime:
 
 RUNTIMES: dict[str, Runtime] = {
     "openvino": Runtime(
-        "openvino.opening:open_runner",
-        "openvino.encoder:open_encoder",
-        "openvino.opening:open_rank",
+        ".openvino.opening:open_runner",
+        ".openvino.encoder:open_encoder",
+        ".openvino.opening:open_rank",
         has_adapters=True,
         has_pictures=True,
         stores_blocks=True,
         keeps_integers=True,
     ),
     "torch": Runtime(
-        "torch.opening:open_runner",
-        "torch.encoder:open_encoder",
-        "torch.opening:open_rank",
+        ".torch.opening:open_runner",
+        ".torch.encoder:open_encoder",
+        ".torch.opening:open_rank",
         has_adapters=True,
         is_deterministic=True,
         has_pictures=True,
         stores_blocks=True,
     ),
-    "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
-    "mindir": Runtime("mindir.runner:open_runner", opens_rank="mindir.runner:open_rank"),
-    "agents": Runtime("agents:open_runner", has_draft=False),
-    "toy": Runtime("toy:open_runner", stores_blocks=True),
+    "mindspore": Runtime(".mindspore.opening:open_runner", has_graph_mode=True),
+    "mindir": Runtime(".mindir.runner:open_runner", opens_rank=".mindir.runner:open_rank"),
+    "agents": Runtime(".agents:open_runner", has_draft=False),
 }
 # Options that not every runtime or model takes, and whether a runtime does.
 OPTIONS: dict[str, Callable[[Runtime], bool]] = {
@@ -133,7 +133,7 @@ def _find(name: str, rows: Mapping[str, Runtime], purpose: str = "") -> Runtime:
 def _import(runtime: str, place: str) -> Any:
     module, _, function = place.partition(":")
     try:
-        return getattr(import_module(f"{__name__}.{module}"), function)
+        return getattr(import_module(module, __name__), function)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mindspore_serving"):
             raise

@@ -118,10 +118,10 @@ class _Serving:
                 engine.send(Failed("another engine uses them"))
             return
         self._engine, runner = engine, self._runner
-        sizes = (runner.block_size, runner.num_blocks, runner.vocab_size, runner.max_model_len)
+        offer = Offer(runner.block_size, runner.num_blocks, runner.vocab_size, runner.max_model_len)
         with suppress(OSError):
             engine.send(hello(messages))
-            engine.send(Offer(*sizes))
+            engine.send(offer)
 
     def _answer_or_leave(self, engine: Channel) -> None:
         try:

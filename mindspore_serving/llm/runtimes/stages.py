@@ -43,8 +43,9 @@ class StageRunner(LimitedRunner):
     `overlaps` large steps are computed in pieces, if all ranks say so."""
 
     def __init__(self, own: Stage, grid: Grid, *, overlaps: bool) -> None:
-        sizes = (own.block_size, own.num_blocks, own.vocab_size, own.max_model_len)
-        super().__init__(RunnerLimits(*sizes))
+        super().__init__(
+            RunnerLimits(own.block_size, own.num_blocks, own.vocab_size, own.max_model_len)
+        )
         self.hidden_size = own.hidden_size
         self._own, self._width = own, own.width
         stages = grid.stages

@@ -10,16 +10,16 @@ from typing import Any, TypeAlias
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.loader import Opened
-from mindspore_serving.llm.serving.engine_loop import ask
+from mindspore_serving.llm.serving.engine_loop import Loop
 
 Source: TypeAlias = tuple[str, int]  # a directory, and how often it was to be loaded anew
 Done: TypeAlias = Callable[[Mapping[str, ServingError]], None]
 
 
 class AdapterLoading:
-    """Has the engine of `loop`, which has a `post`, have the adapters that are wanted."""
+    """Has the engine of `loop` have the adapters that are wanted."""
 
-    def __init__(self, opened: Opened, loop: Any) -> None:
+    def __init__(self, opened: Opened, loop: Loop[Any]) -> None:
         self._engine = opened.engine
         self._loop = loop
         self._thread = ThreadPoolExecutor(1, "adapters")
@@ -70,7 +70,7 @@ class AdapterLoading:
 
     def _run(self, command: Callable[[Any], None]) -> None:
         """Have the engine's thread do it, and wait."""
-        self._command = ask(self._loop, command)
+        self._command = self._loop.ask(command)
         self._command.result()
 
 

@@ -38,13 +38,16 @@ from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.tokenizer_config import tokenizer_config
 from mindspore_serving.llm.processing.work import Made
 from mindspore_serving.llm.serving.adapter_loading import AdapterLoading
-from mindspore_serving.llm.serving.engine_loop import EngineLoop
+from mindspore_serving.llm.serving.engine_loop import (
+    EngineLoop,
+    Loop,
+    LoopCallbacks,
+    LoopRunner,
+)
 from mindspore_serving.llm.serving.generation import GenerateAnswer, ReadAnswer
-from mindspore_serving.llm.serving.loop_runner import LoopRunner
 from mindspore_serving.llm.serving.preparation import Preparation, Read
-from mindspore_serving.llm.serving.recording import Recorder
+from mindspore_serving.llm.serving.recording import Recorder, Timeline
 from mindspore_serving.llm.serving.task_loop import TaskLoop
-from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.llm.step import EncoderRunner
 from mindspore_serving.metrics.catalog import STEPS
 
@@ -127,10 +130,9 @@ class AsyncEngine:
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
         lane = None if steps is None else _Steps(steps, self._open)
+        callbacks = LoopCallbacks(self._put, self._put_stats, self._put_end, lane)
         make: Any = EngineLoop if opened.engine.is_stepped else TaskLoop
-        self._loop: EngineLoop[Any] | TaskLoop = make(
-            opened.engine, self._put, self._put_stats, self._put_end, lane
-        )
+        self._loop: Loop[Any] = make(opened.engine, callbacks)
         self.adapters = AdapterLoading(opened, self._loop)
         self._encoder = opened.engine.encoder
         self._loop.start()
@@ -181,7 +183,6 @@ class AsyncEngine:
     def encoder_runner(self) -> EncoderRunner:
         """The encoder, for another thread: what that runs is computed between two steps."""
         assert self._encoder is not None
-        assert isinstance(self._loop, EngineLoop)
         return LoopRunner(self._encoder, self._loop)
 
     def collect(self) -> None:

@@ -1,4 +1,4 @@
-"""The step loop: an engine alone on its thread.  Commands go in from any thread, outputs come out.
+"""The loop of an engine: alone on its thread.  Commands go in from any thread, outputs come out.
 
 Everything else (templates, tokenizing, grammars, JSON) happens on other threads, most of it while
 the runner computes and has let go of the interpreter's lock.
@@ -6,22 +6,27 @@ the runner computes and has let go of the interpreter's lock.
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.engine.encoder import Encoder
 from mindspore_serving.llm.engine.stats import FirstStep
+from mindspore_serving.llm.engines.base import LanguageEngine, Outputs
+from mindspore_serving.llm.step import Vectors
 from mindspore_serving.metrics.histogram import SIZES, Histogram
 
 STATS_SECONDS = 0.25  # between two reports of numbers while there is work
 
 
-class Steps(Protocol):
-    """What can be looped: `llm.engine.engine.Engine`, `llm.engine.encoder.EncoderEngine`.
+class SteppedEngine(LanguageEngine, Protocol):
+    """An engine that is driven step by step.
 
     `started` are the requests of which the last step was the first; `on_compute` is called with
     those that a step is about to compute.
@@ -33,16 +38,12 @@ class Steps(Protocol):
     @property
     def has_work(self) -> bool: ...
 
-    def step(self) -> Sequence[tuple[str, Any]]: ...
-
-    def stats(self) -> Any: ...
+    def step(self) -> Outputs: ...
 
     def rest(self) -> float | None:
         """While there is no work: do a little of what can wait.  In how many seconds there is more
         of it; None if there is none."""
         ...
-
-    def close(self) -> None: ...
 
 
 class StepLane(Protocol):
@@ -57,57 +58,77 @@ class StepLane(Protocol):
     def end(self) -> None: ...
 
 
-E = TypeVar("E", bound=Steps)
+E = TypeVar("E", bound=LanguageEngine)
 T = TypeVar("T")
-Outputs = Sequence[tuple[str, Any]]
+Command = Callable[[Any], Outputs | None]
 
 
-class EngineLoop(Generic[E]):
-    """Owns `engine`: nobody else may touch it once `start` was called.
+@dataclass(frozen=True, slots=True)
+class LoopCallbacks:
+    """What a loop calls, on its thread.  All must return at once.
 
     Args:
-        engine: what steps.
-        on_outputs: called on the loop's thread with what a step added, by request, and with the
-            error of a command that raised; it must return at once.
-        on_stats: called on that thread with the engine's numbers: when there is work again, from
-            time to time, and when there is nothing left to do.
-        on_end: called on that thread when it ends; with the error if it broke.
+        on_outputs: with what was computed, by request, and with the error of a command that raised.
+        on_stats: with the engine's numbers: when there is work again, from time to time, and when
+            there is nothing left to do.
+        on_end: when the loop ends; with the error if it broke.
         lane: where it is written that a step runs.
     """
 
-    def __init__(
-        self,
-        engine: E,
-        on_outputs: Callable[[Outputs], None],
-        on_stats: Callable[[Any], None],
-        on_end: Callable[[BaseException | None], None],
-        lane: StepLane | None = None,
-    ) -> None:
+    on_outputs: Callable[[Outputs], None]
+    on_stats: Callable[[Any], None]
+    on_end: Callable[[BaseException | None], None]
+    lane: StepLane | None = None
+
+
+class Loop(ABC, Generic[E]):
+    """Owns `engine`: nobody else may touch it once `start` was called."""
+
+    def __init__(self, engine: E, callbacks: LoopCallbacks) -> None:
         self._engine = engine
-        self._on_outputs = on_outputs
-        self._on_stats = on_stats
-        self._on_end = on_end
-        self._lane = lane
+        self._callbacks = callbacks
+        self._on_outputs = callbacks.on_outputs
+        self._lane = callbacks.lane
         self.batch_sizes = Histogram(SIZES)  # sequences in each step
-        engine.on_compute = self._on_compute
-        self._commands: SimpleQueue[tuple[str, Callable[[E], Outputs | None]] | None] = (
-            SimpleQueue()
-        )
-        self._is_closing = False
+        self._reported = 0.0  # when `on_stats` was called last
+        self._begun: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
+        """Start the thread.  Raises what the engine raises if it cannot begin."""
         self._thread.start()
+        self._begun.result()
 
-    def post(self, request_id: str, command: Callable[[E], Outputs | None]) -> None:
+    @abstractmethod
+    def post(self, request_id: str, command: Command) -> None:
         """Have `command` called with the engine before its next step.  What it returns are
         outputs; a ServingError that it raises is the output of `request_id`."""
-        self._commands.put((request_id, command))
+
+    def ask(self, command: Callable[[Any], T]) -> Future[T]:
+        """Have `command` called with the engine before its next step; what it returns or raises."""
+        answer: Future[T] = Future()
+
+        def run(engine: Any) -> None:
+            try:
+                answer.set_result(command(engine))
+            except Exception as error:  # raised where it is waited for
+                answer.set_exception(error)
+
+        self.post("", run)
+        return answer
 
     def close(self) -> None:
         """End the thread after the step it is in, and the engine with it; waits for both."""
-        self._commands.put(None)
+        self._request_end()
         self._thread.join()
+
+    @abstractmethod
+    def _request_end(self) -> None:
+        """Have `_loop` return; called on any thread."""
+
+    @abstractmethod
+    def _loop(self) -> None:
+        """Set the result of `_begun`, and compute until the end is requested."""
 
     def _run(self) -> None:
         problem: BaseException | None = None
@@ -115,14 +136,48 @@ class EngineLoop(Generic[E]):
             self._loop()
         except BaseException as error:
             problem = error
-            log.error("the step loop broke", exc_info=True)
+            if self._begun.done():
+                log.error("the engine has failed: %s", error, exc_info=True)
+            else:
+                self._begun.set_exception(error)
         try:
             self._engine.close()
         finally:
-            self._on_end(problem)
+            self._callbacks.on_end(problem)
+
+    def _execute(self, request_id: str, command: Command) -> None:
+        try:
+            outputs = command(self._engine)
+        except ServingError as error:
+            outputs = [(request_id, error)]
+        if outputs:
+            self._on_outputs(outputs)
+
+    def _report(self, *, is_change: bool) -> None:
+        """Give the engine's numbers: at once if work has begun or ended, else from time to time."""
+        now = time.monotonic()
+        if is_change or now - self._reported >= STATS_SECONDS:
+            self._reported = now
+            self._callbacks.on_stats(self._engine.stats())
+
+
+class EngineLoop(Loop[SteppedEngine]):
+    """The loop of an engine that is driven step by step."""
+
+    def __init__(self, engine: SteppedEngine, callbacks: LoopCallbacks) -> None:
+        super().__init__(engine, callbacks)
+        self._commands: SimpleQueue[tuple[str, Command] | None] = SimpleQueue()
+        self._is_closing = False
+        engine.on_compute = self._on_compute
+
+    def post(self, request_id: str, command: Command) -> None:
+        self._commands.put((request_id, command))
+
+    def _request_end(self) -> None:
+        self._commands.put(None)
 
     def _loop(self) -> None:
-        reported = 0.0
+        self._begun.set_result(None)
         while not self._is_closing:
             was_idle = not self._engine.has_work
             self._drain_commands(wait=was_idle)
@@ -139,10 +194,7 @@ class EngineLoop(Generic[E]):
                 outputs = [*first, *outputs]
             if outputs:
                 self._on_outputs(outputs)
-            now = time.monotonic()
-            if was_idle or now - reported >= STATS_SECONDS or not self._engine.has_work:
-                reported = now
-                self._on_stats(self._engine.stats())
+            self._report(is_change=was_idle or not self._engine.has_work)
 
     def _on_compute(self, request_ids: list[str]) -> None:
         self.batch_sizes.observe(len(request_ids))
@@ -162,7 +214,7 @@ class EngineLoop(Generic[E]):
         except Empty:
             return
 
-    def _wait(self) -> tuple[str, Callable[[E], Outputs | None]] | None:
+    def _wait(self) -> tuple[str, Command] | None:
         """The next command; until there is one, the engine does what can wait."""
         did_something = False
         while (seconds := self._engine.rest()) is not None:
@@ -170,27 +222,30 @@ class EngineLoop(Generic[E]):
             with suppress(Empty):
                 return self._commands.get(timeout=seconds)
         if did_something:
-            self._on_stats(self._engine.stats())
+            self._callbacks.on_stats(self._engine.stats())
         return self._commands.get()
 
-    def _execute(self, request_id: str, command: Callable[[E], Outputs | None]) -> None:
-        try:
-            outputs = command(self._engine)
-        except ServingError as error:
-            outputs = [(request_id, error)]
-        if outputs:
-            self._on_outputs(outputs)
 
+class LoopRunner:
+    """An `EncoderRunner` for other threads: a pass is a command of the loop, for which the caller
+    waits."""
 
-def ask(loop: Any, command: Callable[[Any], T]) -> Future[T]:
-    """What `command` returns or raises, called with the engine of a loop before its next step."""
-    answer: Future[T] = Future()
+    def __init__(self, encoder: Encoder, loop: Loop[Any]) -> None:
+        runner = encoder.runner
+        self.vocab_size = runner.vocab_size
+        self.hidden_size = runner.hidden_size
+        self.max_model_len = runner.max_model_len
+        self.num_types = runner.num_types
+        self._loop = loop
 
-    def run(engine: Any) -> None:
-        try:
-            answer.set_result(command(engine))
-        except Exception as error:  # raised where it is waited for
-            answer.set_exception(error)
+    def run(
+        self, prompts: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
+    ) -> Vectors:
+        def compute(engine: Any) -> Vectors:
+            states: Vectors = engine.encoder.runner.run(prompts, types).copy()
+            return states
 
-    loop.post("", run)
-    return answer
+        return self._loop.ask(compute).result()
+
+    def close(self) -> None:
+        """The loop closes the encoder."""

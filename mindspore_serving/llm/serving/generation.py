@@ -28,8 +28,7 @@ from mindspore_serving.llm.processing.answer_format import AnswerFormat, AnswerP
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Prompt, Prompts
-from mindspore_serving.llm.serving.recording import Recorder, Timing
-from mindspore_serving.llm.serving.timeline import Timeline
+from mindspore_serving.llm.serving.recording import Recorder, Timeline, Timing
 from mindspore_serving.llm.step import Vectors
 
 Command = Callable[[Any], Any]

@@ -2,11 +2,39 @@
 
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 
 from mindspore_serving.core.sampling_params import FinishReason
-from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.metrics.catalog import GENERATIONS
 from mindspore_serving.metrics.histogram import Histogram
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The times of a generation, by `time.monotonic`, 0.0 until it has come so far; and how much it
+    read and wrote."""
+
+    accepted: float = field(default_factory=time.monotonic)
+    ready: float = 0.0  # to be computed: its prompt is tokens
+    first_step: float = 0.0
+    first_token: float = 0.0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    num_generated_tokens: int = 0  # of all answers
+    num_guesses: int = 0  # of tokens, and how many were right
+    num_right_guesses: int = 0
+    finish_reasons: list[str] = field(default_factory=list)  # of those that have ended
+
+    @property
+    def began(self) -> float:
+        """When it began to be computed; or came, if it did not."""
+        return self.first_step or self.accepted
+
+    @property
+    def queue_seconds(self) -> float:
+        """From when it was ready to its first step; 0.0 if it had none."""
+        ready = self.ready or self.accepted
+        return max(0.0, self.first_step - ready) if self.first_step else 0.0
 
 
 class Recorder:

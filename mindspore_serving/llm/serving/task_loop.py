@@ -1,80 +1,35 @@
-"""The event loop of an engine that computes by itself, on a thread: commands in, outputs out.
-
-Does for a `TaskEngine` what `EngineLoop` does for one that is stepped.
-"""
+"""The loop of an engine that computes by itself: an event loop on a thread."""
 
 import asyncio
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
-from mindspore_serving import log
-from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engines.base import Outputs, TaskEngine
-from mindspore_serving.llm.serving.engine_loop import STATS_SECONDS, StepLane
-from mindspore_serving.metrics.histogram import SIZES, Histogram
+from mindspore_serving.llm.serving.engine_loop import Command, Loop, LoopCallbacks
 
 
-class TaskLoop:
-    """Owns `engine`.  Arguments as those of `EngineLoop`.
+class TaskLoop(Loop[TaskEngine]):
+    """The loop of an engine that is used on an event loop.
 
-    What the engine does between two outputs counts as a step: in `lane`, one that runs too long.
+    What the engine does between two outputs counts as a step: in the lane, one that runs too long.
     """
 
-    def __init__(
-        self,
-        engine: TaskEngine,
-        on_outputs: Callable[[Outputs], None],
-        on_stats: Callable[[Any], None],
-        on_end: Callable[[BaseException | None], None],
-        lane: StepLane | None = None,
-    ) -> None:
-        self._engine = engine
-        self._on_outputs = on_outputs
-        self._on_stats = on_stats
-        self._on_end = on_end
-        self._lane = lane
-        self.batch_sizes = Histogram(SIZES)  # sequences in each step
+    def __init__(self, engine: TaskEngine, callbacks: LoopCallbacks) -> None:
+        super().__init__(engine, callbacks)
         engine.on_step = self.batch_sizes.observe
-        self._loop = asyncio.new_event_loop()
+        self._events = asyncio.new_event_loop()
         self._outputs: list[tuple[str, Any]] = []  # that are still to be sent
-        self._begun: Future[None] = Future()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._reported = 0.0
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._ended: asyncio.Future[None] = self._events.create_future()
 
-    def start(self) -> None:
-        """Raises what the engine raises if it cannot begin."""
-        self._thread.start()
-        self._begun.result()
+    def post(self, request_id: str, command: Command) -> None:
+        self._events.call_soon_threadsafe(self._execute, request_id, command)
 
-    def post(self, request_id: str, command: Callable[[Any], Outputs | None]) -> None:
-        """As `EngineLoop.post`."""
-        self._loop.call_soon_threadsafe(self._execute, request_id, command)
+    def _request_end(self) -> None:
+        self._events.call_soon_threadsafe(self._end, None)
 
-    def close(self) -> None:
-        """End the engine and the thread; waits for both."""
-        self._loop.call_soon_threadsafe(self._end, None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        problem: BaseException | None = None
-        try:
-            self._loop.run_until_complete(self._engine.begin(self._deliver, self._end))
-            self._begun.set_result(None)
-            self._loop.run_until_complete(self._ended)
-        except BaseException as error:
-            problem = error
-            if self._begun.done():
-                log.error("the engine has failed: %s", error)
-            else:
-                self._begun.set_exception(error)
-        try:
-            self._engine.close()
-        finally:
-            self._on_end(problem)
+    def _loop(self) -> None:
+        self._events.run_until_complete(self._engine.begin(self._deliver, self._end))
+        self._begun.set_result(None)
+        self._events.run_until_complete(self._ended)
 
     def _end(self, problem: BaseException | None) -> None:
         if self._ended.done():
@@ -84,21 +39,16 @@ class TaskLoop:
         else:
             self._ended.set_exception(problem)
 
-    def _execute(self, request_id: str, command: Callable[[Any], Outputs | None]) -> None:
+    def _execute(self, request_id: str, command: Command) -> None:
         was_idle = not self._engine.num_open
-        try:
-            outputs = command(self._engine)
-        except ServingError as error:
-            outputs = [(request_id, error)]
-        if outputs:
-            self._on_outputs(outputs)
+        super()._execute(request_id, command)
         if was_idle or not self._engine.num_open:
             self._follow(is_change=True)
 
     def _deliver(self, outputs: Outputs) -> None:
         """What several answers get in one turn of the event loop leaves together."""
         if not self._outputs:
-            self._loop.call_soon(self._send)
+            self._events.call_soon(self._send)
         self._outputs += outputs
 
     def _send(self) -> None:
@@ -112,7 +62,4 @@ class TaskLoop:
             self._lane.end()
             if self._engine.num_open:
                 self._lane.begin()
-        now = time.monotonic()
-        if is_change or now - self._reported >= STATS_SECONDS:
-            self._reported = now
-            self._on_stats(self._engine.stats())
+        self._report(is_change=is_change)

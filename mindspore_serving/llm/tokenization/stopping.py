@@ -3,10 +3,16 @@
 Stop strings may be split over tokens; what may become one is held back.  Knows no model.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
 
-from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
+from mindspore_serving.core.sampling_params import (
+    FinishReason,
+    Generated,
+    SamplingParams,
+    TokenLogprob,
+    join,
+)
 from mindspore_serving.llm.tokenization.decoders import DecoderChain
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -40,17 +46,12 @@ class Detokenizer:
         return self._chain.flush()
 
 
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """The text that one token adds, and whether the sequence ends with it."""
-
-    text: str
-    finish_reason: FinishReason | None = None
-    stop_reason: str | int | None = None  # the stop string or stop token; None for an end token
+_End: TypeAlias = tuple[str, FinishReason | None, str | int | None]
+"""Text, whether the sequence ends with it, and its stop string or token; None for an end token."""
 
 
 class StopChecker:
-    """Follows one sequence, token by token.
+    """Follows the `index`-th sequence of a request, token by token.
 
     A sequence ends with an end token of the model (unless `ignore_eos`), a token of
     `stop_token_ids`, the first stop string to be complete (the longest of several that end with the
@@ -70,7 +71,11 @@ class StopChecker:
         eos_ids: Collection[int],
         detokenizer: Detokenizer | None = None,
         max_tokens: int | None = None,
+        *,
+        index: int = 0,
     ) -> None:
+        self.index = index
+        self.is_finished = False
         self._stop_ids = frozenset(params.stop_token_ids)
         self._end_ids = self._stop_ids | (frozenset() if params.ignore_eos else frozenset(eos_ids))
         self._includes_stop = params.include_stop
@@ -80,11 +85,35 @@ class StopChecker:
         self._matchers = [_Matcher(stop) for stop in dict.fromkeys(params.stop)]
         self._held = ""  # the start of a stop string, perhaps
         self._num_tokens = 0
-        self._is_finished = False
 
-    def check(self, token_id: int) -> Emitted:
-        """Take the next token.  After a finish reason there may be none."""
-        assert not self._is_finished, "This is a bug in the engine: a token after the last"
+    def check(self, token_id: int, logprobs: tuple[TokenLogprob, ...] | None = None) -> Generated:
+        """Take the next token, with its `logprobs`.  After a finish reason there may be none."""
+        text, reason, cause = self._take(token_id)
+        entries = None if logprobs is None else (logprobs,)
+        return Generated(self.index, (token_id,), text, entries, reason, cause)
+
+    def check_all(
+        self, token_ids: Sequence[int], logprobs: Sequence[tuple[TokenLogprob, ...]] | None
+    ) -> Generated | None:
+        """Take the next tokens, up to the end of the text; None for no tokens."""
+        parts = []
+        for place, token_id in enumerate(token_ids):
+            parts.append(self.check(token_id, None if logprobs is None else logprobs[place]))
+            if self.is_finished:
+                break
+        return join(parts) if parts else None
+
+    def end(
+        self, reason: FinishReason, cause: str | None = None, *, blames_request: bool = False
+    ) -> Generated:
+        """End the sequence for a reason that is not in its text: what was still held back."""
+        text = ""
+        if not self.is_finished:
+            text, *_ = self._end("", self._num_tokens <= self._min_tokens)
+        return Generated(self.index, (), text, None, reason, cause, blames_request=blames_request)
+
+    def _take(self, token_id: int) -> _End:
+        assert not self.is_finished, "This is a bug in the engine: a token after the last"
         is_early = self._num_tokens < self._min_tokens
         self._num_tokens += 1
         if token_id in self._end_ids and not is_early:
@@ -95,35 +124,28 @@ class StopChecker:
             return self._end(text, is_early)
         shown, stop = self._scan(text, is_early)
         if stop is None:
-            return Emitted(shown)
-        self._is_finished = True
-        return Emitted(shown, FinishReason.STOP, stop)
-
-    def finish(self) -> str:
-        """The text still held back, when the engine ends the sequence."""
-        if self._is_finished:
-            return ""
-        return self._end("", self._num_tokens <= self._min_tokens).text
+            return shown, None, None
+        self.is_finished = True
+        return shown, FinishReason.STOP, stop
 
     def _decode(self, token_id: int) -> str:
         return self._detokenizer.append(token_id) if self._detokenizer else ""
 
-    def _end_with_token(self, token_id: int, reason: int | None) -> Emitted:
+    def _end_with_token(self, token_id: int, reason: int | None) -> _End:
         # The text of the token is left out by not decoding it: the detokenizer may hold bytes of
         # the tokens before it, which are shown.
         text = self._decode(token_id) if self._includes_stop else ""
-        ended = self._end(text, is_early=False)
-        if ended.finish_reason is FinishReason.STOP:  # its text completed a stop string
-            return ended
-        return Emitted(ended.text, FinishReason.STOP, reason)
+        shown, ended_by, stop = self._end(text, is_early=False)
+        is_complete = ended_by is FinishReason.STOP  # the text of the token completed a stop string
+        return shown, FinishReason.STOP, stop if is_complete else reason
 
-    def _end(self, text: str, is_early: bool) -> Emitted:
-        self._is_finished = True
+    def _end(self, text: str, is_early: bool) -> _End:
+        self.is_finished = True
         rest = self._detokenizer.flush() if self._detokenizer else ""
         shown, stop = self._scan(text + rest, is_early)
         if stop is not None:
-            return Emitted(shown, FinishReason.STOP, stop)
-        return Emitted(shown + self._held, FinishReason.LENGTH)
+            return shown, FinishReason.STOP, stop
+        return shown + self._held, FinishReason.LENGTH, None
 
     def _scan(self, text: str, is_early: bool) -> tuple[str, str | None]:
         """What of the held text and `text` can be shown, and the stop string that ends it."""

@@ -17,8 +17,12 @@ from mindspore_serving.llm.checkpoint.model_files import (
     read_json,
     read_optional_json,
 )
-from mindspore_serving.llm.tokenization.decoders import Config, DecoderChain
-from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
+from mindspore_serving.llm.tokenization.decoders import (
+    Config,
+    DecoderChain,
+    byte_level_bytes,
+    fallback_byte,
+)
 
 TOKENIZER = "tokenizer.json"
 _SPECIAL_NAMES = (

@@ -18,8 +18,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import InvalidInputs, ServableUnavailable, ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
-from mindspore_serving.llm.serving.recording import Recorder
-from mindspore_serving.llm.serving.timeline import Timeline
+from mindspore_serving.llm.serving.recording import Recorder, Timeline
 from mindspore_serving.llm.upstream.budget import Room
 from mindspore_serving.llm.upstream.connection import Server
 from mindspore_serving.llm.upstream.exchange import find_models

@@ -43,8 +43,9 @@ async def chunks(
     for is_last in (*(False,) * options.retries, True):
         has_begun = False
         try:
-            times = (options.first_timeout, options.idle_timeout, end - now())
-            bounds = Bounds(*times, reader.budget.max_bytes)
+            bounds = Bounds(
+                options.first_timeout, options.idle_timeout, end - now(), reader.budget.max_bytes
+            )
             async for found in _attempt(server, path, body, reader, bounds):
                 has_begun = True
                 yield found

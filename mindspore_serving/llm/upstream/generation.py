@@ -8,8 +8,7 @@ from typing import TypeAlias
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate, Started
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.serving.recording import Recorder, Timing
-from mindspore_serving.llm.serving.timeline import Timeline
+from mindspore_serving.llm.serving.recording import Recorder, Timeline, Timing
 from mindspore_serving.llm.upstream.budget import Budget, Room
 from mindspore_serving.llm.upstream.connection import Server
 from mindspore_serving.llm.upstream.events import AnswerReader

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import access
-from mindspore_serving.frontends.spans import ROUTE
+from mindspore_serving.frontends.routes import ROUTE
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.messages import (
     Abandon,

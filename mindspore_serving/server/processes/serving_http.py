@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from starlette.applications import Starlette
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mindspore_serving.errors import Forbidden
@@ -22,8 +20,10 @@ from mindspore_serving.frontends.http.exchange import Exchange, Output
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
+from mindspore_serving.frontends.http.unrouted import Unrouted
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore.rest import MsRest
+from mindspore_serving.frontends.routes import bind, to_app
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.v2.fast_infer import FastInfer, Infer
 from mindspore_serving.frontends.v2.shared_memory import Elsewhere
@@ -40,12 +40,9 @@ def make_http_server(parts: Parts, message: ServeHttp, keys: OwnKeys) -> HttpSer
     rest = MsRest(options.max_message, http.use_status_codes)
     sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
     v2 = parts.v2(options, http.language)
-    routes = [
-        route
-        for route in (*anthropic.routes(v2.site), *openai.routes(v2.site))
-        if isinstance(route, Route) and route.path in OWN_PATHS
-    ]
-    own = guarded(Starlette(routes=routes), keys.keys, sites)
+    rows = (*anthropic.ROUTES, *openai.ROUTES)
+    routes = bind([row for row in rows if row.path in OWN_PATHS], v2.site)
+    own = guarded(to_app(routes, Unrouted(routes)), keys.keys, sites)
     app = Divided(own, Noting(parts.app, sites), keys)
     own_v2 = FastInfer(v2, partial(OwnInfer, parts.app))
     path = OwnPath(parts.inference, rest, keys.keys, sites, own_v2, own_keys=keys)

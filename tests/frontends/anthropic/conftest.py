@@ -7,14 +7,13 @@ import anthropic
 import pytest
 from msgspec.structs import replace
 
-from mindspore_serving.frontends import anthropic as front_end
-from mindspore_serving.frontends import openai
+from tests.frontends.mounting import anthropic_routes, openai_routes
 from tests.frontends.openai.serving import Web, serving
 from tests.waiting import PATIENCE
 
 
 def mount(site: Any) -> list[Any]:
-    return [*front_end.routes(site), *openai.routes(site)]
+    return [*anthropic_routes(site), *openai_routes(site)]
 
 
 @pytest.fixture

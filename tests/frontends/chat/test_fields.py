@@ -10,11 +10,10 @@ import pytest
 from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import Fields, Refusal, translation
-from mindspore_serving.frontends.llm_serving import routes as llm_serving_routes
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
-from mindspore_serving.frontends.tgi import routes as tgi_routes
 from tests.e2e.harness import ROOT
+from tests.frontends.mounting import llm_serving_routes, tgi_routes
 from tests.frontends.openai.serving import CARD, Web, serving
 from tests.frontends.tgi.scripted import WHOLE, Server
 

@@ -7,7 +7,7 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.unknown_fields import HEADER, KnownFields
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
-from mindspore_serving.frontends.tgi.routes import routes as tgi_routes
+from tests.frontends.mounting import tgi_routes
 from tests.frontends.openai.serving import Web, serving
 from tests.frontends.tgi.scripted import STREAMED, WHOLE, Server
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from mindspore_serving.core.llm_messages import Event
-from mindspore_serving.frontends.llm_serving import routes
 from mindspore_serving.frontends.llm_serving.frames import Form
+from tests.frontends.mounting import llm_serving_routes
 from tests.frontends.tgi.scripted import (
     EOS,
     HELLO,
@@ -34,7 +34,7 @@ TOKENS = (
 
 
 def server(form: Form = "r21", *answers: Sequence[Event]) -> Server:
-    return Server(lambda site: routes(site, form), *(answers or (STREAMED,)))
+    return Server(lambda site: llm_serving_routes(site, form), *(answers or (STREAMED,)))
 
 
 async def stream(form: Form, protocol: str, **parameters: object) -> bytes:

@@ -7,15 +7,14 @@ from msgspec.structs import replace
 
 from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import Overloaded, WorkerUnavailable
-from mindspore_serving.frontends.cohere import routes as cohere_routes
-from mindspore_serving.frontends.llm_serving import routes
+from tests.frontends.mounting import cohere_routes, llm_serving_routes
 from tests.frontends.tgi.scripted import CARD, HELLO, WHOLE, Server, begun, ended, piece
 
 PATH = "/models/llama2/generate"
 
 
 async def asked_with(parameters: Any, **body: Any) -> Server:
-    server = Server(routes, WHOLE)
+    server = Server(llm_serving_routes, WHOLE)
     reply = await server.post(PATH, {"inputs": "Hi", "parameters": parameters, **body})
     assert reply.status_code == 200, reply.text
     return server
@@ -99,14 +98,14 @@ async def test_truncation_keeps_the_end_of_the_prompt() -> None:
 async def test_models_of_known_names_have_a_template(
     name: str, prompt: str, adds_special: bool
 ) -> None:
-    server = Server(routes, WHOLE, models=[(name, 1, CARD)])
+    server = Server(llm_serving_routes, WHOLE, models=[(name, 1, CARD)])
     await server.post("/models/internlm/generate", {"inputs": "Hi"})
     assert (server.sent.prompt, server.sent.add_special) == (prompt, adds_special)
 
 
 async def test_a_path_names_a_model_an_adapter_or_by_an_alias_the_first_one() -> None:
     models = [("one", 1, replace(CARD, adapters=())), ("two", 1, CARD)]
-    server = Server(routes, WHOLE, models=models)
+    server = Server(llm_serving_routes, WHOLE, models=models)
     for name in ("one", "two", "poem", "llama2", "internlm"):
         reply = await server.post(f"/models/{name}/generate", {"inputs": "Hi"})
         assert reply.status_code == 200
@@ -119,7 +118,7 @@ async def test_a_path_names_a_model_an_adapter_or_by_an_alias_the_first_one() ->
 
 async def test_a_model_may_be_called_like_an_alias() -> None:
     models = [("one", 1, replace(CARD, vocab_size=5)), ("llama2", 1, CARD)]
-    server = Server(routes, WHOLE, models=models)
+    server = Server(llm_serving_routes, WHOLE, models=models)
     body = {"inputs": "Hi", "parameters": {"top_k": 50}}
     await server.post(PATH, body)
     assert server.sent.params.top_k == 50
@@ -140,7 +139,7 @@ async def test_a_model_may_be_called_like_an_alias() -> None:
 async def test_a_prompt_that_cannot_be_used_is_told_in_place_of_an_answer(
     refused: Refused, text: str, token_id: int, reason: str
 ) -> None:
-    server = Server(routes, [refused])
+    server = Server(llm_serving_routes, [refused])
     reply = await server.post(PATH, {"inputs": "Hi"})
     assert reply.status_code == 200
     shown = {"id": token_id, "logprob": 0.0, "special": False, "text": text}
@@ -164,7 +163,7 @@ FAILED = "error304: generation task stop abnormally!, please retry!"
 
 async def test_a_model_that_fails_is_told_behind_what_there_is() -> None:
     error = piece(finish_reason="error", stop_reason="out of memory")
-    server = Server(routes, (begun(), piece(HELLO), error, ended()))
+    server = Server(llm_serving_routes, (begun(), piece(HELLO), error, ended()))
     body = {"inputs": "Hi", "parameters": {"return_protocol": "lines"}}
     reply = await server.post("/models/llama2/generate_stream", body)
     assert reply.text == (
@@ -176,7 +175,7 @@ async def test_a_model_that_fails_is_told_behind_what_there_is() -> None:
 
 async def test_a_worker_that_is_lost_is_told_likewise() -> None:
     for events in (WorkerUnavailable("the worker died"), (begun(),)):
-        server = Server(routes, events)
+        server = Server(llm_serving_routes, events)
         found = (await server.post(PATH, {"inputs": "Hi"})).json()
         assert found["generated_text"] == FAILED
         assert found["finish_reason"] == "predict_failed"
@@ -185,7 +184,7 @@ async def test_a_worker_that_is_lost_is_told_likewise() -> None:
 @pytest.mark.parametrize("path", ["/models/llama2/generate", "/models/llama2/generate_stream"])
 async def test_too_many_requests_are_refused_with_a_status(path: str) -> None:
     for answer in (Overloaded("10000 are under way"), [Refused("overloaded", "too many wait")]):
-        reply = await Server(routes, answer).post(path, {"inputs": "Hi"})
+        reply = await Server(llm_serving_routes, answer).post(path, {"inputs": "Hi"})
         assert reply.status_code == 429
         assert reply.headers["retry-after"] == "1"
 
@@ -206,7 +205,7 @@ async def test_too_many_requests_are_refused_with_a_status(path: str) -> None:
 async def test_a_body_that_is_no_request_is_told_with_its_place(
     body: bytes, where: list[str], text: str
 ) -> None:
-    reply = await Server(routes, WHOLE).send("POST", PATH, content=body)
+    reply = await Server(llm_serving_routes, WHOLE).send("POST", PATH, content=body)
     assert reply.status_code == 422
     detail = {"loc": ["body", *where], "msg": text, "type": "value_error"}
     assert reply.json() == {"detail": [detail]}
@@ -214,18 +213,18 @@ async def test_a_body_that_is_no_request_is_told_with_its_place(
 
 async def test_what_has_no_nearest_value_is_refused() -> None:
     body = {"inputs": "Hi", "parameters": {"stop": ["a"] * 65}}
-    reply = await Server(routes, WHOLE).post(PATH, body)
+    reply = await Server(llm_serving_routes, WHOLE).post(PATH, body)
     assert reply.status_code == 422
     assert "stop has 65 texts" in reply.text
 
 
 async def test_a_body_over_the_limit_is_refused() -> None:
-    reply = await Server(routes, WHOLE).post(PATH, {"inputs": "a" * 10_001})
+    reply = await Server(llm_serving_routes, WHOLE).post(PATH, {"inputs": "a" * 10_001})
     assert reply.status_code == 413
 
 
 async def test_a_client_that_leaves_frees_its_request() -> None:
-    server = Server(routes, WHOLE[:1])
+    server = Server(llm_serving_routes, WHOLE[:1])
     server.inference.stays_open = True
     received = [
         {"type": "http.request", "body": b'{"inputs": "Hi"}', "more_body": False},

@@ -1,7 +1,7 @@
 """GET /serving/...: numbers and the model's description as single events."""
 
 from mindspore_serving import __version__
-from mindspore_serving.frontends.llm_serving import routes
+from tests.frontends.mounting import llm_serving_routes
 from tests.frontends.tgi.scripted import WHOLE, Server
 
 OBSERVED = [
@@ -11,7 +11,7 @@ OBSERVED = [
 
 
 async def test_numbers_are_events() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(llm_serving_routes, WHOLE)
     server.control.observed = OBSERVED
     reply = await server.send("GET", "/serving/get_request_numbers")
     assert reply.content == b'data: {"event": "message", "retry": 30000, "data": 5}\r\n\r\n'
@@ -19,7 +19,7 @@ async def test_numbers_are_events() -> None:
 
 
 async def test_the_batch_size_is_that_of_a_step_now() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(llm_serving_routes, WHOLE)
     server.control.observed = [{"model": {}, "engine": {"num_running": 7}}]
     reply = await server.send("GET", "/serving/get_bs")
     assert reply.content == b'data: {"event": "message", "retry": 30000, "data": 7}\r\n\r\n'
@@ -31,7 +31,7 @@ async def test_the_batch_size_is_that_of_a_step_now() -> None:
 async def test_the_model_is_described_in_the_originals_words() -> None:
     import json
 
-    server = Server(routes, WHOLE)
+    server = Server(llm_serving_routes, WHOLE)
     server.control.observed = OBSERVED
     reply = await server.send("GET", "/serving/get_serverd_model_info")
     assert reply.text.startswith("data: {")
@@ -51,6 +51,6 @@ async def test_the_model_is_described_in_the_originals_words() -> None:
 
 
 async def test_without_a_model_there_is_nothing_to_describe() -> None:
-    server = Server(routes, WHOLE, models=[])
+    server = Server(llm_serving_routes, WHOLE, models=[])
     reply = await server.send("GET", "/serving/get_serverd_model_info")
     assert reply.status_code == 404

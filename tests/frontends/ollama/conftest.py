@@ -7,13 +7,13 @@ import ollama
 import pytest
 from msgspec.structs import replace
 
-from mindspore_serving.frontends import ollama as front_end
+from tests.frontends.mounting import ollama_routes
 from tests.frontends.openai.serving import Web, serving
 from tests.waiting import PATIENCE
 
 
 def mount(site: Any) -> list[Any]:
-    return front_end.routes(site)
+    return ollama_routes(site)
 
 
 @pytest.fixture

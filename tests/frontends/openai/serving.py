@@ -26,7 +26,6 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request, ServableReadiness
 from mindspore_serving.errors import ServingError
-from mindspore_serving.frontends import openai
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
 from mindspore_serving.frontends.chat.refusals import LanguageRefusals
@@ -44,6 +43,7 @@ from mindspore_serving.llm.processing.answer_format import (
 from mindspore_serving.metrics.exposition import Page
 from tests import cards
 from tests.frontends.inference import FakeCall, FakeInference
+from tests.frontends.mounting import openai_routes
 from tests.waiting import PATIENCE
 
 MAX_BODY = 1 << 20
@@ -173,6 +173,7 @@ class Inference(FakeInference):
 class Control:
     """Serves "toy", and "vectors", which only embeds."""
 
+    has_language_models = True
     is_ready = True
     is_starting = False
 
@@ -277,7 +278,7 @@ class Answer:
 
 
 @contextmanager
-def serving(mount: Mount = openai.routes, keys: Sequence[ApiKey] = ()) -> Iterator[Web]:
+def serving(mount: Mount = openai_routes, keys: Sequence[ApiKey] = ()) -> Iterator[Web]:
     """A server, stopped at the end."""
     background = BackgroundLoop()
     web = Web(background, mount, keys)

@@ -16,8 +16,8 @@ from mindspore_serving.errors import (
     TooLarge,
     WorkerUnavailable,
 )
-from mindspore_serving.frontends import openai
 from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
+from tests.frontends.mounting import openai_routes
 from tests.frontends.openai.serving import MAX_BODY, all_sent
 from tests.frontends.tgi.scripted import WHOLE, Server
 
@@ -301,7 +301,7 @@ def test_a_deadline_reaches_the_model(web):
 @pytest.mark.parametrize(("field", "value"), [("n", 17), ("priority", -1)])
 async def test_what_only_the_operator_may_allow_is_refused(path: str, field: str, value: int):
     prompt = {"messages": [USER]} if "chat" in path else {"prompt": "Hi"}
-    server = Server(openai.routes, WHOLE)
+    server = Server(openai_routes, WHOLE)
     reply = await server.post(path, {"model": "tiny", **prompt, field: value})
     error = reply.json()["error"]
     assert (reply.status_code, error["param"]) == (400, field)
@@ -310,15 +310,15 @@ async def test_what_only_the_operator_may_allow_is_refused(path: str, field: str
     allowed = LanguageRules(max_n=17, allows_priority=True)
     models = LanguageModels(server.inference, server.control, allowed)
     site = replace(server.site, models=models)
-    again = Server(lambda _: openai.routes(site), WHOLE)
+    again = Server(lambda _: openai_routes(site), WHOLE)
     assert (await again.post(path, {"model": "tiny", **prompt, field: value})).status_code == 200
 
 
 async def test_a_chat_template_that_the_operator_allows_reaches_the_model():
-    server = Server(openai.routes, WHOLE)
+    server = Server(openai_routes, WHOLE)
     models = LanguageModels(server.inference, server.control, LanguageRules(allows_templates=True))
     site = replace(server.site, models=models)
-    again = Server(lambda _: openai.routes(site), WHOLE)
+    again = Server(lambda _: openai_routes(site), WHOLE)
     body = {"model": "tiny", "messages": [USER], "chat_template": "{{ messages }}"}
     assert (await again.post("/v1/chat/completions", body)).status_code == 200
     assert server.inference.sent[-1].chat_template == "{{ messages }}"

@@ -8,7 +8,7 @@ import pytest
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import Chunk, Tokenized
 from mindspore_serving.frontends.keys import ApiKey
-from mindspore_serving.frontends.openai.response_store import ResponseStore, to_stored
+from mindspore_serving.frontends.response_store import ResponseStore, to_stored
 from tests.frontends.openai.serving import serving, spoken, token
 from tests.waiting import PATIENCE
 

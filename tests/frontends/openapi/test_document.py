@@ -6,24 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from starlette.routing import BaseRoute
 
 from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
-from mindspore_serving.frontends.http.app import ClassicRoute, own_routes
-from mindspore_serving.frontends.mindspore.rest import MsRest
+from mindspore_serving.frontends.mindspore import routes as mindspore
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
-from mindspore_serving.frontends.openapi import Visible, sections_of, values
-from mindspore_serving.frontends.openapi.document import to_document
+from mindspore_serving.frontends.openapi import Described, Visible, sections_of, values
+from mindspore_serving.frontends.openapi.document import Section, to_document
 from mindspore_serving.frontends.openapi.methods import Served
-from mindspore_serving.frontends.operation import Body, Operation, Section
-from mindspore_serving.frontends.protocols import mount
+from mindspore_serving.frontends.operation import Body, Operation
+from mindspore_serving.frontends.protocols import ROUTES
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
-from mindspore_serving.metrics.exposition import Page
 
 PLACES = {"version": "1", "servable": "toy"}
 IMAGE = ValueSpec("image", "float32", (3, None))
@@ -51,42 +48,27 @@ def served(name: str = "toy", *, versions: tuple[int, ...] = (1,), **methods: An
 
 
 def document(*found: Served) -> Any:
-    return to_document(sections_of(_v2(), Visible(), found, ("chatty",)), has_keys=False)
+    sections = sections_of(Described(_v2(), Visible(), ROUTES), found, ("chatty",))
+    return to_document(sections, has_keys=False, model="chatty")
 
 
 def test_every_route_is_described_and_nothing_else() -> None:
-    own = own_routes(None, _Control(), Page, MsRest(1))  # type: ignore[arg-type]
-    mounted = mount(_v2().site, "r21", _v2()).routes
-    # Classic URLs with other words before "model" are for old clients.
-    routes = [one for one in (*mounted, *own) if not isinstance(one, ClassicRoute)]
-    described = [
-        (verb.upper(), re.sub(r"{(\w+)}", lambda name: PLACES.get(name[1], "a"), path))
+    # Each method of the classic protocol is described, and not its paths.
+    rows = [row for row in ROUTES if row.protocol not in (mindspore.PROTOCOL, mindspore.OTHER)]
+    described = {
+        (verb.upper(), path)
         for path, verbs in document()["paths"].items()
         for verb in verbs
-    ]
-    rows = [(verb, _plain(route)) for route in routes for verb in _verbs(route)]
-    missing = [
-        (verb, route.path)
-        for verb, route in rows
-        if not any(verb == one and route.path_regex.match(path) for one, path in described)
-    ]
-    assert missing == []
-    unknown = [
-        (verb, path)
-        for verb, path in described
-        if not any(verb == one and route.path_regex.match(path) for one, route in rows)
-    ]
-    assert unknown == []
+        if not path.startswith("/model/")
+    }
+    assert {
+        (row.verb, row.path.replace(":path}", "}")) for row in rows if row.verb != "HEAD"
+    } == described
 
 
-def _plain(route: BaseRoute) -> Any:
-    return getattr(route, "route", route)
-
-
-def _verbs(route: BaseRoute) -> set[str]:
-    if _plain(route).path == "/model/{path:path}":
-        return {"POST"}  # other verbs are refused, in the words of the original
-    return set(_plain(route).methods) - {"HEAD"}
+def test_an_example_is_for_a_model_that_is_served() -> None:
+    body = document()["paths"]["/v1/chat/completions"]["post"]["requestBody"]
+    assert body["content"]["application/json"]["example"]["model"] == "chatty"
 
 
 def test_every_sampling_parameter_is_a_field_with_its_range_and_meaning() -> None:

@@ -17,7 +17,9 @@ OWN = [name for name in NAMES if not name.startswith("vendor/")]
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
-    return TestClient(Starlette(routes=[Route("/", page.show_page), *page.routes()]))
+    return TestClient(
+        Starlette(routes=[Route("/", page.show_page), Route("/page/{name:path}", page.show_file)])
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -66,6 +66,7 @@ class ScriptedInference(FakeInference):
 @dataclass
 class ScriptedControl:
     models: list[tuple[str, int, ModelCard]]
+    has_language_models: bool = True
     is_ready: bool = True
     is_starting: bool = False
     observed: list[dict[str, Any]] = field(default_factory=list)

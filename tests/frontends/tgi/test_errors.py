@@ -6,7 +6,8 @@ import pytest
 
 from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import Overloaded, WorkerUnavailable
-from mindspore_serving.frontends.tgi import Recorder, RequestLimits, routes
+from mindspore_serving.frontends.tgi import Recorder, RequestLimits
+from tests.frontends.mounting import tgi_routes
 from tests.frontends.tgi.scripted import WHOLE, Server, begun, ended, piece
 
 GRAMMAR = {"properties": {"a": {"type": "integer"}}}
@@ -54,7 +55,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("parameters", "text"), INVALID, ids=lambda value: str(value)[:40])
 async def test_a_wrong_parameter_is_named(parameters: dict[str, Any], text: str) -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     reply = await server.post("/generate", {"inputs": "Hi", "parameters": parameters})
     assert reply.status_code == 422
     assert reply.json() == {
@@ -83,7 +84,7 @@ async def test_parameters_are_looked_at_in_a_fixed_order() -> None:
     told = []
     for name in list(wrong):
         body = {"inputs": "Hi", "parameters": wrong}
-        error = (await Server(routes, WHOLE).post("/generate", body)).json()["error"]
+        error = (await Server(tgi_routes, WHOLE).post("/generate", body)).json()["error"]
         told.append(error.split("`")[1])
         wrong[name] = right.get(name)
     assert told == list(wrong)
@@ -101,13 +102,13 @@ async def test_parameters_are_looked_at_in_a_fixed_order() -> None:
 )
 async def test_streams_refuse_what_they_cannot_do(parameters: dict[str, Any], text: str) -> None:
     body = {"inputs": "Hi", "parameters": parameters}
-    reply = await Server(routes, WHOLE).post("/generate_stream", body)
+    reply = await Server(tgi_routes, WHOLE).post("/generate_stream", body)
     error = f'{{"error":"Input validation error: {text}","error_type":"validation"}}'
     assert reply.text == f"data: {error}\n\n"
 
 
 async def test_best_of_may_be_turned_off() -> None:
-    server = Server(lambda site: routes(site, RequestLimits(max_best_of=1)), WHOLE)
+    server = Server(lambda site: tgi_routes(site, RequestLimits(max_best_of=1)), WHOLE)
     body = {"inputs": "Hi", "parameters": {"best_of": 2, "do_sample": True}}
     reply = await server.post("/generate", body)
     text = "Input validation error: `best_of` != 1 is not allowed for this endpoint"
@@ -142,19 +143,19 @@ REFUSED: list[tuple[Refused, int, str, str]] = [
 async def test_what_the_model_refuses_is_told(
     refused: Refused, status: int, text: str, kind: str
 ) -> None:
-    reply = await Server(routes, [refused]).post("/generate", {"inputs": "Hi"})
+    reply = await Server(tgi_routes, [refused]).post("/generate", {"inputs": "Hi"})
     assert reply.status_code == status
     assert reply.json() == {"error": text, "error_type": kind}
 
 
 async def test_empty_inputs_are_refused() -> None:
-    reply = await Server(routes, WHOLE).post("/generate", {"inputs": ""})
+    reply = await Server(tgi_routes, WHOLE).post("/generate", {"inputs": ""})
     text = "Input validation error: `inputs` cannot be empty"
     assert (reply.status_code, reply.json()["error"]) == (422, text)
 
 
 async def test_a_full_server_is_overloaded() -> None:
-    server = Server(routes, Overloaded("10000 requests are under way"))
+    server = Server(tgi_routes, Overloaded("10000 requests are under way"))
     reply = await server.post("/generate", {"inputs": "Hi"})
     assert reply.status_code == 429
     assert reply.content == b'{"error":"Model is overloaded","error_type":"overloaded"}'
@@ -163,7 +164,7 @@ async def test_a_full_server_is_overloaded() -> None:
 async def test_more_requests_than_the_limit_are_refused_before_they_are_looked_at() -> None:
     recorder = Recorder()
     limits = RequestLimits(max_concurrent_requests=1)
-    server = Server(lambda site: routes(site, limits, recorder), WHOLE)
+    server = Server(lambda site: tgi_routes(site, limits, recorder), WHOLE)
     recorder.num_open = 1
     body = {"inputs": "Hi", "parameters": {"temperature": 0}}
     assert (await server.post("/generate", body)).status_code == 429
@@ -174,18 +175,18 @@ async def test_more_requests_than_the_limit_are_refused_before_they_are_looked_a
 
 async def test_a_failing_model_is_a_failed_dependency() -> None:
     text = {"error": "Request failed during generation: the worker died"}
-    server = Server(routes, WorkerUnavailable("the worker died"))
+    server = Server(tgi_routes, WorkerUnavailable("the worker died"))
     reply = await server.post("/generate", {"inputs": "Hi"})
     assert reply.status_code == 424
     assert reply.json() == {**text, "error_type": "generation"}
     error = piece(finish_reason="error", stop_reason="the worker died")
-    server = Server(routes, (begun(), error, ended()))
+    server = Server(tgi_routes, (begun(), error, ended()))
     reply = await server.post("/generate", {"inputs": "Hi"})
     assert (reply.status_code, reply.json()["error"]) == (424, text["error"])
 
 
 async def test_an_aborted_answer_is_incomplete() -> None:
-    server = Server(routes, (begun(), piece(finish_reason="abort"), ended()))
+    server = Server(tgi_routes, (begun(), piece(finish_reason="abort"), ended()))
     reply = await server.post("/generate", {"inputs": "Hi"})
     assert reply.status_code == 500
     assert reply.json() == {
@@ -195,7 +196,7 @@ async def test_an_aborted_answer_is_incomplete() -> None:
 
 
 async def test_without_a_model_there_is_nothing_to_ask() -> None:
-    reply = await Server(routes, WHOLE, models=[]).post("/generate", {"inputs": "Hi"})
+    reply = await Server(tgi_routes, WHOLE, models=[]).post("/generate", {"inputs": "Hi"})
     assert reply.status_code == 404
     assert reply.json()["error_type"] == "not_found"
 
@@ -262,14 +263,14 @@ BODIES: list[tuple[bytes, str, int, str]] = [
 async def test_a_body_that_is_no_request_is_answered_in_plain_text(
     path: str, body: bytes, kind: str, status: int, text: str
 ) -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     reply = await server.send("POST", path, content=body, headers={"content-type": kind})
     assert (reply.status_code, reply.text) == (status, text)
     assert reply.headers["content-type"] == "text/plain; charset=utf-8"
 
 
 async def test_json_of_a_longer_name_is_json() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     for kind in ("application/json; charset=utf-8", "application/vnd.api+json"):
         reply = await server.send(
             "POST", "/generate", content=b'{"inputs": "Hi"}', headers={"content-type": kind}
@@ -279,13 +280,13 @@ async def test_json_of_a_longer_name_is_json() -> None:
 
 @pytest.mark.parametrize(("verb", "path"), [("GET", "/generate"), ("POST", "/info")])
 async def test_a_wrong_verb_has_an_empty_answer(verb: str, path: str) -> None:
-    reply = await Server(routes, WHOLE).send(verb, path)
+    reply = await Server(tgi_routes, WHOLE).send(verb, path)
     assert (reply.status_code, reply.content) == (405, b"")
     assert reply.headers["allow"] == {"GET": "POST", "POST": "GET, HEAD"}[verb]
 
 
 async def test_an_unexpected_fault_tells_the_client_nothing_of_it() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
 
     def submit(*_: object) -> None:
         raise ValueError("/secret/path")

@@ -4,9 +4,9 @@ import json
 from unittest.mock import patch
 
 from mindspore_serving.core.llm_messages import Finished, Grammar, PromptScored, Started
-from mindspore_serving.frontends.tgi import routes
 from mindspore_serving.frontends.tgi.fields import SPACES
 from mindspore_serving.frontends.tgi.writing import Times
+from tests.frontends.mounting import tgi_routes
 from tests.frontends.tgi.scripted import (
     EOS,
     HELLO,
@@ -21,7 +21,7 @@ from tests.frontends.tgi.scripted import (
 
 
 async def test_the_text_alone_is_the_whole_answer() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     reply = await server.post("/generate", {"inputs": "Hi", "parameters": {"max_new_tokens": 3}})
     assert reply.status_code == 200
     assert reply.content == b'{"generated_text":" Hello world"}'
@@ -31,7 +31,7 @@ async def test_the_text_alone_is_the_whole_answer() -> None:
 
 
 async def test_details_have_every_field_in_its_place() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     body = {"inputs": "Hi", "parameters": {"details": True, "seed": 7, "do_sample": True}}
     reply = await server.post("/generate", body)
     assert reply.content == (
@@ -44,7 +44,7 @@ async def test_details_have_every_field_in_its_place() -> None:
 
 
 async def test_a_greedy_answer_has_no_seed() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     reply = await server.post("/generate", {"inputs": "Hi", "parameters": {"details": True}})
     assert reply.json()["details"]["seed"] is None
     assert server.sent.params.temperature == 0
@@ -53,7 +53,7 @@ async def test_a_greedy_answer_has_no_seed() -> None:
 async def test_top_tokens_stand_beside_the_tokens() -> None:
     other = token(9, " Hallo", -1.5)
     hello = token(5, " Hello", -0.5, top=[token(5, " Hello", -0.5), other])
-    server = Server(routes, (begun(), piece(hello, finish_reason="length"), ended()))
+    server = Server(tgi_routes, (begun(), piece(hello, finish_reason="length"), ended()))
     body = {"inputs": "Hi", "parameters": {"details": True, "top_n_tokens": 2}}
     reply = await server.post("/generate", body)
     assert server.sent.params.logprobs == 2
@@ -66,7 +66,7 @@ async def test_top_tokens_stand_beside_the_tokens() -> None:
 
 async def test_decoder_input_details_are_the_prompt_with_its_logprobs() -> None:
     prompt = PromptScored((token(1, "<s>", is_special=True), token(3, "Hi", -2.5)))
-    server = Server(routes, (begun(), prompt, *WHOLE[1:]))
+    server = Server(tgi_routes, (begun(), prompt, *WHOLE[1:]))
     body = {"inputs": "Hi", "parameters": {"decoder_input_details": True}}
     reply = await server.post("/generate", body)
     assert server.sent.params.prompt_logprobs == 0
@@ -79,7 +79,7 @@ async def test_decoder_input_details_are_the_prompt_with_its_logprobs() -> None:
 async def test_the_best_of_two_has_the_higher_mean_logprob() -> None:
     long = piece(token(5, "a", -1.0), token(6, "b", -0.2), finish_reason="stop")  # mean -0.6
     short = piece(token(7, "c", -0.5), finish_reason="length")
-    server = Server(routes, (begun(seed=1), long, ended()), (begun(seed=2), short, ended()))
+    server = Server(tgi_routes, (begun(seed=1), long, ended()), (begun(seed=2), short, ended()))
     body = {"inputs": "Hi", "parameters": {"best_of": 2, "do_sample": True, "details": True}}
     reply = await server.post("/generate", body)
     assert reply.content == (
@@ -94,14 +94,14 @@ async def test_the_best_of_two_has_the_higher_mean_logprob() -> None:
 
 
 async def test_the_full_text_begins_with_the_prompt() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     body = {"inputs": "Hi", "parameters": {"return_full_text": True}}
     reply = await server.post("/generate", body)
     assert reply.json() == {"generated_text": "Hi Hello world"}
 
 
 async def test_the_root_answers_a_list_with_the_full_text() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     reply = await server.post("/", {"inputs": "Hi"})
     assert reply.content == b'[{"generated_text":"Hi Hello world"}]'
     body = {"inputs": "Hi", "parameters": {"return_full_text": False}}
@@ -109,7 +109,7 @@ async def test_the_root_answers_a_list_with_the_full_text() -> None:
 
 
 async def test_headers_tell_times_and_counts() -> None:
-    reply = await Server(routes, WHOLE).post("/generate", {"inputs": "Grüße"})
+    reply = await Server(tgi_routes, WHOLE).post("/generate", {"inputs": "Grüße"})
     headers = reply.headers
     assert headers["x-compute-type"] == "toy"
     assert headers["x-compute-characters"] == "5"
@@ -123,7 +123,7 @@ async def test_headers_tell_times_and_counts() -> None:
 
 async def test_time_in_the_queue_is_told_and_is_no_inference() -> None:
     answer = [*WHOLE[:-1], Finished(4, 0, 3, 2.5)]
-    headers = (await Server(routes, answer).post("/generate", {"inputs": "Hi"})).headers
+    headers = (await Server(tgi_routes, answer).post("/generate", {"inputs": "Hi"})).headers
     assert headers["x-queue-time"] == "2500"
     assert headers["x-inference-time"] == "0"  # this model waits in words alone
 
@@ -140,7 +140,7 @@ def test_times_are_told_without_counting_any_twice() -> None:
 
 
 async def test_without_parameters_the_answer_is_sampled() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     await server.post("/generate", {"inputs": "Hi"})
     assert server.sent.params.temperature == 1
     await server.post("/generate", {"inputs": "Hi", "parameters": {}})
@@ -150,7 +150,7 @@ async def test_without_parameters_the_answer_is_sampled() -> None:
 
 
 async def test_every_parameter_reaches_the_model() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     parameters = {
         "temperature": 0.7,
         "repetition_penalty": 1.2,
@@ -175,7 +175,7 @@ async def test_every_parameter_reaches_the_model() -> None:
 
 
 async def test_grammars_of_every_kind_are_understood() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     schema = {"properties": {"a": {"type": "integer"}}}
     compact = json.dumps({"x-guidance": SPACES} | schema)
     rows = [
@@ -194,7 +194,7 @@ async def test_grammars_of_every_kind_are_understood() -> None:
 
 
 async def test_length_is_told_before_other_reasons_to_end() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     body = {"inputs": "Hi", "parameters": {"details": True, "max_new_tokens": 3}}
     reply = await server.post("/generate", body)
     assert reply.json()["details"]["finish_reason"] == "length"
@@ -202,7 +202,7 @@ async def test_length_is_told_before_other_reasons_to_end() -> None:
 
 async def test_a_stop_string_is_a_reason_of_its_own() -> None:
     last = piece(HELLO, WORLD, finish_reason="stop", stop_reason="world")
-    server = Server(routes, (begun(), last, ended()))
+    server = Server(tgi_routes, (begun(), last, ended()))
     body = {"inputs": "Hi", "parameters": {"details": True, "stop": ["world"]}}
     details = (await server.post("/generate", body)).json()["details"]
     assert details["finish_reason"] == "stop_sequence"
@@ -215,7 +215,7 @@ async def test_the_first_model_that_generates_answers_unless_another_is_named() 
 
     embedder = replace(CARD, can_generate=False, adapters=())
     models = [("embedder", 1, embedder), ("tiny", 1, CARD), ("other", 2, CARD)]
-    server = Server(routes, WHOLE, models=models)
+    server = Server(tgi_routes, WHOLE, models=models)
     assert (await server.send("GET", "/info")).json()["model_id"] == "tiny"
     parameters = {"adapter_id": "other"}
     reply = await server.post("/generate", {"inputs": "Hi", "parameters": parameters})
@@ -224,7 +224,7 @@ async def test_the_first_model_that_generates_answers_unless_another_is_named() 
 
 async def test_text_of_half_characters_is_whole_again() -> None:
     halves = [token(8, "\ufffd", -1.0, data=b"\xc3"), token(9, "\ufffd", -1.0, data=b"\xa9")]
-    server = Server(routes, (begun(), piece(*halves, EOS, finish_reason="stop"), ended()))
+    server = Server(tgi_routes, (begun(), piece(*halves, EOS, finish_reason="stop"), ended()))
     reply = await server.post("/generate", {"inputs": "Hi", "parameters": {"details": True}})
     assert [one["text"] for one in reply.json()["details"]["tokens"]] == ["", "é", "</s>"]
     assert reply.json()["generated_text"] == "é"

@@ -7,8 +7,9 @@ from starlette.routing import Route
 from mindspore_serving import __version__
 from mindspore_serving.core.llm_messages import Refused, Tokenize, Tokenized
 from mindspore_serving.frontends.site import Site
-from mindspore_serving.frontends.tgi import Recorder, root_health, routes
+from mindspore_serving.frontends.tgi import Recorder, root_health
 from mindspore_serving.metrics.exposition import Page
+from tests.frontends.mounting import tgi_routes
 from tests.frontends.tgi.scripted import STREAMED, WHOLE, Server, token
 
 TOKENIZED = Tokenized(
@@ -19,7 +20,7 @@ TOKENIZED = Tokenized(
 
 
 async def test_info_says_what_is_served_and_within_which_limits() -> None:
-    reply = await Server(routes, WHOLE).send("GET", "/info")
+    reply = await Server(tgi_routes, WHOLE).send("GET", "/info")
     version = __version__.encode()
     assert reply.content == (
         b'{"model_id":"tiny","model_sha":null,"model_pipeline_tag":"text-generation",'
@@ -31,7 +32,7 @@ async def test_info_says_what_is_served_and_within_which_limits() -> None:
 
 
 async def test_tokenize_says_where_each_token_is() -> None:
-    server = Server(routes, [TOKENIZED])
+    server = Server(tgi_routes, [TOKENIZED])
     reply = await server.post("/tokenize", {"inputs": "Grüße an"})
     assert (
         reply.content
@@ -44,7 +45,7 @@ async def test_tokenize_says_where_each_token_is() -> None:
 
 
 async def test_tokenize_truncates_as_generate_does() -> None:
-    server = Server(routes, [TOKENIZED])
+    server = Server(tgi_routes, [TOKENIZED])
     reply = await server.post("/tokenize", {"inputs": "Hi", "parameters": {"truncate": 2}})
     assert [one["id"] for one in reply.json()] == [3, 4]
 
@@ -54,7 +55,7 @@ async def test_a_body_of_another_protocol_is_left_to_its_route() -> None:
         return PlainTextResponse((await request.body()).decode())
 
     other = Route("/tokenize", echo, methods=["POST"])
-    server = Server(lambda site: [*routes(site), other], [TOKENIZED])
+    server = Server(lambda site: [*tgi_routes(site), other], [TOKENIZED])
     for body in ({"prompt": "Hi"}, {"messages": []}):
         reply = await server.post("/tokenize", body)
         assert reply.json() == body
@@ -63,7 +64,7 @@ async def test_a_body_of_another_protocol_is_left_to_its_route() -> None:
 
 
 async def test_chat_tokenize_shows_the_template_filled_in() -> None:
-    server = Server(routes, [TOKENIZED])
+    server = Server(tgi_routes, [TOKENIZED])
     messages = [{"role": "user", "content": "Hi"}]
     reply = await server.post("/chat_tokenize", {"messages": messages, "model": "tgi"})
     assert list(reply.json()) == ["tokenize_response", "templated_text"]
@@ -73,7 +74,7 @@ async def test_chat_tokenize_shows_the_template_filled_in() -> None:
 
 
 async def test_a_template_that_refuses_is_told() -> None:
-    server = Server(routes, [Refused("template", "roles must alternate")])
+    server = Server(tgi_routes, [Refused("template", "roles must alternate")])
     reply = await server.post("/chat_tokenize", {"messages": []})
     assert reply.status_code == 422
     assert reply.json() == {
@@ -88,7 +89,7 @@ async def test_tools_and_a_grammar_exclude_each_other() -> None:
         "tools": [{"type": "function"}],
         "response_format": {"type": "regex", "value": "a"},
     }
-    reply = await Server(routes, WHOLE).post("/chat_tokenize", body)
+    reply = await Server(tgi_routes, WHOLE).post("/chat_tokenize", body)
     assert reply.status_code == 422
     assert reply.json() == {
         "error": "Tool error: Grammar and tools are mutually exclusive",
@@ -97,14 +98,14 @@ async def test_tools_and_a_grammar_exclude_each_other() -> None:
 
 
 async def test_health_is_an_empty_body_or_the_reason() -> None:
-    server = Server(routes, WHOLE)
+    server = Server(tgi_routes, WHOLE)
     reply = await server.send("GET", "/ping")
     assert (reply.status_code, reply.content) == (200, b"")
     server.control.is_ready = False
     reply = await server.send("GET", "/ping")
     assert reply.status_code == 503
     assert reply.content == b'{"error":"unhealthy","error_type":"healthcheck"}'
-    assert (await root_health(server.site, Request({"type": "http"}))).status_code == 503
+    assert root_health(server.site.control).status_code == 503
 
 
 async def test_invocations_are_answered_by_the_protocol_they_are_of() -> None:
@@ -113,7 +114,7 @@ async def test_invocations_are_answered_by_the_protocol_they_are_of() -> None:
 
     def with_others(site: Site) -> list[Route]:
         others = ("/v1/chat/completions", "/v1/completions")
-        return [*routes(site), *(Route(path, echo, methods=["POST"]) for path in others)]
+        return [*tgi_routes(site), *(Route(path, echo, methods=["POST"]) for path in others)]
 
     server = Server(with_others, WHOLE)
     reply = await server.post("/invocations", {"inputs": "Hi"})
@@ -142,7 +143,7 @@ def numbers(recorder: Recorder) -> dict[str, float]:
 
 async def test_requests_are_counted_by_their_end() -> None:
     recorder = Recorder()
-    server = Server(lambda site: routes(site, None, recorder), WHOLE)
+    server = Server(lambda site: tgi_routes(site, None, recorder), WHOLE)
     await server.post("/generate", {"inputs": "Hi", "parameters": {"max_new_tokens": 8}})
     await server.post("/generate", {"inputs": "Hi", "parameters": {"top_p": 3}})
     await server.post("/generate_stream", {"inputs": "Hi", "parameters": {"top_p": 3}})

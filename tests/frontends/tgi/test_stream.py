@@ -2,7 +2,7 @@
 
 from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import WorkerUnavailable
-from mindspore_serving.frontends.tgi import routes
+from tests.frontends.mounting import tgi_routes
 from tests.frontends.tgi.scripted import STREAMED, Server, begun, ended, piece, token
 
 GOLDEN = (
@@ -16,7 +16,7 @@ GOLDEN = (
 
 
 async def test_the_stream_is_byte_for_byte_what_clients_parse() -> None:
-    server = Server(routes, STREAMED)
+    server = Server(tgi_routes, STREAMED)
     reply = await server.post("/generate_stream", {"inputs": "Hi", "parameters": {}})
     assert reply.status_code == 200
     assert reply.content == GOLDEN
@@ -29,7 +29,7 @@ async def test_the_stream_is_byte_for_byte_what_clients_parse() -> None:
 
 
 async def test_details_come_with_the_last_token() -> None:
-    server = Server(routes, STREAMED)
+    server = Server(tgi_routes, STREAMED)
     body = {"inputs": "Hi", "parameters": {"details": True, "do_sample": True}}
     reply = await server.post("/generate_stream", body)
     assert reply.content.endswith(
@@ -40,13 +40,13 @@ async def test_details_come_with_the_last_token() -> None:
 
 
 async def test_the_root_streams_if_asked_and_gives_the_full_text() -> None:
-    server = Server(routes, STREAMED)
+    server = Server(tgi_routes, STREAMED)
     reply = await server.post("/", {"inputs": "Hi", "stream": True})
     assert reply.content == GOLDEN.replace(b'"generated_text":" H', b'"generated_text":"Hi H')
 
 
 async def test_a_stream_flag_of_the_other_routes_is_ignored() -> None:
-    server = Server(routes, STREAMED)
+    server = Server(tgi_routes, STREAMED)
     reply = await server.post("/generate_stream", {"inputs": "Hi", "stream": False})
     assert reply.content == GOLDEN
 
@@ -54,7 +54,7 @@ async def test_a_stream_flag_of_the_other_routes_is_ignored() -> None:
 async def test_a_piece_of_several_tokens_makes_an_event_for_each() -> None:
     tokens = [token(number, f" {number}", -1.0) for number in (5, 6)]
     last = piece(*tokens, finish_reason="length")
-    server = Server(routes, (begun(), piece(*tokens), last, ended()))
+    server = Server(tgi_routes, (begun(), piece(*tokens), last, ended()))
     reply = await server.post("/generate_stream", {"inputs": "Hi"})
     lines = reply.content.split(b"\n\n")[:-1]
     assert [line[:17] for line in lines] == [b'data: {"index":%d,' % n for n in (1, 2, 3, 4)]
@@ -64,7 +64,7 @@ async def test_a_piece_of_several_tokens_makes_an_event_for_each() -> None:
 
 async def test_top_tokens_stand_behind_the_token() -> None:
     hello = token(5, " Hello", -0.5, top=[token(5, " Hello", -0.5)])
-    server = Server(routes, (begun(), piece(hello, finish_reason="length"), ended()))
+    server = Server(tgi_routes, (begun(), piece(hello, finish_reason="length"), ended()))
     body = {"inputs": "Hi", "parameters": {"top_n_tokens": 1}}
     reply = await server.post("/generate_stream", body)
     assert (
@@ -80,7 +80,7 @@ async def test_half_characters_wait_for_the_rest() -> None:
     ]
     events = (begun(), piece(halves[0], text=""), piece(halves[1], text="😀"))
     last = piece(token(8, "\ufffd", -1.0, data=b"\xf0"), text="\ufffd", finish_reason="length")
-    server = Server(routes, (*events, last, ended()))
+    server = Server(tgi_routes, (*events, last, ended()))
     reply = await server.post("/generate_stream", {"inputs": "Hi"})
     lines = reply.text.split("\n\n")[:-1]
     assert '"text":""' in lines[0]
@@ -91,7 +91,7 @@ async def test_half_characters_wait_for_the_rest() -> None:
 
 async def test_a_wrong_parameter_is_an_event_with_status_200() -> None:
     body = {"inputs": "Hi", "parameters": {"temperature": 0}}
-    reply = await Server(routes, STREAMED).post("/generate_stream", body)
+    reply = await Server(tgi_routes, STREAMED).post("/generate_stream", body)
     assert reply.status_code == 200
     assert reply.content == (
         b'data: {"error":"Input validation error: `temperature` must be strictly positive",'
@@ -100,13 +100,13 @@ async def test_a_wrong_parameter_is_an_event_with_status_200() -> None:
 
 
 async def test_a_refusal_is_an_event() -> None:
-    server = Server(routes, [Refused("overloaded", "too many")])
+    server = Server(tgi_routes, [Refused("overloaded", "too many")])
     reply = await server.post("/generate_stream", {"inputs": "Hi"})
     assert reply.content == (b'data: {"error":"Model is overloaded","error_type":"overloaded"}\n\n')
 
 
 async def test_a_worker_that_dies_in_the_middle_ends_the_stream_with_an_event() -> None:
-    server = Server(routes, STREAMED)
+    server = Server(tgi_routes, STREAMED)
     server.inference.answers = [(begun(), piece(token(5, "a", -1.0)))]
     reply = await server.post("/generate_stream", {"inputs": "Hi"})
     assert reply.content.endswith(
@@ -122,7 +122,7 @@ async def test_a_worker_that_dies_in_the_middle_ends_the_stream_with_an_event() 
 
 
 async def test_an_aborted_answer_is_incomplete() -> None:
-    server = Server(routes, (begun(), piece(finish_reason="abort"), ended()))
+    server = Server(tgi_routes, (begun(), piece(finish_reason="abort"), ended()))
     reply = await server.post("/generate_stream", {"inputs": "Hi"})
     assert reply.content == (
         b'data: {"error":"Incomplete generation stream",'

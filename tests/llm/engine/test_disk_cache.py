@@ -10,11 +10,10 @@ from mindspore_serving.llm.engine import disk_cache
 from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.toy import ToyRunner
 from mindspore_serving.llm.storage.block_files import BlockFiles, open_directory
-from mindspore_serving.llm.storage.block_threads import BlockThreads
-from mindspore_serving.llm.storage.opening import open_blocks
+from mindspore_serving.llm.storage.block_threads import BlockThreads, open_blocks
 from tests.llm.counting import BLOCK, PROMPT, Counting, ask
+from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
 from tests.waiting import PATIENCE, eventually
 

@@ -12,7 +12,7 @@ import pytest
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.runtimes.toy import ToyRunner
+from tests.llm.toy import ToyRunner
 
 SIZE = 4  # tokens of a block
 

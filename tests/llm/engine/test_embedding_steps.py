@@ -7,7 +7,7 @@ from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.runtimes.toy import ToyRunner
+from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
 
 BUDGET = 16

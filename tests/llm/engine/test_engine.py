@@ -13,8 +13,8 @@ from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import PROMPT, Engine
-from mindspore_serving.llm.runtimes.toy import ToyRunner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation, next_token
 
 VOCAB = 128

@@ -9,7 +9,7 @@ import pytest
 from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import PROMPT, Engine
-from mindspore_serving.llm.runtimes.toy import ToyRunner
+from tests.llm.toy import ToyRunner
 
 VOCAB = 128
 EOS = 17

@@ -19,9 +19,9 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.grammar import state as grammar_state
 from mindspore_serving.llm.grammar.compiler import GrammarCompiler
-from mindspore_serving.llm.runtimes.toy import ToyRunner
 from tests.llm.schemas import COMPACT, PERSON, fulfils
 from tests.llm.tokenizers_trained import opened
+from tests.llm.toy import ToyRunner
 from tests.waiting import PATIENCE
 
 EOS = 1

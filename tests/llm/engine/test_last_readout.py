@@ -17,7 +17,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.loader import Opened, open_model
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.ranking_prompt import BEFORE, BEHIND, INSTRUCTION
+from mindspore_serving.llm.processing.text_reader import BEFORE, BEHIND, INSTRUCTION
 from tests.llm.encoders import describe_modules
 from tests.tasks import checkpoints
 

@@ -9,7 +9,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine import suffix_drafter
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.suffix_drafter import RecentAnswers
-from mindspore_serving.llm.runtimes.toy import ToyRunner
+from tests.llm.toy import ToyRunner
 
 
 class Rounds(ToyRunner):

@@ -19,10 +19,10 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.toy import ToyRunner
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.stepping import relative_error, shuffled_tables
+from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
 
 pytestmark = pytest.mark.torch

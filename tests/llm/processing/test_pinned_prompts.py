@@ -7,8 +7,8 @@ from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.pinning import Beginning, pin
-from mindspore_serving.llm.runtimes.toy import ToyRunner
 from tests.llm import chatty
+from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
 
 BLOCK = 4

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from mindspore_serving.core.llm_messages import Generate, RequestRefused
 from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.processing.chat_prompt import Messages, shortened
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.shortening import Messages, shortened
 from tests.frontends.openai.serving import CARD
 from tests.llm.tokenizers_trained import opened
 

@@ -18,6 +18,7 @@ from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.parallel.part import Part
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import opening
+from mindspore_serving.llm.runtimes.openvino.constants import give_back
 from mindspore_serving.llm.runtimes.openvino.fusion import (
     fusible,
     is_fused_here,
@@ -26,7 +27,6 @@ from mindspore_serving.llm.runtimes.openvino.fusion import (
 )
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import BY_ROWS, options_from
-from mindspore_serving.llm.runtimes.openvino.pages import give_back
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Step

@@ -13,11 +13,11 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import open_part
 from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes.openvino.constants import in_pages
 from mindspore_serving.llm.runtimes.openvino.fusion import is_fused_here
 from mindspore_serving.llm.runtimes.openvino.opening import build_model
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner as open_openvino
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.pages import in_pages
 from mindspore_serving.llm.runtimes.openvino.repacking import giving_back, order_of_packing
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Runner, Step

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[3]
 COUNT = 12
 SPEC = AttentionSpec(4, 2, 16, 0.25)
+FUSED_TOLERANCE = {"torch.float32": 1e-6, "torch.bfloat16": 2**-7}  # the interpreter cuts bits off
 FLOAT = Setting(torch.float32, torch.float32, 16, "cpu")
 
 
@@ -62,6 +63,12 @@ def test_the_kernels_compute_attention_by_its_definition(
 ) -> None:
     """The cache is NaN wherever no token is: whoever reads there is found out."""
     assert errors[name] < TOLERANCE[CASES[name].dtype]
+
+
+def test_fused_operations_compute_what_pytorchs_do() -> None:
+    for dtype, of_cases in told("torch_interpreted", "fused", TRITON_INTERPRET="1").items():
+        limit = FUSED_TOLERANCE[dtype]
+        assert {name: error for name, error in of_cases.items() if not error < limit} == {}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -169,6 +176,16 @@ def test_a_gpu_computes_attention_by_its_definition(name: str, is_narrow: bool) 
     """As the case says, and all in bfloat16.  A GPU's powers of two are not as exact."""
     case = in_bfloat16(CASES[name]) if is_narrow else CASES[name]
     assert kernel_error(case, "cuda") < 5 * TOLERANCE[torch.float32] + TOLERANCE[case.dtype]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_gpu_computes_fused_operations_as_pytorch_does(dtype: torch.dtype) -> None:
+    from tests.llm import fused_cases
+
+    limit = FUSED_TOLERANCE[str(dtype)]
+    errors = {name: fused_cases.error(name, dtype, "cuda") for name in fused_cases.CASES}
+    assert {name: error for name, error in errors.items() if not error < limit} == {}
 
 
 @pytest.mark.gpu

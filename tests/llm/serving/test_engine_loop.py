@@ -6,7 +6,7 @@ import time
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.serving import engine_loop
-from mindspore_serving.llm.serving.engine_loop import EngineLoop
+from mindspore_serving.llm.serving.engine_loop import EngineLoop, LoopCallbacks
 from tests.waiting import PATIENCE
 
 
@@ -41,7 +41,8 @@ class Told:
         self.outputs, self.stats, self.problems = [], [], []
         self.changed, self.ended = threading.Condition(), threading.Event()
         self.engine = FakeEngine()
-        self.loop = EngineLoop(self.engine, self.take, self.stats.append, self.end)
+        callbacks = LoopCallbacks(self.take, self.stats.append, self.end)
+        self.loop = EngineLoop(self.engine, callbacks)
         self.loop.start()
 
     def take(self, outputs):

@@ -6,8 +6,7 @@ import pytest
 
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.llm.serving import recording
-from mindspore_serving.llm.serving.recording import Recorder, Timing
-from mindspore_serving.llm.serving.timeline import Timeline
+from mindspore_serving.llm.serving.recording import Recorder, Timeline, Timing
 
 WAIT = 2.5  # seconds, by the clock that the test sets
 

@@ -1,14 +1,35 @@
 """Stop strings across the borders of tokens, end tokens, lengths and what is held back."""
 
+from typing import NamedTuple
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
-from mindspore_serving.llm.tokenization.stopping import Emitted, StopChecker
+from mindspore_serving.llm.tokenization.stopping import StopChecker
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 EOS = 0
+
+
+class Emitted(NamedTuple):
+    """What of the record of one token is looked at."""
+
+    text: str
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+def check(checker, token_id):
+    """What the next token adds, in a record that names the token."""
+    generated = checker.check(token_id)
+    assert (generated.index, generated.token_ids) == (0, (token_id,))
+    return to_emitted(generated)
+
+
+def to_emitted(generated):
+    return Emitted(generated.text, generated.finish_reason, generated.stop_reason)
 
 
 class Spelled:
@@ -33,10 +54,10 @@ def run(pieces, *, rest="", max_tokens=None, **params):
     )
     emitted = []
     for token_id in range(1, len(pieces) + 1):
-        emitted.append(checker.check(token_id))
+        emitted.append(check(checker, token_id))
         if emitted[-1].finish_reason:
             return emitted
-    return [*emitted, Emitted(checker.finish())]
+    return [*emitted, Emitted(checker.end(STOP).text)]
 
 
 def test_without_stops_text_passes_through():
@@ -79,19 +100,19 @@ def test_of_stop_strings_that_complete_together_the_longest_counts():
 
 def test_an_end_token_ends_the_text_and_is_not_shown():
     checker = StopChecker(SamplingParams(stop=["!?"]), [EOS], Spelled(["</s>", "hi!"]))
-    assert checker.check(1) == Emitted("hi")
-    assert checker.check(EOS) == Emitted("!", STOP, None)
-    assert checker.finish() == ""
+    assert check(checker, 1) == Emitted("hi")
+    assert check(checker, EOS) == Emitted("!", STOP, None)
+    assert checker.end(STOP).text == ""
 
 
 def test_an_end_token_is_shown_if_stops_are():
     params = SamplingParams(include_stop=True)
-    assert StopChecker(params, [EOS], Spelled(["</s>"])).check(EOS) == Emitted("</s>", STOP)
+    assert check(StopChecker(params, [EOS], Spelled(["</s>"])), EOS) == Emitted("</s>", STOP)
 
 
 def test_what_the_detokenizer_holds_is_shown_before_an_end_token():
     checker = StopChecker(SamplingParams(), [EOS], Spelled(["</s>", "a"], rest="\ufffd"))
-    assert checker.check(EOS) == Emitted("\ufffd", STOP)
+    assert check(checker, EOS) == Emitted("\ufffd", STOP)
 
 
 def test_a_stop_token_is_named():
@@ -100,9 +121,9 @@ def test_a_stop_token_is_named():
 
 def test_ignore_eos_goes_on_but_not_after_a_stop_token():
     checker = StopChecker(SamplingParams(ignore_eos=True), [EOS], Spelled(["</s>", "a"]))
-    assert checker.check(EOS) == Emitted("</s>")
+    assert check(checker, EOS) == Emitted("</s>")
     params = SamplingParams(ignore_eos=True, stop_token_ids=[EOS])
-    assert StopChecker(params, [EOS]).check(EOS) == Emitted("", STOP, EOS)
+    assert check(StopChecker(params, [EOS]), EOS) == Emitted("", STOP, EOS)
 
 
 def test_the_last_token_by_length_shows_everything():
@@ -116,7 +137,7 @@ def test_a_stop_in_the_last_token_by_length_is_a_stop():
 
 def test_the_engines_limit_goes_before_that_of_the_request():
     checker = StopChecker(SamplingParams(max_tokens=9), [EOS], Spelled(["", "a"]), max_tokens=1)
-    assert checker.check(1) == Emitted("a", LENGTH)
+    assert check(checker, 1) == Emitted("a", LENGTH)
 
 
 def test_stops_that_come_too_early_are_shown():
@@ -131,15 +152,15 @@ def test_a_stop_that_begins_too_early_and_ends_late_enough_counts():
 
 def test_without_a_detokenizer_only_tokens_end_it():
     checker = StopChecker(SamplingParams(max_tokens=2, stop=["a"]), [EOS])
-    assert checker.check(5) == Emitted("")
-    assert checker.check(5) == Emitted("", LENGTH)
+    assert check(checker, 5) == Emitted("")
+    assert check(checker, 5) == Emitted("", LENGTH)
 
 
 def test_a_token_after_the_last_is_a_bug():
     checker = StopChecker(SamplingParams(), [EOS])
-    checker.check(EOS)
+    check(checker, EOS)
     with pytest.raises(AssertionError, match="after the last"):
-        checker.check(1)
+        check(checker, 1)
 
 
 TEXTS = st.text("ab", max_size=5)

@@ -87,11 +87,10 @@ def _head_size(file: GgufFile, name: str, setting: str) -> dict[str, Any]:
 
 
 def parts_of(
-    model: tuple[dict[str, Any], Family], name: str, parts: tuple[str, ...], blocks: Blocks
+    name: str, parts: tuple[str, ...], blocks: Blocks, *, config: dict[str, Any], family: Family
 ) -> Iterator[tuple[str, StoredTensor]]:
     """What becomes of the tensor `name` of a state.  Raises StartError if it has other rows, or
     columns, than the sizes of a gated delta rule say."""
-    config, family = model
     end = name.split(".", 2)[2]
     rows: list[Order] | list[None] = [None]
     columns = None

@@ -1,6 +1,9 @@
 """A tensor of a GGUF file as a checkpoint stores it, rows or columns in another order.
 
-Floats are put in that order at once, quantised matrices when they are read.  Knows no name.
+Floats are put in that order at once, quantised matrices when they are read.  Knows no name but
+those of DeepSeek's latent attention, whose matrix that widens keys and values llama.cpp has in two
+parts for each head, keys [heads, rank, features], turned, and values [heads, features, rank];
+checkpoints have one matrix, head by head the rows of keys, then of values.
 """
 
 from functools import partial
@@ -9,12 +12,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks
 from mindspore_serving.llm.checkpoint.packing import Packed, merged, unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, floats
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 
+LATENT = LATENT_KEYS, LATENT_VALUES = "attn_k_b", "attn_v_b"
 Order: TypeAlias = npt.NDArray[np.intp]  # which of the file's is the first, the second ..
 
 
@@ -83,3 +88,24 @@ def _decoded(
 
 def _gathered(blocks: Blocks, some: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
     return unpack(decode(blocks.kind, blocks.rows[some], blocks.shape[-1]))
+
+
+def widening(layer: str, keys: Blocks, values: Blocks | None) -> StoredTensor:
+    """The matrix, made when it is read.  Raises StartError unless both parts are of as many heads
+    and as wide."""
+    shape = keys.shape
+    if values is None or len(shape) != 3 or values.shape[::2] != shape[:2]:
+        found = values.shape if values else None
+        raise StartError(
+            f"{layer} has {LATENT_KEYS} {list(shape)} and {LATENT_VALUES} {found}, expected "
+            "[heads, rank, features] and [heads, features, rank]"
+        )
+    rows = shape[0] * (shape[2] + values.shape[1])
+    read = partial(_both_parts, keys, values)
+    return QuantizedTensor("joined", (rows, shape[1]), keys.rows, read, is_packed=False)
+
+
+def _both_parts(keys: Blocks, values: Blocks) -> npt.NDArray[np.float32]:
+    parts = [floats_of(keys).swapaxes(1, 2), floats_of(values)]
+    both: npt.NDArray[np.float32] = np.concatenate(parts, 1)
+    return both.reshape(-1, keys.shape[1])

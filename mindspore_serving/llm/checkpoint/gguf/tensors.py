@@ -7,14 +7,13 @@ state have.  No number of a quantised tensor is decoded.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf import latent
 from mindspore_serving.llm.checkpoint.gguf.configuration import (
     ARCHITECTURE,
     config_of,
@@ -25,7 +24,15 @@ from mindspore_serving.llm.checkpoint.gguf.families import Family
 from mindspore_serving.llm.checkpoint.gguf.names import RATE, Roles, roles_of
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks, GgufFile
 from mindspore_serving.llm.checkpoint.gguf.states import parts_of
-from mindspore_serving.llm.checkpoint.gguf.stored import Order, joined, stored
+from mindspore_serving.llm.checkpoint.gguf.stored import (
+    LATENT,
+    LATENT_KEYS,
+    LATENT_VALUES,
+    Order,
+    joined,
+    stored,
+    widening,
+)
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.descriptions.architecture import (
     LAYER_PLUS_ONE,
@@ -70,40 +77,56 @@ def read_tensors(file: GgufFile) -> dict[str, StoredTensor]:
     return tensors
 
 
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A tensor of layer `number`: `name` is blk.NUMBER.ROLE.LEAF, or has no leaf."""
+
+    model: _Model
+    name: str
+    number: int
+    role: str
+    leaf: str
+    blocks: Blocks
+
+    @property
+    def layer(self) -> str:
+        """The layer as checkpoints call it."""
+        return f"{self.model.form.names.layers}.{self.number}"
+
+    @property
+    def end(self) -> str:
+        """The name without its layer."""
+        return self.name.split(".", 2)[2]
+
+    @property
+    def has_state(self) -> bool:
+        """Whether its layer has one that decays, as all but convolutions alone."""
+        return f"blk.{self.number}.{RATE}" in self.model.file.tensors
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether it has a matrix, or a bias, of each expert."""
+        return len(self.blocks.shape) == (3 if self.leaf == "weight" else 2)
+
+
 def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
-    roles, names = model.roles, model.form.names
     stem, _, leaf = name.rpartition(".")
-    if stem in roles.top:
-        yield from _outside(roles.top[stem], leaf, blocks)
-        return
+    if stem in model.roles.top:
+        return _outside(model.roles.top[stem], leaf, blocks)
     match = _NAME.fullmatch(name)
-    role, leaf = (match[2], match[3] or "weight") if match else ("", leaf)
-    if match and int(match[1]) >= model.config["num_hidden_layers"]:
-        _check_predicts(model.file, name, int(match[1]))
-        return
-    layer = f"{names.layers}.{match[1]}" if match else ""
-    end = name.split(".", 2)[-1]
-    if end in roles.states and match and f"blk.{match[1]}.{RATE}" in model.file.tensors:
-        found = parts_of((model.config, model.family), name, roles.states[end], blocks)
-        yield from ((f"{layer}.{part}", one) for part, one in found)
-    elif role in roles.bare:
-        yield f"{layer}.{roles.bare[role]}", stored(blocks)
-    elif role in roles.experts and len(blocks.shape) == (3 if leaf == "weight" else 2):
-        yield from _experts(model, layer, role, leaf, blocks)
-    elif role == "attn_qkv" and len(names.qkv) == 3:
-        yield from _packed(model, layer, leaf, blocks)
-    elif role in (latent.KEYS, latent.VALUES) and "kv_lora_rank" in model.config:
-        yield from _widening(model, layer, name, blocks)
-    elif leaf == "weight" and _has_gate(model, name, role):
-        yield from _gated(model, layer, name, blocks)
-    elif role in roles.layer:
-        yield _of_layer(model, layer, (name, role, leaf), blocks)
-    else:
-        family = model.file.metadata[ARCHITECTURE]
-        raise StartError(
-            f"{model.file.path} has a tensor {name!r}, which models of architecture {family!r} do "
-            "not have here: it is made for a newer or another kind of model"
-        )
+    if match:
+        one = _Tensor(model, name, int(match[1]), match[2], match[3] or "weight", blocks)
+        if one.number >= model.config["num_hidden_layers"]:
+            _check_predicts(model.file, name, one.number)
+            return iter(())
+        for is_of_kind, read in _KINDS:
+            if is_of_kind(one):
+                return read(one)
+    family = model.file.metadata[ARCHITECTURE]
+    raise StartError(
+        f"{model.file.path} has a tensor {name!r}, which models of architecture {family!r} do "
+        "not have here: it is made for a newer or another kind of model"
+    )
 
 
 def _check_predicts(file: GgufFile, name: str, layer: int) -> None:
@@ -135,83 +158,38 @@ def _cut(blocks: Blocks, parts: int = 1) -> Iterator[Blocks]:
     return (Blocks(blocks.kind, shape, rows) for rows in each)
 
 
-def _of_layer(
-    model: _Model, layer: str, names: tuple[str, str, str], blocks: Blocks
-) -> tuple[str, StoredTensor]:
-    """What has one place in a layer, by its name, its role and whether it is a bias."""
-    name, role, leaf = names
-    pairs = model.family.pairs and role in ("attn_q", "attn_k")
-    heads = _heads(name, blocks, model.config, role) if pairs else 0
-    rows = _halves(blocks.shape[0], heads) if pairs else None
-    if role == CONVOLUTION and leaf == "weight":  # of each feature by itself
-        blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
-    is_matrix = leaf == "weight" and len(blocks.shape) == 2
-    kind = model.form.names.matrix if is_matrix else leaf
-    return f"{layer}.{model.roles.layer[role]}.{kind}", stored(blocks, rows)
+def _of_states(one: _Tensor) -> Named:
+    model = one.model
+    parts, config, family = model.roles.states[one.end], model.config, model.family
+    for part, tensor in parts_of(one.name, parts, one.blocks, config=config, family=family):
+        yield f"{one.layer}.{part}", tensor
 
 
-def _has_gate(model: _Model, name: str, role: str) -> bool:
-    """Whether it is the gate or the other half of a block that checkpoints have as one matrix."""
-    half = role.replace("ffn_gate", "ffn_up")
-    is_half = half in ("ffn_up", "ffn_up_shexp") and half in model.roles.layer
-    is_one = model.form.gated and len(model.form.names.gate_up) == 1
-    return is_one and is_half and name.replace("ffn_up", "ffn_gate") in model.file.tensors
+def _bare(one: _Tensor) -> Named:
+    yield f"{one.layer}.{one.model.roles.bare[one.role]}", stored(one.blocks)
 
 
-def _gated(model: _Model, layer: str, name: str, blocks: Blocks) -> Named:
-    """Of the gate, which the other half is below.  Raises StartError unless that is as large."""
-    if "ffn_gate" not in name:
-        return
-    up = model.file.tensors.get(name.replace("ffn_gate", "ffn_up"))
-    if up is None or up.shape != blocks.shape:
-        found = list(up.shape) if up else None
-        raise StartError(f"tensor {name!r} is {list(blocks.shape)}, and its other half {found}")
-    yield f"{layer}.{model.form.names.gate_up[0]}.weight", joined((blocks, up))
-
-
-def _widening(model: _Model, layer: str, name: str, blocks: Blocks) -> Named:
-    """Of the keys' part, which the values' is beside."""
-    if latent.KEYS in name:
-        values = model.file.tensors.get(name.replace(latent.KEYS, latent.VALUES))
-        yield f"{layer}.self_attn.kv_b_proj.weight", latent.widening(layer, blocks, values)
-
-
-def _heads(name: str, blocks: Blocks, config: dict[str, Any], role: str) -> int:
-    """How many there are.  Raises StartError unless the rows are theirs."""
-    key = "num_attention_heads" if role == "attn_q" else "num_key_value_heads"
-    heads = config.get(key) or config.get("num_attention_heads")
-    count = blocks.shape[0]
-    if type(heads) is not int or heads < 1 or count % (2 * heads):
-        raise StartError(f"tensor {name!r} has {count} rows, expected {heads} heads of pairs")
-    return heads
-
-
-def _halves(count: int, heads: int) -> Order:
-    """Rows of each head in the order 0, 2, 4 .. 1, 3, 5: what is rotated together is half a head
-    apart.  llama.cpp has it side by side."""
-    return np.arange(count).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
-
-
-def _experts(model: _Model, layer: str, role: str, leaf: str, blocks: Blocks) -> Named:
+def _of_experts(one: _Tensor) -> Named:
     """The matrices of a tensor [experts, out, in], or the biases of one [experts, out].  Raises
     StartError if the parts of an expert are not as large as each other."""
-    experts = model.form.experts
+    experts = one.model.form.experts
     assert experts is not None
-    parts = model.roles.experts[role]
-    if blocks.shape[1] % len(parts):
+    parts = one.model.roles.experts[one.role]
+    if one.blocks.shape[1] % len(parts):
         raise StartError(
-            f"tensor {role}.{leaf} of {layer} has {blocks.shape[1]} rows for each expert, expected "
-            f"a multiple of {len(parts)}"
+            f"tensor {one.role}.{one.leaf} of {one.layer} has {one.blocks.shape[1]} rows for each "
+            f"expert, expected a multiple of {len(parts)}"
         )
-    for index, one in enumerate(_cut(blocks, len(parts))):
+    for index, matrix in enumerate(_cut(one.blocks, len(parts))):
         expert, part = divmod(index, len(parts))
-        yield f"{layer}.{experts.prefix}.{expert}.{parts[part]}.{leaf}", stored(one)
+        name = f"{one.layer}.{experts.prefix}.{expert}.{parts[part]}.{one.leaf}"
+        yield name, stored(matrix)
 
 
-def _packed(model: _Model, layer: str, leaf: str, blocks: Blocks) -> Named:
+def _packed(one: _Tensor) -> Named:
     """Queries, keys and values, whose rows are below one another.  Raises StartError unless there
     are as many as heads need."""
-    config = model.config
+    config, blocks = one.model.config, one.blocks
     heads, features = config.get("num_attention_heads"), config.get("head_dim")
     keys = config.get("num_key_value_heads") or heads
     rows = blocks.rows.reshape(blocks.shape[0], -1)
@@ -219,15 +197,82 @@ def _packed(model: _Model, layer: str, leaf: str, blocks: Blocks) -> Named:
         (heads + 2 * keys) * features
     ):
         raise StartError(
-            f"tensor attn_qkv.{leaf} of {layer} has {len(rows)} rows, expected those of {heads} "
-            f"query heads, {keys} key heads and as many value heads of {features} rows each"
+            f"tensor attn_qkv.{one.leaf} of {one.layer} has {len(rows)} rows, expected those of "
+            f"{heads} query heads, {keys} key heads and as many value heads of {features} rows each"
         )
     begin = 0
-    for name, count in zip(model.form.names.qkv, (heads, keys, keys), strict=True):
+    for name, count in zip(one.model.form.names.qkv, (heads, keys, keys), strict=True):
         part = rows[begin : begin + count * features]
         begin += len(part)
-        one = Blocks(blocks.kind, (len(part), *blocks.shape[1:]), part)
-        yield f"{layer}.{name}.{leaf}", stored(one)
+        shape = (len(part), *blocks.shape[1:])
+        yield f"{one.layer}.{name}.{one.leaf}", stored(Blocks(blocks.kind, shape, part))
+
+
+def _latent(one: _Tensor) -> Named:
+    """Of the keys' part, which the values' is beside."""
+    if LATENT_KEYS in one.name:
+        values = one.model.file.tensors.get(one.name.replace(LATENT_KEYS, LATENT_VALUES))
+        yield f"{one.layer}.self_attn.kv_b_proj.weight", widening(one.layer, one.blocks, values)
+
+
+def _has_gate(one: _Tensor) -> bool:
+    """Whether it is the gate or the other half of a block that checkpoints have as one matrix."""
+    form, half = one.model.form, one.role.replace("ffn_gate", "ffn_up")
+    is_half = half in ("ffn_up", "ffn_up_shexp") and half in one.model.roles.layer
+    is_one = form.gated and len(form.names.gate_up) == 1 and one.leaf == "weight"
+    return is_one and is_half and one.name.replace("ffn_up", "ffn_gate") in one.model.file.tensors
+
+
+def _gated(one: _Tensor) -> Named:
+    """Of the gate, which the other half is below.  Raises StartError unless that is as large."""
+    if "ffn_gate" not in one.name:
+        return
+    up, shape = one.model.file.tensors.get(one.name.replace("ffn_gate", "ffn_up")), one.blocks.shape
+    if up is None or up.shape != shape:
+        found = list(up.shape) if up else None
+        raise StartError(f"tensor {one.name!r} is {list(shape)}, and its other half {found}")
+    yield f"{one.layer}.{one.model.form.names.gate_up[0]}.weight", joined((one.blocks, up))
+
+
+def _of_layer(one: _Tensor) -> Named:
+    model, blocks = one.model, one.blocks
+    rows = None
+    if model.family.pairs and one.role in ("attn_q", "attn_k"):
+        rows = _halves(blocks.shape[0], _heads(one))
+    if one.role == CONVOLUTION and one.leaf == "weight":  # of each feature by itself
+        blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
+    is_matrix = one.leaf == "weight" and len(blocks.shape) == 2
+    kind = model.form.names.matrix if is_matrix else one.leaf
+    yield f"{one.layer}.{model.roles.layer[one.role]}.{kind}", stored(blocks, rows)
+
+
+_KINDS: tuple[tuple[Callable[[_Tensor], bool], Callable[[_Tensor], Named]], ...] = (
+    (lambda one: one.end in one.model.roles.states and one.has_state, _of_states),
+    (lambda one: one.role in one.model.roles.bare, _bare),
+    (lambda one: one.role in one.model.roles.experts and one.is_stack, _of_experts),
+    (lambda one: one.role == "attn_qkv" and len(one.model.form.names.qkv) == 3, _packed),
+    (lambda one: one.role in LATENT and "kv_lora_rank" in one.model.config, _latent),
+    (_has_gate, _gated),
+    (lambda one: one.role in one.model.roles.layer, _of_layer),
+)
+"""Kinds of tensors of a layer, and what checkpoints have of each; the first that fits counts."""
+
+
+def _heads(one: _Tensor) -> int:
+    """How many there are.  Raises StartError unless the rows are theirs."""
+    config = one.model.config
+    key = "num_attention_heads" if one.role == "attn_q" else "num_key_value_heads"
+    heads = config.get(key) or config.get("num_attention_heads")
+    count = one.blocks.shape[0]
+    if type(heads) is not int or heads < 1 or count % (2 * heads):
+        raise StartError(f"tensor {one.name!r} has {count} rows, expected {heads} heads of pairs")
+    return heads
+
+
+def _halves(count: int, heads: int) -> Order:
+    """Rows of each head in the order 0, 2, 4 .. 1, 3, 5: what is rotated together is half a head
+    apart.  llama.cpp has it side by side."""
+    return np.arange(count).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
 
 
 def _less_one(name: str, one: StoredTensor) -> StoredTensor:

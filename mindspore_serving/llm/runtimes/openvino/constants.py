@@ -1,9 +1,13 @@
-"""Arrays as constants of an OpenVINO graph, and which of their memory can be given back.
+"""Arrays as constants of an OpenVINO graph, and which of their memory can be given back while
+native code still refers to it.
 
 Integers times scales are in the form that the plugin multiplies by.  Knows no checkpoint.
 """
 
-from collections.abc import Callable
+import ctypes
+import mmap
+from collections.abc import Iterable
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,7 +18,6 @@ from openvino.op import Constant
 
 from mindspore_serving.llm.checkpoint.packing import Packed, pairs
 from mindspore_serving.llm.runtimes.openvino.nodes import name_of
-from mindspore_serving.llm.runtimes.openvino.pages import in_pages
 
 Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
@@ -86,40 +89,43 @@ class Constants:
         The arrays of `form` may be stacks of those of several matrices.  With `is_spent` they are
         not read when they are packed.
         """
-        constant: Callable[[Array, tuple[int, ...], Any], Node] = self.of
         if is_spent:
-            constant = self._spend
             self.forms.add(Form.of(form))
-        values, scales = form.values, form.scales
-        shape = (*values.shape[:-1], form.shape[1])
+        constant = self._spend if is_spent else self.of
         groups = form.shape[1] // form.group
         is_grouped = groups > 1
-        integers = (*shape[:-1], groups, form.group) if is_grouped else shape
-        kind = _CODEBOOKS.get(form.codebook) or _INTEGERS[form.bits, form.is_signed]
         self.is_grouped |= is_grouped
+        group = form.group if is_grouped else INT8_GROUP
+        self.group = min(self.group or group, group)
+        shape = (*form.values.shape[:-1], form.shape[1])
+        integers = (*shape[:-1], groups, form.group) if is_grouped else shape
+        scales = form.scales
         # The plugin makes float32 of scales, in memory that is not given back.
-        is_half = is_grouped and not is_spent and scales.dtype == np.float16
-        is_half &= form.minimums is None
+        is_half = is_grouped and not is_spent and form.minimums is None
+        is_half &= scales.dtype == np.float16
         wide = "f16" if is_half else "f32"
         scales = scales if is_half else scales.astype(np.float32, copy=False)
-        node = opset.convert(constant(values, integers, kind), wide)
+        kind = _CODEBOOKS.get(form.codebook) or _INTEGERS[form.bits, form.is_signed]
+        node = opset.convert(constant(form.values, integers, kind), wide)
         if form.minimums is not None:
             scales, zeros = _with_zeros(scales, _minimums(form))
             node = opset.subtract(node, opset.constant(zeros[..., None] if is_grouped else zeros))
             constant = self.of  # what is read of these again is not tried
         elif form.zeros is not None:
-            flat = form.zeros.reshape(1, -1)
-            bits = pairs(flat) if form.bits == 4 and flat.size % 2 == 0 else flat
-            kind = _INTEGERS[4 if bits is not flat else 8, False]
-            zeros = self.of(bits, (*integers[:-1], 1), kind)
+            zeros = self._zeros(form.zeros, form.bits, (*integers[:-1], 1))
             node = opset.subtract(node, opset.convert(zeros, wide))
         places = (*integers[:-1], 1) if is_grouped else scales.shape
         product = opset.multiply(node, constant(scales, places, TYPES[wide.upper()]))
         if is_grouped:
             product = opset.reshape(product, np.array(shape, np.int64), False)
-        group = form.group if is_grouped else INT8_GROUP
-        self.group = min(self.group or group, group)
         return opset.convert(product, "f32") if is_half else product
+
+    def _zeros(self, zeros: Array, bits: int, shape: tuple[int, ...]) -> Node:
+        """The integers that stand for 0; those of 4 bits two in a byte, if none is left."""
+        flat = zeros.reshape(1, -1)
+        if bits == 4 and flat.size % 2 == 0:
+            return self.of(pairs(flat), shape, _INTEGERS[4, False])
+        return self.of(flat, shape, _INTEGERS[8, False])
 
     def _spend(
         self, bits: Array, shape: tuple[int, ...], kind: Any, of: dict[str, Array] | None = None
@@ -146,3 +152,23 @@ def _with_zeros(scales: Array, minimums: Array) -> tuple[Array, Array]:
     flat = (wide == 0) & (minimums != 0)  # a group of one value, whatever its integers are
     wide[flat] = np.abs(minimums[flat]) * np.float32(2.0**-30)
     return wide, np.divide(-minimums, wide, out=np.zeros_like(wide), where=wide != 0)
+
+
+def in_pages(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Zeros in memory pages of their own."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    return np.ndarray(shape, dtype, mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def give_back(arrays: Iterable[Array]) -> None:
+    """Free the memory of what `in_pages` gave; it is read as zeros from now on."""
+    for array in arrays:
+        assert isinstance(array.base, mmap.mmap)
+        array.base.madvise(mmap.MADV_DONTNEED)
+
+
+def trim() -> None:
+    """Give back what the C library holds of memory that was freed; not every one can."""
+    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if release is not None:
+        release(0)

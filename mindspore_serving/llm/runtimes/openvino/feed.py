@@ -92,46 +92,56 @@ class Feed:
 
     def load(self, step: Step) -> None:
         """Set the inputs to `step`.  Raises ServingError, before the request has changed."""
-        rows = step.rows
-        limits = self._limits
-        lengths = [len(row.tokens) for row in rows]
-        ends = [row.start + length for row, length in zip(rows, lengths, strict=True)]
-        counts = [-(-end // limits.block_size) for end in ends]
-        adapters = [row.adapter for row in rows]
-        if not rows or not all(map(_is_shaped, rows, lengths, ends, counts)):
+        lengths = [len(row.tokens) for row in step.rows]
+        ends = [row.start + length for row, length in zip(step.rows, lengths, strict=True)]
+        counts = [-(-end // self._limits.block_size) for end in ends]
+        if not self._are_accepted(step.rows, lengths, ends, counts):
             self._refuse(step)
-        if any(adapters) and not all(one in limits.adapters for one in adapters if one):
-            self._refuse(step)
-        if self._has_states and not all(fits_slots(row, limits.num_slots) for row in rows):
-            self._refuse(step)
-        logits = [row.num_logits for row in rows]
         room = max(LEAST_ROOM, 1 << (sum(counts) - 1).bit_length())
-        buffers = self._buffers((step.num_tokens, len(rows), room, sum(logits)))
+        num_logits = sum(row.num_logits for row in step.rows)
+        buffers = self._buffers((step.num_tokens, len(step.rows), room, num_logits))
         arrays = buffers.arrays
-        arrays["token_ids"][:] = _joined((row.tokens for row in rows), step.num_tokens)
+        arrays["token_ids"][:] = _joined((row.tokens for row in step.rows), step.num_tokens)
         blocks = arrays["block_indices"][: sum(counts)]
-        used = (row.blocks[:count] for row, count in zip(rows, counts, strict=True))
+        used = (row.blocks[:count] for row, count in zip(step.rows, counts, strict=True))
         blocks[:] = _joined(used, len(blocks))
         if not self._are_in_range(arrays["token_ids"], blocks, ends):
             self._refuse(step)
-        check_copies(step, limits.num_blocks)
-        arrays["past_lens"][:] = [row.start for row in rows]
-        np.cumsum(lengths, out=arrays["subsequence_begins"][1:])
+        check_copies(step, self._limits.num_blocks)
         np.cumsum(counts, out=arrays["block_indices_begins"][1:])
         arrays["max_context_len"][...] = max(ends)
-        _fill_positions(arrays, lengths)
-        _fill_rows(arrays, logits)
-        if self._switches:
-            arrays[IS_LONG][:] = np.repeat([row.is_long for row in rows], lengths)
-        if self._is_adapted:
-            arrays[TOKENS][:, 0] = np.repeat(adapters, lengths)
-            arrays[ROWS][:, 0] = np.repeat(adapters, logits)
-        if self._has_states:
-            fill(arrays, rows, limits.num_slots)
+        self._fill_rows(arrays, step.rows, lengths)
         self._hand_over(buffers)
         self._hand_over_rows(arrays["token_ids"])
         if self._takes_features:
             self._hand_over_features(step.features(), arrays[TYPES])
+
+    def _are_accepted(
+        self, rows: Sequence[Row], lengths: list[int], ends: list[int], counts: list[int]
+    ) -> bool:
+        """Whether there are rows, all within the limits; numbers of tokens are not looked at."""
+        limits = self._limits
+        if not rows or not all(map(_is_shaped, rows, lengths, ends, counts)):
+            return False
+        if any(row.adapter and row.adapter not in limits.adapters for row in rows):
+            return False
+        return not self._has_states or all(fits_slots(row, limits.num_slots) for row in rows)
+
+    def _fill_rows(self, arrays: dict[str, Ints], rows: Sequence[Row], lengths: list[int]) -> None:
+        """Fill what says where rows begin, what is read of them and what they are computed with."""
+        logits = [row.num_logits for row in rows]
+        arrays["past_lens"][:] = [row.start for row in rows]
+        np.cumsum(lengths, out=arrays["subsequence_begins"][1:])
+        _fill_positions(arrays, lengths)
+        _fill_logits(arrays, logits)
+        if self._switches:
+            arrays[IS_LONG][:] = np.repeat([row.is_long for row in rows], lengths)
+        if self._is_adapted:
+            adapters = [row.adapter for row in rows]
+            arrays[TOKENS][:, 0] = np.repeat(adapters, lengths)
+            arrays[ROWS][:, 0] = np.repeat(adapters, logits)
+        if self._has_states:
+            fill(arrays, rows, self._limits.num_slots)
 
     def _are_in_range(self, tokens: Ints, blocks: Ints, ends: Sequence[int]) -> bool:
         """One comparison for both ends of each range: a negative number is a large unsigned."""
@@ -203,7 +213,7 @@ def _fill_positions(arrays: dict[str, Ints], lengths: Sequence[int]) -> None:
     arrays["positions"][:] += np.arange(len(arrays["positions"]), dtype=np.int32)
 
 
-def _fill_rows(arrays: dict[str, Ints], logits: Sequence[int]) -> None:
+def _fill_logits(arrays: dict[str, Ints], logits: Sequence[int]) -> None:
     """The last `logits` tokens of each sequence."""
     lasts = arrays["subsequence_begins"][1:]
     ends = np.cumsum(logits)

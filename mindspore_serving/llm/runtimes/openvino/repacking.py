@@ -24,10 +24,9 @@ from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
-from mindspore_serving.llm.runtimes.openvino.constants import INT8_GROUP, TYPES, Form
+from mindspore_serving.llm.runtimes.openvino.constants import INT8_GROUP, TYPES, Form, give_back
 from mindspore_serving.llm.runtimes.openvino.fusion import is_fused_here
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions
-from mindspore_serving.llm.runtimes.openvino.pages import give_back
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -49,11 +48,13 @@ def packed_once(weights: Weights, properties: Mapping[str, Any]) -> dict[str, Ar
     Small ones of the same forms are computed to see: their products have to be right for every
     number of rows when they have been overwritten after the first pass.  `properties` are the
     plugin's."""
-    given, constants = (weights.precision, tuple(sorted(properties.items()))), weights.constants
+    given, constants = tuple(sorted(properties.items())), weights.constants
+    precision = weights.precision
     found: dict[str, Array] = {}
-    if all(_is_packed_once(form, *given) for form in constants.forms):
+    if all(_is_packed_once(form, precision, given) for form in constants.forms):
         found |= constants.spent
-    if constants.minimums and _is_packed_once(Form("int4", 32), *given, has_minimums=True):
+    int4 = Form("int4", 32)
+    if constants.minimums and _is_packed_once(int4, precision, given, has_minimums=True):
         found |= constants.minimums
     return found
 

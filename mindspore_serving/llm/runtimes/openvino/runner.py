@@ -21,11 +21,11 @@ from mindspore_serving.llm.runtimes.capacity import (
 )
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
+from mindspore_serving.llm.runtimes.openvino.constants import give_back, in_pages, trim
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import HIDDEN
 from mindspore_serving.llm.runtimes.openvino.options import capabilities
-from mindspore_serving.llm.runtimes.openvino.pages import give_back, in_pages, trim
 from mindspore_serving.llm.runtimes.openvino.ranks import Sums
 from mindspore_serving.llm.runtimes.openvino.repacking import giving_back
 from mindspore_serving.llm.runtimes.openvino.weights import Weights

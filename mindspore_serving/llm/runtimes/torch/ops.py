@@ -1,4 +1,6 @@
-"""The operations of a definition in eager PyTorch, on a CPU or a CUDA device."""
+"""The operations of a definition in eager PyTorch, on a CPU or a CUDA device; and those of a rank,
+which computes its part of every layer on a CPU, with sums in float32.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from torch.nn import functional
 from mindspore_serving.llm.models.expert_block import ExpertBlock
 from mindspore_serving.llm.models.ops import AttentionSpec, Longer, Ops
 from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
+from mindspore_serving.llm.parallel.exchange import Exchange
 from mindspore_serving.llm.runtimes.torch.attention import Attention, PagedCache
 from mindspore_serving.llm.runtimes.torch.experts import expert, route
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen
@@ -250,3 +253,30 @@ class TorchOps(Ops):
     def hidden(self, x: Tensor) -> Tensor:
         self.last_hidden = x
         return x
+
+
+class RankOps(TorchOps):
+    """`Ops` of one rank.  Embedding and head have its rows of the vocabulary."""
+
+    def __init__(
+        self, weights: Weights, caches: Caches, dtype: torch.dtype, exchange: Exchange
+    ) -> None:
+        super().__init__(weights, caches, dtype, Adapters())
+        self._exchange = exchange
+
+    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        own = self._exchange.rows
+        is_other = (ids < own.begin) | (ids >= own.end)
+        rows = super().embedding((ids - own.begin).masked_fill(is_other, 0), table)
+        return self.all_reduce(rows.masked_fill(is_other[:, None], 0))
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        total = x.float().contiguous()
+        array = total.numpy()
+        self._exchange.sum(array, array)
+        return total.to(x.dtype)
+
+    def logits(self, x: Tensor, head: Tensor, bias: Tensor | None = None) -> Tensor:
+        """No rows on other ranks than 0."""
+        own = self.linear(x, head, bias)
+        return torch.from_numpy(self._exchange.gather(own.float().numpy())).to(own.dtype)

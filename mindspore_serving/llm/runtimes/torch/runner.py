@@ -41,8 +41,7 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
 from mindspore_serving.llm.runtimes.torch.invariant import InvariantOps
 from mindspore_serving.llm.runtimes.torch.invariant_attention import InvariantPath
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen, chosen_adapters
-from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, TorchOps
-from mindspore_serving.llm.runtimes.torch.ranks import RankOps
+from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, RankOps, TorchOps
 from mindspore_serving.llm.runtimes.torch.states import StateCache, pieces_of
 from mindspore_serving.llm.runtimes.torch.weights import Weights
 from mindspore_serving.llm.step import Logits, Step, Vectors
@@ -101,9 +100,14 @@ class TorchModel:
     part: Part | None = None  # what this process holds of it; None is all
     is_invariant: bool = False  # rows are computed the same whatever the other rows are
 
-    def ops(self, caches: Caches) -> TorchOps:
+    def ops(self, caches: Caches, *, is_fused: bool) -> TorchOps:
+        """Return the operations to compute with; fused ones by Triton's kernels if `is_fused`."""
         if self.is_invariant:
             return InvariantOps(self.weights, caches, self.dtype, self.adapters)
+        if is_fused:
+            from mindspore_serving.llm.runtimes.torch.fused import FusedOps
+
+            return FusedOps(self.weights, caches, self.dtype, self.adapters)
         if self.part is None or self.part.exchange is None:
             return TorchOps(self.weights, caches, self.dtype, self.adapters)
         return RankOps(self.weights, caches, self.dtype, self.part.exchange)
@@ -112,8 +116,9 @@ class TorchModel:
 class TorchRunner(LimitedRunner):
     """A `StoringRunner`; an `AdaptedRunner`, if it has a `base`.
 
-    Its cache is allocated with one block more than `num_blocks`, for padding.  `path` None gathers;
-    up to `num_rows` logits come back through pinned memory."""
+    Its cache is allocated with one block more than `num_blocks`, for padding.  `path` is that of
+    Triton's attention kernel, beside which other operations are fused; None gathers.  Up to
+    `num_rows` logits come back through pinned memory."""
 
     def __init__(
         self,
@@ -136,7 +141,9 @@ class TorchRunner(LimitedRunner):
         self.block_format = f"torch {torch.__version__} {model.device} {model.dtype} "
         self.block_format += f"{model.kv_dtype} {limits.block_size} {heads}"
         self._states = StateCache(spec.state, limits.num_slots, model.device)
-        self._ops: TorchOps | None = model.ops((self._cache, self._states))
+        self._ops: TorchOps | None = model.ops(
+            (self._cache, self._states), is_fused=path is not None
+        )
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = self.width = spec.hidden_size

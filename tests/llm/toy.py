@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.runtimes import RUNTIMES, Runtime
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import Logits, Row, StateSlots, Step
 
@@ -115,3 +116,6 @@ def open_runner(directory: str | Path, config: EngineConfig) -> ToyRunner:
         raise StartError(f"quantization is {config.quantization!r}: the toy has no weights")
     longest = config.max_model_len or 256
     return ToyRunner(memory // block_bytes, config.block_size, max_model_len=longest)
+
+
+RUNTIMES["toy"] = Runtime("tests.llm.toy:open_runner", stores_blocks=True)

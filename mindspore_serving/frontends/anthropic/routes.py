@@ -1,0 +1,45 @@
+"""The routes of Anthropic's protocol.  Those of models answer only clients of Anthropic's."""
+
+from functools import partial
+
+from mindspore_serving.frontends.anthropic import answering, models
+from mindspore_serving.frontends.anthropic.answers import Count, Error, Message
+from mindspore_serving.frontends.anthropic.errors import to_refusal, to_response
+from mindspore_serving.frontends.anthropic.fields import MESSAGES
+from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
+from mindspore_serving.frontends.operation import EVENT, EVENTS, JSON, MODEL, Body
+from mindspore_serving.frontends.routes import GENERATING, LANGUAGE, HttpProtocol, HttpRoute
+
+PROTOCOL = HttpProtocol(
+    "anthropic",
+    to_response,
+    to_refusal,
+    title="Anthropic",
+    about="Anthropic's protocol, for language models.",
+    errors={JSON: Error},
+)
+_HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
+
+_route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
+_post = partial(_route, "POST", decodes=True)
+_models = partial(_route, "GET", is_meant=models.is_anthropics)  # OpenAI's have the same paths
+
+ROUTES = (
+    _post(
+        "/v1/messages",
+        answering.answer,
+        "Answer a conversation; with `stream`, as events",
+        {JSON: Message, EVENTS: EVENT},
+        body=Body(MessagesRequest, {MessagesRequest: MESSAGES}, {**_HELLO, "max_tokens": 8}),
+        refused_early=GENERATING,
+    ),
+    _post(
+        "/v1/messages/count_tokens",
+        answering.count,
+        "How many tokens a conversation has",
+        {JSON: Count},
+        body=Body(CountRequest, {CountRequest: MESSAGES}, _HELLO),
+    ),
+    _models("/v1/models", models.show_all),
+    _models("/v1/models/{name:path}", models.show),
+)

@@ -1,0 +1,169 @@
+"""POST /models/NAME and below it; GET /serving/..., how busy the model is, and what it is, as
+server-sent events of one message.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mindspore_serving import __version__
+from mindspore_serving.core.llm_messages import Started
+from mindspore_serving.errors import (
+    DeadlineExceeded,
+    NotFound,
+    ServingError,
+    UpstreamFailed,
+)
+from mindspore_serving.frontends.bodies import read_json
+from mindspore_serving.frontends.chat.capped import capped_header
+from mindspore_serving.frontends.chat.models import Generation, LanguageModels, ServedModel
+from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.llm_serving.frames import SSE, Form, Frames, frames_of, message
+from mindspore_serving.frontends.llm_serving.requests import (
+    ClientRequest,
+    Parameters,
+    decode,
+    to_request,
+)
+from mindspore_serving.frontends.llm_serving.writing import Writer, chunks_of, to_fault
+from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.sse import EventStream
+from mindspore_serving.frontends.terms import terms_of
+
+ALIASES = ("llama2", "internlm")  # of the only model, unless one is really called so
+
+
+@dataclass(frozen=True, slots=True)
+class LlmServing:
+    """The protocol of one server; `form` is that of streams: "r21", the first release's, or "bare",
+    the later one's."""
+
+    site: Site
+    form: Form = "r21"
+
+
+async def answer(served: LlmServing, http: Request, *, is_stream: bool | None = None) -> Response:
+    """A stream if `is_stream`; of None, if the body says so."""
+    site = served.site
+    body = decode(await read_json(http, site.max_body, site.models.limits))
+    if is_stream is not None:
+        body.stream = is_stream
+    return await _answer(site, served.form, http, body)
+
+
+def find_model(models: LanguageModels, name: str) -> ServedModel:
+    """Raises NotFound."""
+    try:
+        return models.find(name)
+    except NotFound:
+        if name not in ALIASES:
+            raise
+        return models.find(None)
+
+
+async def _answer(site: Site, form: Form, request: Request, body: ClientRequest) -> Response:
+    model = find_model(site.models, request.path_params["name"])
+    given = body.parameters or Parameters()
+    writer = Writer(None, given.seed or 0, bool(given.details))
+    with ExitStack() as stack:
+        wanted = to_request(body, model, is_stream=body.stream)
+        generation = model.generate(wanted, terms_of(request))
+        stack.enter_context(generation)
+        try:
+            writer.started = await while_there(request, generation.begin())
+        except ServingError as error:
+            writer.fail(to_fault(error))
+        headers = _capped(given, writer.started)
+        if not body.stream:
+            await while_there(request, _gather(generation, writer))
+            whole = writer.whole().to_json() + b"\n"
+            return Response(whole, 200, headers, "application/json")
+        frames = frames_of(form, given.return_protocol)
+        events = _events(generation, writer, frames, has_last=bool(given.return_full_text))
+        owned = Owned(events, stack.pop_all())
+        return EventStream(owned, {**frames.headers, **headers}, ping=frames.ping)
+
+
+def _capped(given: Parameters, started: Started | None) -> dict[str, str]:
+    """The header that says so, if the answer is shorter than was asked for."""
+    if started is None or given.max_new_tokens is None:
+        return {}
+    return capped_header("parameters.max_new_tokens", started)
+
+
+async def _gather(generation: Generation, writer: Writer) -> None:
+    if writer.started is not None:
+        async for chunk in chunks_of(generation, writer, raises=(DeadlineExceeded, UpstreamFailed)):
+            writer.write_whole(chunk)
+
+
+async def _events(
+    generation: Generation, writer: Writer, frames: Frames, *, has_last: bool
+) -> AsyncIterator[bytes]:
+    count = 0
+    for count, shown in enumerate(writer.tokens, 1):  # why the request was not accepted
+        yield frames.chunk(count, shown)
+    if writer.started is not None:
+        async for chunk in chunks_of(generation, writer):
+            made = b""
+            for shown in writer.write(chunk):
+                count += 1
+                made += frames.chunk(count, shown)
+            if made:
+                yield made
+    if has_last:
+        yield frames.last(writer.whole())
+
+
+async def batch_size(served: LlmServing, _: Request) -> Response:
+    return _message(max(1, _engine_total(served.site, "num_running")))
+
+
+async def request_numbers(served: LlmServing, _: Request) -> Response:
+    return _message(_num_waiting(served.site))
+
+
+async def model_info(served: LlmServing, _: Request) -> Response:
+    model = served.site.models.find(None)
+    found = msgspec.json.encode(_describe(model, _num_waiting(served.site)))
+    return Response(b"data: %b\r\n\r\n" % found, headers=SSE)
+
+
+def _describe(model: ServedModel, num_waiting: int) -> dict[str, Any]:
+    """The meanings are the original's, where two of the names mean something else."""
+    card = model.card
+    return {
+        "docker_label": "",
+        "max_batch_total_tokens": card.max_model_len * card.max_num_seqs,
+        "max_concurrent_requests": num_waiting,
+        "max_input_length": card.max_model_len,
+        "max_total_tokens": card.max_num_seqs,
+        "model_device_type": card.runtime,
+        "model_dtype": card.dtype,
+        "model_id": model.name,
+        "model_pipeline_tag": "text-generation",
+        "version": __version__,
+    }
+
+
+def _num_waiting(site: Site) -> int:
+    """Requests that wait for a worker, and in workers for room."""
+    waiting = sum(one.get("requests", {}).get("waiting", 0) for one in _models(site))
+    return int(waiting) + _engine_total(site, "num_waiting")
+
+
+def _engine_total(site: Site, name: str) -> int:
+    return int(sum(one.get("engine", {}).get(name, 0) for one in _models(site)))
+
+
+def _models(site: Site) -> list[dict[str, Any]]:
+    return [one for one in site.control.observe() if "model" in one]
+
+
+def _message(number: int) -> Response:
+    return Response(message(b"%d" % number), headers=SSE)

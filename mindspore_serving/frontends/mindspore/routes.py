@@ -1,0 +1,115 @@
+"""The routes of the original's RESTful protocol: what the fast path does not take.
+
+Those are URLs of other forms, streams and wrong methods.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Scope
+
+from mindspore_serving import log
+from mindspore_serving.core.service import Control, Inference, Request
+from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
+from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.mindspore.rest import MsRest, find_route, is_classic, to_request
+from mindspore_serving.frontends.mindspore.rest_stream import method_of, respond, to_response
+from mindspore_serving.frontends.operation import JSON, STRING, to_object
+from mindspore_serving.frontends.paths import PathNode
+from mindspore_serving.frontends.replies import infer
+from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute
+from mindspore_serving.frontends.tgi.errors import to_refusal
+from mindspore_serving.frontends.tgi.errors import to_response as to_tgi
+from mindspore_serving.wire import status
+
+_ANY = "/{path:path}"
+_PROXIED = "/api"  # a classic URL may begin so, though Ollama's do
+
+
+@dataclass(frozen=True, slots=True)
+class Classic:
+    """The protocol of one server, and whose the `paths` are."""
+
+    inference: Inference
+    control: Control
+    rest: MsRest
+    paths: PathNode
+
+
+def to_error(error: Exception) -> Response:
+    """The answer to a request that no method is asked by, with the status that fits."""
+    if not isinstance(error, ServingError):
+        log.error("answering a request", exc_info=True)
+        error = ServingError("the server failed to answer; its log says why")
+    return to_json({"error_msg": str(error)}, status.of(error.code).http, status.retry_after(error))
+
+
+async def answer(classic: Classic, http: HttpRequest) -> Response:
+    rest = classic.rest
+    try:
+        request = await _read(http, rest)
+        method = method_of(classic.control, request)
+        if method is not None:
+            request.method = method
+            return await respond(http, classic.inference, request, rest)
+        found = rest.answer(await while_there(http, infer(classic.inference, request)))
+    except ClientDisconnect:
+        raise
+    except Exception as error:
+        found = rest.refuse(error)
+    return to_response(found)
+
+
+async def _read(http: HttpRequest, rest: MsRest) -> Request:
+    """The request that `http` is.  Raises InvalidInputs."""
+    if http.method != "POST":
+        raise InvalidInputs("http message only support POST right now")
+    target = http.scope["raw_path"]
+    if http.scope["query_string"]:
+        target += b"?" + http.scope["query_string"]
+    route, timeout = find_route(target), rest.to_timeout(dict(http.scope["headers"]))
+    try:
+        body = await read_body(http, rest.max_body)
+    except TooLarge:
+        raise rest.too_big() from None
+    return to_request(route, body, timeout)
+
+
+def _takes_any_verb(classic: Classic, _: Scope) -> bool:
+    return not classic.rest.use_status_codes
+
+
+def _is_classic(classic: Classic, scope: Scope) -> bool:
+    place = classic.paths.find(scope["path"])
+    return place.path in (_ANY, _PROXIED) and is_classic(scope["raw_path"])
+
+
+ERROR = {"error_msg": STRING}
+PROTOCOL = HttpProtocol(
+    "rest",
+    to_error,
+    title="RESTful",
+    about="MindSpore Serving's own protocol: an instance is an object with the inputs of a method.",
+    errors={JSON: (to_object(ERROR), to_object({"instances": {"type": "array"}}))},
+)
+OTHER = HttpProtocol("other", to_tgi, to_refusal)
+"""Of paths that no protocol has, which are answered as TGI's, whose paths have no beginning."""
+
+_route = partial(HttpRoute, protocol=PROTOCOL, path="/model/{path:path}", handler=answer)
+
+# Each method that is served is described, and not the paths.
+ROUTES = (
+    _route("POST", takes_text=True),
+    # The original refused what is no POST by its own text, with status 200.
+    *(
+        _route(verb, is_meant=_takes_any_verb, takes_text=True)
+        for verb in ("GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS")
+    ),
+)
+FALLBACK = HttpRoute("POST", _ANY, answer, protocol=OTHER, is_meant=_is_classic, takes_text=True)
+"""A classic URL with other words before "model", as the original takes it."""

@@ -1,0 +1,143 @@
+"""The routes of Ollama's protocol."""
+
+from functools import partial
+
+from mindspore_serving.frontends.ollama import answering, embedding, models
+from mindspore_serving.frontends.ollama.answers import (
+    ChatAnswer,
+    Embeddings,
+    Error,
+    GenerateAnswer,
+    Models,
+    Pulled,
+    Shown,
+    Vector,
+    Version,
+)
+from mindspore_serving.frontends.ollama.errors import to_response
+from mindspore_serving.frontends.ollama.fields import CHAT, EMBED, GENERATE, OPTIONS, Options
+from mindspore_serving.frontends.ollama.requests import (
+    ChatBody,
+    ChatRequest,
+    EmbeddingsRequest,
+    EmbedRequest,
+    GenerateBody,
+    GenerateRequest,
+    ModelRequest,
+    PullRequest,
+)
+from mindspore_serving.frontends.ollama.writing import LINES
+from mindspore_serving.frontends.operation import JSON, MODEL, STRING, Body, Lax
+from mindspore_serving.frontends.routes import (
+    EMBEDDING,
+    GENERATING,
+    LANGUAGE,
+    HttpProtocol,
+    HttpRoute,
+)
+
+PROTOCOL = HttpProtocol(
+    "ollama",
+    to_response,
+    title="Ollama",
+    about="Ollama's protocol, for language models.",
+    errors={JSON: Error},
+)
+_SHOWN = {"model": MODEL}
+_HELLO = {"model": MODEL, "options": {"num_predict": 8}}
+_CHANGING = ("push", "create", "copy", "blobs/{digest}")
+
+_route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
+_get = partial(_route, "GET")
+_post = partial(_route, "POST", decodes=True)
+_CHANGED = "403: models are not changed by clients"
+_refused = partial(_route, handler=models.refuse_change)
+
+
+def _generating() -> tuple[HttpRoute, ...]:
+    return (
+        _post(
+            "/api/chat",
+            answering.chat,
+            "Answer a conversation, as lines of JSON unless `stream` is false",
+            {JSON: ChatAnswer, LINES: STRING},
+            body=Body(
+                ChatBody,
+                {ChatBody: CHAT, Options: Lax(OPTIONS)},
+                {**_HELLO, "messages": [{"role": "user", "content": "Hello"}]},
+                read_as=ChatRequest,
+            ),
+            refused_early=GENERATING,
+        ),
+        _post(
+            "/api/generate",
+            answering.generate,
+            "Answer a prompt, as lines of JSON unless `stream` is false",
+            {JSON: GenerateAnswer, LINES: STRING},
+            body=Body(
+                GenerateBody,
+                {GenerateBody: GENERATE, Options: Lax(OPTIONS)},
+                {**_HELLO, "prompt": "Hello"},
+                read_as=GenerateRequest,
+            ),
+            refused_early=GENERATING,
+        ),
+    )
+
+
+def _embedding() -> tuple[HttpRoute, ...]:
+    return (
+        _post(
+            "/api/embed",
+            embedding.embed,
+            "A vector for each text, by a model that embeds",
+            {JSON: Embeddings},
+            body=Body(EmbedRequest, {EmbedRequest: EMBED}),
+            refused_early=EMBEDDING,
+        ),
+        _post(
+            "/api/embeddings",
+            embedding.embed_one,
+            "A vector for one text",
+            {JSON: Vector},
+            body=Body(EmbeddingsRequest, {EmbeddingsRequest: EMBED}),
+        ),
+    )
+
+
+def _about_models() -> tuple[HttpRoute, ...]:
+    return (
+        _get("/api/tags", lambda site, _: models.list_all(site), "The models", {JSON: Models}),
+        _get(
+            "/api/ps",
+            lambda site, _: models.list_running(site),
+            "The models, which are all loaded",
+            {JSON: Models},
+        ),
+        _get(
+            "/api/version",
+            lambda *_: {"version": models.VERSION},
+            "That of this server",
+            {JSON: Version},
+        ),
+        _post(
+            "/api/show",
+            models.show,
+            "One model",
+            {JSON: Shown},
+            body=Body(ModelRequest, example=_SHOWN),
+        ),
+        _post(
+            "/api/pull",
+            models.pull,
+            "That a model is served, as lines of JSON unless `stream` is false; else 403",
+            {JSON: Pulled, LINES: STRING},
+            body=Body(PullRequest, example={**_SHOWN, "stream": False}),
+        ),
+        *(_refused("POST", f"/api/{name}", summary=_CHANGED) for name in _CHANGING),
+        *(_refused("HEAD", f"/api/{name}") for name in _CHANGING),
+        _refused("DELETE", "/api/delete", summary=_CHANGED),
+    )
+
+
+ROUTES = (*_generating(), *_embedding(), *_about_models())

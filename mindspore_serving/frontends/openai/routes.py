@@ -1,0 +1,244 @@
+"""The routes of OpenAI's protocol, and those that vLLM has beside them."""
+
+from functools import partial
+
+from mindspore_serving.frontends.chat.errors import to_response
+from mindspore_serving.frontends.openai import (
+    adapters,
+    chat,
+    completions,
+    embeddings,
+    models,
+    responses,
+    scores,
+    stored_responses,
+    tokens,
+)
+from mindspore_serving.frontends.openai.answers import (
+    ChatCompletion,
+    Compacted,
+    Completion,
+    Deleted,
+    Embeddings,
+    Error,
+    InputItems,
+    InputTokens,
+    Model,
+    Models,
+    Prompt,
+    Response,
+)
+from mindspore_serving.frontends.openai.compacting import FIELDS as COMPACTING
+from mindspore_serving.frontends.openai.compacting import compact
+from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS
+from mindspore_serving.frontends.openai.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from mindspore_serving.frontends.openai.response_fields import RESPONSES
+from mindspore_serving.frontends.openai.response_requests import CompactRequest, ResponseRequest
+from mindspore_serving.frontends.openai.stored_responses import BASE, COMPACT, COUNT
+from mindspore_serving.frontends.operation import (
+    EVENT,
+    EVENTS,
+    JSON,
+    MODEL,
+    READY,
+    STRING,
+    TEXT,
+    Body,
+)
+from mindspore_serving.frontends.routes import (
+    EMBEDDING,
+    GENERATING,
+    LANGUAGE,
+    HttpProtocol,
+    HttpRoute,
+)
+
+PROTOCOL = HttpProtocol(
+    "openai",
+    to_response,
+    title="OpenAI",
+    about="OpenAI's protocol, for language models.",
+    errors={JSON: Error},
+)
+_HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
+_RESPONSE = {"model": MODEL, "input": "Hello", "max_output_tokens": 8}
+_STORED = f"{BASE}/{{name}}"
+_RATES = "How well texts fit a query, by a reranker"
+_LABELS = "The labels of texts, by a classifier"
+
+_route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
+_post = partial(_route, "POST", decodes=True)
+
+
+def _generating() -> tuple[HttpRoute, ...]:
+    return (
+        _post(
+            "/v1/chat/completions",
+            chat.answer,
+            "Answer a conversation; with `stream`, as events",
+            {JSON: ChatCompletion, EVENTS: EVENT},
+            body=Body(ChatRequest, {ChatRequest: CHAT}, _HELLO),
+            refused_early=GENERATING,
+        ),
+        _post(
+            "/v1/completions",
+            completions.answer,
+            "Continue a text; with `stream`, as events",
+            {JSON: Completion, EVENTS: EVENT},
+            body=Body(
+                CompletionRequest,
+                {CompletionRequest: COMPLETIONS},
+                {"model": MODEL, "prompt": "Hello", "max_tokens": 8},
+            ),
+            refused_early=GENERATING,
+        ),
+        _post(
+            BASE,
+            responses.answer,
+            "Answer a conversation of items; with `stream`, as events",
+            {JSON: Response, EVENTS: EVENT},
+            body=Body(ResponseRequest, {ResponseRequest: RESPONSES}, _RESPONSE),
+            refused_early=GENERATING,
+        ),
+        _post(
+            COUNT,
+            responses.count,
+            "How many tokens the input of a response has",
+            {JSON: InputTokens},
+            body=Body(ResponseRequest, {ResponseRequest: RESPONSES}, _RESPONSE),
+        ),
+        _post(
+            COMPACT,
+            compact,
+            "A conversation made short: what users said, and a summary",
+            {JSON: Compacted},
+            body=Body(CompactRequest, {CompactRequest: COMPACTING}),
+        ),
+    )
+
+
+def _stored() -> tuple[HttpRoute, ...]:
+    stored = partial(_route, path=_STORED, is_meant=stored_responses.is_name)
+    return (
+        stored(
+            "GET",
+            handler=stored_responses.show_stored,
+            summary="A stored response",
+            answers={JSON: Response},
+            query=("stream",),
+        ),
+        stored(
+            "DELETE",
+            summary="Forget a stored response",
+            answers={JSON: Deleted},
+            handler=stored_responses.forget,
+        ),
+        stored("POST", summary="404: there is no such route", handler=stored_responses.refuse_post),
+        _route(
+            "POST",
+            f"{_STORED}/cancel",
+            stored_responses.cancel,
+            "400: nothing runs in the background",
+        ),
+        _route(
+            "GET",
+            f"{_STORED}/input_items",
+            stored_responses.list_items,
+            "What a stored response was given",
+            {JSON: InputItems},
+            query=("after", "limit", "order"),
+        ),
+    )
+
+
+def _reading() -> tuple[HttpRoute, ...]:
+    example = {"model": MODEL, "input": "Hello"}
+    score = partial(
+        _post,
+        summary=_RATES,
+        answers={JSON: scores.ScoreAnswer},
+        body=Body(scores.ScoreRequest, {scores.ScoreRequest: scores.FIELDS}),
+        handler=scores.rate,
+    )
+    classify = partial(
+        _post,
+        summary=_LABELS,
+        answers={JSON: scores.ClassifyAnswer},
+        body=Body(scores.ClassifyRequest, {scores.ClassifyRequest: scores.FIELDS}),
+        handler=scores.classify,
+    )
+    return (
+        _post(
+            "/v1/embeddings",
+            embeddings.answer,
+            "A vector for each text, by a model that embeds",
+            {JSON: Embeddings},
+            body=Body(
+                embeddings.EmbeddingRequest, {embeddings.EmbeddingRequest: EMBEDDINGS}, example
+            ),
+            refused_early=EMBEDDING,
+        ),
+        score("/v1/score"),
+        score("/score"),
+        classify("/v1/classify"),
+        classify("/classify"),
+    )
+
+
+def _about_models() -> tuple[HttpRoute, ...]:
+    return (
+        _route("GET", "/v1/models", models.show_all, "The language models", {JSON: Models}),
+        _route(
+            "GET",
+            "/v1/models/{name:path}",
+            models.show,
+            "A language model; of other servables, as in protocol v1",
+            {JSON: (Model, READY)},
+            others={"503": {JSON: (Error, READY)}},
+            is_meant=models.names_model,
+        ),
+        _post(
+            "/v1/load_lora_adapter",
+            adapters.load,
+            "Load a LoRA adapter; with `load_inplace`, in the place of one of that name",
+            {TEXT: STRING},
+            body=Body(adapters.LoadRequest),
+        ),
+        _post(
+            "/v1/unload_lora_adapter",
+            adapters.unload,
+            "Unload a LoRA adapter",
+            {TEXT: STRING},
+            body=Body(adapters.UnloadRequest),
+        ),
+    )
+
+
+def _about_tokens() -> tuple[HttpRoute, ...]:
+    return (
+        # Behind TGI's, which describes both, and declines what is not its own.
+        _post("/tokenize", tokens.tokenize, body=Body(TokenizeRequest)),
+        _route(
+            "GET",
+            "/tokenizer_info",
+            tokens.info,
+            "The tokenizer, as tokenizer_config.json has it",
+            {JSON: {"type": "object", "required": ["tokenizer_class"]}},
+            query=("model",),
+        ),
+        _post(
+            "/detokenize",
+            tokens.detokenize,
+            "The text of token ids",
+            {JSON: Prompt},
+            body=Body(DetokenizeRequest, example={"model": MODEL, "tokens": [1, 2]}),
+        ),
+    )
+
+
+ROUTES = (*_generating(), *_stored(), *_reading(), *_about_models(), *_about_tokens())

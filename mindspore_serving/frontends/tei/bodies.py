@@ -1,0 +1,144 @@
+"""The routes: which of them answers a body, and what the model is."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mindspore_serving import __version__
+from mindspore_serving.frontends.chat.models import ServedModel
+from mindspore_serving.frontends.chat.unknown_fields import KnownFields, name_ignored
+from mindspore_serving.frontends.cohere.rerank import V1 as COHERE
+from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.tei.answering import (
+    embed,
+    first_reader,
+    predict,
+    rerank,
+    tokenize,
+)
+from mindspore_serving.frontends.tei.errors import OtherModel
+from mindspore_serving.frontends.tei.requests import (
+    EmbedRequest,
+    Info,
+    PredictRequest,
+    RerankRequest,
+    TokenizeRequest,
+)
+from mindspore_serving.frontends.tgi.aliases import Forwarded, other_path
+from mindspore_serving.frontends.tgi.requests import decode, read_json
+
+RERANK, TOKENIZE = "/rerank", "/tokenize"
+THREADS = 2  # of a worker, which look at texts
+
+Work = Callable[[Site, Request, Any], Awaitable[Response]]
+
+
+class _Shape(msgspec.Struct):
+    """The fields by which bodies for the same path differ."""
+
+    query: msgspec.Raw = msgspec.Raw()
+    documents: msgspec.Raw = msgspec.Raw()
+    model: str | None = None
+
+
+_SHAPE = msgspec.json.Decoder(_Shape)
+
+
+def generates_none(site: Site) -> bool:
+    """Whether there are models, none of which generates."""
+    models = site.models.all()
+    return bool(models) and not any(model.can("generate") for model in models)
+
+
+class BodyAnswer:
+    """Answers bodies that are a `kind` with what `work` gives."""
+
+    def __init__(self, path: str, kind: type[msgspec.Struct], work: Work) -> None:
+        self._work = work
+        self._fields = KnownFields(path, kind)
+        self._decoder = msgspec.json.Decoder(kind)
+
+    async def __call__(self, site: Site, http: Request) -> Response:
+        return await self.answer(site, http, await read_json(http, site))
+
+    async def answer(self, site: Site, http: Request, body: bytes) -> Response:
+        unknown = self._fields.find_unknown(body)
+        response = await self._work(site, http, decode(body, self._decoder))
+        name_ignored(response, unknown)
+        return response
+
+
+_RANK = BodyAnswer(RERANK, RerankRequest, rerank)
+_TOKENS = BodyAnswer(TOKENIZE, TokenizeRequest, tokenize)
+_AT_ROOT = {
+    "embed": BodyAnswer("/", EmbedRequest, embed),
+    "classify": BodyAnswer("/", PredictRequest, predict),
+    "rank": BodyAnswer("/", RerankRequest, rerank),
+}
+
+
+async def answer_rank(site: Site, http: Request) -> Response:
+    """By the fields of the body it may be Cohere's."""
+    body = await read_json(http, site)
+    if decode(body, _SHAPE).documents:
+        return Forwarded(body, COHERE)
+    return await _RANK.answer(site, http, body)
+
+
+async def answer_root(site: Site, http: Request) -> Response:
+    body = await read_json(http, site)
+    return await _AT_ROOT[_root_kind(site, decode(body, _SHAPE))].answer(site, http, body)
+
+
+async def answer_tokens(site: Site, http: Request) -> Response:
+    body = await read_json(http, site)
+    path = other_path(body, TOKENIZE, TOKENIZE)
+    return Forwarded(body, path) if path else await _TOKENS.answer(site, http, body)
+
+
+async def show_info(site: Site, _: Request) -> Response:
+    return to_json(_info(site))
+
+
+def _root_kind(site: Site, shape: _Shape) -> str:
+    """What a body for the path / asks for: by its fields, and by the model."""
+    if shape.query:
+        return "rank"
+    models = site.models.all()
+    named = [model for model in models if model.name == shape.model] or models
+    return "embed" if any(model.can("embed") for model in named) else "classify"
+
+
+async def refuse_sparse(_: Site, __: Request) -> Response:
+    raise OtherModel("no model gives sparse vectors: take /embed")
+
+
+def _kind(model: ServedModel) -> str:
+    if model.can("embed"):
+        return "embed"
+    return "rank" if len(model.card.labels) == 1 else "classify"
+
+
+def _info(site: Site) -> Info:
+    model = first_reader(site)
+    card = model.card
+    kind = {"embed": "embedding", "classify": "classifier", "rank": "reranker"}[_kind(model)]
+    labels = {str(index): label for index, label in enumerate(card.labels)}
+    back = {label: index for index, label in enumerate(card.labels)}
+    described: dict[str, object] = {"id2label": labels, "label2id": back}
+    return Info(
+        model_id=model.name,
+        model_dtype=card.dtype,
+        model_type={kind: {"pooling": card.pooling} if kind == "embedding" else described},
+        max_concurrent_requests=card.max_num_waiting or card.max_num_seqs,
+        max_input_length=card.max_model_len,
+        max_batch_tokens=card.max_num_batched_tokens,
+        max_batch_requests=card.max_num_seqs,
+        max_client_batch_size=site.models.limits.max_prompts,
+        tokenization_workers=THREADS,
+        version=__version__,
+    )

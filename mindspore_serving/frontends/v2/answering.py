@@ -1,0 +1,90 @@
+"""What answers over HTTP: about the server, models, their repository and shared memory."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.chat.fields import show
+from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.v2 import repository, settings
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.wire.v2.request import to_version
+
+_MAX_SMALL = 1 << 20  # bytes of a body that holds settings
+
+
+async def show_ready(v2: V2, _: Request) -> Response:
+    is_ready = v2.site.control.is_ready
+    return to_json({"ready": is_ready}, 200 if is_ready else 503)
+
+
+async def change_log(v2: V2, http: Request) -> dict[str, Any]:
+    changes = await read_object(http)
+    settings.check_log_changes(v2.site.repository, changes)
+    return settings.change_log_settings(changes)
+
+
+async def change_trace(v2: V2, http: Request) -> dict[str, Any]:
+    return settings.change_trace_settings(await read_object(http), v2.traces)
+
+
+async def show_model_ready(v2: V2, http: Request) -> Response:
+    name, version = model_of(http)
+    is_ready = v2.models.is_ready(name, version)
+    return to_json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
+
+
+async def index(v2: V2, http: Request) -> list[dict[str, Any]]:
+    body = await read_object(http)
+    only_ready = body.get("ready")
+    if not isinstance(only_ready, bool | None):
+        raise InvalidInputs(f"ready is {show(only_ready)}, expected true or false")
+    only_ready = bool(only_ready)
+    return await repository.index(v2.site.repository, v2.models, only_ready=only_ready)
+
+
+async def load(v2: V2, http: Request) -> Response:
+    body = await read_object(http)
+    name, parameters = http.path_params["name"], body.get("parameters") or {}
+    await repository.load(v2.site.repository, v2.models, name, parameters)
+    return Response()
+
+
+async def unload(v2: V2, http: Request) -> Response:
+    await repository.unload(v2.site.repository, http.path_params["name"])
+    return Response()
+
+
+async def register(v2: V2, http: Request) -> Response:
+    body = await read_object(http)
+    key, numbers = body.get("key"), [body.get("offset", 0), body.get("byte_size")]
+    if not isinstance(key, str) or any(type(one) is not int for one in numbers):
+        raise InvalidInputs("expected key, a text, and byte_size and offset, numbers of bytes")
+    v2.memory.register(http.path_params["region"], key, *numbers)
+    return Response()
+
+
+async def unregister(v2: V2, http: Request) -> Response:
+    v2.memory.unregister(http.path_params.get("region", ""))
+    return Response()
+
+
+def model_of(http: Request) -> tuple[str, int]:
+    """The model that a path names.  Raises InvalidInputs."""
+    return http.path_params["name"], to_version(http.path_params.get("version", ""))
+
+
+async def read_object(http: Request) -> dict[str, Any]:
+    """The body, a JSON object; nothing at all is an empty one.  Raises InvalidInputs."""
+    body = await read_body(http, _MAX_SMALL)
+    try:
+        found = msgspec.json.decode(body) if body.strip() else {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputs(f"failed to parse the request JSON: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("parameters", {}), dict | None):
+        raise InvalidInputs("the body is no JSON object, or its parameters are none")
+    return found

@@ -1,0 +1,25 @@
+"""The routes of single protocols over a site of the test's own."""
+
+from functools import partial
+
+from starlette.routing import BaseRoute
+
+from mindspore_serving.frontends import anthropic, cohere, llm_serving, ollama, openai, tgi
+from mindspore_serving.frontends.llm_serving.frames import Form
+from mindspore_serving.frontends.routes import bind
+from mindspore_serving.frontends.site import Site
+
+anthropic_routes = partial(bind, anthropic.ROUTES)
+cohere_routes = partial(bind, cohere.ROUTES)
+ollama_routes = partial(bind, ollama.ROUTES)
+openai_routes = partial(bind, openai.ROUTES)
+
+
+def llm_serving_routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
+    return bind(llm_serving.ROUTES, llm_serving.LlmServing(site, form))
+
+
+def tgi_routes(
+    site: Site, limits: tgi.RequestLimits | None = None, recorder: tgi.Recorder | None = None
+) -> list[BaseRoute]:
+    return bind(tgi.ROUTES, tgi.Generating(site, limits, recorder))
