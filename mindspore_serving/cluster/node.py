@@ -17,16 +17,14 @@ from mindspore_serving.cluster.node_connection import FAILURES, Connection
 from mindspore_serving.cluster.node_messages import (
     Attach,
     Join,
-    Leave,
     NotStarted,
-    Ping,
     Start,
     ToNode,
     check_start,
 )
 from mindspore_serving.cluster.node_worker import NodeWorker
 from mindspore_serving.errors import ResourceShortage, ServingError, StartError
-from mindspore_serving.process.vocabulary import Failed, Ready
+from mindspore_serving.process.vocabulary import Beat, Failed, Leaving, Ready
 
 ANSWER_SECONDS = 15.0  # for the master to let us in
 _FIRST_DELAY, _MOST_DELAY = 0.25, 5.0  # seconds between two tries to join
@@ -80,7 +78,7 @@ class Node:
         self._is_leaving.set()
         if self._connection is None:
             return
-        self._connection.send(Leave())
+        self._connection.send(Leaving())
         for worker in self._workers:
             worker.leave()
         if self._tasks:
@@ -122,7 +120,7 @@ class Node:
                 message: ToNode = await connection.receive(ToNode)
                 if isinstance(message, Start):
                     self._begin(message)
-                elif not isinstance(message, Ping):
+                elif not isinstance(message, Beat):
                     raise ValueError("it sent what a node does not expect")
         except FAILURES as error:
             return connection.why_lost(error)

@@ -1,6 +1,6 @@
 """A connection between a node and the master: messages with limits, signs of life, and relays.
 
-Knows no messages but `Ping` and `Data`, and not which end it is.
+Knows no messages but `Beat` and `Data`, and not which end it is.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
-from mindspore_serving.cluster.node_messages import MOST_DATA, MOST_MESSAGE, Data, Ping
+from mindspore_serving.cluster.node_messages import MOST_DATA, MOST_MESSAGE, Data
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.process.channel import encode
 from mindspore_serving.process.frames import Frames
+from mindspore_serving.process.vocabulary import Beat
 
 PING_SECONDS = 1.0
 SILENCE_SECONDS = 8.0  # without anything from the other end, it is lost
@@ -96,7 +97,7 @@ class Connection:
         silent_for, last, count = 0.0, loop.time(), self._num_received
         while silent_for < SILENCE_SECONDS:
             if self.has_room:
-                self.send(Ping())
+                self.send(Beat())
             await asyncio.sleep(PING_SECONDS)
             # If we were stopped ourselves for a while, the other end is not to blame.
             silent_for += min(loop.time() - last, 2 * PING_SECONDS)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.status import Running
-from mindspore_serving.process.vocabulary import Failed, Message, Ready
+from mindspore_serving.process.vocabulary import Beat, Failed, Leaving, Message, Ready
 
 _MAGIC = b"MSNODE\0\2"  # the last byte is the version of this beginning
 _PREAMBLE = struct.Struct(f"{len(_MAGIC)}s32s")
@@ -42,14 +42,6 @@ class Attach(Message, frozen=True, tag=12):
     """The first message after `Hello` of a connection for the worker that was asked for as `id`."""
 
     id: str
-
-
-class Leave(Message, frozen=True, tag=13):
-    """The node ends soon: nothing more is to be started there."""
-
-
-class Ping(Message, frozen=True, tag=14):
-    """A sign of life, in both directions."""
 
 
 class Start(Message, frozen=True, tag=17):
@@ -102,8 +94,8 @@ class Data(Message, frozen=True, tag=23):
 
 
 FirstMessage: TypeAlias = Join | Attach
-FromNode: TypeAlias = Ping | Leave
-ToNode: TypeAlias = Ready | Failed | Start | Ping
+FromNode: TypeAlias = Beat | Leaving
+ToNode: TypeAlias = Ready | Failed | Start | Beat
 FromWorker: TypeAlias = Started | NotStarted | Data | Report | Moving | Exited
 
 

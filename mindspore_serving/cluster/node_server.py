@@ -21,7 +21,6 @@ from mindspore_serving.cluster.node_messages import (
     FirstMessage,
     FromNode,
     Join,
-    Leave,
     check_offer,
     digest,
     parse_preamble,
@@ -31,7 +30,7 @@ from mindspore_serving.cluster.remote import RemoteLauncher
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.cluster.strangers import Strangers
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.process.vocabulary import Failed, Hello, Ready, fingerprint
+from mindspore_serving.process.vocabulary import Failed, Hello, Leaving, Ready, fingerprint
 
 HANDSHAKE_SECONDS = 10.0
 MOST_UNKNOWN = 64  # connections that have not proved themselves yet; the oldest gives way
@@ -179,7 +178,7 @@ async def _follow(connection: Connection, machine: Machine) -> str:
     try:
         while True:
             message: FromNode = await connection.receive(FromNode)
-            if isinstance(message, Leave):
+            if isinstance(message, Leaving):
                 machine.is_leaving = True
                 log.info("node %s is leaving", machine.name)
     except FAILURES as error:

@@ -18,7 +18,6 @@ from mindspore_serving.distributed.connecting import GangConnection, connect
 from mindspore_serving.distributed.messages import (
     MOST_TENSORS,
     AgentSetup,
-    Beat,
     Join,
     Ran,
     Run,
@@ -28,7 +27,7 @@ from mindspore_serving.distributed.messages import (
 from mindspore_serving.errors import ServingError, StageFailed, StartError, TooLarge
 from mindspore_serving.ipc.messages import to_fault
 from mindspore_serving.process.entry import end_group
-from mindspore_serving.process.vocabulary import Exit
+from mindspore_serving.process.vocabulary import Beat, Exit
 from mindspore_serving.servable.from_source import FromSource, compile_all
 from mindspore_serving.wire import native
 

@@ -17,7 +17,7 @@ from mindspore_serving.aio import BackgroundLoop, on_thread, readable
 from mindspore_serving.cluster.local import log_path, worker_variables
 from mindspore_serving.distributed import messages, rank_table
 from mindspore_serving.distributed.connecting import GangConnection, Refusal, Stopped, connect
-from mindspore_serving.distributed.messages import AgentSetup, FromAgent, GaveUp, Take
+from mindspore_serving.distributed.messages import AgentSetup, FromAgent, Take
 from mindspore_serving.distributed.places import AgentOptions, choose_ranks, environment
 from mindspore_serving.distributed.rank_table import Rank
 from mindspore_serving.errors import ServingError, StartError
@@ -80,7 +80,7 @@ class WorkerEnd:
     async def _read(self) -> str:
         try:
             while True:
-                for message in self._connection.take():
+                for message in self._connection.receive(wait=False):
                     if isinstance(message, Exit):
                         raise Stopped("the servable is stopped")
                     if isinstance(message, Failed):
@@ -119,7 +119,7 @@ class Agents:
         is_ours = isinstance(error, ServingError | OSError)
         if is_ours and not isinstance(error, Refusal | Stopped):
             with suppress(OSError):
-                self._connection.send(GaveUp(f"agents cannot start: {error}"))
+                self._connection.send(Failed(f"agents cannot start: {error}"))
 
     async def wait(self) -> str:
         """Wait for the end of one of them or of the worker; end all, and return its text.  Raises

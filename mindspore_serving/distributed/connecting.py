@@ -11,7 +11,6 @@ import msgspec
 from mindspore_serving.distributed import messages, security, tunnel
 from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
 from mindspore_serving.distributed.messages import (
-    Accepted,
     Challenge,
     Plan,
     Proof,
@@ -20,7 +19,7 @@ from mindspore_serving.distributed.messages import (
 from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.supervisor import EndedForGood
-from mindspore_serving.process.vocabulary import Exit, Failed, fingerprint
+from mindspore_serving.process.vocabulary import Exit, Failed, Ready, fingerprint
 
 CONNECTING = 5.0  # seconds for one try
 CLOSING = 5.0  # seconds to encrypt and send what is left
@@ -52,16 +51,9 @@ class GangConnection(BlockingChannel[ToPeer]):
         """Send what is to be accepted.  Raises StartError if it is refused, or nobody answers."""
         try:
             self.send(message)
-            self._expect(Accepted)
+            self._expect(Ready)
         except OSError as error:
             raise StartError(str(error)) from error
-
-    def take(self) -> list[ToPeer]:
-        """What has come.  Raises EOFError at the end."""
-        try:
-            return self.receive(wait=False)
-        except ConnectionError as error:
-            raise EOFError(str(error)) from error
 
     def _greet(self) -> Plan:
         challenge = self._expect(Challenge)
@@ -80,7 +72,7 @@ class GangConnection(BlockingChannel[ToPeer]):
         poll.register(self._stream.fileno(), select.POLLIN)
         try:
             while (left := end - time.monotonic()) > 0:
-                if received := self.take():
+                if received := self.receive(wait=False):
                     message, *self._kept = received
                     if isinstance(message, kind):
                         return message

@@ -14,9 +14,6 @@ from mindspore_serving import log
 from mindspore_serving.cluster.strangers import Strangers
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.messages import (
-    Accepted,
-    Beat,
-    GaveUp,
     Join,
     Plan,
     Proof,
@@ -29,7 +26,7 @@ from mindspore_serving.distributed.peer import MOST_WORDS, Peer
 from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.ipc.messages import AgentPlace
-from mindspore_serving.process.vocabulary import Exit
+from mindspore_serving.process.vocabulary import Beat, Exit, Failed, Ready
 
 MOST_UNKNOWN = 256  # connections that have not proved the token; the oldest gives way
 GREETING = 10.0  # seconds that they have for it
@@ -150,11 +147,11 @@ class Leader:
             self._join(peer, message)
         elif isinstance(message, Take):
             self.gang.take(peer, message.ranks)
-            peer.send(Accepted())
+            peer.send(Ready())
         elif isinstance(message, Proof):
             self._strangers.discard(peer)
             peer.send(self._plan)
-        elif isinstance(message, GaveUp):
+        elif isinstance(message, Failed):
             if not self.gang.is_complete:
                 self._break(message.text[:MOST_WORDS])
         elif not isinstance(message, Beat):
@@ -168,7 +165,7 @@ class Leader:
         peer.expect_tensors()
         self._agents[message.rank] = peer
         self._pids[message.rank] = message.pid
-        peer.send(Accepted())
+        peer.send(Ready())
         log.info("rank %d has joined %s", message.rank, self.gang.name)
         if self.gang.is_complete:
             self._complete.set_result(None)

@@ -2,9 +2,10 @@
 `process.vocabulary`.
 
 A connection to the worker begins with `Challenge` and `Proof`.  A script then gets a `Plan` and
-sends `Take`; an agent sends `Join` when it has loaded its model, and answers each `Run`.  `Failed`
-says why the worker ends a connection, `Exit` that the servable is stopped for good.  A script sends
-its agent an `AgentSetup`, and gets `Hello`, then `Ready` when the agent has joined, or `Failed`.
+sends `Take`; an agent sends `Join` when it has loaded its model, and answers each `Run`.  `Ready`
+is the answer to both.  `Failed` says why the worker ends a connection, or why a script could not
+start its agents; `Exit` that the servable is stopped for good.  A script sends its agent an
+`AgentSetup`, and gets `Hello`, then `Ready` when the agent has joined, or `Failed`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import Fault
 from mindspore_serving.process.frames import MAX_FRAME
-from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Message, Ready
+from mindspore_serving.process.vocabulary import Beat, Exit, Failed, Hello, Message, Ready
 from mindspore_serving.wire.tensor import MAX_RANK
 
 SMALL = 1 << 16  # bytes of any message before a peer has proved its token
@@ -55,10 +56,6 @@ class Plan(Message, frozen=True, tag=11):
     beat_seconds: float
 
 
-class Accepted(Message, frozen=True, tag=12):
-    """To `Take` and `Join`."""
-
-
 class Run(Message, frozen=True, tag=13):
     """Run a sub-graph on `inputs` (`wire.native`), and return the outputs if `returns`."""
 
@@ -83,22 +80,12 @@ class Take(Message, frozen=True, tag=21):
     ranks: list[int]
 
 
-class GaveUp(Message, frozen=True, tag=22):
-    """A script could not start its agents for the first time, and why."""
-
-    text: str
-
-
 class Join(Message, frozen=True, tag=23):
     """An agent, the process `pid` of its machine, has loaded the model of its rank."""
 
     rank: int
     graphs: list[GraphReport]
     pid: int
-
-
-class Beat(Message, frozen=True, tag=24):
-    """An agent lives."""
 
 
 class Ran(Message, frozen=True, tag=25):
@@ -124,9 +111,9 @@ class AgentSetup(Message, frozen=True, tag=30):
     dec_mode: str
 
 
-ToPeer: TypeAlias = Challenge | Plan | Accepted | Failed | Run | Exit
+ToPeer: TypeAlias = Challenge | Plan | Ready | Failed | Run | Exit
 FromAgent: TypeAlias = Hello | Ready | Failed
-ToGang: TypeAlias = Proof | Take | GaveUp | Join | Beat | Ran
+ToGang: TypeAlias = Proof | Take | Failed | Join | Beat | Ran
 
 
 def to_reports(graphs: Sequence[Signature]) -> list[GraphReport]:

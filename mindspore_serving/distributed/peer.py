@@ -16,7 +16,6 @@ from mindspore_serving.distributed.keeping import keep_alive
 from mindspore_serving.distributed.messages import (
     MEDIUM,
     SMALL,
-    Beat,
     Challenge,
     Proof,
     ToGang,
@@ -24,7 +23,7 @@ from mindspore_serving.distributed.messages import (
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.process.channel import encode, message_frames
 from mindspore_serving.process.frames import MAX_FRAME, Frames
-from mindspore_serving.process.vocabulary import Failed, fingerprint
+from mindspore_serving.process.vocabulary import Beat, Failed, fingerprint
 
 MOST_BEATS = 100  # signs of life in a second; who sends more is not read for one
 MOST_WORDS = 4096  # characters of a reason

@@ -10,7 +10,7 @@ from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import Code, ServingError, from_code, printable
-from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Message, Ready
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, Message, Ready
 from mindspore_serving.tracing.options import TraceOptions
 
 
@@ -230,10 +230,6 @@ class WorkerCall(Message, frozen=True, tag=23):
     servable: str
     version: int
     part: RequestPart
-
-
-class Leaving(Message, frozen=True, tag=24):
-    """The worker got a signal to end; it is not to be restarted."""
 
 
 class AdaptersSet(Message, frozen=True, tag=26):

@@ -54,7 +54,6 @@ class ForkServer:
         self._setup = setup
         self._lock = threading.Lock()
         self._process: Child | None = None
-        self._control: socket.socket | None = None
         self._is_closed = False
 
     def start(self) -> None:
@@ -76,26 +75,24 @@ class ForkServer:
     def close(self) -> None:
         """End it, and with it its children; no more can be forked."""
         self._is_closed = True
-        control = self._control
-        if control is not None:
+        process = self._process
+        if process is not None:
             with suppress(OSError):
-                control.shutdown(socket.SHUT_RDWR)  # nobody waits until all is loaded
+                process.stream.shutdown(socket.SHUT_RDWR)  # nobody waits until all is loaded
         with self._lock:
             self._end()
 
     def _start(self) -> socket.socket:
         if self._is_closed:
             raise OSError("the fork server is closed")
-        if self._control is None:
+        if self._process is None:
             program = Program(self._module, variables=_VARIABLES, channel=socket.SOCK_SEQPACKET)
             self._process = Child(program)
-            control = self._process.stream
-            self._control = control
-            control.settimeout(START_SECONDS)
-            control.send(self._setup())
+            self._process.stream.settimeout(START_SECONDS)
+            self._process.stream.send(self._setup())
             if self._is_closed:  # since then: `close` has not seen our end
                 raise OSError("the fork server is closed")
-        return self._control
+        return self._process.stream
 
     def _fork(self, packet: bytes) -> ForkedChild:
         control = self._start()
@@ -112,9 +109,7 @@ class ForkServer:
         return ForkedChild(ours, descriptors[0])
 
     def _end(self) -> None:
-        if self._control is not None:
-            self._control.close()
-            self._control = None
         if self._process is not None:
+            self._process.stream.close()
             self._process.close()
             self._process = None

@@ -20,7 +20,6 @@ from mindspore_serving.ipc.messages import (
     CallReply,
     Cancel,
     Done,
-    Leaving,
     LogLevel,
     Numbers,
     PartReply,
@@ -40,7 +39,7 @@ from mindspore_serving.master.adapter_calls import AdapterCalls
 from mindspore_serving.master.lent import LENT, Lent
 from mindspore_serving.master.request import Answer, PendingPart, Way
 from mindspore_serving.process.async_channel import AsyncChannel
-from mindspore_serving.process.vocabulary import Exit, Failed, Hello, why_other
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, why_other
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 

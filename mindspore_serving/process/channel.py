@@ -106,6 +106,8 @@ class BlockingChannel(Generic[T]):
                 if not flags:
                     raise TimeoutError("nothing has come in time") from None
                 return messages
+            except ConnectionError as error:
+                raise EOFError(str(error)) from error
             if count == 0:
                 raise EOFError("the other end is closed")
             messages.extend(self._frames.feed(memoryview(self._buffer)[:count]))

@@ -65,13 +65,15 @@ class Child:
         self._log = program.log
         self._waiting: asyncio.Future[int] | None = None
         self._is_closed = False
-        with ExitStack() as on_failure:
+        with ExitStack() as inherited, ExitStack() as on_failure:
             if self._log is not None:
                 on_failure.callback(self._log.close)
+                inherited.callback(self._log.close_writer)
             theirs = None
             if program.channel is not None:
                 self.stream, theirs = socket.socketpair(socket.AF_UNIX, program.channel)
                 on_failure.callback(self.stream.close)
+                inherited.callback(theirs.close)
             self._process, self._lifeline = _spawn(program, theirs)
             on_failure.callback(self.close)
             self.pid = self._process.pid
@@ -139,16 +141,13 @@ class Child:
 def _spawn(
     program: Program, channel: socket.socket | None
 ) -> "tuple[subprocess.Popen[bytes], int]":
-    """Start the process of `program`; return it with our end of its lifeline.  Closes `channel`,
-    the child's end of its channel."""
+    """Start the process of `program`, with its end of its channel; return it with our end of its
+    lifeline."""
     command = [*program.interpreter.command(program.module), *program.arguments]
     descriptors = list(program.descriptors)
     log = program.log
     with ExitStack() as inherited, ExitStack() as on_failure:
-        if log is not None:
-            inherited.callback(log.close_writer)
         if channel is not None:
-            inherited.callback(channel.close)
             descriptors.append(channel.fileno())
             command += [CHANNEL, f"fd:{channel.fileno()}"]
         theirs, ours = os.pipe2(os.O_CLOEXEC)

@@ -123,11 +123,7 @@ class ProcessMember:
 
     def _receive(self) -> None:
         """Read what has come, without waiting.  Raises EOFError when nothing more will come."""
-        try:
-            messages = self.channel.receive(wait=False)
-        except ConnectionError as error:
-            raise EOFError(str(error)) from error
-        for message in messages:
+        for message in self.channel.receive(wait=False):
             if isinstance(message, Hello):
                 self._problem = why_other(message, self._messages, self.title)
             elif isinstance(message, Failed):

@@ -1,5 +1,5 @@
-"""What a process and the one that started it, or that it joins, say first and last: `Hello`,
-`Ready`, `Failed` and `Exit`.
+"""What every process and the one that started it, or that it joins, say to each other: `Hello`,
+`Ready`, `Failed`, `Beat`, `Leaving` and `Exit`.
 
 A role adds messages of its own, in one module, and may add fields to these.  A message is an array
 of a tag and the fields, so a process of another version of this package may misread it: `Hello`
@@ -34,6 +34,14 @@ class Failed(Message, frozen=True, tag=3):
     """The process cannot do what it was started for, or cannot go on; it is ended."""
 
     text: str
+
+
+class Beat(Message, frozen=True, tag=5):
+    """A sign of life."""
+
+
+class Leaving(Message, frozen=True, tag=6):
+    """The process got a signal to end: it is to get nothing more, and is not started again."""
 
 
 class Exit(Message, frozen=True, tag=4):

@@ -12,9 +12,9 @@ from mindspore_serving import extras, loading, log
 from mindspore_serving.core.graph import StageKind
 from mindspore_serving.errors import ServingError, printable
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
-from mindspore_serving.ipc.messages import Leaving, Setup, WorkerReady
+from mindspore_serving.ipc.messages import Setup, WorkerReady
 from mindspore_serving.ipc.status import STEPS, Lane, set_loaded
-from mindspore_serving.process.vocabulary import Failed
+from mindspore_serving.process.vocabulary import Failed, Leaving
 from mindspore_serving.servable.check import check_servable_name
 from mindspore_serving.tracing import user_spans
 from mindspore_serving.worker.connection import Connection, Inbox, PostSource, ThreadSource

@@ -13,10 +13,10 @@ import pytest
 from mindspore_serving.cluster import local
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.errors import ResourceShortage, StartError
-from mindspore_serving.ipc.messages import Leaving, Setup, ToMaster
+from mindspore_serving.ipc.messages import Setup, ToMaster
 from mindspore_serving.process import child_log
 from mindspore_serving.process.channel import encode, message_frames
-from mindspore_serving.process.vocabulary import Exit, Hello, Ready
+from mindspore_serving.process.vocabulary import Exit, Hello, Leaving, Ready
 from tests.waiting import PATIENCE, eventually
 
 CONFIG = """

@@ -18,8 +18,6 @@ from mindspore_serving.cluster.node_messages import (
     Data,
     FromWorker,
     Join,
-    Leave,
-    Ping,
     Start,
     Started,
     ToNode,
@@ -31,7 +29,7 @@ from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.errors import NoPlace, ResourceShortage, StartError
 from mindspore_serving.process.channel import encode
 from mindspore_serving.process.frames import pack
-from mindspore_serving.process.vocabulary import Failed, Hello, Ready, hello
+from mindspore_serving.process.vocabulary import Beat, Failed, Hello, Leaving, Ready, hello
 from tests.e2e.authority import Authority
 from tests.waiting import PATIENCE, until
 
@@ -98,7 +96,7 @@ async def test_a_node_with_the_token_joins():
     async with serving() as (launcher, port):
         connection = await join(port)
         assert await answer(connection) == Ready()
-        assert await answer(connection) == Ping()
+        assert await answer(connection) == Beat()
         connection.abort()
 
 
@@ -145,7 +143,7 @@ def choices(launcher: SpreadingLauncher) -> list[str]:
         preamble(TOKEN) + struct.pack("<I", 70_000) + bytes(70_000),
         opening() + pack(b"\xc1\xc1\xc1\xc1"),
         opening() + encode(Data(b"four")),
-        opening() + encode(Ping()),
+        opening() + encode(Beat()),
         opening() + encode(Attach("nobody asked for it")),
     ],
 )
@@ -170,7 +168,7 @@ async def test_a_flood_of_strangers_holds_up_no_node_that_has_joined(monkeypatch
         pushed_out = strangers[: -node_server.MOST_UNKNOWN]
         assert all([await is_closed(one) for one in pushed_out])  # at once: they are too many
         assert choices(launcher) == ["a"]
-        assert await answer(node) == Ping()
+        assert await answer(node) == Beat()
 
 
 async def test_silent_strangers_keep_no_node_out():
@@ -186,8 +184,8 @@ async def test_a_flood_of_pings_is_not_read_faster_than_its_limit():
     async with serving() as (launcher, port):
         node = await join(port)
         assert await answer(node) == Ready()
-        node.writer.write(encode(Ping()) * (100 * node_connection.MOST_MESSAGES))
-        node.send(Leave())
+        node.writer.write(encode(Beat()) * (100 * node_connection.MOST_MESSAGES))
+        node.send(Leaving())
         assert await answer(await join(port, B)) == Ready()
         machine = next(one for one in launcher.machines if one.name == "a")
         await answer(node)  # it is alive

@@ -13,9 +13,10 @@ from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.distributed import messages
 from mindspore_serving.distributed.backend import GangModel
 from mindspore_serving.distributed.connecting import GangConnection, connect
-from mindspore_serving.distributed.messages import GaveUp, Join, Ran, Run, Take
+from mindspore_serving.distributed.messages import Join, Ran, Run, Take
 from mindspore_serving.errors import StartError
 from mindspore_serving.ipc.messages import Fault
+from mindspore_serving.process.vocabulary import Failed
 from mindspore_serving.wire import native
 from tests.distributed import tables
 from tests.ports import free_port
@@ -60,7 +61,7 @@ class Opening:
                 self.connections.append(connect(self.address))
             for connection in self.connections:
                 with suppress(OSError):
-                    connection.send(GaveUp("the test is over"))
+                    connection.send(Failed("the test is over"))
             return self._opened.done()
 
         eventually(attempt)
@@ -96,7 +97,7 @@ class Agent:
     @property
     def is_idle(self) -> bool:
         """Whether nothing has come."""
-        self._runs += self.connection.take()
+        self._runs += self.connection.receive(wait=False)
         return not self._runs
 
     def next(self) -> Run:

@@ -17,11 +17,11 @@ from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.distributed import connecting, leader, messages, predictions, security
 from mindspore_serving.distributed.backend import GangModel
 from mindspore_serving.distributed.connecting import GangConnection, connect
-from mindspore_serving.distributed.messages import Beat, GaveUp, Join, Ran, Take
+from mindspore_serving.distributed.messages import Join, Ran, Take
 from mindspore_serving.errors import ServingError, StageFailed, StartError, WorkerUnavailable
 from mindspore_serving.ipc.messages import Fault
 from mindspore_serving.process.channel import encode
-from mindspore_serving.process.vocabulary import Exit, fingerprint
+from mindspore_serving.process.vocabulary import Beat, Exit, Failed, fingerprint
 from mindspore_serving.wire import native
 from tests.distributed import tables
 from tests.distributed.opening import PID, all_of, complete, raw, report
@@ -173,7 +173,7 @@ def test_agents_that_leave_before_the_gang_is_complete_may_come_again(opening):
 
 def test_agents_that_cannot_start_end_the_wait(opening):
     gang = opening()
-    gang.script().send(GaveUp("rank 1: no such file"))
+    gang.script().send(Failed("rank 1: no such file"))
     assert gang.error == "rank 1: no such file"
 
 
@@ -187,7 +187,7 @@ def test_a_complete_gang_does_not_end_because_others_give_up(opening, pool):
     agents = complete(gang, "x", "x")
     with pytest.raises(StartError, match="rank 0 is taken already by agents of another script"):
         gang.script()
-    gang.connect().send(GaveUp("we were refused"))
+    gang.connect().send(Failed("we were refused"))
     done = pool.submit(gang.model.run, [X])
     for agent in agents:
         agent.answer(X)
@@ -300,7 +300,7 @@ def test_of_too_many_who_do_not_greet_the_oldest_are_sent_away_and_others_join(
 def test_a_flood_of_signs_of_life_is_not_read_faster_than_its_limit(opening, pool):
     gang = opening()
     flooder = gang.connect()
-    flood = encode(Beat()) * (8_000_000 // len(encode(Beat()))) + encode(GaveUp("behind it all"))
+    flood = encode(Beat()) * (8_000_000 // len(encode(Beat()))) + encode(Failed("behind it all"))
     stream = socket.socket(fileno=os.dup(flooder.fileno()))
     flooding = pool.submit(stream.sendall, flood)
     assert len(complete(gang, "x", "x")) == 2  # else the gang has given up
@@ -368,7 +368,7 @@ def test_a_large_message_of_a_script_is_refused(opening):
     gang = opening()
     connection = gang.connect()
     with pytest.raises(StartError, match="at most 4194304|ended the conn|Broken|reset"):
-        connection.ask(GaveUp("x" * messages.MEDIUM))
+        connection.ask(Failed("x" * messages.MEDIUM))
 
 
 @pytest.mark.parametrize(

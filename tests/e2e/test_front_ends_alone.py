@@ -152,7 +152,7 @@ def test_the_number_of_front_ends_is_checked(stopped):
 
 
 def test_a_front_end_of_another_version_ends_the_start(
-    stopped: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after an update of the package under a server that runs."""
     (stopped / "sitecustomize.py").write_text(
@@ -162,6 +162,6 @@ def test_a_front_end_of_another_version_ends_the_start(
         "    vocabulary.fingerprint = lambda messages: 'other'\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(stopped))
-    server.start_servables(config(stopped, "toy"))
+    server.start_servables(config(place, "toy"))
     with pytest.raises(StartError, match=r"the front end's .* has protocol other, the server's"):
         server.start_restful_server(f"127.0.0.1:{free_port()}", front_ends=2)

@@ -10,7 +10,7 @@ from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.ipc import messages as ipc
 from mindspore_serving.process.channel import encode, message_frames
-from mindspore_serving.process.vocabulary import Exit, Failed
+from mindspore_serving.process.vocabulary import Exit, Failed, Leaving
 from mindspore_serving.wire import native
 from tests.fuzz import byte_edits
 
@@ -23,7 +23,7 @@ TO_MASTER = (
     Failed("no"),
     ipc.Done([REPLY], [1, 2]),
     ipc.WorkerCall("toy", 1, ITEM),
-    ipc.Leaving(),
+    Leaving(),
     ipc.Numbers({"num_running": 1}, {"stop": 2}, {"name": (0.5, [1, 2])}),
 )
 TO_WORKER = (

@@ -7,7 +7,7 @@ from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.ipc import messages as m
 from mindspore_serving.process.channel import encode, message_frames
-from mindspore_serving.process.vocabulary import Exit, Failed
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving
 
 ITEM = m.RequestPart(7, "add", "ms_json", [b"{}", m.Slice(65536, 40000)], 1.5)
 REPLY = m.PartReply(7, [b"1", b""], [None, m.Fault(3, "raised")])
@@ -38,6 +38,7 @@ TO_WORKER = [
     m.SetAdapters(3, [m.AdapterSource("pirate", "/adapters/pirate", 1)]),
 ]
 TO_MASTER = [
+    Hello("0123abcd", "/there/mindspore_serving"),
     m.WorkerReady(2, [METHOD], {"a.mindir": MODEL}),
     Failed("no such file"),
     m.Done(
@@ -45,7 +46,7 @@ TO_MASTER = [
     ),
     m.Done([], [0, 65536]),
     m.WorkerCall("add", 1, ITEM),
-    m.Leaving(),
+    Leaving(),
     m.AdaptersSet(3, {"pirate": m.Fault(2, "no such file")}),
     m.Numbers({"num_running": 3}, {"stop": 2}, {"serving_llm_queue_seconds": (0.5, [1, 2])}),
 ]
@@ -87,7 +88,7 @@ def test_bytes_do_not_alias_the_receive_buffer():
 
 def test_a_message_of_the_other_direction_is_refused():
     with pytest.raises(msgspec.ValidationError):
-        list(message_frames(m.ToWorker).feed(encode(m.Leaving())))
+        list(message_frames(m.ToWorker).feed(encode(Leaving())))
     with pytest.raises(msgspec.ValidationError):
         list(message_frames(m.ToMaster).feed(encode(Exit())))
 

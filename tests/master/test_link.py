@@ -17,7 +17,6 @@ from mindspore_serving.ipc.messages import (
     Cancel,
     Done,
     Fault,
-    Leaving,
     PartReply,
     RequestPart,
     Slice,
@@ -31,7 +30,7 @@ from mindspore_serving.master import storing
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.request import PendingPart, PendingRequest
 from mindspore_serving.process.channel import encode, message_frames
-from mindspore_serving.process.vocabulary import Exit, Failed
+from mindspore_serving.process.vocabulary import Exit, Failed, Leaving
 from tests.waiting import PATIENCE, until
 
 LARGE = b"L" * 100_000

@@ -16,9 +16,9 @@ import mindspore_serving
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc import messages
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
-from mindspore_serving.ipc.messages import Leaving, RequestPart, Slice, ToMaster, Work
+from mindspore_serving.ipc.messages import RequestPart, Slice, ToMaster, Work
 from mindspore_serving.process.channel import encode, message_frames
-from mindspore_serving.process.vocabulary import Exit, Ready, hello
+from mindspore_serving.process.vocabulary import Exit, Leaving, Ready, hello
 from mindspore_serving.wire import native
 from tests.waiting import PATIENCE
 

@@ -18,7 +18,6 @@ from mindspore_serving.ipc.messages import (
     Cancel,
     Done,
     Fault,
-    Leaving,
     ModelReport,
     PartReply,
     RequestPart,
@@ -28,7 +27,7 @@ from mindspore_serving.ipc.messages import (
     WorkerCall,
 )
 from mindspore_serving.process.channel import encode, message_frames
-from mindspore_serving.process.vocabulary import Exit, Failed, Ready
+from mindspore_serving.process.vocabulary import Exit, Failed, Leaving, Ready
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import native
 from mindspore_serving.wire.v2.datatypes import BY_NUMPY

@@ -3,7 +3,7 @@
 from typing import Any, TypeAlias
 
 from mindspore_serving.llm.step import Row, Step
-from mindspore_serving.process.vocabulary import Failed, Hello, Message, Ready
+from mindspore_serving.process.vocabulary import Beat, Failed, Hello, Message, Ready
 
 
 class Load(Message, frozen=True, tag=10):
@@ -53,10 +53,6 @@ class Refused(Message, frozen=True, tag=15):
     """A step that cannot be computed; others can."""
 
     text: str
-
-
-class Beat(Message, frozen=True, tag=16):
-    """The step goes on."""
 
 
 ToRank: TypeAlias = Load | Compute

@@ -20,7 +20,6 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.messages import (
     AgentReady,
-    Beat,
     Compute,
     Computed,
     Offer,
@@ -33,7 +32,7 @@ from mindspore_serving.llm.runtimes.agents import agents_address, is_ours
 from mindspore_serving.llm.step import Runner, RunnerLost
 from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter
-from mindspore_serving.process.vocabulary import Failed, Message, hello
+from mindspore_serving.process.vocabulary import Beat, Failed, Message, hello
 
 BEAT_SECONDS = 1.0
 SEND_SECONDS = 60.0  # for an engine to read its logits

@@ -19,7 +19,6 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.messages import (
-    Beat,
     Computed,
     FromAgents,
     Offer,
@@ -30,7 +29,7 @@ from mindspore_serving.llm.runtimes.capacity import FLOAT32_ALONE, check_options
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import Logits, RunnerLost, Step
 from mindspore_serving.process.channel import BlockingChannel
-from mindspore_serving.process.vocabulary import Hello, why_other
+from mindspore_serving.process.vocabulary import Beat, Hello, why_other
 
 FIND_SECONDS = 60.0  # for agents that are started, or started again, to be ready
 LOOK_SECONDS = 0.2  # between two attempts

@@ -156,7 +156,7 @@ def test_agents_of_which_one_is_killed_are_started_again(
 def test_agents_that_hang_are_lost_to_their_engine(agents: int, halves: Path) -> None:
     first = started_by(agents)[0]
     with LLM(halves, "agents") as llm:
-        llm._engine.runner._stream.settimeout(1)  # type: ignore[union-attr]
+        llm._engine.runner._agents._stream.settimeout(1)  # type: ignore[union-attr]
         os.kill(first, signal.SIGSTOP)
         with pytest.raises(RunnerLost, match="do not answer"):
             llm.generate([[5, 6]], GREEDY)
