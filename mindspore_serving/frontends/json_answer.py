@@ -6,6 +6,13 @@ import msgspec
 from starlette.responses import Response
 
 
+def to_answer(found: object) -> Response:
+    """A response as it is, an empty one of None, other objects as JSON."""
+    if isinstance(found, Response):
+        return found
+    return Response() if found is None else to_json(found)
+
+
 def to_json(
     found: object,
     status: int = 200,

@@ -4,7 +4,6 @@ each API key; no key sees what another has.  Knows no sockets and no models.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -35,10 +34,9 @@ class StoredResponse:
         return sum(map(len, held)) + _OVERHEAD * len(held)
 
 
-def to_stored(whole: dict[str, Any], given: Sequence[bytes]) -> StoredResponse:
-    """Of a response as an object, and the items of its input."""
-    output = tuple(_encode(item) for item in whole["output"])
-    return StoredResponse(_encode(whole), tuple(given), output)
+def to_stored(whole: object, output: Sequence[object], given: Sequence[bytes]) -> StoredResponse:
+    """Of a response as an object, the items of its output, and those of its input."""
+    return StoredResponse(_encode(whole), tuple(given), tuple(map(_encode, output)))
 
 
 class _Shelf:

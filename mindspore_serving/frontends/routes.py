@@ -14,16 +14,18 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields, name_ignored
 from mindspore_serving.frontends.decoding import decode
-from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.json_answer import to_answer
 from mindspore_serving.frontends.operation import Body, Kind
 
+_PARAMETER = "{"  # a segment
+_BOUND = "mindspore_serving.bound"
 ROUTE = "mindspore_serving.route"  # in a scope: the path of the route that answers, as declared
 GENERATING, EMBEDDING = "@generate", "@embed"  # methods of language models
 LANGUAGE, LOADING, MEMORY = "language", "loading", "memory"
@@ -58,10 +60,11 @@ class HttpProtocol:
 class HttpRoute:
     """A route: who may ask, what answers, and what it takes and answers, as in an `Operation`.
 
-    `handler` gives a response, or what is one as JSON, at once or when it is awaited.  It gets the
+    `handler` gives a response, what is one as JSON, or None, at once or when awaited.  It gets the
     context of its protocol, the request and, if it `decodes`, the body as
-    `body.kind`; fields that its table does not know are named in the answer then.  The route exists
-    only for what `is_meant` accepts, which gets the context and the scope.
+    `body.kind`; fields that its table does not know are named in the answer then, behind those that
+    `find_ignored` gives.  The route exists only for what `is_meant` accepts, which gets the context
+    and the scope.
 
     It needs a key unless it `is_open`.  Unless it `takes_text`, a form of a web page of another
     site, whose content type can be text/plain, is refused.  It is described only where the server
@@ -81,6 +84,7 @@ class HttpRoute:
     query: tuple[str, ...] = ()
     is_open: bool = False
     decodes: bool = False
+    find_ignored: Callable[[Any], Iterable[str]] | None = None
     is_meant: Callable[[Any, Scope], bool] | None = None
     takes_text: bool = False
     needs: str = ""
@@ -95,7 +99,34 @@ def bind(rows: Iterable[HttpRoute], context: Any) -> list[BaseRoute]:
 def to_app(routes: Sequence[BaseRoute], others: ASGIApp) -> ASGIApp:
     """The application of `routes`, of which the first that fits answers; what is left is `others`'
     to answer."""
-    return Starlette(routes=[*routes, routing.Route("/{path:path}", others)])
+    return Starlette(routes=[_Routes(routes), routing.Route("/{path:path}", others)])
+
+
+class _Routes(BaseRoute):
+    """Routes as one, which asks those alone whose first segment is that of a request's path."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        firsts = [(_first_segment(getattr(one, "path", "/{")), one) for one in routes]
+        self._by_first = {
+            name: [one for first, one in firsts if first in (name, _PARAMETER)]
+            for name, _ in (*firsts, (_PARAMETER, None))
+        }
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        routes = self._by_first
+        for route in routes.get(_first_segment(scope["path"])) or routes[_PARAMETER]:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                return match, {**found, _BOUND: route}
+        return Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await scope[_BOUND].handle(scope, receive, send)
+
+
+def _first_segment(path: str) -> str:
+    first = path[1:].partition("/")[0]
+    return _PARAMETER if first.startswith("{") else first
 
 
 class _Bound(routing.Route):
@@ -128,11 +159,6 @@ def _endpoint(row: HttpRoute, context: Any) -> Endpoint:
     return endpoint
 
 
-def to_answer(found: Any) -> Response:
-    """A response, or JSON."""
-    return found if isinstance(found, Response) else to_json(found)
-
-
 def _decoding(row: HttpRoute, context: Any) -> Endpoint:
     """Reads the body and decodes it; names the fields that nobody knows in the answer."""
     assert row.body is not None
@@ -142,8 +168,10 @@ def _decoding(row: HttpRoute, context: Any) -> Endpoint:
     async def decoded(request: Request) -> Response:
         body = await read_json(request, context.max_body, context.models.limits)
         unknown = fields.find_unknown(body)
-        response = to_answer(await row.handler(context, request, decode(body, kind)))
-        name_ignored(response, unknown)
+        given = decode(body, kind)
+        ignored = [*(row.find_ignored(given) if row.find_ignored else ()), *unknown]
+        response = to_answer(await row.handler(context, request, given))
+        name_ignored(response, ignored)
         return response
 
     return decoded

@@ -144,6 +144,8 @@ _HISTORY = to_object({"seconds": {"type": "number"}, "columns": to_array(STRING)
 
 _get = partial(HttpRoute, "GET", protocol=PROTOCOL)
 _probe = partial(_get, is_open=True)
+_ready = partial(_probe, handler=show_ready, answers=_READINESS, others={"503": _READINESS})
+_WHETHER = "Whether everything can be called"
 
 ROUTES = (
     _probe(
@@ -155,25 +157,12 @@ ROUTES = (
     _probe(
         "/health",
         show_health,
-        "Whether everything can be called",
+        _WHETHER,
         {TEXT: STRING},
         others={"503": {TEXT: STRING}},
     ),
-    _probe(
-        "/readyz",
-        show_ready,
-        "Whether everything can be called, or the servables that are named",
-        _READINESS,
-        others={"503": _READINESS},
-        query=("servable",),
-    ),
-    _probe(
-        "/readyz/{servable:path}",
-        show_ready,
-        "Whether a servable can be called",
-        _READINESS,
-        others={"503": _READINESS},
-    ),
+    _ready("/readyz", summary=f"{_WHETHER}, or the servables that are named", query=("servable",)),
+    _ready("/readyz/{servable:path}", summary="Whether a servable can be called"),
     _get(
         "/servables",
         show_servables,

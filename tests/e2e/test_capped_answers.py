@@ -12,7 +12,7 @@ import ollama
 import openai
 import pytest
 
-from mindspore_serving.frontends.chat.capped import HEADER
+from mindspore_serving.frontends.chat.fields import CAPPED as HEADER
 from mindspore_serving.frontends.v2.service import SERVICE
 from mindspore_serving.proto import inference_pb2 as pb
 from tests.e2e.harness import Calls, config, serving

@@ -7,17 +7,17 @@ from starlette.responses import Response
 
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate, Tokenize, Tokenized
-from mindspore_serving.frontends.anthropic.conversation import find_ignored, to_messages
+from mindspore_serving.frontends.anthropic.answers import Count
+from mindspore_serving.frontends.anthropic.conversation import to_messages
 from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_event
 from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
 from mindspore_serving.frontends.anthropic.tools import read_tools
 from mindspore_serving.frontends.anthropic.writing import PING, Writing, write_whole
-from mindspore_serving.frontends.chat.capped import capped_header
 from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.messages import to_template
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
-from mindspore_serving.frontends.chat.unknown_fields import name_ignored
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.site import Site
@@ -38,9 +38,9 @@ async def answer(site: Site, http: Request, body: MessagesRequest) -> Response:
         if body.stream:
             events = generation.written(writing.begin(), writing.write, to_event)
             stream = EventStream(Owned(events, stack.pop_all()), headers, ping=PING)
-            return _reported(stream, body)
+            return _reported(stream)
         whole = await while_there(http, write_whole(generation, writing))
-    return _reported(Response(whole, 200, headers, "application/json"), body)
+    return _reported(Response(whole, 200, headers, "application/json"))
 
 
 async def count(site: Site, http: Request, body: CountRequest) -> Response:
@@ -56,7 +56,7 @@ async def count(site: Site, http: Request, body: CountRequest) -> Response:
     )
     with naming("messages", MESSAGES, body):
         found = await while_there(http, model.call(request, Tokenized, terms_of(http)))
-    return _reported(to_json({"input_tokens": len(found.tokens)}), body)
+    return _reported(to_json(Count(len(found.tokens))))
 
 
 def to_request(body: MessagesRequest, model: ServedModel) -> Generate:
@@ -75,8 +75,7 @@ def to_request(body: MessagesRequest, model: ServedModel) -> Generate:
     )
 
 
-def _reported(response: Response, body: CountRequest) -> Response:
-    """With what Anthropic's clients look for in the headers, and the fields that were ignored."""
+def _reported(response: Response) -> Response:
+    """With what Anthropic's clients look for in the headers."""
     response.headers[REQUEST_ID] = log.request_id.get()
-    name_ignored(response, find_ignored(body))
     return response

@@ -10,16 +10,16 @@ class Problem(msgspec.Struct):
     message: str
 
 
-class Error(msgspec.Struct):
-    type: str
+class Error(msgspec.Struct, kw_only=True):
+    type: str = "error"
     error: Problem
     request_id: str | None
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, kw_only=True):
     id: str
-    type: str
-    role: str
+    type: str = "message"
+    role: str = "assistant"
     model: str
     content: list[dict[str, Any]]
     stop_reason: str | None

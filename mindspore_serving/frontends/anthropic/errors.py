@@ -8,6 +8,7 @@ from starlette.types import Scope
 
 from mindspore_serving import log
 from mindspore_serving.frontends import sse
+from mindspore_serving.frontends.anthropic.answers import Error, Problem
 from mindspore_serving.frontends.chat import errors as openai
 
 REQUEST_ID = "request-id"
@@ -33,9 +34,9 @@ class Failure:
 
     def to_body(self) -> bytes:
         other = "invalid_request_error" if self.status < 500 else "api_error"
-        error = {"type": _TYPES.get(self.status, other), "message": self.text}
-        whole = {"type": "error", "error": error, "request_id": log.request_id.get() or None}
-        return msgspec.json.encode(whole)
+        problem = Problem(_TYPES.get(self.status, other), self.text)
+        request_id = log.request_id.get() or None
+        return msgspec.json.encode(Error(error=problem, request_id=request_id))
 
     def to_event(self) -> bytes:
         """For a stream that has begun."""

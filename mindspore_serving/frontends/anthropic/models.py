@@ -3,25 +3,18 @@
 from datetime import datetime, timezone
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import Scope
 
 from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.anthropic.errors import asks_as_anthropic
 from mindspore_serving.frontends.chat.models import ServedModel
-from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.site import Site
 
 
-async def show_all(site: Site, _: Request) -> Response:
-    found = [to_object(model) for model in site.models.listed()]
+def list_all(site: Site) -> dict[str, Any]:
+    found = [to_model(model) for model in site.models.listed()]
     ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
-    return to_json({"data": found, "has_more": False, **ends})
-
-
-async def show(site: Site, http: Request) -> Response:
-    return to_json(to_object(site.models.find(http.path_params["name"], is_exact=True)))
+    return {"data": found, "has_more": False, **ends}
 
 
 def is_anthropics(_: Site, scope: Scope) -> bool:
@@ -29,7 +22,7 @@ def is_anthropics(_: Site, scope: Scope) -> bool:
     return asks_as_anthropic(scope) and not is_predict(scope["path"])
 
 
-def to_object(model: ServedModel) -> dict[str, Any]:
+def to_model(model: ServedModel) -> dict[str, Any]:
     """Prompt and answer together have `max_input_tokens`."""
     created = datetime.fromtimestamp(model.card.created, timezone.utc)
     return {

@@ -4,6 +4,7 @@ from functools import partial
 
 from mindspore_serving.frontends.anthropic import answering, models
 from mindspore_serving.frontends.anthropic.answers import Count, Error, Message
+from mindspore_serving.frontends.anthropic.conversation import find_ignored
 from mindspore_serving.frontends.anthropic.errors import to_refusal, to_response
 from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
@@ -21,7 +22,7 @@ PROTOCOL = HttpProtocol(
 _HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 
 _route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
-_post = partial(_route, "POST", decodes=True)
+_post = partial(_route, "POST", decodes=True, find_ignored=find_ignored)
 _models = partial(_route, "GET", is_meant=models.is_anthropics)  # OpenAI's have the same paths
 
 ROUTES = (
@@ -40,6 +41,11 @@ ROUTES = (
         {JSON: Count},
         body=Body(CountRequest, {CountRequest: MESSAGES}, _HELLO),
     ),
-    _models("/v1/models", models.show_all),
-    _models("/v1/models/{name:path}", models.show),
+    _models("/v1/models", lambda site, _: models.list_all(site)),
+    _models(
+        "/v1/models/{name:path}",
+        lambda site, http: models.to_model(
+            site.models.find(http.path_params["name"], is_exact=True)
+        ),
+    ),
 )

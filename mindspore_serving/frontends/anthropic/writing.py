@@ -9,6 +9,7 @@ import msgspec
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.frontends import sse
+from mindspore_serving.frontends.anthropic.answers import Message
 from mindspore_serving.frontends.anthropic.content import Content
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
 
@@ -54,17 +55,12 @@ class Writing:
         """As `take`, in bytes."""
         return _write(self.take(event))
 
-    def to_object(self) -> Object:
+    def to_object(self) -> Message:
         """The message as it is now."""
-        return {
-            "id": self._name,
-            "type": "message",
-            "role": "assistant",
-            "model": self._model,
-            "content": self._content.to_objects(),
-            **self._stop(),
-            "usage": self._usage,
-        }
+        content = self._content.to_objects()
+        return Message(
+            id=self._name, model=self._model, content=content, usage=self._usage, **self._stop()
+        )
 
     def _stop(self) -> Object:
         """Why the answer ended, and with which of the client's texts."""

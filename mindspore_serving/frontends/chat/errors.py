@@ -5,7 +5,6 @@ exception.  Knows every `ServingError`, and no request.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -34,6 +33,17 @@ _KINDS: dict[int, tuple[str, str | None]] = {
 _PROMPT = ("context", "template", "empty")  # reasons to refuse that are about the prompt
 
 
+class Problem(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(msgspec.Struct):
+    error: Problem
+
+
 class RefusedField(InvalidField):
     """A field that the model refused; `reason` is the word clients look for, if there is one."""
 
@@ -57,23 +67,18 @@ class Failure:
     reason: str | None = None
     retry_after: str | None = None
 
-    def to_object(self) -> dict[str, Any]:
-        return {
-            "message": self.text,
-            "type": self.kind,
-            "param": self.param,
-            "code": self.reason,
-        }
+    def to_object(self) -> Error:
+        return Error(Problem(self.text, self.kind, self.param, self.reason))
 
     def to_body(self) -> bytes:
-        return msgspec.json.encode({"error": self.to_object()})
+        return msgspec.json.encode(self.to_object())
 
     def to_event(self) -> bytes:
         """For a stream that has begun."""
         return sse.event(self.to_body())
 
     def to_response(self) -> Response:
-        return to_json({"error": self.to_object()}, self.status, self.retry_after)
+        return to_json(self.to_object(), self.status, self.retry_after)
 
 
 def to_failure(error: Exception) -> Failure:

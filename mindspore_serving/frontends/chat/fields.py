@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from mindspore_serving.core.llm_messages import Started
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField
@@ -18,6 +19,7 @@ from mindspore_serving.errors import InvalidField
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 _TYPES: dict[Any, Any] = {int: Int, list[int]: list[Int], dict[int, float]: dict[Int, float]}
+CAPPED = "x-capped-fields"  # a header: which field asked for more than the context has room for
 _MOST_SHOWN = 80  # characters of a wrong value
 _NOTHING: list[Any] = [None, False, 0, "", [], {}]  # what says no more than to leave a field out
 
@@ -156,3 +158,15 @@ def show(value: object) -> str:
     """`value` as JSON, cut off if it is long."""
     text = str(value) if type(value) is int else msgspec.json.encode(value).decode()
     return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
+
+
+def capped_header(field: str, *started: Started) -> dict[str, str]:
+    """The header that names `field`, by which the length was asked for, if one of `started` is
+    capped; nothing if there is no such field."""
+    return {CAPPED: field} if field and any(one.is_capped for one in started) else {}
+
+
+def field_of_length(fields: Fields, body: Any) -> str:
+    """The protocol's name of `max_tokens`, as `body` gives it; "" if it does not."""
+    name = fields.name_of("max_tokens", body)
+    return name if getattr(body, name, None) is not None else ""

@@ -3,6 +3,7 @@ protocol's answers."""
 
 import asyncio
 import base64
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -66,16 +67,16 @@ def vectors_of(found: Embedded, dimensions: int | None, *, normalizes: bool = Tr
     return unit
 
 
-async def write_vectors(vectors: Vectors, *, is_base64: bool = False) -> list[bytes]:
-    """Each as JSON: numbers, or base64 of float32, little-endian.  Many are written in turns with
-    everything else."""
+async def write_vectors(vectors: Vectors, *, is_base64: bool = False) -> list[Any]:
+    """Each as a `msgspec.Raw` of numbers, or of base64 of float32, little-endian.  Many are written
+    in turns with everything else."""
     written = []
     at_once = max(1, NUMBERS_AT_ONCE // vectors.shape[1])
     for index, vector in enumerate(vectors):
         if is_base64:
-            written.append(b'"%b"' % base64.b64encode(vector.tobytes()))
+            written.append(msgspec.Raw(b'"%b"' % base64.b64encode(vector.tobytes())))
         else:
-            written.append(_encode(vector.tolist()))
+            written.append(msgspec.Raw(_encode(vector.tolist())))
         if index % at_once == at_once - 1:
             await asyncio.sleep(0)
     return written

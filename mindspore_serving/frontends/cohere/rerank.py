@@ -4,6 +4,7 @@ A body of this kind for /rerank, which is TEI's path too, is answered by /v1/rer
 """
 
 import secrets
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,6 +17,8 @@ from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.chat.fields import Fields, Int, unexpected
 from mindspore_serving.frontends.chat.scores import best_first, find_scorer, score
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.operation import JSON, Body
+from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
 from mindspore_serving.frontends.site import Site
 
 V2, V1 = "/v2/rerank", "/v1/rerank"
@@ -26,7 +29,7 @@ def to_response(error: Exception) -> Response:
     """An error as Cohere's clients read it: an object with a message, and the status that names the
     exception."""
     failure = to_failure(error)
-    return to_json({"message": failure.text}, failure.status, failure.retry_after)
+    return to_json(Error(failure.text), failure.status, failure.retry_after)
 
 
 class Error(msgspec.Struct):
@@ -105,3 +108,27 @@ def to_texts(body: RerankRequest) -> list[str]:
     if body.rank_fields not in (None, ["text"]):
         raise unexpected("rank_fields", body.rank_fields, "text alone: it is what is judged")
     return [one if isinstance(one, str) else one.text for one in body.documents]
+
+
+PROTOCOL = HttpProtocol(
+    "cohere",
+    to_response,
+    title="Cohere",
+    about="Cohere's protocol for ranking, with the fields of Jina's and vLLM's, for rerankers.",
+    errors={JSON: Error},
+)
+_rank = partial(
+    HttpRoute,
+    "POST",
+    protocol=PROTOCOL,
+    needs=LANGUAGE,
+    answers={JSON: Ranking},
+    body=Body(RerankRequest, {RerankRequest: FIELDS}),
+    decodes=True,
+    handler=rerank,
+)
+
+ROUTES = (
+    _rank(V2, summary="Rank documents by a query"),
+    _rank(V1, summary="The same, with the documents' texts"),
+)

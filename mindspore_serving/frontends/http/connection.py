@@ -12,8 +12,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable
 from mindspore_serving.frontends.access import CLIENT_LEFT, Entry, Responses
 from mindspore_serving.frontends.http.body_pool import BodyPool
-from mindspore_serving.frontends.http.exchange import Exchange, Output, Refused
-from mindspore_serving.frontends.http.flow import Flow
+from mindspore_serving.frontends.http.exchange import Exchange, Flow, Output, Refused
 from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
 from mindspore_serving.frontends.http.unsent import UnsentAnswers

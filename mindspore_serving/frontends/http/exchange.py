@@ -8,7 +8,6 @@ from typing import Protocol
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.body_pool import BodyPool
-from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Refusal
 from mindspore_serving.frontends.memory import Allowance
 from mindspore_serving.frontends.request_id import NAME, id_of
@@ -16,6 +15,41 @@ from mindspore_serving.tracing.request_span import RequestSpan
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REASONS = {status.value: status.phrase.encode() for status in http.HTTPStatus}
+
+
+class Flow:
+    """`is_full` while much of what was written is not sent, since the client does not read it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._room = asyncio.Event()
+        self._room.set()
+        self._is_paused = False
+        self.is_full = False
+
+    def pause_reading(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def fill(self) -> None:
+        """Much of what was written is not sent."""
+        self.is_full = True
+        self._room.clear()
+
+    def empty(self) -> None:
+        """Most of it is sent, or the connection is lost."""
+        self.is_full = False
+        self._room.set()
+
+    async def drain(self) -> None:
+        """Wait until there is room."""
+        await self._room.wait()
 
 
 class Output(Protocol):

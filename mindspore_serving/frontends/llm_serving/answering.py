@@ -20,7 +20,7 @@ from mindspore_serving.errors import (
     UpstreamFailed,
 )
 from mindspore_serving.frontends.bodies import read_json
-from mindspore_serving.frontends.chat.capped import capped_header
+from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.models import Generation, LanguageModels, ServedModel
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.llm_serving.frames import SSE, Form, Frames, frames_of, message
@@ -120,17 +120,16 @@ async def _events(
         yield frames.last(writer.whole())
 
 
-async def batch_size(served: LlmServing, _: Request) -> Response:
-    return _message(max(1, _engine_total(served.site, "num_running")))
+def batch_size(site: Site) -> Response:
+    return _message(max(1, _engine_total(site, "num_running")))
 
 
-async def request_numbers(served: LlmServing, _: Request) -> Response:
-    return _message(_num_waiting(served.site))
+def request_numbers(site: Site) -> Response:
+    return _message(_num_waiting(site))
 
 
-async def model_info(served: LlmServing, _: Request) -> Response:
-    model = served.site.models.find(None)
-    found = msgspec.json.encode(_describe(model, _num_waiting(served.site)))
+def model_info(site: Site) -> Response:
+    found = msgspec.json.encode(_describe(site.models.find(None), _num_waiting(site)))
     return Response(b"data: %b\r\n\r\n" % found, headers=SSE)
 
 

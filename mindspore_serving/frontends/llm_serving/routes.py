@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.frontends.llm_serving import answering
-from mindspore_serving.frontends.llm_serving.errors import to_response
 from mindspore_serving.frontends.llm_serving.fields import FIELDS
-from mindspore_serving.frontends.llm_serving.requests import ClientRequest, Parameters
+from mindspore_serving.frontends.llm_serving.requests import ClientRequest, Parameters, to_response
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,
@@ -71,15 +70,19 @@ ROUTES = (
         "Continue a text, as events or lines",
         _STREAMS,
     ),
-    _get("/serving/get_bs", answering.batch_size, "How many sequences run, as an event"),
+    _get(
+        "/serving/get_bs",
+        lambda served, _: answering.batch_size(served.site),
+        "How many sequences run, as an event",
+    ),
     _get(
         "/serving/get_request_numbers",
-        answering.request_numbers,
+        lambda served, _: answering.request_numbers(served.site),
         "How many requests wait, as an event",
     ),
     _get(
         "/serving/get_serverd_model_info",
-        answering.model_info,
+        lambda served, _: answering.model_info(served.site),
         "The model and its limits, as an event",
     ),
 )

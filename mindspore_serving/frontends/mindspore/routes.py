@@ -11,12 +11,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Scope
 
-from mindspore_serving import log
 from mindspore_serving.core.service import Control, Inference, Request
-from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
+from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.mindspore.rest import MsRest, find_route, is_classic, to_request
 from mindspore_serving.frontends.mindspore.rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.operation import JSON, STRING, to_object
@@ -25,7 +23,6 @@ from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute
 from mindspore_serving.frontends.tgi.errors import to_refusal
 from mindspore_serving.frontends.tgi.errors import to_response as to_tgi
-from mindspore_serving.wire import status
 
 _ANY = "/{path:path}"
 _PROXIED = "/api"  # a classic URL may begin so, though Ollama's do
@@ -43,10 +40,7 @@ class Classic:
 
 def to_error(error: Exception) -> Response:
     """The answer to a request that no method is asked by, with the status that fits."""
-    if not isinstance(error, ServingError):
-        log.error("answering a request", exc_info=True)
-        error = ServingError("the server failed to answer; its log says why")
-    return to_json({"error_msg": str(error)}, status.of(error.code).http, status.retry_after(error))
+    return to_response(MsRest(0, use_status_codes=True).refuse(error))
 
 
 async def answer(classic: Classic, http: HttpRequest) -> Response:

@@ -8,9 +8,8 @@ from starlette.responses import Response
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import Forbidden, InvalidField
-from mindspore_serving.frontends.chat.capped import capped_header
 from mindspore_serving.frontends.chat.errors import naming
-from mindspore_serving.frontends.chat.fields import Fields
+from mindspore_serving.frontends.chat.fields import Fields, capped_header
 from mindspore_serving.frontends.chat.messages import Message, to_template
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.tools import read_tools
@@ -20,7 +19,6 @@ from mindspore_serving.frontends.ollama.fields import (
     CHAT,
     GENERATE,
     NO_IMAGES,
-    naming_ignored,
     to_params,
 )
 from mindspore_serving.frontends.ollama.models import without_tag
@@ -37,7 +35,6 @@ from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
 
-@naming_ignored
 async def chat(site: Site, http: Request, body: ChatRequest) -> Response:
     """The answer to a conversation; without messages, that the model is loaded."""
     model = find_generator(site.models, without_tag(body.model))
@@ -57,7 +54,6 @@ async def chat(site: Site, http: Request, body: ChatRequest) -> Response:
         return await _answer(http, body, model.generate(request, terms_of(http)), writing)
 
 
-@naming_ignored
 async def generate(site: Site, http: Request, body: GenerateRequest) -> Response:
     """The answer to a prompt; without one, that the model is loaded."""
     model = find_generator(site.models, without_tag(body.model))

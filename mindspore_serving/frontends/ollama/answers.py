@@ -3,40 +3,60 @@
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class Error(msgspec.Struct):
     error: str
 
 
-class Answer(msgspec.Struct):
+class Message(msgspec.Struct):
+    role: str
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class ChatAnswer(msgspec.Struct, kw_only=True):
+    """The answer to a chat, or a part of it; the last has counts, and times in nanoseconds."""
+
     model: str
     created_at: str
+    message: Message
+    logprobs: list[dict[str, Any]] | UnsetType = UNSET
     done: bool
-    done_reason: str | None = None
-    total_duration: int | None = None
-    load_duration: int | None = None
-    prompt_eval_count: int | None = None
-    prompt_eval_duration: int | None = None
-    eval_count: int | None = None
-    eval_duration: int | None = None
-    logprobs: list[dict[str, Any]] | None = None
+    done_reason: str | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
 
 
-class ChatAnswer(Answer, kw_only=True):
-    message: dict[str, Any]
+class GenerateAnswer(msgspec.Struct, kw_only=True):
+    """The same of an answer to a prompt."""
 
-
-class GenerateAnswer(Answer, kw_only=True):
+    model: str
+    created_at: str
     response: str
-    thinking: str | None = None
+    thinking: str | UnsetType = UNSET
+    logprobs: list[dict[str, Any]] | UnsetType = UNSET
+    done: bool
+    done_reason: str | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
 
 
-class Embeddings(msgspec.Struct):
+class Embeddings(msgspec.Struct, kw_only=True):
     model: str
     embeddings: list[list[float]]
     total_duration: int
-    load_duration: int
+    load_duration: int = 0
     prompt_eval_count: int
 
 
@@ -44,15 +64,38 @@ class Vector(msgspec.Struct):
     embedding: list[float]
 
 
+class Details(msgspec.Struct):
+    parent_model: str
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class ListedModel(msgspec.Struct, kw_only=True):
+    """`size` is not known; of a model that runs there are the last three."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int = 0
+    digest: str
+    details: Details
+    size_vram: int | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
+
+
 class Models(msgspec.Struct):
-    models: list[dict[str, Any]]
+    models: list[ListedModel]
 
 
 class Shown(msgspec.Struct):
     modelfile: str
     parameters: str
     template: str
-    details: dict[str, Any]
+    details: Details
     model_info: dict[str, Any]
     capabilities: list[str]
     modified_at: str

@@ -1,23 +1,18 @@
 """The fields of Ollama's requests and of their options: which are refused, translated, ignored."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import wraps
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import Fields, Refusal, show, translation, unexpected
-from mindspore_serving.frontends.chat.unknown_fields import KnownFields, name_ignored
+from mindspore_serving.frontends.chat.unknown_fields import KnownFields
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.site import Site
 
-Answer = Callable[[Site, Request, Any], Awaitable[Response]]
 MAX_LOGPROBS = 20
 NO_IMAGES = "is not supported: the model reads no images"
 
@@ -181,16 +176,3 @@ def find_ignored(body: Any) -> Iterator[str]:
     unknown = _KNOWN.find_unknown(msgspec.json.encode(options))
     yield from (f"options.{name}" for name in options if name in OPTIONS.ignored)
     yield from (f"options.{name}" for name in unknown)
-
-
-def naming_ignored(answer: Answer) -> Answer:
-    """Make `answer` name the fields that change nothing here."""
-
-    @wraps(answer)
-    async def named(site: Site, http: Request, body: Any) -> Response:
-        found = [*find_ignored(body)]  # before there is an answer: it may refuse
-        response = await answer(site, http, body)
-        name_ignored(response, found)
-        return response
-
-    return named

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,6 +15,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import Forbidden, NotFound
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.ollama.answers import Details, ListedModel, Models, Pulled, Shown
 from mindspore_serving.frontends.ollama.requests import ModelRequest, PullRequest
 from mindspore_serving.frontends.ollama.writing import LINES, to_time
 from mindspore_serving.frontends.site import Site
@@ -32,27 +34,25 @@ def refuse_change(_: Site, http: Request) -> NoReturn:
     )
 
 
-def list_all(site: Site) -> Object:
-    return {"models": [_listed(model) for model in site.models.listed()]}
+def list_all(site: Site) -> Models:
+    return Models([_listed(model) for model in site.models.listed()])
 
 
-def list_running(site: Site) -> Object:
-    return {"models": [_running(model) for model in site.models.listed()]}
+def list_running(site: Site) -> Models:
+    return Models([_running(model) for model in site.models.listed()])
 
 
-async def show(site: Site, _: Request, body: ModelRequest) -> Response:
+async def show(site: Site, _: Request, body: ModelRequest) -> Shown:
     model = site.models.find(without_tag(body.model or body.name), is_exact=True)
     card = model.card
-    return to_json(
-        {
-            "modelfile": f"# {model.name}, served by MindSpore Serving",
-            "parameters": "\n".join([f"{name} {value}" for name, value in card.sampling]),
-            "template": "",
-            "details": _details(model),
-            "model_info": _about(card),
-            "capabilities": _capabilities(card),
-            "modified_at": to_time(card.created),
-        }
+    return Shown(
+        modelfile=f"# {model.name}, served by MindSpore Serving",
+        parameters="\n".join([f"{name} {value}" for name, value in card.sampling]),
+        template="",
+        details=_details(model),
+        model_info=_about(card),
+        capabilities=_capabilities(card),
+        modified_at=to_time(card.created),
     )
 
 
@@ -65,8 +65,8 @@ async def pull(site: Site, _: Request, body: PullRequest) -> Response:
         text = f"{error}. Clients pull none: the operator of this server says what is served"
         raise Forbidden(text) from None
     if body.stream is False:
-        return to_json({"status": "success"})
-    lines = b"".join([msgspec.json.encode({"status": one}) + b"\n" for one in _PULLED])
+        return to_json(Pulled("success"))
+    lines = b"".join([msgspec.json.encode(Pulled(one)) + b"\n" for one in _PULLED])
     return Response(lines, media_type=LINES)
 
 
@@ -75,34 +75,33 @@ def without_tag(name: str | None) -> str | None:
     return None if name is None else name.removesuffix(TAG)
 
 
-def _listed(model: ServedModel) -> Object:
-    """Without the size of its files, which is 0.  The digest is another when it is loaded anew."""
+def _listed(model: ServedModel) -> ListedModel:
+    """The digest is another when it is loaded anew."""
     made_of = (model.name, model.version, model.card.created)
-    return {
-        "name": model.name + TAG,
-        "model": model.name + TAG,
-        "modified_at": to_time(model.card.created),
-        "size": 0,
-        "digest": hashlib.sha256(repr(made_of).encode()).hexdigest(),
-        "details": _details(model),
-    }
+    return ListedModel(
+        name=model.name + TAG,
+        model=model.name + TAG,
+        modified_at=to_time(model.card.created),
+        digest=hashlib.sha256(repr(made_of).encode()).hexdigest(),
+        details=_details(model),
+    )
 
 
-def _running(model: ServedModel) -> Object:
+def _running(model: ServedModel) -> ListedModel:
     length = model.card.max_model_len
-    return {**_listed(model), "size_vram": 0, "expires_at": NEVER, "context_length": length}
+    return replace(_listed(model), size_vram=0, expires_at=NEVER, context_length=length)
 
 
-def _details(model: ServedModel) -> Object:
+def _details(model: ServedModel) -> Details:
     card = model.card
-    return {
-        "parent_model": model.servable if model.adapter else "",
-        "format": card.runtime,
-        "family": card.architecture,
-        "families": [card.architecture],
-        "parameter_size": "",
-        "quantization_level": card.quantization or card.dtype,
-    }
+    return Details(
+        parent_model=model.servable if model.adapter else "",
+        format=card.runtime,
+        family=card.architecture,
+        families=[card.architecture],
+        parameter_size="",
+        quantization_level=card.quantization or card.dtype,
+    )
 
 
 def _about(card: ModelCard) -> Object:

@@ -2,29 +2,15 @@
 
 from functools import partial
 
-from mindspore_serving.frontends.ollama import answering, embedding, models
-from mindspore_serving.frontends.ollama.answers import (
-    ChatAnswer,
-    Embeddings,
-    Error,
-    GenerateAnswer,
-    Models,
-    Pulled,
-    Shown,
-    Vector,
-    Version,
-)
+from mindspore_serving.frontends.ollama import answering, answers, embedding, models, requests
 from mindspore_serving.frontends.ollama.errors import to_response
-from mindspore_serving.frontends.ollama.fields import CHAT, EMBED, GENERATE, OPTIONS, Options
-from mindspore_serving.frontends.ollama.requests import (
-    ChatBody,
-    ChatRequest,
-    EmbeddingsRequest,
-    EmbedRequest,
-    GenerateBody,
-    GenerateRequest,
-    ModelRequest,
-    PullRequest,
+from mindspore_serving.frontends.ollama.fields import (
+    CHAT,
+    EMBED,
+    GENERATE,
+    OPTIONS,
+    Options,
+    find_ignored,
 )
 from mindspore_serving.frontends.ollama.writing import LINES
 from mindspore_serving.frontends.operation import JSON, MODEL, STRING, Body, Lax
@@ -41,7 +27,7 @@ PROTOCOL = HttpProtocol(
     to_response,
     title="Ollama",
     about="Ollama's protocol, for language models.",
-    errors={JSON: Error},
+    errors={JSON: answers.Error},
 )
 _SHOWN = {"model": MODEL}
 _HELLO = {"model": MODEL, "options": {"num_predict": 8}}
@@ -50,35 +36,36 @@ _CHANGING = ("push", "create", "copy", "blobs/{digest}")
 _route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
 _get = partial(_route, "GET")
 _post = partial(_route, "POST", decodes=True)
+_ask = partial(_post, find_ignored=find_ignored)
 _CHANGED = "403: models are not changed by clients"
 _refused = partial(_route, handler=models.refuse_change)
 
 
 def _generating() -> tuple[HttpRoute, ...]:
     return (
-        _post(
+        _ask(
             "/api/chat",
             answering.chat,
             "Answer a conversation, as lines of JSON unless `stream` is false",
-            {JSON: ChatAnswer, LINES: STRING},
+            {JSON: answers.ChatAnswer, LINES: STRING},
             body=Body(
-                ChatBody,
-                {ChatBody: CHAT, Options: Lax(OPTIONS)},
+                requests.ChatBody,
+                {requests.ChatBody: CHAT, Options: Lax(OPTIONS)},
                 {**_HELLO, "messages": [{"role": "user", "content": "Hello"}]},
-                read_as=ChatRequest,
+                read_as=requests.ChatRequest,
             ),
             refused_early=GENERATING,
         ),
-        _post(
+        _ask(
             "/api/generate",
             answering.generate,
             "Answer a prompt, as lines of JSON unless `stream` is false",
-            {JSON: GenerateAnswer, LINES: STRING},
+            {JSON: answers.GenerateAnswer, LINES: STRING},
             body=Body(
-                GenerateBody,
-                {GenerateBody: GENERATE, Options: Lax(OPTIONS)},
+                requests.GenerateBody,
+                {requests.GenerateBody: GENERATE, Options: Lax(OPTIONS)},
                 {**_HELLO, "prompt": "Hello"},
-                read_as=GenerateRequest,
+                read_as=requests.GenerateRequest,
             ),
             refused_early=GENERATING,
         ),
@@ -87,52 +74,54 @@ def _generating() -> tuple[HttpRoute, ...]:
 
 def _embedding() -> tuple[HttpRoute, ...]:
     return (
-        _post(
+        _ask(
             "/api/embed",
             embedding.embed,
             "A vector for each text, by a model that embeds",
-            {JSON: Embeddings},
-            body=Body(EmbedRequest, {EmbedRequest: EMBED}),
+            {JSON: answers.Embeddings},
+            body=Body(requests.EmbedRequest, {requests.EmbedRequest: EMBED}),
             refused_early=EMBEDDING,
         ),
-        _post(
+        _ask(
             "/api/embeddings",
             embedding.embed_one,
             "A vector for one text",
-            {JSON: Vector},
-            body=Body(EmbeddingsRequest, {EmbeddingsRequest: EMBED}),
+            {JSON: answers.Vector},
+            body=Body(requests.EmbeddingsRequest, {requests.EmbeddingsRequest: EMBED}),
         ),
     )
 
 
 def _about_models() -> tuple[HttpRoute, ...]:
     return (
-        _get("/api/tags", lambda site, _: models.list_all(site), "The models", {JSON: Models}),
+        _get(
+            "/api/tags", lambda site, _: models.list_all(site), "The models", {JSON: answers.Models}
+        ),
         _get(
             "/api/ps",
             lambda site, _: models.list_running(site),
             "The models, which are all loaded",
-            {JSON: Models},
+            {JSON: answers.Models},
         ),
         _get(
             "/api/version",
-            lambda *_: {"version": models.VERSION},
+            lambda *_: answers.Version(models.VERSION),
             "That of this server",
-            {JSON: Version},
+            {JSON: answers.Version},
         ),
         _post(
             "/api/show",
             models.show,
             "One model",
-            {JSON: Shown},
-            body=Body(ModelRequest, example=_SHOWN),
+            {JSON: answers.Shown},
+            body=Body(requests.ModelRequest, example=_SHOWN),
         ),
         _post(
             "/api/pull",
             models.pull,
             "That a model is served, as lines of JSON unless `stream` is false; else 403",
-            {JSON: Pulled, LINES: STRING},
-            body=Body(PullRequest, example={**_SHOWN, "stream": False}),
+            {JSON: answers.Pulled, LINES: STRING},
+            body=Body(requests.PullRequest, example={**_SHOWN, "stream": False}),
         ),
         *(_refused("POST", f"/api/{name}", summary=_CHANGED) for name in _CHANGING),
         *(_refused("HEAD", f"/api/{name}") for name in _CHANGING),

@@ -7,10 +7,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, ToolCallDelta
 from mindspore_serving.frontends.chat.logprobs import of_chat
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
+from mindspore_serving.frontends.ollama.answers import ChatAnswer, GenerateAnswer, Message
 
 Object = dict[str, Any]
 
@@ -36,16 +38,6 @@ class Part:
         self.thinking += other.thinking
         self.calls += other.calls
         self.logprobs += other.logprobs
-
-    def to_object(self, *, is_chat: bool) -> Object:
-        """The answer to a chat is a message, that to a prompt a text."""
-        found: Object = {"content": self.text} if is_chat else {"response": self.text}
-        if self.thinking:
-            found["thinking"] = self.thinking
-        if self.calls:
-            found["tool_calls"] = self.calls
-        whole = {"message": {"role": "assistant", **found}} if is_chat else found
-        return {**whole, "logprobs": self.logprobs} if self.logprobs else whole
 
 
 class _Calls:
@@ -134,8 +126,15 @@ class Writing:
         return self._object(Part(), done=True, done_reason="load")
 
     def _object(self, part: Part, **fields: Any) -> bytes:
-        head = {"model": self._model, "created_at": to_time(time.time())}
-        return _encode({**head, **part.to_object(is_chat=self._is_chat), **fields})
+        """The answer to a chat is a message, that to a prompt a text."""
+        fields |= {"model": self._model, "created_at": to_time(time.time())}
+        if part.logprobs:
+            fields["logprobs"] = part.logprobs
+        thinking = part.thinking or UNSET
+        if not self._is_chat:
+            return _encode(GenerateAnswer(response=part.text, thinking=thinking, **fields))
+        message = Message("assistant", part.text, thinking, part.calls or UNSET)
+        return _encode(ChatAnswer(message=message, **fields))
 
 
 def to_time(seconds: float) -> str:

@@ -1,42 +1,47 @@
-"""What the routes of OpenAI's protocol answer."""
+"""What the routes of OpenAI's protocol answer; fields that are not set are left out."""
 
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
-class Problem(msgspec.Struct):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
+class PromptDetails(msgspec.Struct):
+    cached_tokens: int
 
 
-class Error(msgspec.Struct):
-    error: Problem
+class CompletionDetails(msgspec.Struct):
+    """Predictions are tokens that the engine guessed; the rejected ones are not generated."""
+
+    reasoning_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
 
 
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: dict[str, int]
-    completion_tokens_details: dict[str, int]
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
 
 
-class Answer(msgspec.Struct):
+class Head(msgspec.Struct, kw_only=True):
+    """The same in every chunk of an answer.  `created` is in seconds since 1970."""
+
     id: str
+    object: str
     created: int
     model: str
     system_fingerprint: str
-    usage: Usage
 
 
 class AnswerMessage(msgspec.Struct):
     role: str
     content: str | None
-    reasoning_content: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -44,11 +49,14 @@ class ChatChoice(msgspec.Struct):
     message: AnswerMessage
     logprobs: dict[str, Any] | None
     finish_reason: str | None
+    token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(Answer):
-    object: str
+class ChatCompletion(Head, kw_only=True):
     choices: list[ChatChoice]
+    usage: Usage
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class CompletionChoice(msgspec.Struct):
@@ -56,22 +64,44 @@ class CompletionChoice(msgspec.Struct):
     text: str
     logprobs: dict[str, Any] | None
     finish_reason: str | None
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
-class Completion(Answer):
-    object: str
+class Completion(Head, kw_only=True):
     choices: list[CompletionChoice]
+    usage: Usage
 
 
-class Response(msgspec.Struct):
+class Response(msgspec.Struct, kw_only=True):
     id: str
-    object: str
+    object: str = "response"
     created_at: int
+    completed_at: int | None
     status: str
+    background: bool = False
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, Any] | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, Any]
     model: str
     output: list[dict[str, Any]]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: dict[str, Any]
+    service_tier: str = "default"
+    store: bool
+    temperature: float | None
+    text: dict[str, Any]
+    tool_choice: Any
+    tools: list[Any]
+    top_logprobs: int
+    top_p: float | None
+    truncation: str = "disabled"
     usage: dict[str, Any] | None
-    error: dict[str, Any] | None
+    user: str | None
 
 
 class Compacted(msgspec.Struct):
@@ -79,25 +109,25 @@ class Compacted(msgspec.Struct):
     object: str
     created_at: int
     output: list[dict[str, Any]]
-    usage: dict[str, Any]
+    usage: dict[str, Any] | None
 
 
 class Deleted(msgspec.Struct):
     id: str
-    object: str
-    deleted: bool
+    object: str = "response"
+    deleted: bool = True
 
 
 class InputItems(msgspec.Struct):
     object: str
     data: list[dict[str, Any]]
     has_more: bool
-    first_id: str | None = None
-    last_id: str | None = None
+    first_id: str | UnsetType = UNSET
+    last_id: str | UnsetType = UNSET
 
 
-class InputTokens(msgspec.Struct):
-    object: str
+class InputTokens(msgspec.Struct, kw_only=True):
+    object: str = "response.input_tokens"
     input_tokens: int
 
 
@@ -114,18 +144,23 @@ class Embeddings(msgspec.Struct):
     usage: dict[str, int]
 
 
-class Model(msgspec.Struct):
+class Model(msgspec.Struct, kw_only=True):
+    """`max_model_len`, `root`, `parent` and `input_modalities` are not OpenAI's: tokens of prompt
+    and answer together, the directory of an adapter, the model that it belongs to, and what a model
+    reads beside text."""
+
     id: str
-    object: str
+    object: str = "model"
     created: int
-    owned_by: str
+    owned_by: str = "mindspore-serving"
     max_model_len: int
     root: str
     parent: str | None
+    input_modalities: list[str] | UnsetType = UNSET
 
 
-class Models(msgspec.Struct):
-    object: str
+class Models(msgspec.Struct, kw_only=True):
+    object: str = "list"
     data: list[Model]
 
 

@@ -1,8 +1,8 @@
 """POST /v1/chat/completions."""
 
 from contextlib import ExitStack
-from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,14 +15,15 @@ from mindspore_serving.core.llm_messages import (
     Token,
 )
 from mindspore_serving.frontends.chat import messages
-from mindspore_serving.frontends.chat.capped import capped_header, field_of_length
 from mindspore_serving.frontends.chat.errors import naming, to_event
+from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.tools import read_tools
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.openai.answers import ChatCompletion, Head
 from mindspore_serving.frontends.openai.chat_choices import ChatChunks, Choice, Showing
-from mindspore_serving.frontends.openai.envelope import Head, make_head, to_usage
+from mindspore_serving.frontends.openai.envelope import make_head, to_usage
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest, has_usage
 from mindspore_serving.frontends.site import Site
@@ -37,7 +38,7 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
     model = find_generator(site.models, body.model)
     wants_usage = has_usage(body)
     request = to_request(body, model)
-    head = make_head("chatcmpl", model)
+    head = make_head("chatcmpl", "chat.completion", model)
     with ExitStack() as stack:
         with naming("messages", CHAT, body):
             generation = stack.enter_context(model.generate(request, terms_of(http)))
@@ -90,7 +91,7 @@ def _showing(body: ChatRequest, request: Generate, started: Started) -> Showing:
     )
 
 
-async def _collect(generation: Generation, head: Head, showing: Showing) -> dict[str, Any]:
+async def _collect(generation: Generation, head: Head, showing: Showing) -> ChatCompletion:
     choices: dict[int, Choice] = {}
     finished: list[Finished] = []
     prompt: list[Token] = []
@@ -101,9 +102,9 @@ async def _collect(generation: Generation, head: Head, showing: Showing) -> dict
             prompt += event.tokens
         elif isinstance(event, Finished):
             finished.append(event)
-    return {
-        **head.to_object("chat.completion"),
-        "choices": [choices[index].to_object(index) for index in sorted(choices)],
-        "usage": to_usage(finished),
+    return ChatCompletion(
+        **msgspec.structs.asdict(head),
+        choices=[choices[index].to_object(index) for index in sorted(choices)],
+        usage=to_usage(finished),
         **showing.of_prompt(prompt),
-    }
+    )

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from mindspore_serving.core.llm_messages import (
     Chunk,
     Event,
@@ -14,7 +16,8 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.frontends.chat.logprobs import of_chat, of_prompt
 from mindspore_serving.frontends.chat.models import finish_reason
-from mindspore_serving.frontends.openai.envelope import DONE, ChunkWriter, Head, encode, to_usage
+from mindspore_serving.frontends.openai.answers import AnswerMessage, ChatChoice, Head
+from mindspore_serving.frontends.openai.envelope import DONE, ChunkWriter, encode, to_usage
 
 _ROLE: Mapping[str, object] = {"role": "assistant", "content": "", "refusal": None}
 
@@ -75,33 +78,27 @@ class Choice:
         else:
             self.calls[call.index]["function"]["arguments"] += call.arguments
 
-    def to_object(self, index: int) -> dict[str, Any]:
+    def to_object(self, index: int) -> ChatChoice:
         showing = self.showing
         content, reasoning = showing.echo + "".join(self.content), "".join(self.reasoning)
         is_empty = not content and (self.calls or reasoning)
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": None if is_empty else content,
-            "refusal": None,
-        }
+        message = AnswerMessage("assistant", None if is_empty else content)
         if reasoning:
-            message["reasoning_content"] = reasoning
+            message.reasoning_content = reasoning
         if self.calls:
-            message["tool_calls"] = self.calls
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": of_chat(self.tokens) if showing.has_logprobs else None,
-            "finish_reason": self.finish_reason,
-            **showing.of_answer(self.token_ids),
-        }
+            message.tool_calls = self.calls
+        logprobs = of_chat(self.tokens) if showing.has_logprobs else None
+        ids = showing.of_answer(self.token_ids)
+        return ChatChoice(index, message, logprobs, self.finish_reason, **ids)
 
 
 class ChatChunks:
     """Makes the events of `n` choices."""
 
     def __init__(self, head: Head, n: int, showing: Showing, *, has_usage: bool) -> None:
-        self._writer = ChunkWriter(head, "chat.completion.chunk", has_usage=has_usage)
+        self._writer = ChunkWriter(
+            replace(head, object="chat.completion.chunk"), has_usage=has_usage
+        )
         self._choices = [_StreamedChoice(self._writer, index, showing) for index in range(n)]
         self._done = DONE
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.errors import naming
@@ -16,8 +15,8 @@ from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.messages import Message
 from mindspore_serving.frontends.chat.models import find_generator
 from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai import chat
+from mindspore_serving.frontends.openai.answers import Compacted, Response
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
 from mindspore_serving.frontends.openai.response_input import (
@@ -50,7 +49,7 @@ _SHARE = 4  # of the context, for the summary
 Object = dict[str, Any]
 
 
-async def compact(site: Site, http: Request, body: CompactRequest) -> Response:
+async def compact(site: Site, http: Request, body: CompactRequest) -> Compacted:
     """The short conversation."""
     model = find_generator(site.models, body.model)
     before = await conversation_before(site, http, body.previous_response_id)
@@ -73,15 +72,8 @@ async def compact(site: Site, http: Request, body: CompactRequest) -> Response:
         "type": "compaction",
         "encrypted_content": encode_summary(_text_of(whole)),
     }
-    return to_json(
-        {
-            "id": whole["id"],
-            "object": "response.compaction",
-            "created_at": int(time.time()),
-            "output": [*(_shown(item) for item in items if _is_users(item)), summary],
-            "usage": whole["usage"],
-        }
-    )
+    output = [*(_shown(item) for item in items if _is_users(item)), summary]
+    return Compacted(whole.id, "response.compaction", int(time.time()), output, whole.usage)
 
 
 def _is_users(item: bytes) -> bool:
@@ -101,6 +93,6 @@ def _shown(item: bytes) -> Object:
     return {**fixed, "content": content}
 
 
-def _text_of(whole: Object) -> str:
-    parts = [part for item in whole["output"] for part in item.get("content") or ()]
+def _text_of(whole: Response) -> str:
+    parts = [part for item in whole.output for part in item.get("content") or ()]
     return "".join(part["text"] for part in parts if part["type"] == "output_text")

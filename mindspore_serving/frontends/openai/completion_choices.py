@@ -20,7 +20,8 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.frontends.chat.errors import to_event
 from mindspore_serving.frontends.chat.logprobs import CompletionLogprobs, joined, of_prompt
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
-from mindspore_serving.frontends.openai.envelope import DONE, ChunkWriter, Head, encode, to_usage
+from mindspore_serving.frontends.openai.answers import CompletionChoice, Head
+from mindspore_serving.frontends.openai.envelope import DONE, ChunkWriter, encode, to_usage
 
 MOST_UNREAD = 64  # events that are held for a reader that is slower than the models
 
@@ -85,21 +86,16 @@ def to_echo(prompt: str | list[int], started: Started, showing: Showing) -> Echo
     return Echo(b"".join(shown).decode("utf-8", "replace"), ids)
 
 
-def to_choice(index: int, chunk: Chunk, echo: Echo, showing: Showing) -> dict[str, Any]:
+def to_choice(index: int, chunk: Chunk, echo: Echo, showing: Showing) -> CompletionChoice:
     """The choice of an answer that is there.  Raises ServingError if the model failed."""
     logprobs = None
     if showing.has_logprobs:
         before = _prompt_logprobs(echo, showing)
         answer = (chunk.tokens or ()) if showing.has_answer else ()
         logprobs = joined([before, _answer_logprobs(echo, showing).take(answer)])
-    return {
-        "index": index,
-        "text": echo.text + (chunk.text if showing.has_answer else ""),
-        "logprobs": logprobs,
-        "finish_reason": _reason_of(chunk, showing),
-        **showing.of_prompt(echo),
-        **showing.of_answer(chunk),
-    }
+    text = echo.text + (chunk.text if showing.has_answer else "")
+    more = {**showing.of_prompt(echo), **showing.of_answer(chunk)}
+    return CompletionChoice(index, text, logprobs, _reason_of(chunk, showing), **more)
 
 
 def _reason_of(chunk: Chunk, showing: Showing) -> str | None:
@@ -150,7 +146,7 @@ class CompletionChunks:
     def __init__(
         self, head: Head, showing: Showing, echoes: Sequence[Echo], *, has_usage: bool
     ) -> None:
-        self._writer = ChunkWriter(head, "text_completion", has_usage=has_usage)
+        self._writer = ChunkWriter(head, has_usage=has_usage)
         self._prompts = [
             _Prompt(self._writer, place * showing.n, echo, showing)
             for place, echo in enumerate(echoes)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,12 +13,13 @@ from mindspore_serving.core.llm_messages import (
     Generate,
     PromptScored,
 )
-from mindspore_serving.frontends.chat.capped import capped_header, field_of_length
 from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.openai.answers import Completion, CompletionChoice, Head
 from mindspore_serving.frontends.openai.completion_choices import (
     CompletionChunks,
     Echo,
@@ -29,7 +30,7 @@ from mindspore_serving.frontends.openai.completion_choices import (
     to_choice,
     to_echo,
 )
-from mindspore_serving.frontends.openai.envelope import Head, make_head, to_usage
+from mindspore_serving.frontends.openai.envelope import make_head, to_usage
 from mindspore_serving.frontends.openai.fields import COMPLETIONS
 from mindspore_serving.frontends.openai.requests import CompletionRequest, has_usage
 from mindspore_serving.frontends.site import Site
@@ -42,7 +43,7 @@ async def answer(site: Site, http: Request, body: CompletionRequest) -> Response
     model = find_generator(site.models, body.model)
     wants_usage = has_usage(body)
     requests, showing = to_requests(body, model), _showing(body)
-    head, terms = make_head("cmpl", model), terms_of(http)
+    head, terms = make_head("cmpl", "text_completion", model), terms_of(http)
     with ExitStack() as stack:
         with naming("prompt", COMPLETIONS, body):
             generations = [stack.enter_context(model.generate(one, terms)) for one in requests]
@@ -99,8 +100,8 @@ def _showing(body: CompletionRequest) -> Showing:
 
 async def _collect(
     generations: Sequence[Generation], echoes: Sequence[Echo], head: Head, showing: Showing
-) -> dict[str, Any]:
-    choices: list[dict[str, Any]] = []
+) -> Completion:
+    choices: list[CompletionChoice] = []
     finished: list[Finished] = []
     for generation, echo in zip(generations, echoes, strict=True):  # all are under way together
         chunks = []
@@ -113,8 +114,5 @@ async def _collect(
                 finished.append(event)
         for chunk in best(chunks, showing.n):
             choices.append(to_choice(len(choices), chunk, echo, showing))
-    return {
-        **head.to_object("text_completion"),
-        "choices": choices,
-        "usage": to_usage(finished, has_answer=showing.has_answer),
-    }
+    usage = to_usage(finished, has_answer=showing.has_answer)
+    return Completion(**msgspec.structs.asdict(head), choices=choices, usage=usage)

@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.frontends.chat.errors import naming
@@ -17,6 +16,7 @@ from mindspore_serving.frontends.chat.vectors import (
     write_vectors,
 )
 from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.openai.answers import Embedding, Embeddings
 from mindspore_serving.frontends.openai.fields import EMBEDDINGS
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
@@ -35,7 +35,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     truncate_prompt_tokens: Any = None
 
 
-async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Response:
+async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Embeddings:
     """The vectors of `input`, in its order, as JSON numbers or as base64."""
     model = find_embedder(site.models, body.model)
     EMBEDDINGS.refuse(body)
@@ -48,9 +48,7 @@ async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Response:
         found = await while_there(http, model.call(request, Embedded, terms_of(http)))
     vectors = vectors_of(found, body.dimensions)
     written = await write_vectors(vectors, is_base64=body.encoding_format == "base64")
-    form = b'{"object":"embedding","index":%d,"embedding":%b}'
-    rows = b",".join([form % (index, one) for index, one in enumerate(written)])
+    rows = [Embedding("embedding", index, one) for index, one in enumerate(written)]
     count = sum(found.num_prompt_tokens)
-    end = {"model": model.name, "usage": {"prompt_tokens": count, "total_tokens": count}}
-    whole = b'{"object":"list","data":[%b],%b' % (rows, msgspec.json.encode(end)[1:])
-    return Response(whole, media_type="application/json")
+    usage = {"prompt_tokens": count, "total_tokens": count}
+    return Embeddings("list", rows, model.name, usage)

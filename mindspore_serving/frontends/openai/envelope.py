@@ -6,9 +6,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
@@ -16,35 +14,22 @@ from mindspore_serving import __version__
 from mindspore_serving.core.llm_messages import Finished
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.frontends.chat.models import ServedModel
+from mindspore_serving.frontends.openai.answers import CompletionDetails, Head, PromptDetails, Usage
 from mindspore_serving.frontends.sse import event
 
 DONE = event(b"[DONE]")
 encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The same in every chunk of an answer.  `created` is in seconds since 1970."""
-
-    id: str
-    created: int
-    model: str
-    fingerprint: str
-
-    def to_object(self, kind: str) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.fingerprint,
-        }
-
-
-def make_head(prefix: str, model: ServedModel) -> Head:
-    """A new answer of `model`; `prefix` begins its id."""
-    name = f"{prefix}-{secrets.token_hex(16)}"
-    return Head(name, int(time.time()), model.name, fingerprint(model.card))
+def make_head(prefix: str, kind: str, model: ServedModel) -> Head:
+    """A new answer of `model`, which is a `kind`; `prefix` begins its id."""
+    return Head(
+        id=f"{prefix}-{secrets.token_hex(16)}",
+        object=kind,
+        created=int(time.time()),
+        model=model.name,
+        system_fingerprint=fingerprint(model.card),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -54,40 +39,34 @@ def fingerprint(card: ModelCard) -> str:
     return "fp_" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:10]
 
 
-def to_usage(finished: Sequence[Finished], *, has_answer: bool = True) -> dict[str, Any]:
+def to_usage(finished: Sequence[Finished], *, has_answer: bool = True) -> Usage:
     """`usage` of an answer to as many prompts; of the prompts alone if not `has_answer`."""
     num_prompt = sum(one.num_prompt_tokens for one in finished)
-    num_generated = sum(one.num_generated_tokens for one in finished) if has_answer else 0
-    num_cached = sum(one.num_cached_tokens for one in finished)
-    return {
-        "prompt_tokens": num_prompt,
-        "completion_tokens": num_generated,
-        "total_tokens": num_prompt + num_generated,
-        "prompt_tokens_details": {"cached_tokens": num_cached},
-        "completion_tokens_details": _to_details(finished if has_answer else ()),
-    }
-
-
-def _to_details(finished: Sequence[Finished]) -> dict[str, int]:
-    """Predictions are tokens that the engine guessed; the rejected ones are not generated."""
-    num_guesses = sum(one.num_guesses for one in finished)
-    num_right = sum(one.num_right_guesses for one in finished)
-    return {
-        "reasoning_tokens": sum(one.num_reasoning_tokens for one in finished),
-        "accepted_prediction_tokens": num_right,
-        "rejected_prediction_tokens": num_guesses - num_right,
-    }
+    answered = finished if has_answer else ()
+    num_generated = sum(one.num_generated_tokens for one in answered)
+    num_guesses = sum(one.num_guesses for one in answered)
+    num_right = sum(one.num_right_guesses for one in answered)
+    num_reasoning = sum(one.num_reasoning_tokens for one in answered)
+    return Usage(
+        prompt_tokens=num_prompt,
+        completion_tokens=num_generated,
+        total_tokens=num_prompt + num_generated,
+        prompt_tokens_details=PromptDetails(sum(one.num_cached_tokens for one in finished)),
+        completion_tokens_details=CompletionDetails(
+            num_reasoning, num_right, num_guesses - num_right
+        ),
+    )
 
 
 class ChunkWriter:
-    """Writes the events of one stream; `kind` is their `object`.
+    """Writes the events of one stream.
 
     What is the same in all of them is encoded once, for an event is made for every token.
     """
 
-    def __init__(self, head: Head, kind: str, *, has_usage: bool) -> None:
+    def __init__(self, head: Head, *, has_usage: bool) -> None:
         self.has_usage = has_usage
-        self._start = b"data: " + encode(head.to_object(kind))[:-1] + b',"choices":['
+        self._start = b"data: " + encode(head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
 
     def of_choice(self, choice: bytes, beside: Mapping[str, object] | None = None) -> bytes:
@@ -101,6 +80,6 @@ class ChunkWriter:
         `after`."""
         return self._start + before, after + self._end
 
-    def usage(self, usage: dict[str, Any]) -> bytes:
+    def usage(self, usage: Usage) -> bytes:
         """The event without choices that counts."""
         return b'%b],"usage":%b}\n\n' % (self._start, encode(usage))

@@ -11,6 +11,7 @@ from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Token
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
+from mindspore_serving.frontends.openai.answers import Response
 from mindspore_serving.frontends.openai.response_items import Output
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
 
@@ -40,41 +41,37 @@ class Writing:
             self._usage = _to_usage(event)
         return []
 
-    def to_object(self, error: Object | None = None) -> Object:
+    def to_object(self, error: Object | None = None) -> Response:
         """The response as it is now."""
         body, status = self._body, "failed" if error else self._status
         is_cut = status == "incomplete"
         text = msgspec.to_builtins(body.text.format) if body.text and body.text.format else None
         thinking = body.reasoning
-        return {
-            "id": self._name,
-            "object": "response",
-            "created_at": self._created,
-            "completed_at": int(time.time()) if status == "completed" else None,
-            "status": status,
-            "background": False,
-            "error": error,
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "metadata": body.metadata or {},
-            "model": self._model,
-            "output": self._output.items,
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": thinking.effort if thinking else None, "summary": None},
-            "service_tier": "default",
-            "store": body.store is not False,
-            "temperature": body.temperature,
-            "text": {"format": text or {"type": "text"}},
-            "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
-            "tools": [_in_one_line(tool) for tool in body.tools or ()],
-            "top_logprobs": body.top_logprobs or 0,
-            "top_p": body.top_p,
-            "truncation": "disabled",
-            "usage": self._usage,
-            "user": body.user,
-        }
+        return Response(
+            id=self._name,
+            created_at=self._created,
+            completed_at=int(time.time()) if status == "completed" else None,
+            status=status,
+            error=error,
+            incomplete_details={"reason": "max_output_tokens"} if is_cut else None,
+            instructions=body.instructions,
+            max_output_tokens=body.max_output_tokens,
+            metadata=body.metadata or {},
+            model=self._model,
+            output=self._output.items,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            previous_response_id=body.previous_response_id,
+            reasoning={"effort": thinking.effort if thinking else None, "summary": None},
+            store=body.store is not False,
+            temperature=body.temperature,
+            text={"format": text or {"type": "text"}},
+            tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+            tools=[_in_one_line(tool) for tool in body.tools or ()],
+            top_logprobs=body.top_logprobs or 0,
+            top_p=body.top_p,
+            usage=self._usage,
+            user=body.user,
+        )
 
     def _take_chunk(self, chunk: Chunk) -> list[Object]:
         reason = finish_reason(chunk)
@@ -101,7 +98,7 @@ def _to_usage(finished: Finished) -> Object:
     }
 
 
-async def write_whole(generation: Generation, writing: Writing) -> Object:
+async def write_whole(generation: Generation, writing: Writing) -> Response:
     """The response of `generation`, which has begun, when it is complete.  Raises ServingError."""
     async for event in generation:
         writing.take(event)
@@ -109,7 +106,7 @@ async def write_whole(generation: Generation, writing: Writing) -> Object:
 
 
 async def stream_response(
-    generation: Generation, writing: Writing, keep: Callable[[Object], None]
+    generation: Generation, writing: Writing, keep: Callable[[Response], None]
 ) -> AsyncIterator[bytes]:
     """The events of the response of `generation`, which has begun; `keep` gets it when it is
     complete."""
@@ -126,7 +123,7 @@ async def stream_response(
     except Exception as error:
         failure = to_failure(error)
         whole = writing.to_object({"code": "server_error", "message": failure.text})
-    yield numbers.write({"type": f"response.{whole['status']}", "response": whole})
+    yield numbers.write({"type": f"response.{whole.status}", "response": whole})
 
 
 class _Numbers:

@@ -5,7 +5,6 @@ A body is translated to that of a chat, so that the model gets the same for both
 
 import re
 from contextlib import ExitStack
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -14,16 +13,16 @@ from starlette.responses import Response
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.capped import capped_header
 from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
-from mindspore_serving.frontends.chat.unknown_fields import name_ignored
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai import chat
+from mindspore_serving.frontends.openai import answers, chat
+from mindspore_serving.frontends.openai.answers import InputTokens
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
-from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_left_out
+from mindspore_serving.frontends.openai.response_fields import RESPONSES
 from mindspore_serving.frontends.openai.response_input import Messages, to_items, to_messages
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
 from mindspore_serving.frontends.openai.response_writing import (
@@ -51,22 +50,16 @@ NAMES = (
 
 async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
     """The answer to a conversation: one object, or a stream of events."""
-    response = await _answer(site, http, body)
-    name_ignored(response, find_left_out(body))
-    return response
-
-
-async def _answer(site: Site, http: Request, body: ResponseRequest) -> Response:
     model = find_generator(site.models, body.model)
     RESPONSES.refuse(body)
     before = await conversation_before(site, http, body.previous_response_id)
     messages = to_messages(body.input, body.instructions, before)
     writing = Writing(_filled(body, model), model.name)
 
-    def keep(whole: dict[str, Any]) -> None:
+    def keep(whole: answers.Response) -> None:
         if body.store is not False:
-            found = to_stored(whole, (*before, *to_items(body.input)))
-            site.responses.keep(owner_of(http), whole["id"], found, site.models.limits)
+            found = to_stored(whole, whole.output, (*before, *to_items(body.input)))
+            site.responses.keep(owner_of(http), whole.id, found, site.models.limits)
 
     with ExitStack() as stack:
         chat_body = _to_chat(body, messages, model.card)
@@ -87,7 +80,7 @@ async def _answer(site: Site, http: Request, body: ResponseRequest) -> Response:
     return to_json(whole, headers=headers)
 
 
-async def count(site: Site, http: Request, body: ResponseRequest) -> Response:
+async def count(site: Site, http: Request, body: ResponseRequest) -> InputTokens:
     """How many tokens the input of a response has."""
     model = find_generator(site.models, body.model)
     RESPONSES.refuse(body)
@@ -106,8 +99,7 @@ async def count(site: Site, http: Request, body: ResponseRequest) -> Response:
             found = await while_there(http, model.call(request, Tokenized, terms_of(http)))
     except InvalidField as error:
         raise _renamed(error, messages) from None
-    whole = {"object": "response.input_tokens", "input_tokens": len(found.tokens)}
-    return to_json(whole)
+    return InputTokens(input_tokens=len(found.tokens))
 
 
 def _filled(body: ResponseRequest, model: ServedModel) -> ResponseRequest:

@@ -2,42 +2,24 @@
 
 from functools import partial
 
-from mindspore_serving.frontends.chat.errors import to_response
+from mindspore_serving.frontends.chat.errors import Error, to_response
 from mindspore_serving.frontends.openai import (
     adapters,
+    answers,
     chat,
     completions,
     embeddings,
     models,
+    requests,
     responses,
     scores,
     stored_responses,
     tokens,
 )
-from mindspore_serving.frontends.openai.answers import (
-    ChatCompletion,
-    Compacted,
-    Completion,
-    Deleted,
-    Embeddings,
-    Error,
-    InputItems,
-    InputTokens,
-    Model,
-    Models,
-    Prompt,
-    Response,
-)
 from mindspore_serving.frontends.openai.compacting import FIELDS as COMPACTING
 from mindspore_serving.frontends.openai.compacting import compact
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS
-from mindspore_serving.frontends.openai.requests import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    TokenizeRequest,
-)
-from mindspore_serving.frontends.openai.response_fields import RESPONSES
+from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_left_out
 from mindspore_serving.frontends.openai.response_requests import CompactRequest, ResponseRequest
 from mindspore_serving.frontends.openai.stored_responses import BASE, COMPACT, COUNT
 from mindspore_serving.frontends.operation import (
@@ -81,18 +63,18 @@ def _generating() -> tuple[HttpRoute, ...]:
             "/v1/chat/completions",
             chat.answer,
             "Answer a conversation; with `stream`, as events",
-            {JSON: ChatCompletion, EVENTS: EVENT},
-            body=Body(ChatRequest, {ChatRequest: CHAT}, _HELLO),
+            {JSON: answers.ChatCompletion, EVENTS: EVENT},
+            body=Body(requests.ChatRequest, {requests.ChatRequest: CHAT}, _HELLO),
             refused_early=GENERATING,
         ),
         _post(
             "/v1/completions",
             completions.answer,
             "Continue a text; with `stream`, as events",
-            {JSON: Completion, EVENTS: EVENT},
+            {JSON: answers.Completion, EVENTS: EVENT},
             body=Body(
-                CompletionRequest,
-                {CompletionRequest: COMPLETIONS},
+                requests.CompletionRequest,
+                {requests.CompletionRequest: COMPLETIONS},
                 {"model": MODEL, "prompt": "Hello", "max_tokens": 8},
             ),
             refused_early=GENERATING,
@@ -101,22 +83,23 @@ def _generating() -> tuple[HttpRoute, ...]:
             BASE,
             responses.answer,
             "Answer a conversation of items; with `stream`, as events",
-            {JSON: Response, EVENTS: EVENT},
+            {JSON: answers.Response, EVENTS: EVENT},
             body=Body(ResponseRequest, {ResponseRequest: RESPONSES}, _RESPONSE),
+            find_ignored=find_left_out,
             refused_early=GENERATING,
         ),
         _post(
             COUNT,
             responses.count,
             "How many tokens the input of a response has",
-            {JSON: InputTokens},
+            {JSON: answers.InputTokens},
             body=Body(ResponseRequest, {ResponseRequest: RESPONSES}, _RESPONSE),
         ),
         _post(
             COMPACT,
             compact,
             "A conversation made short: what users said, and a summary",
-            {JSON: Compacted},
+            {JSON: answers.Compacted},
             body=Body(CompactRequest, {CompactRequest: COMPACTING}),
         ),
     )
@@ -129,13 +112,13 @@ def _stored() -> tuple[HttpRoute, ...]:
             "GET",
             handler=stored_responses.show_stored,
             summary="A stored response",
-            answers={JSON: Response},
+            answers={JSON: answers.Response},
             query=("stream",),
         ),
         stored(
             "DELETE",
             summary="Forget a stored response",
-            answers={JSON: Deleted},
+            answers={JSON: answers.Deleted},
             handler=stored_responses.forget,
         ),
         stored("POST", summary="404: there is no such route", handler=stored_responses.refuse_post),
@@ -150,7 +133,7 @@ def _stored() -> tuple[HttpRoute, ...]:
             f"{_STORED}/input_items",
             stored_responses.list_items,
             "What a stored response was given",
-            {JSON: InputItems},
+            {JSON: answers.InputItems},
             query=("after", "limit", "order"),
         ),
     )
@@ -177,7 +160,7 @@ def _reading() -> tuple[HttpRoute, ...]:
             "/v1/embeddings",
             embeddings.answer,
             "A vector for each text, by a model that embeds",
-            {JSON: Embeddings},
+            {JSON: answers.Embeddings},
             body=Body(
                 embeddings.EmbeddingRequest, {embeddings.EmbeddingRequest: EMBEDDINGS}, example
             ),
@@ -192,13 +175,21 @@ def _reading() -> tuple[HttpRoute, ...]:
 
 def _about_models() -> tuple[HttpRoute, ...]:
     return (
-        _route("GET", "/v1/models", models.show_all, "The language models", {JSON: Models}),
+        _route(
+            "GET",
+            "/v1/models",
+            lambda site, _: answers.Models(data=[*map(models.to_model, site.models.listed())]),
+            "The language models",
+            {JSON: answers.Models},
+        ),
         _route(
             "GET",
             "/v1/models/{name:path}",
-            models.show,
+            lambda site, http: models.to_model(
+                site.models.find(http.path_params["name"], is_exact=True)
+            ),
             "A language model; of other servables, as in protocol v1",
-            {JSON: (Model, READY)},
+            {JSON: (answers.Model, READY)},
             others={"503": {JSON: (Error, READY)}},
             is_meant=models.names_model,
         ),
@@ -222,7 +213,7 @@ def _about_models() -> tuple[HttpRoute, ...]:
 def _about_tokens() -> tuple[HttpRoute, ...]:
     return (
         # Behind TGI's, which describes both, and declines what is not its own.
-        _post("/tokenize", tokens.tokenize, body=Body(TokenizeRequest)),
+        _post("/tokenize", tokens.tokenize, body=Body(requests.TokenizeRequest)),
         _route(
             "GET",
             "/tokenizer_info",
@@ -235,8 +226,8 @@ def _about_tokens() -> tuple[HttpRoute, ...]:
             "/detokenize",
             tokens.detokenize,
             "The text of token ids",
-            {JSON: Prompt},
-            body=Body(DetokenizeRequest, example={"model": MODEL, "tokens": [1, 2]}),
+            {JSON: answers.Prompt},
+            body=Body(requests.DetokenizeRequest, example={"model": MODEL, "tokens": [1, 2]}),
         ),
     )
 

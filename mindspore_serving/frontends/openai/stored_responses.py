@@ -1,7 +1,7 @@
 """Stored responses: GET and DELETE /v1/responses/NAME, GET /v1/responses/NAME/input_items."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from starlette.requests import Request
@@ -12,8 +12,8 @@ from mindspore_serving.errors import InvalidField, NoRoute
 from mindspore_serving.frontends.bodies import check_values
 from mindspore_serving.frontends.chat.errors import RefusedField
 from mindspore_serving.frontends.chat.fields import show, unexpected
-from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.keys import HOLDER
+from mindspore_serving.frontends.openai.answers import Deleted, InputItems
 from mindspore_serving.frontends.response_store import StoredResponse
 from mindspore_serving.frontends.site import Site
 
@@ -32,22 +32,22 @@ async def show_stored(site: Site, http: Request) -> Response:
     return Response(found.body, media_type="application/json")
 
 
-async def forget(site: Site, http: Request) -> Response:
+async def forget(site: Site, http: Request) -> Deleted:
     find(site, http)
     site.responses.forget(owner_of(http), _name(http))
-    return to_json({"id": _name(http), "object": "response", "deleted": True})
+    return Deleted(_name(http))
 
 
-async def refuse_post(site: Site, http: Request) -> Response:
+async def refuse_post(site: Site, http: Request) -> NoReturn:
     find(site, http)
     raise NoRoute(f"there is no route POST {http.url.path}")
 
 
-async def list_items(site: Site, http: Request) -> Response:
-    return to_json(_page(http, find(site, http).given))
+async def list_items(site: Site, http: Request) -> InputItems:
+    return _page(http, find(site, http).given)
 
 
-async def cancel(site: Site, http: Request) -> Response:
+async def cancel(site: Site, http: Request) -> NoReturn:
     find(site, http)
     raise InvalidField("", text="only background responses can be cancelled; there are none")
 
@@ -103,7 +103,7 @@ class _Named(msgspec.Struct):
     id: Any = None
 
 
-def _page(http: Request, given: Sequence[bytes]) -> Object:
+def _page(http: Request, given: Sequence[bytes]) -> InputItems:
     """Those that the query asks for, the newest first unless `order` is asc; no others are read."""
     order, after = http.query_params.get("order", "desc"), http.query_params.get("after")
     if order not in ("asc", "desc"):
@@ -118,8 +118,8 @@ def _page(http: Request, given: Sequence[bytes]) -> Object:
             raise unexpected("after", after, "the id of an item")
         items = items[names.index(after) + 1 :]
     shown = [_to_item(http, *item) for item in items[: int(limit)]]
-    ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {}
-    return {"object": "list", "data": shown, "has_more": len(items) > len(shown), **ends}
+    ends = (shown[0]["id"], shown[-1]["id"]) if shown else ()
+    return InputItems("list", shown, len(items) > len(shown), *ends)
 
 
 def _id_of(http: Request, place: int, raw: bytes) -> str:

@@ -1,7 +1,5 @@
 """POST /tokenize and /detokenize: the tokens of a text, and the text of token ids."""
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,7 +17,7 @@ from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.prompts import check_tokens
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.openai.answers import Prompt, Tokens
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import DetokenizeRequest, TokenizeRequest
 from mindspore_serving.frontends.site import Site
@@ -35,20 +33,14 @@ async def info(site: Site, http: Request) -> Response:
     return Response(found.config, media_type="application/json")
 
 
-async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Response:
+async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Tokens:
     model = site.models.find(body.model)
     call = model.call(to_request(body, model.card), Tokenized, terms_of(http))
     with naming("prompt" if body.messages is None else "messages", CHAT, body):
         found = await while_there(http, call)
-    whole: dict[str, Any] = {
-        "count": len(found.tokens),
-        "max_model_len": model.card.max_model_len,
-        "tokens": [token.id for token in found.tokens],
-        "token_strs": None,
-    }
-    if body.return_token_strs:
-        whole["token_strs"] = [token.text for token in found.tokens]
-    return to_json(whole)
+    ids = [token.id for token in found.tokens]
+    texts = [token.text for token in found.tokens] if body.return_token_strs else None
+    return Tokens(len(ids), model.card.max_model_len, ids, texts)
 
 
 def to_request(body: TokenizeRequest, card: ModelCard) -> Tokenize:
@@ -68,10 +60,10 @@ def to_request(body: TokenizeRequest, card: ModelCard) -> Tokenize:
     )
 
 
-async def detokenize(site: Site, http: Request, body: DetokenizeRequest) -> Response:
+async def detokenize(site: Site, http: Request, body: DetokenizeRequest) -> Prompt:
     model = site.models.find(body.model)
     check_tokens("tokens", body.tokens, model.card)
     call = model.call(Detokenize(token_ids=body.tokens), Detokenized, terms_of(http))
     with naming("tokens", CHAT, body):
         found = await while_there(http, call)
-    return to_json({"prompt": found.text})
+    return Prompt(found.text)

@@ -50,7 +50,7 @@ async def embed(site: Site, http: Request, body: EmbedRequest) -> Response:
     )
     found = await while_there(http, model.call(request, Embedded, terms_of(http)))
     rows = await write_vectors(vectors_of(found, body.dimensions, normalizes=normalizes))
-    return Response(b"[" + b",".join(rows) + b"]", media_type="application/json")
+    return to_json(rows)
 
 
 async def predict(site: Site, http: Request, body: PredictRequest) -> Response:

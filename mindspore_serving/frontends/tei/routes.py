@@ -14,18 +14,10 @@ from mindspore_serving.frontends.health import has_models
 from mindspore_serving.frontends.operation import JSON, STRING, TEXT, Body
 from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
 from mindspore_serving.frontends.site import Site
-from mindspore_serving.frontends.tei import bodies
+from mindspore_serving.frontends.tei import bodies, requests
 from mindspore_serving.frontends.tei.answering import compare, embed, predict
 from mindspore_serving.frontends.tei.bodies import BodyAnswer
 from mindspore_serving.frontends.tei.errors import to_response
-from mindspore_serving.frontends.tei.requests import (
-    EmbedRequest,
-    Prediction,
-    PredictRequest,
-    Rank,
-    RerankRequest,
-    SimilarityRequest,
-)
 from mindspore_serving.frontends.tgi.aliases import is_not_declined
 from mindspore_serving.frontends.tgi.answers import Error
 
@@ -56,32 +48,32 @@ ROUTES = (
     _shared("GET", "/info", bodies.show_info),
     _post(
         "/embed",
-        BodyAnswer("/embed", EmbedRequest, embed),
+        BodyAnswer("/embed", requests.EmbedRequest, embed),
         "A vector for each text",
         {JSON: list[list[float]]},
-        body=Body(EmbedRequest),
+        body=Body(requests.EmbedRequest),
     ),
     _post("/embed_sparse", bodies.refuse_sparse, "424: no model gives sparse vectors"),
     _post(
         "/predict",
-        BodyAnswer("/predict", PredictRequest, predict),
+        BodyAnswer("/predict", requests.PredictRequest, predict),
         "The labels of texts or pairs",
-        {JSON: (list[Prediction], list[list[Prediction]])},
-        body=Body(PredictRequest),
+        {JSON: (list[requests.Prediction], list[list[requests.Prediction]])},
+        body=Body(requests.PredictRequest),
     ),
     _post(
         "/similarity",
-        BodyAnswer("/similarity", SimilarityRequest, compare),
+        BodyAnswer("/similarity", requests.SimilarityRequest, compare),
         "How alike sentences are to another",
         {JSON: list[float]},
-        body=Body(SimilarityRequest),
+        body=Body(requests.SimilarityRequest),
     ),
     _post(
         bodies.RERANK,
         bodies.answer_rank,
         "Rank texts by a query; of documents in Cohere's form",
-        {JSON: (list[Rank], Ranking)},
-        body=Body((RerankRequest, CohereRequest)),
+        {JSON: (list[requests.Rank], Ranking)},
+        body=Body((requests.RerankRequest, CohereRequest)),
         others={"4XX": {JSON: (Error, CohereError), TEXT: STRING}},
     ),
 )

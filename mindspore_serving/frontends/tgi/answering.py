@@ -27,10 +27,6 @@ TOKENIZE = "/tokenize"  # where vLLM's protocol has a route too
 PREPARE_THREADS = 2  # of a worker, which look at prompts
 
 
-async def ping(served: Generating, _: Request) -> Response:
-    return root_health(served.site.control)
-
-
 def root_health(control: Control) -> Response:
     """An empty body if everything can be called, else 503 and the reason in JSON."""
     if control.is_ready:

@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mindspore_serving.errors import ServableUnavailable, ServingError
-from mindspore_serving.frontends.chat.capped import HEADER as CAPPED
+from mindspore_serving.frontends.chat.fields import CAPPED
 from mindspore_serving.frontends.chat.models import Generation
 from mindspore_serving.frontends.chat.unknown_fields import HEADER
 from mindspore_serving.frontends.disconnect import Owned, while_there

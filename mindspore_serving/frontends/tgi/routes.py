@@ -5,30 +5,17 @@ from functools import partial
 import msgspec
 from starlette.types import Scope
 
+from mindspore_serving.frontends.chat.errors import Error as OpenAIError
 from mindspore_serving.frontends.health import has_models
-from mindspore_serving.frontends.openai.answers import Error as OpenAIError
 from mindspore_serving.frontends.openai.answers import Tokens
 from mindspore_serving.frontends.openai.requests import TokenizeRequest
 from mindspore_serving.frontends.operation import EVENT, EVENTS, JSON, STRING, TEXT, Body, Unlimited
 from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
-from mindspore_serving.frontends.tgi import answering
+from mindspore_serving.frontends.tgi import answering, answers, requests
 from mindspore_serving.frontends.tgi.aliases import invocations, is_not_declined
-from mindspore_serving.frontends.tgi.answers import (
-    ChatTokenizeResponse,
-    Error,
-    GenerateResponse,
-    Info,
-    SimpleToken,
-)
 from mindspore_serving.frontends.tgi.errors import to_refusal, to_response
 from mindspore_serving.frontends.tgi.fields import FIELDS
 from mindspore_serving.frontends.tgi.generating import Generating
-from mindspore_serving.frontends.tgi.requests import (
-    ChatRequest,
-    CompatRequest,
-    GenerateRequest,
-    Parameters,
-)
 
 PROTOCOL = HttpProtocol(
     "tgi",
@@ -36,22 +23,24 @@ PROTOCOL = HttpProtocol(
     to_refusal,
     title="TGI",
     about="Text Generation Inference: the routes of Hugging Face's server, for language models.",
-    errors={JSON: Error, TEXT: STRING},
+    errors={JSON: answers.Error, TEXT: STRING},
 )
 _EXAMPLE = {"inputs": "Hello", "parameters": {"max_new_tokens": 8}}
 _MESSAGES = {"messages": [{"role": "user", "content": "Hello"}]}
-_EITHER = {"4XX": {JSON: (Error, OpenAIError), TEXT: STRING}}  # of paths that both protocols have
+_EITHER = {
+    "4XX": {JSON: (answers.Error, OpenAIError), TEXT: STRING}
+}  # of paths that both protocols have
 
 
-class StreamParameters(Parameters):
+class StreamParameters(requests.Parameters):
     """Those of a stream, in which errors are events."""
 
 
-class StreamRequest(GenerateRequest, kw_only=True):
+class StreamRequest(requests.GenerateRequest, kw_only=True):
     parameters: StreamParameters = msgspec.field(default_factory=StreamParameters)
 
 
-class EitherRequest(CompatRequest, kw_only=True):
+class EitherRequest(requests.CompatRequest, kw_only=True):
     parameters: StreamParameters = msgspec.field(default_factory=StreamParameters)
 
 
@@ -72,8 +61,8 @@ ROUTES = (
         "/generate",
         Generating.generate,
         "Continue a text",
-        {JSON: GenerateResponse},
-        body=Body(GenerateRequest, {Parameters: FIELDS}, _EXAMPLE),
+        {JSON: answers.GenerateResponse},
+        body=Body(requests.GenerateRequest, {requests.Parameters: FIELDS}, _EXAMPLE),
     ),
     _post(
         "/generate_stream",
@@ -86,14 +75,14 @@ ROUTES = (
         "/",
         Generating.compat,
         "Either of both, by `stream`",
-        {JSON: list[GenerateResponse], EVENTS: EVENT},
+        {JSON: list[answers.GenerateResponse], EVENTS: EVENT},
         body=_stream_body(EitherRequest),
     ),
     _post(
         "/invocations",
         invocations,
         "SageMaker's route: the same, or a body of OpenAI's chats or completions",
-        {JSON: (list[GenerateResponse], {"type": "object"}), EVENTS: EVENT},
+        {JSON: (list[answers.GenerateResponse], {"type": "object"}), EVENTS: EVENT},
         body=_stream_body(EitherRequest),
         others=_EITHER,
     ),
@@ -101,17 +90,25 @@ ROUTES = (
         "/tokenize",
         answering.tokenize,
         "The tokens of a text; of a prompt or messages in vLLM's form",
-        {JSON: (list[SimpleToken], Tokens)},
-        body=Body((GenerateRequest, TokenizeRequest), {Parameters: FIELDS}, {"inputs": "Hello"}),
+        {JSON: (list[answers.SimpleToken], Tokens)},
+        body=Body(
+            (requests.GenerateRequest, TokenizeRequest),
+            {requests.Parameters: FIELDS},
+            {"inputs": "Hello"},
+        ),
         others=_EITHER,
     ),
     _post(
         "/chat_tokenize",
         answering.chat_tokenize,
         "The tokens of a conversation",
-        {JSON: ChatTokenizeResponse},
-        body=Body(ChatRequest, example=_MESSAGES),
+        {JSON: answers.ChatTokenizeResponse},
+        body=Body(requests.ChatRequest, example=_MESSAGES),
     ),
-    _get("/info", answering.show_info, "The model and the limits", {JSON: Info}),
-    _get("/ping", answering.ping, "200 if everything can be called"),
+    _get("/info", answering.show_info, "The model and the limits", {JSON: answers.Info}),
+    _get(
+        "/ping",
+        lambda served, _: answering.root_health(served.site.control),
+        "200 if everything can be called",
+    ),
 )

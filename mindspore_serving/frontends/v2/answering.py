@@ -47,30 +47,18 @@ async def index(v2: V2, http: Request) -> list[dict[str, Any]]:
     return await repository.index(v2.site.repository, v2.models, only_ready=only_ready)
 
 
-async def load(v2: V2, http: Request) -> Response:
+async def load(v2: V2, http: Request) -> None:
     body = await read_object(http)
     name, parameters = http.path_params["name"], body.get("parameters") or {}
     await repository.load(v2.site.repository, v2.models, name, parameters)
-    return Response()
 
 
-async def unload(v2: V2, http: Request) -> Response:
-    await repository.unload(v2.site.repository, http.path_params["name"])
-    return Response()
-
-
-async def register(v2: V2, http: Request) -> Response:
+async def register(v2: V2, http: Request) -> None:
     body = await read_object(http)
     key, numbers = body.get("key"), [body.get("offset", 0), body.get("byte_size")]
     if not isinstance(key, str) or any(type(one) is not int for one in numbers):
         raise InvalidInputs("expected key, a text, and byte_size and offset, numbers of bytes")
     v2.memory.register(http.path_params["region"], key, *numbers)
-    return Response()
-
-
-async def unregister(v2: V2, http: Request) -> Response:
-    v2.memory.unregister(http.path_params.get("region", ""))
-    return Response()
 
 
 def model_of(http: Request) -> tuple[str, int]:

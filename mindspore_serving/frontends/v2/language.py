@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 from mindspore_serving.core.llm_messages import Chunk, Generate, RequestRefused
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
-from mindspore_serving.frontends.chat.capped import capped_header, field_of_length
+from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.terms import Terms
-from mindspore_serving.frontends.v2.fields import FIELDS, read
 from mindspore_serving.frontends.v2.models import TEXT_INPUT, TEXT_OUTPUT
+from mindspore_serving.frontends.v2.schemas import FIELDS, read
 from mindspore_serving.wire.v2.datatypes import BOOL, BYTES
 from mindspore_serving.wire.v2.outputs import OutputTensor, of_texts
 from mindspore_serving.wire.v2.request import InferRequest

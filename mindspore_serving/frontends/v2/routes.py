@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from functools import partial
 
-from starlette.responses import Response
-
 from mindspore_serving.frontends.operation import JSON, READY, STRING, Body, to_array, to_object
 from mindspore_serving.frontends.routes import LANGUAGE, LOADING, MEMORY, HttpProtocol, HttpRoute
-from mindspore_serving.frontends.v2 import answering, generating
+from mindspore_serving.frontends.v2 import answering, generating, repository, schemas
 from mindspore_serving.frontends.v2.answering import model_of
 from mindspore_serving.frontends.v2.descriptions import (
     server_metadata,
@@ -17,22 +15,6 @@ from mindspore_serving.frontends.v2.descriptions import (
 )
 from mindspore_serving.frontends.v2.errors import to_response
 from mindspore_serving.frontends.v2.http_inference import infer
-from mindspore_serving.frontends.v2.schemas import (
-    BINARY,
-    BOOL,
-    EMPTY,
-    ERROR,
-    METADATA,
-    NUMBER,
-    OBJECT,
-    REGION,
-    STATISTICS,
-    TENSOR,
-    generate_answers,
-    generate_body,
-    infer_answer,
-    infer_request,
-)
 from mindspore_serving.frontends.v2.settings import log_settings, trace_settings
 
 PROTOCOL = HttpProtocol(
@@ -40,7 +22,7 @@ PROTOCOL = HttpProtocol(
     to_response,
     title="Open Inference Protocol v2",
     about="The Open Inference Protocol v2: every servable is a model, and NAME.METHOD any method.",
-    errors=ERROR,
+    errors=schemas.ERROR,
 )
 _BASES = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
 
@@ -60,10 +42,10 @@ def _of_server() -> Iterator[HttpRoute]:
         "/v2/health/live",
         lambda *_: {"live": True},
         "Whether the server answers",
-        {JSON: to_object({"live": BOOL})},
+        {JSON: to_object({"live": schemas.BOOL})},
         is_open=True,
     )
-    ready = {JSON: to_object({"ready": BOOL})}
+    ready = {JSON: to_object({"ready": schemas.BOOL})}
     yield _get(
         "/v2/health/ready",
         answering.show_ready,
@@ -75,7 +57,7 @@ def _of_server() -> Iterator[HttpRoute]:
 
 
 def _of_settings() -> Iterator[HttpRoute]:
-    body = Body(OBJECT, example={}, is_required=False)
+    body = Body(schemas.OBJECT, example={}, is_required=False)
     answers = {JSON: to_object(dict.fromkeys(log_settings(), {}))}
     what, path = "Which levels are logged", "/v2/logging"
     text = f"Change it: {what.lower()}. 403 where clients may not load models"
@@ -91,7 +73,7 @@ def _of_settings() -> Iterator[HttpRoute]:
 
 def _of_models() -> Iterator[HttpRoute]:
     names = to_object({"models": to_array(STRING)})
-    statistics = {JSON: STATISTICS}
+    statistics = {JSON: schemas.STATISTICS}
     yield _get(
         "/v2/models",
         lambda v2, _: {"models": v2.models.names()},
@@ -109,13 +91,13 @@ def _of_models() -> Iterator[HttpRoute]:
             base,
             lambda v2, http: to_metadata(v2.models.find(*model_of(http))),
             "What a model takes and gives",
-            {JSON: METADATA},
+            {JSON: schemas.METADATA},
         )
         yield _get(
             f"{base}/config",
             lambda v2, http: to_config(v2.models.find(*model_of(http))),
             "Triton's configuration of it",
-            {JSON: OBJECT},
+            {JSON: schemas.OBJECT},
         )
         yield _get(
             f"{base}/ready",
@@ -138,28 +120,28 @@ def _of_calls() -> Iterator[HttpRoute]:
             f"{base}/infer",
             infer,
             "Call a model",
-            {JSON: infer_answer(to_array(TENSOR)), BINARY: {}},
-            body=Body(infer_request(to_array(TENSOR, at_least=1))),
+            {JSON: schemas.infer_answer(to_array(schemas.TENSOR)), schemas.BINARY: {}},
+            body=Body(schemas.infer_request(to_array(schemas.TENSOR, at_least=1))),
         )
-        text = partial(_post, body=generate_body(), needs=LANGUAGE)
+        text = partial(_post, body=schemas.generate_body(), needs=LANGUAGE)
         yield text(
             f"{base}/generate",
             generating.generate,
             "Continue a text",
-            generate_answers(is_stream=False),
+            schemas.generate_answers(is_stream=False),
         )
         yield text(
             f"{base}/generate_stream",
             generating.generate_stream,
             "Continue a text, as events",
-            generate_answers(is_stream=True),
+            schemas.generate_answers(is_stream=True),
         )
 
 
 def _of_repository() -> Iterator[HttpRoute]:
     row = dict.fromkeys(("name", "version", "state", "reason"), STRING)
     index = to_object({"ready": {"type": ["boolean", "null"]}}, "ready")
-    options = to_object({"reload": BOOL, "config": STRING}, "reload", "config")
+    options = to_object({"reload": schemas.BOOL, "config": STRING}, "reload", "config")
     load = to_object({"parameters": options | {"type": ["object", "null"]}}, "parameters")
     for base in ("/v2/repository", "/v2/repository/{repository}"):
         yield _post(
@@ -178,20 +160,24 @@ def _of_repository() -> Iterator[HttpRoute]:
         )
         yield _post(
             f"{base}/models/{{name}}/unload",
-            answering.unload,
+            lambda v2, http: repository.unload(v2.site.repository, http.path_params["name"]),
             "Unload a servable",
-            body=Body(OBJECT, is_required=False),
+            body=Body(schemas.OBJECT, is_required=False),
             needs=LOADING,
         )
 
 
 def _of_memory() -> Iterator[HttpRoute]:
     base, gpu = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
-    regions, region = {JSON: to_array(REGION)}, f"{base}/region/{{region}}"
-    place = to_object({"key": STRING, "offset": NUMBER, "byte_size": NUMBER}, "offset")
+    regions, region = {JSON: to_array(schemas.REGION)}, f"{base}/region/{{region}}"
+    place = to_object(
+        {"key": STRING, "offset": schemas.NUMBER, "byte_size": schemas.NUMBER}, "offset"
+    )
     get, post = partial(_get, needs=MEMORY), partial(_post, needs=MEMORY)
-    yield get(f"{gpu}/status", lambda *_: [], "None: memory of GPUs cannot be registered", EMPTY)
-    yield post(f"{gpu}/unregister", lambda *_: Response(), "There is none to be forgotten")
+    yield get(
+        f"{gpu}/status", lambda *_: [], "None: memory of GPUs cannot be registered", schemas.EMPTY
+    )
+    yield post(f"{gpu}/unregister", lambda *_: None, "There is none to be forgotten")
     for path, summary in (
         (f"{base}/status", "Registered regions of shared memory"),
         (f"{region}/status", "A registered region"),
@@ -207,7 +193,9 @@ def _of_memory() -> Iterator[HttpRoute]:
         (f"{region}/unregister", "Forget a region"),
         (f"{base}/unregister", "Forget all regions"),
     ):
-        yield post(path, answering.unregister, summary)
+        yield post(
+            path, lambda v2, http: v2.memory.unregister(http.path_params.get("region", "")), summary
+        )
 
 
 ROUTES = (

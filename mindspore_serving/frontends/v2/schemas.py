@@ -2,6 +2,10 @@
 
 from typing import Any
 
+import msgspec
+
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat.fields import Fields, Refusal
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,
@@ -13,7 +17,6 @@ from mindspore_serving.frontends.operation import (
     to_array,
     to_object,
 )
-from mindspore_serving.frontends.v2.fields import FIELDS, SamplingFields
 from mindspore_serving.frontends.v2.models import TEXT_OUTPUT
 from mindspore_serving.wire.v2 import datatypes
 
@@ -50,6 +53,29 @@ REGION = to_object({"name": STRING, "key": STRING, "offset": NUMBER, "byte_size"
 EMPTY = {JSON: to_array(REGION, 0)}
 STATISTICS = to_object({"model_stats": to_array(OBJECT)})
 BINARY = "application/octet-stream"
+
+
+_REFUSED = (
+    Refusal("best_of", "is {}, expected 1 or none", lambda value: value != 1),
+    Refusal("use_beam_search", "is not supported"),
+    Refusal("lora_name", "is not supported: the model is called by the adapter's name"),
+)
+FIELDS = Fields("v2", _REFUSED)
+
+
+@FIELDS.extend
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """Sampling parameters are added from their table; unknown ones are ignored."""
+
+
+def read(given: dict[str, Any]) -> SamplingFields:
+    """Numbers and booleans may be texts.  Raises InvalidField."""
+    try:
+        return msgspec.convert(given, SamplingFields, strict=False)
+    except msgspec.ValidationError as error:
+        text, _, place = str(error).partition(" - at ")
+        name = place.strip("`").removeprefix("$.")
+        raise InvalidField(name, text=f"parameter {name}: {text}") from None
 
 
 class GenerateFields(SamplingFields):

@@ -170,7 +170,8 @@ def test_no_key_sees_what_another_has():
 
 
 def _stored(text="x"):
-    return to_stored({"id": "x", "output": [{"text": text}]}, [b'"a"'])
+    output = [{"text": text}]
+    return to_stored({"id": "x", "output": output}, output, [b'"a"'])
 
 
 def test_the_oldest_of_an_owner_are_forgotten():
