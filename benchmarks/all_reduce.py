@@ -22,8 +22,8 @@ import torch
 from torch import distributed
 
 from benchmarks.report import print_json, print_table
-from mindspore_serving.llm.parallel.communicator import Communicator
-from mindspore_serving.llm.parallel.exchange import Exchange
+from mindspore_serving.llm.parallel.exchange import RankExchange
+from mindspore_serving.llm.parallel.group import RankGroup
 from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.processes import connect_ranks
 
@@ -33,13 +33,13 @@ SECONDS = 0.1  # of a way in a round, about
 Rounds = list[tuple[float, float]]  # seconds of one sum by gloo and through shared memory
 
 
-def rank(group: Communicator, place: Path, rounds: int, found: Connection) -> None:
+def rank(group: RankGroup, place: Path, rounds: int, found: Connection) -> None:
     """One process."""
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{place}", rank=group.rank, world_size=group.size
     )
-    exchange = Exchange(group, group.size)
+    exchange = RankExchange(group, group.size)
     results: dict[str, Rounds] = {}
     for name, size in SIZES.items():
         one = torch.full((size // 4,), 1.0 / (group.rank + 1))
@@ -99,7 +99,7 @@ def measured(size: int, rounds: int) -> dict[str, Rounds]:
                 if other != number:
                     for one in sockets.values():
                         one.close()
-            rank(Communicator(Links(number, peers[number], memory)), place, rounds, theirs)
+            rank(RankGroup(Links(number, peers[number], memory)), place, rounds, theirs)
             os._exit(0)
 
         processes = [context.Process(target=run, args=(number,)) for number in range(size)]

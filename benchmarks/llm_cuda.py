@@ -28,7 +28,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.torch.lora import Adapters
+from mindspore_serving.llm.runtimes.torch.lora import TorchAdapters
 from mindspore_serving.llm.runtimes.torch.opening import start_runner
 from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner
 
@@ -196,7 +196,7 @@ def measure(
         enable_prefix_caching=False,
     )
     runner = start_runner(
-        TorchModel(spec, decoder, weights, Adapters(), dtype, dtype, device), config
+        TorchModel(spec, decoder, weights, TorchAdapters(), dtype, dtype, device), config
     )
     bandwidth = copy_bandwidth(device, min(COPY_BYTES, 100 * weights.bytes_of_a_step()))
     found = []

@@ -32,7 +32,8 @@ from benchmarks.speculation_tasks import TASKS, params
 from examples.smollm2 import INSTALL, find_model
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.loader import open_model
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 STREAMS = (1, 4)

@@ -19,7 +19,8 @@ from examples.smollm2 import INSTALL, find_model
 from mindspore_serving.core.llm_messages import Chunk, Generate, ToolChoice
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.loader import Opened, make_config, open_model
+from mindspore_serving.llm.loader import Opened, open_model
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.outputs import PendingAnswer
 from mindspore_serving.llm.processing.answer_format import AnswerParser
 from mindspore_serving.llm.processing.processor import Processor

@@ -32,8 +32,9 @@ LAYERS: tuple[frozenset[str], ...] = (
 # The same between the packages and modules of `llm`.
 LLM = f"{PACKAGE}.llm"
 LLM_LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"config", "step", "progress", "descriptions"}),
-    frozenset({"checkpoint"}),
+    frozenset({"catalog", "step", "progress", "descriptions"}),
+    frozenset({"config"}),
+    frozenset({"options", "checkpoint"}),
     frozenset({"tokenization", "sampling", "storage"}),
     frozenset({"grammar", "models"}),
     frozenset({"parallel"}),

@@ -5,14 +5,7 @@ from functools import partial
 
 from mindspore_serving.backends.base import ModelSource
 from mindspore_serving.backends.source import load_error
-from mindspore_serving.backends.tabular import (
-    PREDICTION,
-    PROBABILITIES,
-    Predictor,
-    TabularBackend,
-    features,
-    to_classes,
-)
+from mindspore_serving.backends.tabular import Predictor, TabularBackend, boosted, features
 
 _CLASSES = ("binary", "multiclass", "multiclassova")
 _OBJECTIVE = re.compile(r"^objective=(\S+)", re.MULTILINE)
@@ -35,12 +28,10 @@ class LightgbmBackend(TabularBackend):
         _check_whole(source, path, text)
         booster = lightgbm.Booster(model_str=text)
         predict = partial(booster.predict, num_threads=num_threads)
-        x = features(booster.num_feature(), "float64")
         objective = _OBJECTIVE.search(text)
-        if objective is not None and objective.group(1) in _CLASSES:
-            names = (PREDICTION, PROBABILITIES)
-            return Predictor((x,), names, lambda rows: to_classes(predict(rows)))
-        return Predictor((x,), (PREDICTION,), lambda rows: [predict(rows)])
+        is_classifier = objective is not None and objective.group(1) in _CLASSES
+        x = features(booster.num_feature(), "float64")
+        return boosted(x, predict, is_classifier=is_classifier)
 
 
 def _check_whole(source: ModelSource, path: str, text: str) -> None:

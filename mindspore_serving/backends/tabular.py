@@ -77,11 +77,19 @@ def features(count: int, dtype: str) -> TensorSpec:
     return TensorSpec("x", np.dtype(dtype), (-1, count))
 
 
-def to_classes(probabilities: Array) -> list[Array]:
-    """The prediction and the probabilities of all classes, of those of the one class or of all.
+def boosted(x: TensorSpec, predict: Callable[[Array], Array], *, is_classifier: bool) -> Predictor:
+    """Make the predictor of a booster of rows `x`.
 
-    The prediction is the number of the likeliest class, int64.
+    Of a classifier, whose `predict` gives the probabilities of the one class or of all, the
+    prediction is the number of the likeliest class, int64, and the probabilities are of all.
     """
+    if not is_classifier:
+        return Predictor((x,), (PREDICTION,), lambda rows: [predict(rows)])
+    names = (PREDICTION, PROBABILITIES)
+    return Predictor((x,), names, lambda rows: _to_classes(predict(rows)))
+
+
+def _to_classes(probabilities: Array) -> list[Array]:
     if probabilities.ndim == 1:
         probabilities = np.stack([1 - probabilities, probabilities], axis=1)
     return [probabilities.argmax(axis=1), probabilities]

@@ -7,14 +7,7 @@ from typing import Any
 
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.backends.source import load_error
-from mindspore_serving.backends.tabular import (
-    PREDICTION,
-    PROBABILITIES,
-    Predictor,
-    TabularBackend,
-    features,
-    to_classes,
-)
+from mindspore_serving.backends.tabular import Predictor, TabularBackend, boosted, features
 from mindspore_serving.backends.ubjson import check_whole
 
 _CLASSES = ("binary:logistic", "multi:softprob", "multi:softmax")
@@ -45,12 +38,10 @@ class XgboostBackend(TabularBackend):
             raise load_error(source, path, "it has no features: it was not trained")
         is_linear = config["gradient_booster"]["name"] == "gblinear"
         predict = partial(_predict_linear, booster) if is_linear else _tree_predictor(booster)
-        x = features(booster.num_features(), "float32")
         has_labels = int(config["learner_model_param"]["num_target"]) > 1  # each with a probability
-        if objective in _CLASSES and not has_labels:
-            names = (PREDICTION, PROBABILITIES)
-            return Predictor((x,), names, lambda rows: to_classes(predict(rows)))
-        return Predictor((x,), (PREDICTION,), lambda rows: [predict(rows)])
+        is_classifier = objective in _CLASSES and not has_labels
+        x = features(booster.num_features(), "float32")
+        return boosted(x, predict, is_classifier=is_classifier)
 
 
 def _tree_predictor(booster: Any) -> Callable[[Array], Array]:

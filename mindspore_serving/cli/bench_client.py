@@ -142,8 +142,9 @@ class Connections:
 
     async def _connect(self, timeout: float) -> Connection:
         where, loop = self._endpoint, asyncio.get_running_loop()
-        place = (where.host, where.port)
-        making = loop.create_connection(lambda: Connection(self), *place, ssl=where.context)
+        making = loop.create_connection(
+            lambda: Connection(self), where.host, where.port, ssl=where.context
+        )
         try:
             return (await asyncio.wait_for(making, timeout))[1]
         except asyncio.TimeoutError:

@@ -79,9 +79,9 @@ def ratios(first: Run, second: Run, seed: int) -> list[Ratio]:
         ]
         logs = np.array([np.log(b / a) for a, b in pairs if a > 0 and b > 0])
         if len(logs):
-            mean, interval = np.exp(logs.mean()), _interval(logs, seed)
-            label = first.label.removesuffix(", A")
-            found.append(Ratio(label, name, float(mean), *interval, len(logs)))
+            low, high = _interval(logs, seed)
+            label, mean = first.label.removesuffix(", A"), float(np.exp(logs.mean()))
+            found.append(Ratio(label, name, mean, low, high, num_pairs=len(logs)))
     return found
 
 

@@ -19,7 +19,7 @@ from mindspore_serving.cli.endpoint import to_key
 from mindspore_serving.cli.serve import KEYS
 from mindspore_serving.cli.status import ask
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError, did_you_mean
-from mindspore_serving.llm.engines import ENGINES, OURS
+from mindspore_serving.llm.catalog import ENGINES, OURS
 from mindspore_serving.process.child import Child, Program, exit_text
 
 _NAMES = (OURS, *ENGINES)

@@ -5,8 +5,9 @@ from importlib.util import find_spec
 
 from mindspore_serving import backends, extras
 from mindspore_serving.backends import formats
-from mindspore_serving.core.declaration import UPSTREAM
+from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.catalog import ENGINES, NAMES, OURS
 from mindspore_serving.process.interpreter import OWN, find_base, find_interpreter
 from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.backend_choice import check_backend
@@ -47,8 +48,6 @@ def check_library(
 
 def _engine(name: str) -> str:
     """The library of the engine, if that is another than ours."""
-    from mindspore_serving.llm.engines import ENGINES, NAMES, OURS  # slow to import
-
     if name and name not in NAMES:
         raise InvalidInputs(f"engine is {name!r}, expected one of {', '.join(NAMES)}")
     if name == UPSTREAM:

@@ -9,8 +9,8 @@ from mindspore_serving import server
 from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.preflight import check_interpreter, check_library
 from mindspore_serving.cli.settings import ServeSettings
-from mindspore_serving.core.declaration import UPSTREAM
 from mindspore_serving.core.deployment import Deployment, Refused
+from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.upstream.options import check_options
 from mindspore_serving.servable import bare, repository, version_policy

@@ -46,10 +46,6 @@ class DistributedSpec:
     enable_pipeline_infer: bool = False
 
 
-UPSTREAM = "openai"
-"""The engine of a language model that another server has: there is no directory of it."""
-
-
 @dataclass(frozen=True, slots=True)
 class LanguageSpec:
     """A declared language model: its directory, what runs it, and the engine's options.
@@ -61,7 +57,7 @@ class LanguageSpec:
     runtime: str
     options: Mapping[str, Any] = field(default_factory=dict)
     params: SamplingParams = SamplingParams()
-    engine: str = "ours"  # a name of `llm.engines`, or UPSTREAM
+    engine: str = "ours"  # a name of `llm.catalog`
     engine_options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -2,6 +2,9 @@
 
 import msgspec
 
+UPSTREAM = "openai"
+"""The engine of a language model that another server has: there is no directory of it."""
+
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """A loaded language model, as front ends and people see it.

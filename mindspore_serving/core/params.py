@@ -45,14 +45,21 @@ class Row:
     high: float
     is_open: bool
     aliases: Mapping[str, str | None]
+    choices: tuple[Any, ...] = ()
     name: str = ""  # this and what follows is known once the field is in its class
     kind: Any = None
     is_nullable: bool = False
+
+    def name_in(self, place: str) -> str | None:
+        """What it is called there; None where it cannot be given."""
+        return self.aliases.get(place, self.name)
 
     @property
     def accepted(self) -> str:
         """The values that are accepted, in words."""
         low, high = self.low, self.high
+        if self.choices:
+            return " or ".join(map(str, self.choices))
         if self.kind is int:
             return f"an int >= {low}" if high == _INFINITE else f"an int of {low} to {high}"
         if self.kind is float and high == _INFINITE:
@@ -87,14 +94,17 @@ class Row:
         if self.kind == list[str] and len(value) > self.high:
             raise InvalidField(self.name, f"has {len(value)} texts, expected at most {self.high}")
 
-    def _has(self, value: float) -> bool:
+    def _has(self, value: Any) -> bool:
+        if self.choices or self.kind is str:
+            return not self.choices or value in self.choices
         is_over = value > self.low if self.is_open else value >= self.low
-        return is_over and value <= self.high and value != _INFINITE
+        return bool(is_over and value <= self.high and value != _INFINITE)
 
 
-_TYPES: dict[Any, Any] = {bool: bool, int: int, float: int | float}
+_TYPES: dict[Any, Any] = {bool: bool, int: int, float: int | float, str: str}
 _WORDS = {
     bool: "True or False",
+    str: "a text",
     list[str]: "a list of texts that are not empty",
     list[int]: "a list of token ids",
     dict[int, float]: "a number for each of some token ids",
@@ -108,6 +118,7 @@ def param(
     at_least: float | None = None,
     over: float | None = None,
     at_most: float = _INFINITE,
+    choices: Sequence[Any] = (),
     **aliases: str | None,
 ) -> T:
     """A dataclass field that is a parameter.
@@ -118,7 +129,10 @@ def param(
         aliases: its name in a protocol, if it differs; None if the protocol does not offer it.
     """
     low = over if over is not None else -_INFINITE if at_least is None else at_least
-    metadata = {_ROW: Row(default, meaning, low, at_most, over is not None, aliases)}
+    row = Row(
+        default, meaning, low, at_most, over is not None, aliases, choices=tuple(choices)
+    )  # fmt: skip
+    metadata = {_ROW: row}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)  # type: ignore[return-value]
     found: T = field(default=default, metadata=metadata)
@@ -131,16 +145,16 @@ def rows_of(params: type) -> dict[str, Row]:
     found = {}
     for name, row in ((one.name, one.metadata[_ROW]) for one in fields(params)):
         kind, is_nullable = _json_kind(hints[name])
-        aliases = {protocol: row.aliases.get(protocol, name) for protocol in PROTOCOLS}
+        aliases = {**dict.fromkeys(PROTOCOLS, name), **row.aliases}
         found[name] = replace(row, aliases=aliases, name=name, kind=kind, is_nullable=is_nullable)
     return found
 
 
 def _json_kind(hint: Any) -> tuple[Any, bool]:
     """The type that JSON has in place of `hint`, and whether null is one of its values."""
-    is_nullable = get_origin(hint) in (Union, types.UnionType)
-    if is_nullable:
-        hint = next(one for one in get_args(hint) if one is not types.NoneType)
+    is_nullable = types.NoneType in get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType):  # of several types the last is most general
+        hint = [one for one in get_args(hint) if one is not types.NoneType][-1]
     containers: dict[Any, Any] = {Sequence: list, Mapping: dict}
     container = containers.get(get_origin(hint))
     return (container[get_args(hint)] if container else hint), is_nullable

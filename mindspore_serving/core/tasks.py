@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.core.signature import InstanceSignature, Shape, ValueSpec
 from mindspore_serving.core.value import Value
 
@@ -55,6 +56,32 @@ HEADS = {  # how the name of an architecture ends, and the task of such a model
     "ForImageClassification": "image-classification",
     "Model": "feature-extraction",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """How instances are limited and answered where they do not say it themselves.
+
+    Raises InvalidInputs naming the option, what was given and what is accepted.
+    """
+
+    top_k: int = param(
+        5, "labels or tokens that are answered, the likeliest first; 0 for all", at_least=0
+    )
+    truncate: bool = param(
+        False, "cut texts that are longer than the model takes, instead of refusing them"
+    )
+    max_image_bytes: int = param(20 << 20, "of an image as it is sent", at_least=1)
+    max_image_pixels: int = param(
+        32_000_000, "width times height of an image, read before it is decoded", at_least=1
+    )
+
+    def __post_init__(self) -> None:
+        for name, row in TASK_OPTIONS.items():
+            row.check(getattr(self, name))
+
+
+TASK_OPTIONS = rows_of(TaskOptions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.part import cut_layers
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.runtimes.mindir.cut import RankFile, rank_directory
+from mindspore_serving.llm.runtimes.mindir.cut import RankMindIR, rank_directory
 from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, check_exportable
 
 TOP_K = 100  # tokens that topk.mindir keeps, fewer if the vocabulary is smaller
@@ -81,7 +81,7 @@ def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec, rank
         written.chmod(0o755 if written.is_dir() else 0o644)
     export = uuid.uuid4().hex
     for rank, (own, _) in enumerate(stages if ranks > 1 else ()):
-        RankFile(rank, ranks, export).write(own)
+        RankMindIR(rank, ranks, export).write(own)
 
 
 def _stages(directory: Path, spec: ModelSpec, ranks: int) -> list[tuple[Path, ModelSpec]]:

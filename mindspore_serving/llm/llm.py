@@ -22,7 +22,8 @@ from mindspore_serving.llm.engine.encoder import GENERATES_NOTHING, EncoderEngin
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.request import to_token_ids
 from mindspore_serving.llm.engine.stats import EngineStats
-from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.loader import open_ours
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.outputs import Answer, Completion, PendingAnswer
 from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
 from mindspore_serving.llm.processing.processor import Processor
@@ -58,7 +59,7 @@ class LLM:
         **options: Any,
     ) -> None:
         config = make_config({"quantization": quantization, **options})
-        opened = open_model(path, runtime, config)
+        opened, engine = open_ours(path, runtime, config)
         self.tokenizer = opened.tokenizer
         self._processor = Processor(
             opened.tokenizer,
@@ -71,8 +72,7 @@ class LLM:
         pin_prompts(opened, self._processor)
         self._default = SamplingParams(**opened.recommended)
         self._num_requests = 0
-        assert isinstance(opened.engine, Engine | EncoderEngine)  # ours
-        self._engine: Engine | EncoderEngine | None = opened.engine
+        self._engine: Engine | EncoderEngine | None = engine
         log.info("%s", opened.describe())
         if sys.stderr.isatty():
             print(opened.describe(), file=sys.stderr)
@@ -206,7 +206,7 @@ class LLM:
 
     def _open_engine(self) -> Engine:
         engine = self._any_engine()
-        if isinstance(engine, EncoderEngine):
+        if not engine.can_generate:
             raise InvalidInputs(GENERATES_NOTHING)
         return engine
 

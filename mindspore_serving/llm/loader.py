@@ -5,12 +5,13 @@ Used by the offline interface and by the workers of a server alike.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.catalog import OURS, RUNTIMES
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC, find_tool_format
@@ -30,14 +31,13 @@ from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.last_readout import open_last_readout
-from mindspore_serving.llm.engines import OURS, open_engine
-from mindspore_serving.llm.engines.base import LanguageEngine, Model
+from mindspore_serving.llm.engines import open_engine
+from mindspore_serving.llm.engines.base import AnyEngine, EngineModel
 from mindspore_serving.llm.images.forms import find_form
 from mindspore_serving.llm.images.reader import PictureReader, open_reader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
-from mindspore_serving.llm.runtimes import RUNTIMES
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import open_blocks
@@ -51,7 +51,7 @@ class Opened:
     directory: Path
     runtime: str
     config: EngineConfig
-    engine: LanguageEngine
+    engine: AnyEngine
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
     recommended: dict[str, Any]  # sampling parameters
@@ -190,26 +190,51 @@ def open_model(
 
     Raises StartError or InvalidInputs.
     """
+    options = engine_options or {}
+    if engine == OURS:
+        _refuse(options)
+        return open_ours(path, runtime, config)[0]
+    texts = _read_texts(path, config)
+    directory, tokenizer = texts["directory"], texts["tokenizer"]
+    model = EngineModel(directory, tokenizer, _eos_ids(directory, tokenizer))
+    opened = open_engine(engine, model, config, options)
+    return Opened(runtime=engine, config=config, engine=opened, **texts)
+
+
+def open_ours(
+    path: str | Path, runtime: str, config: EngineConfig
+) -> tuple[Opened, Engine | EncoderEngine]:
+    """Load the model in `path` into our engine, which is given beside it.
+
+    Raises StartError or InvalidInputs.
+    """
+    texts = _read_texts(path, config)
+    directory, tokenizer = texts["directory"], texts["tokenizer"]
+    pictures, tower = _open_pictures(directory, runtime, config, tokenizer)
+    engine = _open_engine(directory, runtime, config, tokenizer)
+    opened = Opened(
+        runtime=runtime, config=config, engine=engine, pictures=pictures, tower=tower, **texts
+    )
+    return opened, engine
+
+
+def _read_texts(path: str | Path, config: EngineConfig) -> dict[str, Any]:
+    """The fields of `Opened` for which no engine is needed.  Raises StartError."""
     directory = find_gguf(Path(path)) or Path(path)
     if not directory.is_dir() and not is_gguf(directory):
         raise StartError(f"path is {str(path)!r}, expected a model's directory or a GGUF file")
     tokenizer = Tokenizer.open(directory) if has_tokenizer(directory) else None
     special_tokens = tokenizer.special_tokens if tokenizer else None
-    chat_template = ChatTemplate.open(directory, special_tokens)
-    recommended = read_recommended(directory) if config.generation_config == "auto" else {}
-    opened: LanguageEngine
-    pictures, tower = None, None
-    if engine == OURS:
-        _refuse(engine_options or {})
-        pictures, tower = _open_pictures(directory, runtime, config, tokenizer)
-        opened = _open_engine(directory, runtime, config, tokenizer)
-    else:
-        eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
-        model = Model(directory, tokenizer, eos_ids)
-        opened, runtime = open_engine(engine, model, config, engine_options or {}), engine
-    return Opened(
-        directory, runtime, config, opened, tokenizer, chat_template, recommended, pictures, tower
-    )
+    return {
+        "directory": directory,
+        "tokenizer": tokenizer,
+        "chat_template": ChatTemplate.open(directory, special_tokens),
+        "recommended": read_recommended(directory) if config.generation_config == "auto" else {},
+    }
+
+
+def _eos_ids(directory: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    return tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
 
 
 def _open_pictures(
@@ -242,9 +267,8 @@ def _open_engine(
 ) -> Engine | EncoderEngine:
     if is_encoder(find_config(directory)):
         return EncoderEngine(Encoder.open(directory, config, runtime))
-    eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
     runner, draft = open_runners(directory, runtime, config, tokenizer)
-    engine = Engine(runner, tokenizer, config, eos_ids, draft=draft)
+    engine = Engine(runner, tokenizer, config, _eos_ids(directory, tokenizer), draft=draft)
     try:
         engine.embedder.readout = open_last_readout(directory, engine.runner, config, tokenizer)
         if config.prefix_cache_dir:
@@ -255,13 +279,3 @@ def _open_engine(
         engine.close()
         raise
     return engine
-
-
-def make_config(options: dict[str, Any]) -> EngineConfig:
-    """The options as a config.  Raises InvalidInputs naming one that does not exist."""
-    known = [option.name for option in fields(EngineConfig)]
-    unknown = next((name for name in options if name not in known), None)
-    if unknown is not None:
-        expected = did_you_mean(unknown, known) or f", expected one of {', '.join(known)}"
-        raise InvalidInputs(f"{unknown!r} is no option{expected}")
-    return EngineConfig(**options)

@@ -106,16 +106,17 @@ def _text(attribute: Attribute) -> str:
         raise Damaged(f"attribute '{attribute.name}' is no text") from error
 
 
-def _int(attribute: Attribute) -> int:
-    return attribute.ints[0] if attribute.ints else attribute.i
+def _number(several: str, single: str) -> Callable[[Attribute], Value]:
+    """Make the reader of a number, which older files write as a list of a single number."""
+
+    def read(attribute: Attribute) -> Value:
+        numbers = getattr(attribute, several)
+        return numbers[0] if numbers else getattr(attribute, single)
+
+    return read
 
 
-def _float(attribute: Attribute) -> float:
-    return attribute.floats[0] if attribute.floats else attribute.f
-
-
-def _double(attribute: Attribute) -> float:
-    return attribute.doubles[0] if attribute.doubles else attribute.d
+_int, _float = _number("ints", "i"), _number("floats", "f")
 
 
 def _of_unsaid_kind(attribute: Attribute) -> Value:
@@ -125,10 +126,8 @@ def _of_unsaid_kind(attribute: Attribute) -> Value:
 
 _SCALARS: dict[Kind, Callable[[Attribute], Value]] = {
     **dict.fromkeys(_INTS, _int),
-    Kind.FLOAT: _float,
-    Kind.FLOAT16: _float,
-    Kind.BFLOAT16: _float,
-    Kind.DOUBLE: _double,
+    **dict.fromkeys((Kind.FLOAT, Kind.FLOAT16, Kind.BFLOAT16), _float),
+    Kind.DOUBLE: _number("doubles", "d"),
     Kind.BOOL: lambda attribute: bool(_int(attribute)),
     Kind.STRING: _text,
     Kind.NONE: lambda _: None,

@@ -4,11 +4,10 @@ The numbers are those of MindSpore's mind_ir.proto, which is the format's only d
 no meaning: see `attributes` and `program`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
 
-from mindspore_serving.mindir.wire import Field
+from mindspore_serving.mindir.wire import SELF, repeated, single
 
 
 class Kind(IntEnum):
@@ -42,101 +41,58 @@ class Kind(IntEnum):
 class ExternalData:
     """Where a tensor's bytes are: a file beside the model's, an offset and a length in bytes."""
 
-    location: str = ""
-    offset: int = 0
-    length: int = 0
-
-    FIELDS: ClassVar = {
-        1: Field("location", "text"),
-        2: Field("offset", "int"),
-        3: Field("length", "int"),
-    }
+    location: str = single(1, "text")
+    offset: int = single(2, "int")
+    length: int = single(3, "int")
 
 
 @dataclass(slots=True)
 class Tensor:
     """A constant, a weight, or the type of a value (no bytes).  A dimension of -1 is open."""
 
-    dims: list[int] = field(default_factory=list)
-    data_type: int = 0
-    name: str = ""
-    raw_data: memoryview = memoryview(b"")
-    external_data: ExternalData | None = None
-    compression_type: int = 0
-
-    FIELDS: ClassVar = {
-        1: Field("dims", "int", is_repeated=True),
-        2: Field("data_type", "int"),
-        7: Field("name", "text"),
-        9: Field("raw_data", "bytes"),
-        12: Field("external_data", ExternalData),
-        16: Field("compression_type", "int"),
-    }
+    dims: list[int] = repeated(1, "int")
+    data_type: int = single(2, "int")
+    name: str = single(7, "text")
+    raw_data: memoryview = single(9, "bytes")
+    external_data: ExternalData | None = single(12, ExternalData)
+    compression_type: int = single(16, "int")
 
 
 @dataclass(slots=True)
 class SequenceType:
     """Whether a tuple's length is open."""
 
-    is_dyn_len: int = 0
-
-    FIELDS: ClassVar = {1: Field("is_dyn_len", "int")}
+    is_dyn_len: int = single(1, "int")
 
 
 @dataclass(slots=True)
 class Attribute:
     """A named value; which field holds it depends on `type` and on what wrote it."""
 
-    name: str = ""
-    f: float = 0.0
-    i: int = 0
-    d: float = 0.0
-    s: memoryview = memoryview(b"")
-    t: Tensor | None = None
-    floats: list[float] = field(default_factory=list)
-    doubles: list[float] = field(default_factory=list)
-    ints: list[int] = field(default_factory=list)
-    strings: list[memoryview] = field(default_factory=list)
-    tensors: list[Tensor] = field(default_factory=list)
-    type: int = 0
-    values: list["Attribute"] = field(default_factory=list)
-    seq_info: SequenceType | None = None
-
-    FIELDS: ClassVar = {
-        1: Field("name", "text"),
-        2: Field("f", "float"),
-        3: Field("i", "int"),
-        4: Field("d", "double"),
-        5: Field("s", "bytes"),
-        6: Field("t", Tensor),
-        8: Field("floats", "float", is_repeated=True),
-        9: Field("doubles", "double", is_repeated=True),
-        10: Field("ints", "int", is_repeated=True),
-        11: Field("strings", "bytes", is_repeated=True),
-        12: Field("tensors", Tensor, is_repeated=True),
-        16: Field("type", "int"),
-        18: Field("seq_info", SequenceType),
-    }
-
-
-Attribute.FIELDS[17] = Field("values", Attribute, is_repeated=True)
+    name: str = single(1, "text")
+    f: float = single(2, "float")
+    i: int = single(3, "int")
+    d: float = single(4, "double")
+    s: memoryview = single(5, "bytes")
+    t: Tensor | None = single(6, Tensor)
+    floats: list[float] = repeated(8, "float")
+    doubles: list[float] = repeated(9, "double")
+    ints: list[int] = repeated(10, "int")
+    strings: list[memoryview] = repeated(11, "bytes")
+    tensors: list[Tensor] = repeated(12, Tensor)
+    type: int = single(16, "int")
+    values: list["Attribute"] = repeated(17, SELF)
+    seq_info: SequenceType | None = single(18, SequenceType)
 
 
 @dataclass(slots=True)
 class ValueType:
     """An input or output of a graph: its name, and a tensor's type or a tuple's."""
 
-    name: str = ""
-    tensor: list[Tensor] = field(default_factory=list)
-    denotation: str = ""
-    attr_info: Attribute | None = None
-
-    FIELDS: ClassVar = {
-        1: Field("name", "text"),
-        2: Field("tensor", Tensor, is_repeated=True),
-        4: Field("denotation", "text"),
-        5: Field("attr_info", Attribute),
-    }
+    name: str = single(1, "text")
+    tensor: list[Tensor] = repeated(2, Tensor)
+    denotation: str = single(4, "text")
+    attr_info: Attribute | None = single(5, Attribute)
 
 
 @dataclass(slots=True)
@@ -144,67 +100,38 @@ class Node:
     """A call.  `op_type` names an operator, a row of the primitives, a graph or a node; `domain` is
     the full name in the network that was exported."""
 
-    input: list[str] = field(default_factory=list)
-    output: list[str] = field(default_factory=list)
-    name: str = ""
-    op_type: str = ""
-    attribute: list[Attribute] = field(default_factory=list)
-    domain: str = ""
-
-    FIELDS: ClassVar = {
-        1: Field("input", "text", is_repeated=True),
-        2: Field("output", "text", is_repeated=True),
-        3: Field("name", "text"),
-        4: Field("op_type", "text"),
-        5: Field("attribute", Attribute, is_repeated=True),
-        7: Field("domain", "text"),
-    }
+    input: list[str] = repeated(1, "text")
+    output: list[str] = repeated(2, "text")
+    name: str = single(3, "text")
+    op_type: str = single(4, "text")
+    attribute: list[Attribute] = repeated(5, Attribute)
+    domain: str = single(7, "text")
 
 
 @dataclass(slots=True)
 class Graph:
     """A function: its inputs, weights (`parameter`), calls in the order of their data, outputs."""
 
-    node: list[Node] = field(default_factory=list)
-    name: str = ""
-    parameter: list[Tensor] = field(default_factory=list)
-    input: list[ValueType] = field(default_factory=list)
-    output: list[ValueType] = field(default_factory=list)
-
-    FIELDS: ClassVar = {
-        1: Field("node", Node, is_repeated=True),
-        2: Field("name", "text"),
-        3: Field("parameter", Tensor, is_repeated=True),
-        5: Field("input", ValueType, is_repeated=True),
-        6: Field("output", ValueType, is_repeated=True),
-    }
+    node: list[Node] = repeated(1, Node)
+    name: str = single(2, "text")
+    parameter: list[Tensor] = repeated(3, Tensor)
+    input: list[ValueType] = repeated(5, ValueType)
+    output: list[ValueType] = repeated(6, ValueType)
 
 
 @dataclass(slots=True)
 class Primitive:
     """An operator with its attributes, which nodes refer to by name."""
 
-    name: str = ""
-    op_type: str = ""
-    attribute: list[Attribute] = field(default_factory=list)
-
-    FIELDS: ClassVar = {
-        1: Field("name", "text"),
-        2: Field("op_type", "text"),
-        3: Field("attribute", Attribute, is_repeated=True),
-    }
+    name: str = single(1, "text")
+    op_type: str = single(2, "text")
+    attribute: list[Attribute] = repeated(3, Attribute)
 
 
 @dataclass(slots=True)
 class Model:
     """A file: the graph that is called, the graphs that it calls, and their operators."""
 
-    graph: Graph | None = None
-    functions: list[Graph] = field(default_factory=list)
-    primitives: list[Primitive] = field(default_factory=list)
-
-    FIELDS: ClassVar = {
-        7: Field("graph", Graph),
-        8: Field("functions", Graph, is_repeated=True),
-        12: Field("primitives", Primitive, is_repeated=True),
-    }
+    graph: Graph | None = single(7, Graph)
+    functions: list[Graph] = repeated(8, Graph)
+    primitives: list[Primitive] = repeated(12, Primitive)

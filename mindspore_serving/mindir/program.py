@@ -4,11 +4,11 @@ Checks that every name is defined before it is used, so that a walk in order end
 operator.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mindspore_serving.mindir.attributes import Values
-from mindspore_serving.mindir.messages import Graph, Kind, Model, Node, Primitive
+from mindspore_serving.mindir.messages import Attribute, Graph, Kind, Model, Node, Primitive
 from mindspore_serving.mindir.values import Constant, Value
 from mindspore_serving.mindir.wire import Damaged
 
@@ -120,34 +120,25 @@ class _Reader:
                 raise Damaged(f"constant '{name}' has {len(node.attribute)} values, not one")
             self.constants[name] = self._values.of(node.attribute[0])
             return None
-        inputs, place = tuple(node.input), node.domain or node.name
-        count = _num_results(node)
         target = node.op_type.removeprefix(_REFERENCE)
+        call = Call(name, tuple(node.input), node.domain or node.name)
         if target == node.op_type:
-            attributes = {entry.name: self._values.of(entry) for entry in node.attribute}
-            return Call(
-                name, inputs, place, operator=target, attributes=attributes, num_results=count
-            )
-        if target in self._primitives:
-            return Call(
-                name,
-                inputs,
-                place,
-                operator=self._primitives[target].op_type,
-                attributes=self._attributes_of(target),
-                num_results=count,
-            )
-        if target in self._graphs:
-            return Call(name, inputs, place, graph=target)
-        return Call(name, inputs, place, node=target)
+            operator, attributes = target, self._read(node.attribute)
+        elif target in self._primitives:
+            operator, attributes = self._primitives[target].op_type, self._attributes_of(target)
+        else:
+            is_graph = target in self._graphs
+            return replace(call, graph=target) if is_graph else replace(call, node=target)
+        count = _num_results(node)
+        return replace(call, operator=operator, attributes=attributes, num_results=count)
 
     def _attributes_of(self, primitive: str) -> dict[str, Value]:
-        found = self._attributes.get(primitive)
-        if found is None:
-            entries = self._primitives[primitive].attribute
-            found = {entry.name: self._values.of(entry) for entry in entries}
-            self._attributes[primitive] = found
-        return found
+        if primitive not in self._attributes:
+            self._attributes[primitive] = self._read(self._primitives[primitive].attribute)
+        return self._attributes[primitive]
+
+    def _read(self, entries: Sequence[Attribute]) -> dict[str, Value]:
+        return {entry.name: self._values.of(entry) for entry in entries}
 
 
 def _num_results(node: Node) -> int | None:

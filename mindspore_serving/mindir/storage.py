@@ -11,17 +11,14 @@ from functools import partial
 from typing import Any
 
 import openvino as ov
-from openvino import opset16 as op
 
 from mindspore_serving.mindir.tensors import (
     Operator,
     Unsupported,
     apply,
     cast,
-    ints_of,
-    reshape,
-    sizes_of,
     tensor,
+    with_part,
 )
 from mindspore_serving.mindir.values import (
     Choice,
@@ -183,10 +180,4 @@ def _with_part(view: View, content: Any) -> Any:
     """All of what `view` is a part of, with `content` at the places that it shows."""
     if view.repeats:
         raise Unsupported("it changes a view in which elements are repeated")
-    whole = tensor(view.base)
-    sizes = sizes_of(whole)
-    count = op.reduce_prod(sizes, ints_of([0]), False).output(0)
-    numbers = op.range(tensor(0), count, tensor(1), "i64").output(0)
-    places = view.part(reshape(numbers, sizes))
-    flat = [reshape(one, (-1,)) for one in (whole, places, content)]
-    return reshape(op.scatter_elements_update(*flat, op.constant(0)).output(0), sizes)
+    return with_part(tensor(view.base), view.part, content)

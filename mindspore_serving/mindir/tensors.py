@@ -25,6 +25,8 @@ from mindspore_serving.mindir.values import (
     read,
 )
 
+END = (1 << 63) - 1
+"""Of a slice: whatever the size is."""
 _ALIGNED = 64  # bytes
 _LARGE = 1 << 16
 _BITS = {ov.Type.i8: 8, ov.Type.u8: 8, ov.Type.i16: 16, ov.Type.u16: 16}
@@ -191,6 +193,26 @@ def absolute(value: Any) -> Any:
     return value if is_unsigned else op.maximum(value, op.negative(value)).output(0)
 
 
+def unsqueeze(value: Any, *axes: int) -> Any:
+    """Insert `axes` of size 1."""
+    return op.unsqueeze(value, ints_of(axes)).output(0)
+
+
+def squeeze(value: Any, *axes: int) -> Any:
+    """Remove `axes`, which are of size 1."""
+    return op.squeeze(value, ints_of(axes)).output(0)
+
+
+def slice_of(value: Any, axis: int, begin: int, end: int = END, step: int = 1) -> Any:
+    """Take elements `begin` up to `end` of `axis`."""
+    return op.slice(value, *(ints_of([number]) for number in (begin, end, step, axis))).output(0)
+
+
+def counting(count: Any, kind: str = "i64") -> Any:
+    """Count 0, 1, ... below `count`, a tensor of a single element."""
+    return op.range(op.constant(0), reshape(count, ()), op.constant(1), kind).output(0)
+
+
 def rank(value: Any) -> int:
     """The number of dimensions.  Raises Unsupported where it is open."""
     length = value.get_partial_shape().rank
@@ -203,6 +225,13 @@ def dims(value: Any) -> tuple[int, ...]:
     """The sizes, -1 where one is open."""
     rank(value)
     return tuple(-1 if d.is_dynamic else d.get_length() for d in value.get_partial_shape())
+
+
+def known_dims(value: Any) -> tuple[int, ...]:
+    """Return the sizes.  Raises Unsupported where one is open."""
+    if -1 in dims(value):
+        raise Unsupported("an axis of open size")
+    return dims(value)
 
 
 def size_of(value: Any, axis: int) -> Any:
@@ -223,6 +252,15 @@ def reshape(value: Any, shape: Any) -> Any:
     """`value` with the sizes `shape`, a 1-D tensor or known sizes; 0 is a size like any other."""
     target = shape if isinstance(shape, ov.Output) else ints_of(shape)
     return op.reshape(value, target, False).output(0)
+
+
+def with_part(whole: Any, part: Callable[[Any], Any], content: Any) -> Any:
+    """Put `content` in place of what `part` gives of `whole`; `part` only moves elements."""
+    sizes = sizes_of(whole)
+    count = op.reduce_prod(sizes, ints_of([0]), False).output(0)
+    positions = part(reshape(counting(count), sizes))
+    flat = [reshape(tensor, (-1,)) for tensor in (whole, positions, content)]
+    return reshape(op.scatter_elements_update(*flat, op.constant(0)).output(0), sizes)
 
 
 def like(number: float, value: Any) -> Any:

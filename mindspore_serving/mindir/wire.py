@@ -6,7 +6,8 @@ what a length field claims.
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from typing import Any, TypeVar
 
 from mindspore_serving.errors import StartError
@@ -17,17 +18,43 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NUMBERS = {"float": (_FIXED32, struct.Struct("<f")), "double": (_FIXED64, struct.Struct("<d"))}
 
 
+SELF: Any = object()
+"""In place of the class of a message, inside itself."""
+_EMPTY = {"int": 0, "float": 0.0, "double": 0.0, "text": "", "bytes": memoryview(b"")}
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field: the attribute's name and what it is.
 
     `kind` is "int" (a varint, signed as int64), "float", "double", "text", "bytes" or the class of
-    a message, which has its own table `FIELDS` by field number.
+    a message.
     """
 
     name: str
     kind: Any
-    is_repeated: bool = False
+    is_repeated: bool
+
+
+def single(number: int, kind: Any) -> Any:
+    """Declare field `number` of a message in a dataclass: empty or None where it is missing."""
+    return field(default=_EMPTY.get(kind), metadata={"number": number, "kind": kind})
+
+
+def repeated(number: int, kind: Any) -> Any:
+    """Declare a field that may stand several times, a list."""
+    return field(default_factory=list, metadata={"number": number, "kind": kind})
+
+
+@cache
+def _table(message: type[Any]) -> Mapping[int, Field]:
+    """Collect the fields that `message` declares, by number."""
+    table = {}
+    for row in fields(message):
+        number, kind = row.metadata["number"], row.metadata["kind"]
+        is_repeated = row.default is MISSING
+        table[number] = Field(row.name, message if kind is SELF else kind, is_repeated)
+    return table
 
 
 def read(message: type[T], view: memoryview, depth: int = 0) -> T:
@@ -37,17 +64,17 @@ def read(message: type[T], view: memoryview, depth: int = 0) -> T:
     """
     if depth > _MAX_DEPTH:
         raise Damaged(f"messages are nested more than {_MAX_DEPTH} deep")
-    table: Mapping[int, Field] = message.FIELDS  # type: ignore[attr-defined]
+    table = _table(message)  # type: ignore[arg-type]  # classes are hashable
     result = message()
     for number, wire_type, value in fields_of(view):
-        field = table.get(number)
-        if field is None:
+        row = table.get(number)
+        if row is None:
             continue
-        values = _values(field, wire_type, value, depth)
-        if field.is_repeated:
-            getattr(result, field.name).extend(values)
+        values = _values(row, wire_type, value, depth)
+        if row.is_repeated:
+            getattr(result, row.name).extend(values)
         elif values:
-            setattr(result, field.name, values[-1])
+            setattr(result, row.name, values[-1])
     return result
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_serving.core.declaration import UPSTREAM, Declaration, LanguageSpec
+from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.builtins import NUMBERS

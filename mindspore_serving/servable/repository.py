@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import errors
-from mindspore_serving.core.declaration import UPSTREAM, Declaration, ModelSpec
+from mindspore_serving.core.declaration import Declaration, ModelSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare
@@ -55,11 +56,6 @@ def make_declaration(
                 f"servable '{servable_name}' is a language model: it has no with_batch_dim=False"
             )
         return bare_language(servable_directory, servable_name, options), version or 1
-    if options:
-        raise StartError(
-            f"servable '{servable_name}' is no bare language model, so the options "
-            f"{', '.join(options)} are not for it; give them to declare_llm"
-        )
     if os.path.isfile(os.path.join(root, CONFIG_FILE)):
         if backend or not with_batch_dim:
             what = f"backend='{backend}'" if backend else "with_batch_dim=False"
@@ -92,14 +88,18 @@ def is_language_model(path: str) -> bool:
     if os.path.isdir(path) and not os.path.isfile(config):
         names = os.listdir(path)
         return CONFIG_FILE not in names and any(name.endswith(GGUF) for name in names)
-    if not os.path.isfile(config) or os.path.isfile(os.path.join(path, CONFIG_FILE)):
-        return False
+    has_config = os.path.isfile(os.path.join(path, CONFIG_FILE))
+    return not has_config and "architectures" in read_model_config(path)
+
+
+def read_model_config(path: str) -> dict[str, Any]:
+    """What config.json in the directory `path` says; nothing if it cannot be read."""
     try:
-        with open(config, encoding="utf-8") as file:
+        with open(os.path.join(path, MODEL_CONFIG), encoding="utf-8") as file:
             found = json.load(file)
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and "architectures" in found
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def is_upstream(llm_options: Mapping[str, Any]) -> bool:
@@ -115,7 +115,8 @@ def check_servable(
     *,
     allow_pickle: bool = False,
 ) -> None:
-    """Raise StartError if there is no such servable: no servable_config.py and no bare model."""
+    """Raise StartError if there is no such servable: no servable_config.py and no bare model; or
+    if it does not take `llm_options`."""
     check_servable_name("servable_name", servable_name)
     if is_upstream(llm_options):
         return
@@ -131,6 +132,11 @@ def check_servable(
             f"Check servable config failed, file '{os.path.join(path, CONFIG_FILE)}' not exist, "
             f"{where}; without it, one model file ({SUFFIXES}) is needed: "
             f"{bare.why_not(path, allow_pickle=allow_pickle)}"
+        )
+    if llm_options and not is_language_model(path):
+        raise StartError(
+            f"servable '{servable_name}' is no bare language model, so the options "
+            f"{', '.join(llm_options)} are not for it; give them to declare_llm"
         )
 
 

@@ -3,6 +3,7 @@
 Checks arguments and makes a `Deployment`; sees only which directories exist.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -32,6 +33,7 @@ from mindspore_serving.server.config_checks import (
     check_scaling,
     get_abs_path,
 )
+from mindspore_serving.server.language_options import check_task_options
 
 __all__ = ["ServableStartConfig", "get_abs_path", "merge_config", "to_deployment"]
 
@@ -211,6 +213,7 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
         place = (deployment.servable_directory, deployment.servable_name)
         options = deployment.llm_options
         check_servable(*place, options, allow_pickle=deployment.allow_pickle)
+        check_task_options(os.path.join(*place), options)
     return [_config_of(deployment) for deployment in merged]
 
 

@@ -16,6 +16,7 @@ from mindspore_serving.servable.check import (
     check_servable_name,
     check_str,
 )
+from mindspore_serving.server.language_options import check_language_options
 
 RESTART_POLICIES = ("always", "limited", "never")
 _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
@@ -61,6 +62,7 @@ def check_options(options: object) -> dict[str, Any]:
         raise InvalidInputs(
             f"Parameter 'llm_options' should be a dict with str keys, but actually {options!r}"
         )
+    check_language_options(options)
     return dict(options)
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from mindspore_serving import log
 from mindspore_serving.backends.source import words
+from mindspore_serving.core.tasks import TaskOptions
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
 from mindspore_serving.llm.checkpoint.model_files import read_json
@@ -19,7 +20,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.labels import Labels, read_labels
 from mindspore_serving.llm.images.reader import open_processor
 from mindspore_serving.tasks.images import decode_image
-from mindspore_serving.tasks.options import TaskOptions, named, read_int
+from mindspore_serving.tasks.options import named, read_int
 from mindspore_serving.tasks.transformers_model import compute, open_model
 
 Pixels: TypeAlias = "npt.NDArray[np.float32]"

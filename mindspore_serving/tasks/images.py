@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.core.tasks import TaskOptions
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.images.decoding import FORMATS, check_size, decode_file
-from mindspore_serving.tasks.options import TaskOptions
 
 
 def decode_image(value: "Value | None", options: TaskOptions) -> Any:

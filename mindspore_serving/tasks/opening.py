@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mindspore_serving import log
-from mindspore_serving.core.tasks import TASKS, TaskSpec, split_architecture, task_of
+from mindspore_serving.core.tasks import TASKS, TaskOptions, TaskSpec, split_architecture, task_of
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.labels import read_labels
 from mindspore_serving.llm.models import has_encoder
 from mindspore_serving.llm.models.layouts import open_arranged
-from mindspore_serving.llm.runtimes import ENCODER_RUNTIMES
+from mindspore_serving.llm.options import check_runtime_name
 from mindspore_serving.llm.step import EncoderRunner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from mindspore_serving.tasks.answering import (
@@ -21,11 +22,10 @@ from mindspore_serving.tasks.answering import (
     ask_for_labels,
     ask_for_vector,
 )
-from mindspore_serving.tasks.options import TaskOptions, split_options
+from mindspore_serving.tasks.options import split_options
 from mindspore_serving.tasks.text_model import EncoderTextModel, TextModel
 from mindspore_serving.tasks.text_task import Outcome, TextTask
 
-TRANSFORMERS = "transformers"
 RUNTIMES = (*ENCODER_RUNTIMES, TRANSFORMERS)
 
 
@@ -93,8 +93,8 @@ def _open_text_model(
     directory, runtime = Path(spec.path), spec.runtime
     if runner is not None:
         return EncoderTextModel(spec.task, runner, open_arranged(directory))
-    if runtime not in ("", *RUNTIMES):
-        raise StartError(f"runtime is {runtime!r}, expected one of {', '.join(RUNTIMES)}")
+    if runtime:
+        check_runtime_name(runtime, RUNTIMES)
     if has_encoder(config) and runtime != TRANSFORMERS:
         return EncoderTextModel.open(directory, spec.task, runtime or "openvino", engine)
     if runtime not in ("", TRANSFORMERS):

@@ -1,58 +1,25 @@
 """The options of a task, and what one instance asks for.  Knows no model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from mindspore_serving.core.tasks import TASKS
+from mindspore_serving.core.tasks import TASK_OPTIONS, TASKS, TaskOptions
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.loader import make_config
+from mindspore_serving.llm.config import OPTIONS, EngineConfig
+from mindspore_serving.llm.options import check_names, make_config
 
 MOST_TOP_K = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOptions:
-    """How instances are limited and answered where they do not say it themselves.
-
-    Args:
-        top_k: labels or tokens that are answered, the likeliest first; 0 for all.
-        truncate: cut texts that are longer than the model takes, instead of refusing them.
-        max_image_bytes: of an image as it is sent.
-        max_image_pixels: width times height of an image, which are read before it is decoded.
-
-    Raises InvalidInputs naming the option, what was given and what is accepted.
-    """
-
-    top_k: int = 5
-    truncate: bool = False
-    max_image_bytes: int = 20 << 20
-    max_image_pixels: int = 32_000_000
-
-    def __post_init__(self) -> None:
-        for name, least in (("top_k", 0), ("max_image_bytes", 1), ("max_image_pixels", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidInputs(f"{name} is {value!r}, expected an int >= {least}")
-        if type(self.truncate) is not bool:
-            raise InvalidInputs(f"truncate is {self.truncate!r}, expected true or false")
-
-
 def split_options(options: Mapping[str, Any]) -> tuple[TaskOptions, EngineConfig]:
     """Those of the task, and those of the engine.  Raises InvalidInputs naming a wrong one."""
-    own = {field.name for field in fields(TaskOptions)}
-    rest = {name: value for name, value in options.items() if name not in own}
-    known = own | {field.name for field in fields(EngineConfig)}
-    for name in rest:
-        if name not in known:
-            raise InvalidInputs(
-                f"{name!r} is no option, expected one of {', '.join(sorted(known))}"
-            )
-    return TaskOptions(**{k: v for k, v in options.items() if k in own}), make_config(rest)
+    check_names(options, {**TASK_OPTIONS, **OPTIONS})
+    own = {name: value for name, value in options.items() if name in TASK_OPTIONS}
+    rest = {name: value for name, value in options.items() if name not in TASK_OPTIONS}
+    return TaskOptions(**own), make_config(rest)
 
 
 def named(task: str, row: Sequence[Value]) -> dict[str, Value]:

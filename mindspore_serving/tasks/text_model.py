@@ -7,7 +7,7 @@ from typing import Protocol
 from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.heads import Head, masked_head, token_head
+from mindspore_serving.llm.engine.heads import ModuleHead, masked_head, token_head
 from mindspore_serving.llm.engine.readout import Classifier, check_head, open_classifier
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.runtimes import open_encoder
@@ -41,7 +41,7 @@ class EncoderTextModel:
         self.vocab_size = runner.vocab_size
         self._runner = runner
         self.pooling = Pooling()
-        self._head: Head | None = None
+        self._head: ModuleHead | None = None
         self._classifier: Classifier | None = None
         if task == "text-classification":
             self._classifier = open_classifier(checkpoint, runner.hidden_size)
@@ -81,7 +81,7 @@ class EncoderTextModel:
         self._runner.close()
 
 
-def _open_head(task: str, checkpoint: Checkpoint) -> Head:
+def _open_head(task: str, checkpoint: Checkpoint) -> ModuleHead:
     if task == "token-classification":
         return token_head(checkpoint)
     return masked_head(checkpoint)

@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from mindspore_serving import log
+from mindspore_serving.core.tasks import TaskOptions
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.encoder import fitting
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput, Tokenizer
 from mindspore_serving.tasks.answering import Ask, Question
-from mindspore_serving.tasks.options import TaskOptions, named, read_flag, read_text
+from mindspore_serving.tasks.options import named, read_flag, read_text
 from mindspore_serving.tasks.text_model import TextModel
 
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"

@@ -14,10 +14,12 @@ import numpy as np
 from mindspore_serving import extras
 from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.catalog import TRANSFORMERS
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.pooling import Pooling, longest_prompt, read_pooling
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import ARCHITECTURES
+from mindspore_serving.llm.options import check_runtime
 from mindspore_serving.llm.step import Vectors
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput
 
@@ -28,10 +30,6 @@ CLASSES = {
     "feature-extraction": "AutoModel",
     "image-classification": "AutoModelForImageClassification",
 }
-REFUSED = (
-    "dtype", "quantization", "adapters", "tensor_parallel", "pipeline_parallel", "graph_mode",
-    "deterministic", "draft", "kv_cache_memory",
-)  # fmt: skip
 LONGEST = 512  # tokens, where config.json does not say
 
 
@@ -96,10 +94,7 @@ def _check(given: Mapping[str, Any], config: EngineConfig) -> None:
         raise StartError(f"{name} generates text; declare it with declare_llm")
     if given.get("quantization_config"):
         raise StartError(f"{name} is quantised; take the model's float checkpoint")
-    for option in REFUSED:
-        value = getattr(config, option)
-        if value != getattr(EngineConfig(), option):
-            raise StartError(f"{option} is {value!r}, but the runtime 'transformers' has none")
+    check_runtime(config, TRANSFORMERS)
 
 
 class TransformersTextModel:

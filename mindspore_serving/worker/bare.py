@@ -1,22 +1,19 @@
 """What the directory of a Hugging Face model without servable_config.py serves."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mindspore_serving.core.declaration import Declaration, LanguageSpec
-from mindspore_serving.core.tasks import TaskSpec, task_of
+from mindspore_serving.core.tasks import TASK_OPTIONS, TaskSpec, task_of
+from mindspore_serving.llm.catalog import ENCODER_RUNTIMES
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.engine.labels import count_labels
 from mindspore_serving.llm.models import ARCHITECTURES, classifies, is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
-from mindspore_serving.llm.runtimes import ENCODER_RUNTIMES
 from mindspore_serving.servable.hf_model import add_task_method
 from mindspore_serving.servable.language import DEFAULT_RUNTIME, add_generate
-from mindspore_serving.tasks.options import TaskOptions
-
-OWN = {field.name for field in fields(TaskOptions)}
 
 
 def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
@@ -38,7 +35,7 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
         if not (directory / "tokenizer.json").is_file():
             add_generate(declaration)  # clients embed token ids
             return
-        rest = {key: value for key, value in spec.options.items() if key not in OWN}
+        rest = {key: value for key, value in spec.options.items() if key not in TASK_OPTIONS}
         declaration.language = replace(spec, options=rest)
         if task != "text-classification" and not _fills_masks(directory, task):
             task = "feature-extraction"

@@ -133,13 +133,13 @@ class LanguageStage:
 
     def _submit(self, queue: JobQueue, job: Job, request: Generate) -> None:
         trace = _trace(job.part.trace, request, self.name)
-        given = EngineRequest(self._engine, trace, partial(_deliver, queue, job))
+        running = EngineRequest(self._engine, trace, partial(_deliver, queue, job))
 
         def post(events: Events, is_last: bool) -> None:
-            queue.post(partial(given.take, events, is_last))
+            queue.post(partial(running.take, events, is_last))
 
-        given.start(request, post, job.part.id, job.part.request_id)
-        job.part.cancels.append(given.cancel)
+        running.start(request, post, job.part.id, job.part.request_id)
+        job.part.cancels.append(running.cancel)
 
     def _to_request(self, values: Sequence[Value]) -> Generate:
         given = json_object(values[1]) if len(values) > 1 else {}
@@ -219,9 +219,9 @@ class LanguageService:
             raise InvalidInputs(f"the request cannot be read: {error}") from None
 
         trace = _trace(context, request, self.stage.name)
-        given = EngineRequest(self.engine, trace, partial(self._deliver, part_id))
-        self._open[part_id] = given
-        given.start(request, given.take, part_id, request_id)
+        running = EngineRequest(self.engine, trace, partial(self._deliver, part_id))
+        self._open[part_id] = running
+        running.start(request, running.take, part_id, request_id)
 
     def cancel(self, part_id: int) -> None:
         """Nobody waits for the part any more.  It is answered all the same: the master counts."""
@@ -234,14 +234,14 @@ class LanguageService:
         replies, self._replies = self._replies, []
         return [reply.to_message(arena) for reply in replies]
 
-    def _deliver(self, part_id: int, given: EngineRequest, events: Events, is_last: bool) -> None:
+    def _deliver(self, part_id: int, running: EngineRequest, events: Events, is_last: bool) -> None:
         content = encode(events)
         if isinstance(content, ServingError) and not is_last:  # it cannot be sent
-            given.abandon()
+            running.abandon()
             is_last = True
         if is_last:
             del self._open[part_id]
-        spans = given.spans() if is_last else []
+        spans = running.spans() if is_last else []
         self._replies.append(EncodedReply(part_id, content, has_output(events), is_last, spans))
 
     def close(self) -> None:
@@ -255,12 +255,12 @@ def _trace(context: PartTrace | None, request: LLMRequest, name: str) -> Generat
 
 
 def _deliver(
-    queue: JobQueue, job: Job, given: EngineRequest, events: Events, is_last: bool
+    queue: JobQueue, job: Job, running: EngineRequest, events: Events, is_last: bool
 ) -> None:
     """Give what the model made of `job` to the stages behind; on the thread of `queue`."""
     _put(queue, job, events)
     if not is_last and job.part.left == 0:  # a later stage has failed on a piece
-        given.abandon()
+        running.abandon()
 
 
 def _put(queue: JobQueue, job: Job, events: Events) -> None:

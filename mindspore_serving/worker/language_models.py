@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindspore_serving.core.declaration import UPSTREAM, LanguageSpec
+from mindspore_serving.core.declaration import LanguageSpec
+from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.tasks import TaskSpec
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.ipc.messages import Setup
@@ -34,8 +35,9 @@ def open_language(
         upstream = _open_upstream(spec, wake)
         return LanguageService(upstream, LanguageStage(upstream, spec.params, setup.name))
     from mindspore_serving.llm.checkpoint.model_files import find_config
-    from mindspore_serving.llm.loader import make_config, open_model
+    from mindspore_serving.llm.loader import open_model
     from mindspore_serving.llm.models import is_encoder
+    from mindspore_serving.llm.options import make_config
     from mindspore_serving.llm.serving.async_engine import AsyncEngine
 
     options = dict(spec.options)
@@ -57,15 +59,9 @@ def open_language(
 def _open_upstream(spec: LanguageSpec, wake: Callable[[], None]) -> "UpstreamModel":
     """Raises StartError."""
     from mindspore_serving.llm.upstream.engine import UpstreamModel
-    from mindspore_serving.llm.upstream.options import read_options
+    from mindspore_serving.llm.upstream.options import longest_of, read_options
 
-    options = dict(spec.options)
-    most = options.pop("max_model_len", None)
-    for name in options:
-        raise StartError(f"engine {UPSTREAM!r} has no option {name}, expected max_model_len alone")
-    if most is not None and (not isinstance(most, int) or most < 1):
-        raise StartError(f"max_model_len is {most!r}, expected an int >= 1")
-    return UpstreamModel(read_options(spec.engine_options), most, wake)
+    return UpstreamModel(read_options(spec.engine_options), longest_of(spec.options), wake)
 
 
 def open_task_model(host: Host, spec: TaskSpec, setup: Setup) -> None:

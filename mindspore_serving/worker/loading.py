@@ -14,7 +14,6 @@ from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.backends.probing import check_batch
 from mindspore_serving.batching import assemble
 from mindspore_serving.core.declaration import (
-    UPSTREAM,
     Declaration,
     DistributedSpec,
     LanguageSpec,
@@ -22,6 +21,7 @@ from mindspore_serving.core.declaration import (
 )
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Setup

@@ -10,7 +10,7 @@ import pytest
 from mindspore_serving import cli
 from mindspore_serving.cli.bench_engines import arguments
 from mindspore_serving.cli.bench_settings import BenchSettings
-from mindspore_serving.llm.engines import ENGINES
+from mindspore_serving.llm.catalog import ENGINES
 from tests.cli.commands import SERVING, Command
 from tests.waiting import PATIENCE, eventually
 

@@ -5,8 +5,10 @@ from collections import Counter
 import numpy as np
 
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.scheduler import Scheduled, Scheduler
-from mindspore_serving.llm.engine.sequence import Sequence, Status
+from mindspore_serving.llm.engine.sequence import Sequence, SequenceStatus
+from mindspore_serving.llm.engine.states import StatePool
 from tests.llm.toy import ToyRunner
 
 
@@ -16,7 +18,7 @@ def make(num_blocks=16, block_size=4, *, num_slots=0, **options):
         **{"max_num_seqs": 8, "max_num_batched_tokens": 16, "block_size": block_size, **options}
     )
     runner = ToyRunner(num_blocks, block_size, num_slots=num_slots)
-    return Scheduler(config, num_blocks, block_size, num_slots), runner
+    return Scheduler(config, SequenceCache(config, runner)), runner
 
 
 def sequence(tokens, max_len, arrival=0, priority=0, **options):
@@ -49,7 +51,7 @@ def advance(scheduler: Scheduler, runner: ToyRunner) -> Scheduled:
     sampled = sample(scheduled, runner.run(scheduled.step))
     scheduler.finish_step(scheduled, sampled)
     for seq in scheduled.sequences:
-        if seq.status is Status.RUNNING and len(seq.tokens) >= seq.max_len:
+        if seq.status is SequenceStatus.RUNNING and len(seq.tokens) >= seq.max_len:
             scheduler.finish(seq)
     return scheduled
 
@@ -70,7 +72,7 @@ def check(scheduler: Scheduler, scheduled: Scheduled) -> None:
     users = Counter(block for seq in scheduler.running for block in seq.blocks)
     assert [users[block] for block in range(pool.num_blocks)] == pool.users
     assert pool.num_free + len(users) == pool.num_blocks
-    assert all(not seq.blocks and seq.status is Status.WAITING for seq in scheduler.waiting)
+    assert all(not seq.blocks and seq.status is SequenceStatus.WAITING for seq in scheduler.waiting)
     assert len(scheduler.running) <= scheduler._config.max_num_seqs
     for ordered in (scheduler.waiting, scheduler.running):
         assert ordered == sorted(ordered, key=lambda seq: seq.order)
@@ -82,7 +84,7 @@ def check(scheduler: Scheduler, scheduled: Scheduled) -> None:
         end = row.start + len(row.tokens)
         assert row.start == seq.num_computed
         assert all(pool.users[b] == 1 for b in row.blocks[row.start // size : -(-end // size)])
-    if scheduler.states is not None:
+    if isinstance(scheduler.cache.states, StatePool):
         check_slots(scheduler, scheduled)
     targets = [target for _, target in step.copies]
     assert len(set(targets)) == len(targets)
@@ -91,7 +93,7 @@ def check(scheduler: Scheduler, scheduled: Scheduled) -> None:
 
 def check_slots(scheduler: Scheduler, scheduled: Scheduled) -> None:
     """No slot is leaked or lost; none is written that another sequence or a later prompt reads."""
-    pool = scheduler.states.pool
+    pool = scheduler.cache.states.pool
     users = Counter(slot for seq in scheduler.running for slot in seq.slots)
     assert [users[slot] for slot in range(pool.num_blocks)] == pool.users
     assert pool.num_free + len(users) == pool.num_blocks
@@ -108,5 +110,6 @@ def check_all_returned(scheduler: Scheduler) -> None:
     scheduler.schedule()  # takes back the blocks of aborted sequences
     assert scheduler.pool.users == [0] * scheduler.pool.num_blocks
     assert scheduler.pool.num_free == scheduler.pool.num_blocks
-    if scheduler.states is not None:
-        assert scheduler.states.pool.num_free == scheduler.states.pool.num_blocks
+    states = scheduler.cache.states
+    if isinstance(states, StatePool):
+        assert states.pool.num_free == states.pool.num_blocks

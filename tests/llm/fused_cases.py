@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from mindspore_serving.llm.runtimes.torch.fused import FusedOps
-from mindspore_serving.llm.runtimes.torch.lora import Adapters
+from mindspore_serving.llm.runtimes.torch.lora import TorchAdapters
 from mindspore_serving.llm.runtimes.torch.ops import TorchOps
 
 TOKENS, HEADS = 5, 3
@@ -53,7 +53,7 @@ def error(name: str, dtype: torch.dtype, device: str) -> float:
             return numbers.to(dtype).to(device, computed)
 
         nothing: Any = None
-        ops = kind(nothing, (nothing, nothing), computed, Adapters())
+        ops = kind(nothing, (nothing, nothing), computed, TorchAdapters())
         outputs.append(CASES[name](ops, drawn).double())
     fused, exact = outputs
     return float((fused - exact).abs().max() / exact.abs().max())

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.catalog import RUNTIMES, Runtime
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.runtimes import RUNTIMES, Runtime
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import Logits, Row, StateSlots, Step
 
@@ -118,4 +118,4 @@ def open_runner(directory: str | Path, config: EngineConfig) -> ToyRunner:
     return ToyRunner(memory // block_bytes, config.block_size, max_model_len=longest)
 
 
-RUNTIMES["toy"] = Runtime("tests.llm.toy:open_runner", stores_blocks=True)
+RUNTIMES["toy"] = Runtime("tests.llm.toy:open_runner")

@@ -395,6 +395,7 @@ CASES = {
     "AvgPool3D": pool3d(),
     "AvgPool1D": partial(average_ext, 1, F.avg_pool1d),
     "AvgPool2D": partial(average_ext, 2, F.avg_pool2d),
+    "AvgPool3DExt": partial(average_ext, 3, F.avg_pool3d),
     "MaxPool3DWithArgmax": max_with_argmax_3d,
     "MaxPoolWithArgmaxV2": max_with_argmax_v2,
     "MaxPoolWithIndices": lambda d: d.choice(max_with_places, max_with_places_of_mint)(d),

@@ -14,7 +14,7 @@ mindspore = pytest.importorskip("mindspore", reason="MindSpore computes what is 
 pytest.importorskip("torch", reason="PyTorch computes what MindSpore does not on a CPU")
 from mindspore import nn  # noqa: E402
 
-from mindspore_serving.mindir.operators import OPERATORS, WRITERS, assigning  # noqa: E402
+from mindspore_serving.mindir.operators import OPERATORS, WRITERS, inplace  # noqa: E402
 from mindspore_serving.mindir.tensors import apply, tensor  # noqa: E402
 from mindspore_serving.mindir.values import Constant, Lost, leaves, mapped  # noqa: E402
 from tests.mindir import (  # noqa: E402
@@ -120,7 +120,7 @@ def test_an_operator_computes_what_mindspore_does(name, tmp_path_factory):
 def test_every_operator_has_a_case():
     """Some have several names.  What writes is in test_inplace, what slices are assigned by in
     test_open_sizes."""
-    seen = {OPERATORS[name] for name in (*CASES, *WRITERS, *assigning.OPERATORS)}
+    seen = {OPERATORS[name] for name in (*CASES, *WRITERS, *inplace.ASSIGNMENTS)}
     assert [name for name, operator in OPERATORS.items() if operator not in seen] == []
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.runtimes.mindir.cut import RankFile
+from mindspore_serving.llm.runtimes.mindir.cut import RankMindIR
 from mindspore_serving.servable.literals import read_assignments
 from mindspore_serving.server.llm_config import LlmConfig, read_llm_config
 
@@ -153,7 +153,7 @@ def test_mindir_files_of_ranks_are_one_model_over_as_many(place):
     for rank in (0, 1):
         own = model / f"rank_{rank}"
         own.mkdir()
-        RankFile(rank, 2, "export").write(own)
+        RankMindIR(rank, 2, "export").write(own)
         for name in ("prefill.mindir", "decode.mindir"):
             (own / name).touch()
     paths = {

@@ -14,10 +14,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("openvino")
 
-from mindspore_serving.core.tasks import TaskSpec
+from mindspore_serving.core.tasks import TaskOptions, TaskSpec
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.tasks.opening import OpenTask, open_task
-from mindspore_serving.tasks.options import TaskOptions
 from tests.tasks import checkpoints
 
 pytestmark = pytest.mark.torch
@@ -177,7 +176,7 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
     [
         ("jax", {}, "runtime is 'jax', expected one of openvino, torch, transformers"),
         ("", {"top_k": -1}, "top_k is -1, expected an int >= 0"),
-        ("", {"truncate": "yes"}, "truncate is 'yes', expected true or false"),
+        ("", {"truncate": "yes"}, "truncate is 'yes', expected True or False"),
         ("", {"colour": "red"}, "'colour' is no option, expected one of"),
         ("", {"max_model_len": 999}, "max_model_len is 999, but the model has 200 positions"),
         (

@@ -15,7 +15,8 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import Code, InvalidInputs
 from mindspore_serving.ipc.arena import NoArena
-from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.loader import open_model
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.worker.language import LanguageService, LanguageStage
 from tests.llm import chatty

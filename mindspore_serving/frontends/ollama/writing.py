@@ -127,14 +127,22 @@ class Writing:
 
     def _object(self, part: Part, **fields: Any) -> bytes:
         """The answer to a chat is a message, that to a prompt a text."""
-        fields |= {"model": self._model, "created_at": to_time(time.time())}
-        if part.logprobs:
-            fields["logprobs"] = part.logprobs
-        thinking = part.thinking or UNSET
-        if not self._is_chat:
-            return _encode(GenerateAnswer(response=part.text, thinking=thinking, **fields))
-        message = Message("assistant", part.text, thinking, part.calls or UNSET)
-        return _encode(ChatAnswer(message=message, **fields))
+        created, thinking = to_time(time.time()), part.thinking or UNSET
+        fields["logprobs"] = part.logprobs or UNSET
+        if self._is_chat:
+            message = Message("assistant", part.text, thinking, part.calls or UNSET)
+            answer: object = ChatAnswer(
+                model=self._model, created_at=created, message=message, **fields
+            )
+        else:
+            answer = GenerateAnswer(
+                model=self._model,
+                created_at=created,
+                response=part.text,
+                thinking=thinking,
+                **fields,
+            )
+        return _encode(answer)
 
 
 def to_time(seconds: float) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, StartError
-from mindspore_serving.llm.loader import make_config
+from mindspore_serving.llm.options import check_runtime, make_config
 from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.messages import AgentReady, FromAgents
 from mindspore_serving.llm.runtimes.mindir.cut import find_model
@@ -93,7 +93,7 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
         raise InvalidInputs(f"n_agents is {size}, but there are {len(prefill_model)} prefill_model")
     for name, given in (("argmax_model", argmax_model), ("topk_model", topk_model)):
         _check_files(name, given)
-    make_config({**(options or {}), "pipeline_parallel": size})
+    check_runtime(make_config({**(options or {}), "pipeline_parallel": size}), "mindir")
     keeping = _keep(directory, size, options or {}, startup_queue)
     # No daemon: the script stays up with its agents.
     threading.Thread(target=asyncio.run, args=[keeping], name="agents").start()

@@ -11,7 +11,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.calibration.folds import find_folds
 from mindspore_serving.llm.calibration.scaling import (
     Floats,
-    Inputs,
+    MatrixInputs,
     Round,
     Scaled,
     best_scale,
@@ -104,7 +104,7 @@ def _read(text: Path) -> str:
         raise StartError(f"{text} cannot be read as a text in UTF-8: {error}") from error
 
 
-def _inputs(source: Path, prompts: Sequence[Sequence[int]]) -> dict[str, Inputs]:
+def _inputs(source: Path, prompts: Sequence[Sequence[int]]) -> dict[str, MatrixInputs]:
     """By the names of matrices.  Those with the same input have the same arrays."""
     from mindspore_serving.llm.runtimes.openvino.recording import record
 
@@ -133,5 +133,5 @@ class _Sums:
         self._count += len(rows)
         self._size = self._size + np.abs(rows).sum(0)
 
-    def inputs(self) -> Inputs:
-        return Inputs(self._size / np.float32(self._count), np.concatenate(self._some))
+    def inputs(self) -> MatrixInputs:
+        return MatrixInputs(self._size / np.float32(self._count), np.concatenate(self._some))

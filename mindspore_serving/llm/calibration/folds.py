@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.models.tracing import LINEAR, Call
+from mindspore_serving.llm.models.tracing import LINEAR, TracedCall
 
 Shape = Callable[[str], tuple[int, ...]]
 NORMS = ("rms_norm", "layer_norm")
@@ -43,7 +43,7 @@ class Fold:
     plus_one: bool = False
 
 
-def find_folds(calls: Sequence[Call], shape: Shape) -> list[Fold]:
+def find_folds(calls: Sequence[TracedCall], shape: Shape) -> list[Fold]:
     """In the order of the calls.  `shape` is that of a tensor, by its name."""
     uses = Counter(name for call in calls for name in set(call.weights))
     found = []
@@ -60,7 +60,7 @@ def find_folds(calls: Sequence[Call], shape: Shape) -> list[Fold]:
     return found
 
 
-def _of_norm(norm: Call, shape: Shape) -> Fold | None:
+def _of_norm(norm: TracedCall, shape: Shape) -> Fold | None:
     readers = _readers(norm)
     if not readers or any(each.operation != LINEAR for each in readers):
         return None
@@ -71,7 +71,7 @@ def _of_norm(norm: Call, shape: Shape) -> Fold | None:
     return Fold(names, norm.weights[0], bias, np.arange(width), plus_one)
 
 
-def _of_matrix(reader: Call, shape: Shape) -> Fold | None:
+def _of_matrix(reader: TracedCall, shape: Shape) -> Fold | None:
     """Behind a matrix, perhaps through a product, attention, or a part of the matrix's rows."""
     columns = shape(reader.weights[0])[1]
     giver, channels = _factor(_alone(reader.inputs[0])), np.arange(columns)
@@ -91,7 +91,7 @@ def _of_matrix(reader: Call, shape: Shape) -> Fold | None:
     return Fold((reader.weights[0],), source.weights[0], bias, begin + channels)
 
 
-def _factor(call: Call | None) -> Call | None:
+def _factor(call: TracedCall | None) -> TracedCall | None:
     """The factor of a product that can be divided, the second before the first; else `call`."""
     if call is None or call.operation not in ("mul", "silu_mul"):
         return call
@@ -107,11 +107,11 @@ def _channels_of_values(spec: ModelSpec) -> npt.NDArray[np.int64]:
     return (kv_heads[:, None] + np.arange(spec.head_dim)).reshape(-1)
 
 
-def _gives(call: Call) -> bool:
+def _gives(call: TracedCall) -> bool:
     return call.operation in (LINEAR, "split", "attention")
 
 
-def _alone(call: Call) -> Call | None:
+def _alone(call: TracedCall) -> TracedCall | None:
     """`call`, or what it scales, if nothing else reads it."""
     while len(call.users) == 1:
         if call.operation != "scale":
@@ -120,7 +120,7 @@ def _alone(call: Call) -> Call | None:
     return None
 
 
-def _readers(call: Call) -> list[Call]:
+def _readers(call: TracedCall) -> list[TracedCall]:
     """Of `call`, and of what is only scaled."""
     found = []
     for user in call.users:

@@ -25,7 +25,7 @@ LIMITS = (1e-4, 1e4)
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class MatrixInputs:
     """Of a matrix, over the tokens of a text: the mean absolute number of each channel [in], and
     what some tokens have, [tokens, in]; float32."""
 
@@ -43,7 +43,7 @@ class Scaled:
     gain: float
 
 
-def best_scale(fold: Fold, inputs: Inputs, matrices: Sequence[Floats], pack: Round) -> Scaled:
+def best_scale(fold: Fold, inputs: MatrixInputs, matrices: Sequence[Floats], pack: Round) -> Scaled:
     """Factors for `fold`, by the rounding `pack`.  `matrices` are those of its readers, [out, in],
     whose input is `inputs`."""
     sizes = _shared(inputs.size, fold)

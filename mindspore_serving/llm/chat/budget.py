@@ -19,7 +19,7 @@ _BRACES = re.compile(r"\{[^{}]*:([^{}]*(?:\{)?)")
 _NUMBER = re.compile(r"\d+")
 
 
-class Budget:
+class RenderingBudget:
     """Of one rendering, by `clock`.  Its methods raise TooLarge."""
 
     __slots__ = ("_clock", "_deadline", "_room")

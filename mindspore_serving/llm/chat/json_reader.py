@@ -25,7 +25,7 @@ class Broken(Exception):
     """The char that was just given cannot come here."""
 
 
-class Held:
+class HeldText:
     """Text that is not shown yet: spaces, and behind them perhaps the start of a marker.  However
     many spaces come one after another, each is looked at once."""
 

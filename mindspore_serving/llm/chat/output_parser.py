@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
-from mindspore_serving.llm.chat.json_reader import Held, without_start_of
+from mindspore_serving.llm.chat.json_reader import HeldText, without_start_of
 from mindspore_serving.llm.chat.reasoning_formats import REASONING_FORMATS
-from mindspore_serving.llm.chat.tool_calls import CallReader, Content
+from mindspore_serving.llm.chat.tool_calls import CallReader, PlainContent
 from mindspore_serving.llm.chat.unmarked_calls import UnmarkedReader
 
-__all__ = ["Content", "Delta", "OutputParser", "Reasoning"]
+__all__ = ["PlainContent", "Delta", "OutputParser", "Reasoning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Reasoning:
     text: str
 
 
-Delta: TypeAlias = Content | Reasoning | ToolCallDelta
+Delta: TypeAlias = PlainContent | Reasoning | ToolCallDelta
 
 
 class OutputParser:
@@ -72,7 +72,7 @@ class OutputParser:
 
     def _read(self, text: str) -> list[Delta]:
         if self._calls is None:
-            return [Content(text)] if text else []
+            return [PlainContent(text)] if text else []
         found = self._calls.feed(text)
         return [*(self._unmarked.feed(found) if self._unmarked else found)]
 
@@ -86,7 +86,7 @@ class _ReasoningReader:
 
     def __init__(self, name: str) -> None:
         self._format = REASONING_FORMATS[name]
-        self._held = Held()
+        self._held = HeldText()
         self._part = self._begin
 
     def feed(self, text: str) -> tuple[str, str]:

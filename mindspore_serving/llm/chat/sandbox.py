@@ -21,16 +21,18 @@ from jinja2.utils import Namespace, pass_environment
 from jinja2.visitor import NodeTransformer
 
 from mindspore_serving.errors import StartError, TooLarge
-from mindspore_serving.llm.chat.budget import MAX_WIDTH, Budget
+from mindspore_serving.llm.chat.budget import MAX_WIDTH, RenderingBudget
 
 _MAX_TEMPLATE = 1 << 20  # characters
 _WIDENING = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs"})  # methods of a text
 _FORBIDDEN = frozenset({"translate", "maketrans", "format_map", "to_bytes", "from_bytes"})
-_budget: ContextVar[Budget] = ContextVar("budget")  # of the rendering; none while one is read
+_budget: ContextVar[RenderingBudget] = ContextVar(
+    "budget"
+)  # of the rendering; none while one is read
 
 
 @contextmanager
-def spending(budget: Budget) -> Iterator[None]:
+def spending(budget: RenderingBudget) -> Iterator[None]:
     """Templates that are rendered within it take from `budget`."""
     token = _budget.set(budget)
     try:
@@ -172,7 +174,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
-def _check_method(budget: Budget, text: str, name: str, args: list[Any]) -> None:
+def _check_method(budget: RenderingBudget, text: str, name: str, args: list[Any]) -> None:
     """Before a method of a text is called; wrong arguments are left to it."""
     budget.spend(len(text))
     if name in _WIDENING:
@@ -208,20 +210,22 @@ def _checked(name: str) -> Callable[..., Any]:
     return checked
 
 
-def _check_widths(budget: Budget, value: Any, *args: Any, **named: Any) -> None:
+def _check_widths(budget: RenderingBudget, value: Any, *args: Any, **named: Any) -> None:
     for one in (*args, *named.values()):
         budget.check_width(one)
     budget.spend_on(value)
     budget.spend(MAX_WIDTH)
 
 
-def _check_indent(budget: Budget, text: Any, width: Any = 4, *args: Any, **named: Any) -> None:
+def _check_indent(
+    budget: RenderingBudget, text: Any, width: Any = 4, *args: Any, **named: Any
+) -> None:
     budget.check_width(width)
     wide = len(width) if isinstance(width, str) else width
     budget.spend(len(text) + (1 + text.count("\n")) * int(wide))
 
 
-def _check_growing(budget: Budget, value: Any, *args: Any, **named: Any) -> None:
+def _check_growing(budget: RenderingBudget, value: Any, *args: Any, **named: Any) -> None:
     for _ in range(8):  # an escaped character has at most so many
         budget.spend_on(value)
     for one in (*args, *named.values()):

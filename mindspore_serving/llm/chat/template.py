@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 
 from mindspore_serving.errors import InvalidInputs, StartError, TooLarge
-from mindspore_serving.llm.chat.budget import Budget
+from mindspore_serving.llm.chat.budget import RenderingBudget
 from mindspore_serving.llm.chat.messages import Message, to_template
 from mindspore_serving.llm.chat.sandbox import Sandbox, TemplateRefused, spending
 from mindspore_serving.llm.checkpoint.chatglm import chat_template
@@ -168,7 +168,7 @@ class ChatTemplate:
         limits = self._limits
         work = max(1 << 20, _WORK * limits.max_chars)
         try:
-            with spending(Budget(work, limits.max_seconds, self._clock)):
+            with spending(RenderingBudget(work, limits.max_seconds, self._clock)):
                 return self._collect(template, variables)
         except (InvalidInputs, MemoryError):
             raise

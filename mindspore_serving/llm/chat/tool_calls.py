@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mindspore_serving.core.llm_messages import ToolCallDelta
 from mindspore_serving.llm.chat.json_reader import (
     Broken,
-    Held,
+    HeldText,
     Reading,
     Value,
     behind_colon,
@@ -38,7 +38,7 @@ KEYS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class PlainContent:
     """Text that is neither reasoning nor a call."""
 
     text: str
@@ -61,9 +61,9 @@ class CallReader:
         self._schemas: dict[str, Schema] = {
             one["name"]: one.get("parameters") or {} for one in functions
         }
-        self._out: list[Content | ToolCallDelta] = []
+        self._out: list[PlainContent | ToolCallDelta] = []
         self._arguments: list[str] = []  # of the latest call, not given out yet
-        self._held = Held()  # between calls
+        self._held = HeldText()  # between calls
         self._is_start = True
         self._num_calls = 0
         self._reading: Reading | None = None
@@ -73,12 +73,12 @@ class CallReader:
         self._is_begun = False  # whether that call was given out
         self._early: list[str] = []  # its arguments, if they come before the name
 
-    def feed(self, text: str) -> list[Content | ToolCallDelta]:
+    def feed(self, text: str) -> list[PlainContent | ToolCallDelta]:
         while text:
             text = self._scan(text) if self._reading is None else self._read(text)
         return self._take()
 
-    def finish(self, *, is_cut: bool = False) -> list[Content | ToolCallDelta]:
+    def finish(self, *, is_cut: bool = False) -> list[PlainContent | ToolCallDelta]:
         """What was held back.  Space behind a call is dropped; of an answer that `is_cut`, also a
         marker of which at least two characters came, and a call without arguments."""
         rest = self._held.take() or "".join(self._raw)
@@ -87,20 +87,20 @@ class CallReader:
             rest = ""
         self._raw, self._reading = [], None
         if rest.strip() or not self._num_calls:
-            self._say(Content(rest))
+            self._say(PlainContent(rest))
         return self._take()
 
-    def _take(self) -> list[Content | ToolCallDelta]:
+    def _take(self) -> list[PlainContent | ToolCallDelta]:
         self._say_arguments()
         out, self._out = self._out, []
         return out
 
-    def _say(self, delta: Content | ToolCallDelta) -> None:
+    def _say(self, delta: PlainContent | ToolCallDelta) -> None:
         self._say_arguments()
         if isinstance(delta, ToolCallDelta):
             self._out.append(delta)
-        elif self._out and isinstance(last := self._out[-1], Content):
-            self._out[-1] = Content(last.text + delta.text)
+        elif self._out and isinstance(last := self._out[-1], PlainContent):
+            self._out[-1] = PlainContent(last.text + delta.text)
         elif delta.text:
             self._out.append(delta)
 
@@ -125,11 +125,11 @@ class CallReader:
         place = text.find(begin) if begin else -1
         if place >= 0:
             before = text[:place].rstrip()
-            self._say(Content(before))
+            self._say(PlainContent(before))
             self._begin(text[len(before) : place + len(begin)], is_marked=True)
             return text[place + len(begin) :]
         shown = without_start_of(text, begin).rstrip()
-        self._say(Content(shown))
+        self._say(PlainContent(shown))
         self._held.put(text[len(shown) :])
         return ""
 
@@ -156,7 +156,7 @@ class CallReader:
                 self._reading, self._raw = None, []
                 return text[index + 1 :]
             except Broken:
-                self._say(Content("".join(self._raw[:-1])))
+                self._say(PlainContent("".join(self._raw[:-1])))
                 self._reading, self._raw = None, []
                 return text[index:]
         return ""

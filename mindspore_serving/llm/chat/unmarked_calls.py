@@ -16,7 +16,7 @@ from mindspore_serving.core.llm_messages import ToolCallDelta
 from mindspore_serving.llm.chat.json_reader import (
     Broken,
     Chars,
-    Held,
+    HeldText,
     Reading,
     Value,
     behind_colon,
@@ -26,7 +26,7 @@ from mindspore_serving.llm.chat.json_reader import (
     read_value,
 )
 from mindspore_serving.llm.chat.schema_fit import fits
-from mindspore_serving.llm.chat.tool_calls import KEYS, Content
+from mindspore_serving.llm.chat.tool_calls import KEYS, PlainContent
 from mindspore_serving.llm.chat.tool_formats import Tools, function_of
 
 _FENCE = "```"
@@ -37,7 +37,7 @@ _FENCE_LINE = re.compile(r"\n[ \t\r]*(?=`)")
 _FENCES = re.compile(r"^[ \t\r]*```", re.MULTILINE)
 _KEYS = {json.dumps(key): meaning for key, meaning in KEYS.items()}
 
-Piece: TypeAlias = Content | ToolCallDelta
+Piece: TypeAlias = PlainContent | ToolCallDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class UnmarkedReader:
             for is_ascii in (True, False)
         }
         self._out: list[Piece] = []
-        self._held = Held()  # space at the end of the text so far
+        self._held = HeldText()  # space at the end of the text so far
         self._is_line_start = True
         self._is_fenced = False  # in a fence that holds something else
         self._num_calls = 0
@@ -75,7 +75,7 @@ class UnmarkedReader:
     def feed(self, pieces: Sequence[Piece]) -> list[Piece]:
         """What may be shown of them, the calls numbered from 0 on."""
         for piece in pieces:
-            if isinstance(piece, Content):
+            if isinstance(piece, PlainContent):
                 self._feed(piece.text)
             else:
                 self._add_marked(piece)
@@ -97,10 +97,10 @@ class UnmarkedReader:
         if not text:
             return
         self._is_line_start = False
-        if self._out and isinstance(last := self._out[-1], Content):
-            self._out[-1] = Content(last.text + text)
+        if self._out and isinstance(last := self._out[-1], PlainContent):
+            self._out[-1] = PlainContent(last.text + text)
         else:
-            self._out.append(Content(text))
+            self._out.append(PlainContent(text))
 
     def _say_call(self, call: _Call) -> None:
         self._out.append(ToolCallDelta(self._num_calls, call.name))

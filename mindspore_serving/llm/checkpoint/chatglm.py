@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.tokenizer import Json, Source, added_token, template
+from mindspore_serving.llm.checkpoint.gguf.tokenizer import (
+    Json,
+    TokenizerSource,
+    added_token,
+    template,
+)
 from mindspore_serving.llm.checkpoint.model_files import read_optional_json
 
 CLASSES = ("ChatGLMTokenizer", "ChatGLM4Tokenizer")  # tokenizer_class
@@ -60,7 +65,7 @@ def is_in(directory: Path, options: Mapping[str, Any]) -> bool:
 
 
 def with_special_tokens(
-    tokenizer: Json, file: Source, options: Mapping[str, Any], *, of_ranks: bool
+    tokenizer: Json, file: TokenizerSource, options: Mapping[str, Any], *, of_ranks: bool
 ) -> Json:
     """`tokenizer` of `file`, with the tokens that follow its own, and with what each text begins
     with.  `options` are those of tokenizer_config.json, where files of ranks have them all.  Raises

@@ -6,19 +6,19 @@ and ends at 2 GiB.  Knows neither MindSpore nor what the tensors mean.
 
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
-from mindspore_serving.mindir.wire import Damaged, Field, fields_of, read
+from mindspore_serving.mindir.wire import Damaged, fields_of, read, repeated, single
 
 # tensor_type -> the name of the type here.
 _WIDE = [(word, bits) for word in ("Float", "Int", "UInt") for bits in (64, 32, 16)]
@@ -33,25 +33,17 @@ MAX_DIMS = 32
 
 @dataclass(slots=True)
 class _Tensor:
-    dims: list[int] = field(default_factory=list)
-    kind: str = ""
-    content: memoryview = memoryview(b"")
-
-    FIELDS: ClassVar = {
-        1: Field("dims", "int", is_repeated=True),
-        2: Field("kind", "text"),
-        3: Field("content", "bytes"),
-    }
+    dims: list[int] = repeated(1, "int")
+    kind: str = single(2, "text")
+    content: memoryview = single(3, "bytes")
 
 
 @dataclass(slots=True)
 class _Value:
     """One entry of the file; a large tensor is several in a row, each with all of its `dims`."""
 
-    name: str = ""
-    tensor: _Tensor | None = None
-
-    FIELDS: ClassVar = {1: Field("name", "text"), 2: Field("tensor", _Tensor)}
+    name: str = single(1, "text")
+    tensor: _Tensor | None = single(2, _Tensor)
 
 
 def read_ckpt(path: Path) -> dict[str, StoredTensor]:

@@ -38,7 +38,7 @@ ACTIVATIONS: dict[str, Callable[[Vectors], Vectors]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
+class PoolingDense:
     """A matrix [outputs, inputs] behind the pooling, and what follows it."""
 
     weight: Vectors
@@ -57,7 +57,7 @@ class Pooling:
     """How states become vectors.  `modes` are put side by side; `denses` follow one another."""
 
     modes: tuple[str, ...] = ("mean",)
-    denses: tuple[Dense, ...] = ()
+    denses: tuple[PoolingDense, ...] = ()
     normalizes: bool = True
 
     @property
@@ -110,12 +110,12 @@ def read_pooling(directory: Path, hidden_size: int) -> Pooling:
         log.warning("%s has no modules.json: the mean of its tokens is taken", directory.name)
         return Pooling()
     modes: tuple[str, ...] = ()
-    denses: list[Dense] = []
+    denses: list[PoolingDense] = []
     normalizes = False
     for kind, place in _modules(path):
         if kind == "Pooling":
             modes = _modes(place / "config.json")
-        elif kind == "Dense":
+        elif kind == "PoolingDense":
             denses.append(_read_dense(place))
         elif kind == "Normalize":
             normalizes = True
@@ -157,7 +157,7 @@ def _modes(path: Path) -> tuple[str, ...]:
     return modes
 
 
-def _read_dense(directory: Path) -> Dense:
+def _read_dense(directory: Path) -> PoolingDense:
     path = directory / "config.json"
     config = read_optional_json(path)
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
@@ -174,10 +174,10 @@ def _read_dense(directory: Path) -> Dense:
     if others:
         raise StartError(f"{file} has a tensor {others[0]!r}, which a Dense module does not have")
     arrays = {name: to_f32(one, f"tensor {name!r} of {file}") for name, one in tensors.items()}
-    return Dense(arrays["linear.weight"], arrays.get("linear.bias"), activation)
+    return PoolingDense(arrays["linear.weight"], arrays.get("linear.bias"), activation)
 
 
-def _check_sizes(path: Path, width: int, denses: Sequence[Dense]) -> None:
+def _check_sizes(path: Path, width: int, denses: Sequence[PoolingDense]) -> None:
     for dense in denses:
         shape, bias = dense.weight.shape, dense.bias
         if len(shape) != 2 or shape[1] != width:

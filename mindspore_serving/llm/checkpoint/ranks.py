@@ -29,7 +29,7 @@ def is_ranks(path: Path) -> bool:
         return _parsed(file.readline(1000)) is not None
 
 
-class RankFile:
+class TokenRanks:
     """One file.  `metadata` has what a GGUF file's `tokenizer.ggml.*` has."""
 
     def __init__(self, path: Path, rule: str) -> None:

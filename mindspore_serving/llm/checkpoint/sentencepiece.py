@@ -24,7 +24,7 @@ from mindspore_serving.llm.checkpoint.gguf.tokenizer import (
     tokenizer_of,
 )
 from mindspore_serving.llm.checkpoint.model_files import read_optional_json
-from mindspore_serving.llm.checkpoint.ranks import RankFile, is_ranks
+from mindspore_serving.llm.checkpoint.ranks import TokenRanks, is_ranks
 
 MAX_BYTES = 64 * 2**20
 PACKAGE = "mindspore_serving.sentencepiece"
@@ -156,7 +156,7 @@ def tokenizer_from(directory: Path) -> Json:
         )
     path = directory / NAME
     if is_chatglm and is_ranks(path):
-        ranks = RankFile(path, chatglm.RULE)
+        ranks = TokenRanks(path, chatglm.RULE)
         result = chatglm.with_special_tokens(tokenizer_of(ranks), ranks, options, of_ranks=True)
         return _with_added(result, directory, options)
     file = SentencePieceFile(path, options)

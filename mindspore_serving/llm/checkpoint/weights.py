@@ -82,9 +82,9 @@ class Checkpoint:
         config = other.config if config is None else config
         return cls(other.directory, config, other._tensors if tensors is None else tensors)
 
-    def noting(self) -> "Noting":
+    def noting(self) -> "NotingWeights":
         """It, noting which tensors are read."""
-        return Noting(self.directory, self.config, self._tensors)
+        return NotingWeights(self.directory, self.config, self._tensors)
 
     def release(self) -> None:
         """Give back the memory of the files, from which they are read when they are used again."""
@@ -157,7 +157,7 @@ class Checkpoint:
         return to_f32(StoredTensor(*self.raw(name)), f"tensor {name!r} of {self.directory}")
 
 
-class Noting(Checkpoint):
+class NotingWeights(Checkpoint):
     """A checkpoint that notes the names of tensors in `read` when they are read."""
 
     def __init__(

@@ -109,7 +109,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GuessPlan:
     """How many guesses each sequence makes, and the tokens that this gives in a unit of time."""
 
     counts: list[int]
@@ -124,7 +124,7 @@ def worthwhile(
     *,
     pass_cost: float = 0.0,
     sizes: Collection[int] | None = None,
-) -> Plan:
+) -> GuessPlan:
     """The guesses that give the most tokens per unit of time; none if they give little more.
 
     `chances` of a sequence do not rise.  The step has `num_rows` rows without guesses, each of
@@ -134,7 +134,7 @@ def worthwhile(
     """
     counts, deepest = [0] * len(chances), 0
     if not num_rows:
-        return Plan(counts, 0.0)
+        return GuessPlan(counts, 0.0)
     ranked = sorted(
         (
             (-chance, place)
@@ -157,4 +157,4 @@ def worthwhile(
             best, best_rate = count, rate
     for _, place in ranked[:best]:
         counts[place] += 1
-    return Plan(counts, best_rate)
+    return GuessPlan(counts, best_rate)

@@ -42,7 +42,7 @@ class AdapterNames:
             raise NotFound(f"There is no adapter '{name}'")
 
 
-class Adapters(AdapterNames, Collection[int]):
+class EngineAdapters(AdapterNames, Collection[int]):
     """The numbers of those that new requests may have.
 
     One that was removed keeps its memory as long as a sequence has it, which `in_use` tells by the

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from mindspore_serving.core.sampling_params import FinishReason, Generated, join
-from mindspore_serving.llm.engine.request import Request
+from mindspore_serving.llm.engine.request import GenerationRequest
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import Guesser
 from mindspore_serving.llm.grammar.state import Constrained, GrammarState
@@ -21,7 +21,7 @@ class Branch:
     )  # fmt: skip
 
     def __init__(
-        self, request: Request, index: int, sequence: Sequence, guesser: Guesser | None
+        self, request: GenerationRequest, index: int, sequence: Sequence, guesser: Guesser | None
     ) -> None:
         self.request = request
         self.index = index
@@ -105,7 +105,7 @@ PROMPT = -1  # the `Generated.index` of a piece of the prompt itself
 
 
 @dataclass(slots=True)
-class Readout:
+class SamplingBatch:
     """Filled row by row in the order of the step, then used once."""
 
     counts: list[int] = field(default_factory=list)  # of each row of the step: tokens sampled

@@ -7,12 +7,15 @@ cache like any other.  Files are read and written by threads; a step copies memo
 
 import time
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from queue import Empty
+from types import MappingProxyType
 
 from mindspore_serving import log
 from mindspore_serving.llm.engine.blocks import BlockPool
+from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import BlockThreads
 
@@ -30,6 +33,26 @@ class _Reading:
     num_asked: int = 0
     num_found: int = 0
     blocks: list[int] = field(default_factory=list)  # in use until the last is found
+
+
+class NoDisk:
+    """Of an engine that keeps no blocks on disk."""
+
+    reading: Mapping[bytes, object] = MappingProxyType({})
+    num_tokens = 0
+    num_bytes = (0, 0)
+
+    def add(self, sequence: Sequence, digests: list[bytes]) -> None: ...
+
+    def look_up(self, sequence: Sequence) -> None: ...
+
+    def deliver(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def save_next(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class DiskCache:
@@ -59,14 +82,18 @@ class DiskCache:
         size = self._files.file_bytes
         return self._threads.num_read * size, self._threads.num_written * size
 
-    def added(self, digests: list[bytes]) -> None:
-        """The blocks of these hashes are computed."""
-        for digest in digests:
+    def add(self, sequence: Sequence, digests: list[bytes]) -> None:
+        """The blocks of `sequence` with these hashes are computed.  Those of adapters, whose
+        numbers another process has for others, are not kept."""
+        for digest in () if sequence.adapter else digests:
             if digest not in self._saved:
                 self._unsaved[digest] = None
 
-    def look_up(self, hashes: list[bytes]) -> None:
+    def look_up(self, sequence: Sequence) -> None:
         """Begin to read the blocks of a prompt that are not in the cache but on disk."""
+        if sequence.adapter:
+            return
+        hashes = sequence.hash_known(self._runner.block_size)
         missing = hashes[len(self._pool.find(hashes)) :]
         missing = missing[: max(0, self._pool.num_free - self._spare)]
         new = list(takewhile(lambda digest: digest not in self.reading, missing))

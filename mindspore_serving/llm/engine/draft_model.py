@@ -18,7 +18,7 @@ from mindspore_serving import log as logs
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.acceptance import Rate
 from mindspore_serving.llm.engine.blocks import BlockPool
-from mindspore_serving.llm.engine.sequence import Sequence, Status
+from mindspore_serving.llm.engine.sequence import Sequence, SequenceStatus
 from mindspore_serving.llm.step import Row, Runner, Step
 
 Clock: TypeAlias = Callable[[], float]
@@ -95,7 +95,11 @@ class DraftModel:
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
         """Guesses for what follows each sequence, at least 1 and so many as are wanted; no entry
         for one with which it has not caught up, or for which there is no room."""
-        self._free(one for one in self._texts if one.status in (Status.FINISHED, Status.ABORTED))
+        self._free(
+            one
+            for one in self._texts
+            if one.status in (SequenceStatus.FINISHED, SequenceStatus.ABORTED)
+        )
         self.seconds, self._passes = 0.0, None
         if not wanted:
             return {}

@@ -15,7 +15,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.checkpoint.pooling import Pooling
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.readout import Readout, Text, read_out
+from mindspore_serving.llm.engine.readout import PromptText, Readout, read_out
 from mindspore_serving.llm.engine.request import ModelLimits, check_generation_prompt
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.step import (
@@ -36,9 +36,9 @@ class _LongPrompt:
     """A prompt that takes several steps.  Its tokens before `start` are computed, in `blocks`."""
 
     request_id: str
-    text: Text
+    text: PromptText
     blocks: list[int]
-    slot: int | None = None  # of its state, in a model that has one
+    slots: list[int]  # of its state, in a model that has one
     start: int = 0
 
 
@@ -53,11 +53,11 @@ class Embedder:
     ) -> None:
         self._runner = runner
         self._pool = scheduler.pool
-        self._states = scheduler.states
+        self._states = scheduler.cache.states
         self._limits = limits
         self._config = config
         self.readout: Readout = Pooling(("lasttoken",))
-        self._waiting: dict[str, Text] = {}  # by request, in order of arrival
+        self._waiting: dict[str, PromptText] = {}  # by request, in order of arrival
         self._long: _LongPrompt | None = None
         self.num_lacking = 0  # blocks that the first of them could not have, all of its own
 
@@ -72,13 +72,13 @@ class Embedder:
         return self.readout.size(hidden_size) if hidden_size else 0
 
     def add(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
-        """Let a prompt wait for its step, with what else a `Text` has.  Raises as `check` does, and
-        Overloaded."""
+        """Let a prompt wait for its step, with what else a `PromptText` has.  Raises as `check`
+        does, and Overloaded."""
         self._open_runner()
         most = (self._config.max_num_waiting or 0) * PROMPTS_PER_REQUEST
         if most and len(self._waiting) >= most:
             raise Overloaded(f"{len(self._waiting)} prompts wait already, at most {most} may")
-        self._waiting[request_id] = Text(self.check(prompt_ids), **options)
+        self._waiting[request_id] = PromptText(self.check(prompt_ids), **options)
 
     def abort(self, request_id: str) -> bool:
         """Forget a prompt.  False if there is none such."""
@@ -106,7 +106,7 @@ class Embedder:
         self._open_runner()
         vectors = np.zeros((len(prompts), self.size), np.float32)
         places = {f"{index}": index for index in range(len(prompts))}
-        self._waiting.update(zip(places, map(Text, prompts), strict=True))
+        self._waiting.update(zip(places, map(PromptText, prompts), strict=True))
         try:
             while self.has_work:
                 for request_id, vector in self.step():
@@ -128,19 +128,19 @@ class Embedder:
         request_id, text = next(iter(self._waiting.items()))
         has_blocks = self._blocks_for(text) <= self._pool.num_free
         if has_blocks and len(text.ids) > self._config.max_num_batched_tokens:
-            slot = self._states.take() if self._states is not None else None
-            if self._states is not None and slot is None:
+            slots = self._states.take()
+            if slots is None:
                 return
             del self._waiting[request_id]
-            self._long = _LongPrompt(request_id, text, self._allocate(text), slot)
+            self._long = _LongPrompt(request_id, text, self._allocate(text), slots)
 
     def _step_long(self, long: _LongPrompt) -> list[tuple[str, Vectors | ServingError]]:
         """Compute the next piece of a long prompt; its vector comes with the last."""
         end = long.start + self._config.max_num_batched_tokens
         piece, is_last = long.text.ids[long.start : end], end >= len(long.text.ids)
         state = None
-        if long.slot is not None:
-            state = StateSlots(long.slot if long.start else -1, long.slot)
+        for slot in long.slots:
+            state = StateSlots(slot if long.start else -1, slot)
         place = (piece, long.start, long.blocks, int(is_last))
         step = Step((Row(*place, is_long=self._is_long(long.text), state=state),))
         try:
@@ -157,13 +157,12 @@ class Embedder:
         self._end_long(long)
         return [(long.request_id, vector)]
 
-    def _is_long(self, text: Text) -> bool:
+    def _is_long(self, text: PromptText) -> bool:
         return 0 < self._runner.rope_switch < len(text.ids)
 
     def _end_long(self, long: _LongPrompt) -> None:
         self._pool.free(long.blocks)
-        if self._states is not None and long.slot is not None:
-            self._states.pool.free([long.slot])
+        self._states.free(long.slots)
         self._long = None
 
     def _step_batch(self) -> list[tuple[str, Vectors | ServingError]]:
@@ -202,15 +201,15 @@ class Embedder:
             ids.append(request_id)
         return ids
 
-    def _embed(self, step: Step, texts: Sequence[Text]) -> Vectors:
+    def _embed(self, step: Step, texts: Sequence[PromptText]) -> Vectors:
         """Of `texts`, whose last tokens are in `step`."""
         states = self._open_runner().embed(step)
         return read_out(self.readout, states, [1] * len(texts), texts)
 
-    def _allocate(self, text: Text) -> list[int]:
+    def _allocate(self, text: PromptText) -> list[int]:
         return [self._pool.allocate() for _ in range(self._blocks_for(text))]
 
-    def _blocks_for(self, text: Text) -> int:
+    def _blocks_for(self, text: PromptText) -> int:
         return -(-len(text.ids) // self._runner.block_size)
 
 

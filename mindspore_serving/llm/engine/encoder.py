@@ -6,7 +6,7 @@ Every step computes whole prompts: the oldest, and those nearest to it in length
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.pinning import Beginning
-from mindspore_serving.llm.engine.readout import Readout, Text, open_readout, read_out
+from mindspore_serving.llm.engine.readout import PromptText, Readout, open_readout, read_out
 from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.models import classifies
@@ -59,7 +59,7 @@ class Encoder:
         """The prompt as a list.  Raises InvalidInputs: empty, too long, an id out of range."""
         return check_prompt(prompt_ids, self.runner.vocab_size, self.runner.max_model_len)
 
-    def compute(self, texts: Sequence[Text]) -> Vectors:
+    def compute(self, texts: Sequence[PromptText]) -> Vectors:
         """One step: float32 [len(texts), embedding_size] of texts that `check` has passed."""
         prompts = [text.ids for text in texts]
         if any(text.types for text in texts):
@@ -77,7 +77,7 @@ class Encoder:
         while order:
             count = fitting([len(prompts[index]) for index in order[:WINDOW]], self.config)
             chosen, order = order[:count], order[count:]
-            vectors[chosen] = self.compute([Text(prompts[index]) for index in chosen])
+            vectors[chosen] = self.compute([PromptText(prompts[index]) for index in chosen])
         return vectors
 
     def close(self) -> None:
@@ -91,8 +91,8 @@ class EncoderEngine:
     `max_model_len` is how many tokens a prompt may have.
     """
 
-    can_generate = False
-    is_stepped = True
+    can_generate: Literal[False] = False
+    is_stepped: Literal[True] = True
     adapters = AdapterNames(())
     num_blocks = block_size = 0  # there is no cache
 
@@ -105,7 +105,7 @@ class EncoderEngine:
         self.max_model_len = encoder.runner.max_model_len
         self.vocab_size = encoder.runner.vocab_size
         self.embedding_size = encoder.embedding_size
-        self._waiting: dict[str, Text] = {}  # in order of arrival
+        self._waiting: dict[str, PromptText] = {}  # in order of arrival
         self._num_waiting_tokens = self._num_steps = self._num_prompt_tokens = 0
 
     @property
@@ -114,14 +114,14 @@ class EncoderEngine:
         return bool(self._waiting)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
-        """Queue a prompt, with what else a `Text` has.  Raises InvalidInputs for a wrong one,
+        """Queue a prompt, with what else a `PromptText` has.  Raises InvalidInputs for a wrong one,
         Overloaded if too many wait."""
         prompt = self.encoder.check(prompt_ids)
         if request_id in self._waiting:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         count, num_tokens = len(self._waiting), self._num_waiting_tokens
         check_room(self.config, "prompts", count, num_tokens, len(prompt))
-        self._waiting[request_id] = Text(prompt, **options)
+        self._waiting[request_id] = PromptText(prompt, **options)
         self._num_waiting_tokens += len(prompt)
         self._num_prompt_tokens += len(prompt)
 

@@ -7,20 +7,20 @@ no socket: its owner calls `step` as long as there is work, always from one thre
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from typing import Any
+from typing import Any, Literal
 
 from mindspore_serving import log
 from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.adapters import Adapters
-from mindspore_serving.llm.engine.branch import PROMPT, Branch, Readout
+from mindspore_serving.llm.engine.adapters import EngineAdapters
+from mindspore_serving.llm.engine.branch import PROMPT, Branch, SamplingBatch
+from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.pictures import PromptPictures
 from mindspore_serving.llm.engine.pinning import Beginning, pin
-from mindspore_serving.llm.engine.readout import Readout as TextReadout
-from mindspore_serving.llm.engine.reporting import describe, stats_of
+from mindspore_serving.llm.engine.readout import Readout
 from mindspore_serving.llm.engine.request import ModelLimits, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
@@ -51,8 +51,8 @@ class Engine:
     called with the requests that a step is about to compute; `clock` gives seconds.
     """
 
-    can_generate = True
-    is_stepped = True
+    can_generate: Literal[True] = True
+    is_stepped: Literal[True] = True
     encoder = None
 
     def __init__(
@@ -72,17 +72,16 @@ class Engine:
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
         self._speculation = Speculation(config, runner, draft, clock)
         self._table = RequestTable(self._speculation)
-        self.adapters = Adapters(runner, config, self._table.has_adapter)
+        self.adapters = EngineAdapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(
             runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
         )
-        sizes = (runner.num_blocks, runner.block_size, runner.num_slots, runner.rope_switch)
-        self._scheduler = Scheduler(config, *sizes)
-        self.pool = self._scheduler.pool
+        self.cache = SequenceCache(config, runner)
+        self.pool = self.cache.pool
+        self._scheduler = Scheduler(config, self.cache)
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
-        self._disk: DiskCache | None = None
         self._aborted: Outputs = []  # of the next step
         self.embedder = Embedder(runner, self._scheduler, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
@@ -93,7 +92,7 @@ class Engine:
         return self.embedder.size
 
     @property
-    def readout(self) -> TextReadout:
+    def readout(self) -> Readout:
         return self.embedder.readout
 
     def pin(self, beginnings: SequenceOf[Beginning]) -> int:
@@ -102,7 +101,14 @@ class Engine:
 
     def describe(self, stored: str = "as stored") -> str:
         """In words: the options, what the cache can hold, how weights are that are `stored` so."""
-        return describe(self.runner, self.config, self.max_model_len, stored)
+        capacity = self.num_blocks * self.block_size
+        return (
+            f"weights {self.config.quantization or stored}; cache of {capacity:,} tokens "
+            f"({self.num_blocks:,} blocks of {self.block_size}), "
+            f"{capacity / self.max_model_len:.1f} sequences of {self.max_model_len:,}; at most "
+            f"{self.config.max_num_seqs} sequences and {self.config.max_num_batched_tokens} "
+            "tokens in a step"
+        )
 
     @property
     def has_work(self) -> bool:
@@ -140,9 +146,7 @@ class Engine:
         self._num_prompt_tokens += len(request.prompt_ids)
         self._table.add(request, sequence)
         self._scheduler.add(sequence)
-        if self._disk is not None and not request.adapter:
-            sequence.choose_table(self.runner.rope_switch)
-            self._disk.look_up(sequence.hash_known(self.block_size))
+        self.cache.disk.look_up(sequence)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
         """Queue a prompt: a step gives a vector, or ServingError.  Raises as `add`."""
@@ -170,8 +174,7 @@ class Engine:
         Raises RunnerLost if the runner can compute no further one.
         """
         self.adapters.free()
-        if self._disk is not None:
-            self._disk.deliver()
+        self.cache.disk.deliver()
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
             self._table.remove_request(request_id)
@@ -183,56 +186,74 @@ class Engine:
         scheduled = self._scheduler.schedule()
         self.started = [branches[one].request.request_id for one in self._scheduler.admitted]
         if not scheduled.step.rows:
-            if self._disk is not None and not outputs:
-                self._disk.wait()
+            if not outputs:
+                self.cache.disk.wait()
             return outputs
         self._num_steps += 1
         if self.on_compute is not None:
             self.on_compute([branches[one].request.request_id for one in scheduled.sequences])
         try:
-            readout, forks = self._read(scheduled)
-            logits = self._masks.beside(readout.constrained, self.runner.run, scheduled.step)
-            outputs += readout.score(logits)
-            sampled = readout.sample(logits)
+            batch, forks = self._read(scheduled)
+            logits = self._masks.beside(batch.constrained, self.runner.run, scheduled.step)
+            outputs += batch.score(logits)
+            sampled = batch.sample(logits)
         except RunnerLost:
             raise
         except Exception as error:  # whatever a runtime raises must not end the other requests
             return outputs + self._fail(scheduled, error)
-        outputs += self._write(scheduled, readout.counts, sampled, forks)
+        outputs += self._write(scheduled, batch.counts, sampled, forks)
         self._speculation.observe(scheduled.step, self._clock() - began)
         return outputs
 
     def stats(self) -> EngineStats:
-        counts = (self._num_steps, self._num_prompt_tokens, self._num_generated)
-        return stats_of(self._scheduler, self._speculation, counts, self._disk)
+        """Count what there is now, and what was done since the start."""
+        cache = self.cache
+        num_read, num_written = cache.disk.num_bytes
+        return EngineStats(
+            num_running=len(self._scheduler.running),
+            num_waiting=len(self._scheduler.waiting),
+            num_blocks=cache.pool.num_blocks,
+            num_free_blocks=cache.pool.num_free,
+            num_cached_blocks=cache.pool.num_cached,
+            num_steps=self._num_steps,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_generated_tokens=self._num_generated,
+            num_cache_queries=cache.num_queries,
+            num_cache_hits=cache.num_hits,
+            num_preemptions=self._scheduler.num_preemptions,
+            num_guesses=self._speculation.num_guesses,
+            num_right_guesses=self._speculation.num_right,
+            num_disk_hits=cache.disk.num_tokens,
+            num_disk_bytes_read=num_read,
+            num_disk_bytes_written=num_written,
+        )
 
     def keep_blocks(self, disk: DiskCache) -> None:
         """From now on keep the blocks of prompts on disk as well; the engine closes it."""
-        self._disk = self._scheduler.disk = disk
+        self.cache.disk = disk
 
     def rest(self) -> float | None:
         """As `EngineLoop` wants it."""
-        return None if self._disk is None else self._disk.save_next()
+        return self.cache.disk.save_next()
 
     def close(self) -> None:
         """Close the runners; nothing may be called afterwards."""
-        if self._disk is not None:
-            self._disk.close()
+        self.cache.disk.close()
         self._masks.close()
         self._speculation.close()
         self.runner.close()
 
-    def _read(self, scheduled: Scheduled) -> tuple[Readout, dict[Branch, list[Branch]]]:
+    def _read(self, scheduled: Scheduled) -> tuple[SamplingBatch, dict[Branch, list[Branch]]]:
         """What to sample, and the pending branches that begin in this step, by the first one."""
-        readout, forks = Readout(), {}
+        batch, forks = SamplingBatch(), {}
         for row, sequence in zip(scheduled.step.rows, scheduled.sequences, strict=True):
             branch = self._table.branches[sequence]
             siblings: list[Branch] = []
             is_computed = row.start + len(row.tokens) >= len(sequence.tokens)
             if branch.request.num_to_fork and is_computed:
                 siblings = forks[branch] = self._table.pending(branch)
-            readout.add(branch, row, siblings)
-        return readout, forks
+            batch.add(branch, row, siblings)
+        return batch, forks
 
     def _write(
         self,

@@ -58,36 +58,36 @@ MASKED = ("cls.predictions.", "lm_head.", "vocab_", "decoder.", "head.")
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ModuleHead:
     """`num_outputs` logits of each state that `apply` is given: of all that it wants."""
 
     apply: Layer
     num_outputs: int
 
-    def behind(self, *layers: Layer) -> "Head":
+    def behind(self, *layers: Layer) -> "ModuleHead":
         """It, behind `layers`."""
-        return Head(_chain(*layers, self.apply), self.num_outputs)
+        return ModuleHead(_chain(*layers, self.apply), self.num_outputs)
 
 
-def sequence_head(checkpoint: Checkpoint) -> Head:
+def sequence_head(checkpoint: Checkpoint) -> ModuleHead:
     """Of the pooled states of texts.  Raises StartError for a wrong tensor."""
     return _whole(checkpoint, _sequence_head, LABELS)
 
 
-def token_head(checkpoint: Checkpoint) -> Head:
+def token_head(checkpoint: Checkpoint) -> ModuleHead:
     """Of every state [tokens, hidden size].  Raises StartError for a wrong tensor."""
     return _whole(checkpoint, _token_head, LABELS)
 
 
-def masked_head(checkpoint: Checkpoint) -> Head:
+def masked_head(checkpoint: Checkpoint) -> ModuleHead:
     """Of the states of masks [masks, hidden size]; an output is a token of the vocabulary.  Raises
     StartError for a wrong tensor."""
     return _whole(checkpoint, _masked_head, MASKED)
 
 
 def _whole(
-    checkpoint: Checkpoint, build: Callable[[Checkpoint], Head], prefixes: tuple[str, ...]
-) -> Head:
+    checkpoint: Checkpoint, build: Callable[[Checkpoint], ModuleHead], prefixes: tuple[str, ...]
+) -> ModuleHead:
     """What `build` makes, of all tensors that begin with one of `prefixes`: StartError for one that
     is not read, unless it repeats another."""
     noting = checkpoint.noting()
@@ -104,7 +104,7 @@ def _whole(
     return head
 
 
-def _sequence_head(checkpoint: Checkpoint) -> Head:
+def _sequence_head(checkpoint: Checkpoint) -> ModuleHead:
     family = _family(checkpoint)
     if family == _MODERN:
         return _token_head(checkpoint)
@@ -113,12 +113,12 @@ def _sequence_head(checkpoint: Checkpoint) -> Head:
     return last.behind(first.apply, names.activation)
 
 
-def _token_head(checkpoint: Checkpoint) -> Head:
+def _token_head(checkpoint: Checkpoint) -> ModuleHead:
     last = _biased(checkpoint, "classifier")
     return last.behind(*_modern_layers(checkpoint)) if _family(checkpoint) == _MODERN else last
 
 
-def _masked_head(checkpoint: Checkpoint) -> Head:
+def _masked_head(checkpoint: Checkpoint) -> ModuleHead:
     family, form = _family(checkpoint), encoder_form(checkpoint.config)
     words = f"{form.names.embedding}.weight"  # the matrix in most checkpoints
     if family == _MODERN:
@@ -135,7 +135,7 @@ def _masked_head(checkpoint: Checkpoint) -> Head:
     return _matrix(checkpoint, matrix, bias).behind(first.apply, gelu(activation), norm)
 
 
-def open_linear(checkpoint: Checkpoint, name: str) -> Head:
+def open_linear(checkpoint: Checkpoint, name: str) -> ModuleHead:
     """A single matrix, with its bias if there is one.  Raises StartError."""
     return _matrix(checkpoint, f"{name}.weight", _bias_of(checkpoint, name))
 
@@ -175,11 +175,11 @@ def _bias_of(checkpoint: Checkpoint, name: str) -> str | None:
     return f"{name}.bias" if checkpoint.has(f"{name}.bias") else None
 
 
-def _biased(checkpoint: Checkpoint, name: str) -> Head:
+def _biased(checkpoint: Checkpoint, name: str) -> ModuleHead:
     return _matrix(checkpoint, f"{name}.weight", f"{name}.bias")
 
 
-def _matrix(checkpoint: Checkpoint, weight_name: str, bias_name: str | None) -> Head:
+def _matrix(checkpoint: Checkpoint, weight_name: str, bias_name: str | None) -> ModuleHead:
     """Without a bias if `bias_name` is None."""
     weight = checkpoint.f32(weight_name)
     bias = np.zeros(weight.shape[:1], np.float32)
@@ -190,7 +190,7 @@ def _matrix(checkpoint: Checkpoint, weight_name: str, bias_name: str | None) -> 
             f"tensor {weight_name!r} is {list(weight.shape)} and {bias_name!r} "
             f"{list(bias.shape)}, expected [outputs, inputs] and [outputs]"
         )
-    return Head(lambda x: x @ weight.T + bias, len(weight))
+    return ModuleHead(lambda x: x @ weight.T + bias, len(weight))
 
 
 def _norm(checkpoint: Checkpoint, name: str, eps: float) -> Layer:

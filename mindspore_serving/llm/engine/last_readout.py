@@ -11,7 +11,7 @@ from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.checkpoint.pooling import MODULES, Pooling, read_pooling
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.heads import Head, open_linear
+from mindspore_serving.llm.engine.heads import ModuleHead, open_linear
 from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.readout import Classifier, Readout, check_head, score_labels
 from mindspore_serving.llm.models import classifies
@@ -74,5 +74,5 @@ def _ranker(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Classifier:
     table = checkpoint.f32("model.embed_tokens.weight" if is_tied else "lm_head.weight")
     no, yes = table[ids]
     weight = np.ascontiguousarray(yes - no)
-    head = Head(lambda states: (states @ weight)[:, None], 1)
+    head = ModuleHead(lambda states: (states @ weight)[:, None], 1)
     return Classifier(Pooling(LAST, normalizes=False), head, Labels((str(words[1]),)))

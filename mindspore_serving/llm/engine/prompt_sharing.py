@@ -4,12 +4,45 @@ The first in order gets at least half of it, so that no number of short prompts 
 than twice its steps.  Up to the other half goes to those with less left than it has, the shortest
 first: a short prompt waits only for shorter ones.  What nobody takes goes on to the next in order;
 a single prompt gets all.  Decisions only.
+
+A prompt waits for cached blocks that there will be soon, those that another prompt computes and
+those that are read from disk, if the other one is as urgent.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
-from mindspore_serving.llm.engine.coming import ComingBlocks
-from mindspore_serving.llm.engine.sequence import Plan, Sequence, Status, order_of
+from mindspore_serving.llm.engine.blocks import BlockPool
+from mindspore_serving.llm.engine.sequence import Sequence, SequenceStatus, StepPlan, order_of
+
+
+class ComingBlocks:
+    """For one step's admissions: the blocks that running sequences have not computed yet and `pool`
+    does not have, and those in `reading`."""
+
+    def __init__(self, pool: BlockPool, block_size: int, reading: Container[bytes] = ()) -> None:
+        self._pool = pool
+        self._block_size = block_size
+        self._reading = reading
+        self._priorities: dict[bytes, int] = {}  # by hash: of the most urgent that computes it
+
+    def expect(self, sequence: Sequence) -> None:
+        """`sequence` runs, less urgent than those before it or as they are."""
+        if not sequence.is_decoding:
+            full = len(sequence.tokens) // self._block_size
+            hashes = sequence.hash_blocks(full, self._block_size)
+            for digest in hashes[sequence.num_registered :]:
+                self._priorities.setdefault(digest, sequence.order[0])
+
+    def has_next_of(self, sequence: Sequence) -> bool:
+        """Whether the first block of `sequence` that the pool does not have comes soon."""
+        if not self._priorities and not self._reading:
+            return False
+        hashes = sequence.hash_known(self._block_size)
+        missing = hashes[len(self._pool.find(hashes)) :]
+        if missing and missing[0] in self._reading:
+            return True
+        priority = self._priorities.get(missing[0]) if missing else None
+        return priority is not None and priority <= sequence.order[0]
 
 
 class Entrance:
@@ -29,7 +62,7 @@ class Entrance:
 
     def enter(self, sequence: Sequence) -> bool:
         """Whether `sequence` runs, perhaps from now on."""
-        if sequence.status is Status.RUNNING:
+        if sequence.status is SequenceStatus.RUNNING:
             return True
         if self._is_full or self._left == 0:
             return False
@@ -55,7 +88,7 @@ def that_fit(waiting: Iterable[Sequence], block_size: int, free: int) -> list[Se
 def share_room(
     prompts: Iterable[Sequence],
     quick: Iterable[Sequence],
-    plan: Plan,
+    plan: StepPlan,
     enter: Callable[[Sequence], bool],
 ) -> None:
     """Add pieces of `prompts` to `plan`, of each that may `enter` the step; those that are `quick`

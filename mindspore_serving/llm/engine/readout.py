@@ -12,13 +12,13 @@ import numpy as np
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling, unit_vectors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.engine.heads import Head, sequence_head
+from mindspore_serving.llm.engine.heads import ModuleHead, sequence_head
 from mindspore_serving.llm.engine.labels import Labels, read_labels, read_score_problem
 from mindspore_serving.llm.step import Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class PromptText:
     """The tokens of a text, or of two.  `types` are rows of the type table, None for zeros.
     `normalizes` scales its vector to length 1; None as the model's directory says."""
 
@@ -59,7 +59,7 @@ class Classifier:
     """A head behind pooled states, and the labels of its outputs."""
 
     pooling: Pooling
-    head: Head
+    head: ModuleHead
     labels: Labels
     normalizes: bool = False
 
@@ -75,7 +75,7 @@ class Classifier:
 
 
 def read_out(
-    readout: Readout, states: Vectors, lengths: Sequence[int], texts: Sequence[Text]
+    readout: Readout, states: Vectors, lengths: Sequence[int], texts: Sequence[PromptText]
 ) -> Vectors:
     """What `readout` makes of `texts`, each scaled as it wants to be.  `lengths` are how many
     `states` each has."""
@@ -102,13 +102,13 @@ def open_classifier(checkpoint: Checkpoint, hidden_size: int) -> Classifier:
     return Classifier(pooling, head, score_labels(checkpoint.config, head))
 
 
-def score_labels(config: Mapping[str, Any], head: Head) -> Labels:
+def score_labels(config: Mapping[str, Any], head: ModuleHead) -> Labels:
     """The labels of a head, whose scores are those of a cross-encoder.  Raises StartError."""
     labels = read_labels(config, head.num_outputs)
     return Labels(labels.names, read_score_problem(config, labels))
 
 
-def check_head(head: Head, hidden_size: int) -> None:
+def check_head(head: ModuleHead, hidden_size: int) -> None:
     """Raises StartError unless the head takes states of that size."""
     try:
         head.apply(np.zeros((1, hidden_size), np.float32))

@@ -28,7 +28,7 @@ class ModelLimits:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class GenerationRequest:
     """A prompt, and how its `n` answers are to be sampled."""
 
     request_id: str
@@ -94,7 +94,7 @@ def make_request(
     grammar: CompiledGrammar | None = None,
     continues: bool = False,
     bad_words_ids: list[list[int]] | None = None,
-) -> Request:
+) -> GenerationRequest:
     """A request within `limits`.  A missing seed is drawn.
 
     Lower `priority` runs first, equals in order of arrival.  Only requests with the same
@@ -117,7 +117,7 @@ def make_request(
     if bad_words_ids is None:
         bad_words_ids = _bad_words_ids(params, limits.tokenizer)
     room = limits.max_model_len - len(prompt)
-    return Request(
+    return GenerationRequest(
         request_id=request_id,
         params=params,
         prompt_ids=prompt,

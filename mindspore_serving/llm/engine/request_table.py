@@ -6,7 +6,7 @@ prompt is computed; then each is forked from the first.  It neither schedules no
 
 from mindspore_serving.core.sampling_params import FinishReason, Generated
 from mindspore_serving.llm.engine.branch import Branch
-from mindspore_serving.llm.engine.request import Request
+from mindspore_serving.llm.engine.request import GenerationRequest
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import Speculation
 
@@ -16,19 +16,19 @@ class RequestTable:
 
     def __init__(self, speculation: Speculation) -> None:
         self.branches: dict[Sequence, Branch] = {}  # those that are not finished
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, GenerationRequest] = {}
         self._speculation = speculation
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._requests
 
-    def add(self, request: Request, sequence: Sequence) -> None:
+    def add(self, request: GenerationRequest, sequence: Sequence) -> None:
         """Add a request with its first branch; the others are pending."""
         self._requests[request.request_id] = request
         guesser = self._speculation.begin(request.prompt_ids, sequence.scope, request.params)
         self.branches[sequence] = Branch(request, 0, sequence, guesser)
 
-    def find(self, request_id: str) -> tuple[Request, list[Branch]] | None:
+    def find(self, request_id: str) -> tuple[GenerationRequest, list[Branch]] | None:
         """A request and its unfinished branches; None if it is not open."""
         request = self._requests.get(request_id)
         if request is None or not request.open:
@@ -70,7 +70,7 @@ class RequestTable:
         return branch.sequence
 
     def end_pending(
-        self, request: Request, reason: FinishReason, cause: str | None = None
+        self, request: GenerationRequest, reason: FinishReason, cause: str | None = None
     ) -> list[tuple[str, Generated]]:
         """Finish the pending branches; the outputs that say so."""
         first = request.params.n - request.num_to_fork

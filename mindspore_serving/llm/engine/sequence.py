@@ -15,7 +15,7 @@ from mindspore_serving.llm.step import Row, StateSlots, Step
 MAX_SCORED_TOKENS = 64  # of a prompt per step, if all its logits are wanted: they are large
 
 
-class Status(Enum):
+class SequenceStatus(Enum):
     """Where a sequence is.  A preempted one waits again."""
 
     WAITING = "waiting"
@@ -49,7 +49,7 @@ class Sequence:
     branch: int = 0  # tokens after which a state is to be kept, as others begin alike that far
     kept: bytes = b""  # what the state is registered under that was kept last while decoding
     draft: list[int] = field(default_factory=list)  # guesses for what follows `tokens`
-    status: Status = Status.WAITING
+    status: SequenceStatus = SequenceStatus.WAITING
 
     def __post_init__(self) -> None:
         if self.wanted_from < 0:
@@ -138,12 +138,12 @@ class Scheduled:
 
 
 @dataclass(slots=True)
-class Plan:
+class StepPlan:
     """A step to be filled; `budget` is how many tokens it has room for.  `place` gives the slots
-    for the state of a sequence and its new tokens, in a model that has such a state."""
+    for the state of a sequence and its new tokens; None in a model without states."""
 
     budget: int
-    place: "Callable[[Sequence, int], StateSlots] | None" = None
+    place: Callable[[Sequence, int], StateSlots | None]
     rows: list[Row] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
@@ -151,13 +151,16 @@ class Plan:
     def add(self, sequence: Sequence, tokens: list[int]) -> None:
         start = sequence.num_computed
         num_logits = start + len(tokens) - max(start, sequence.wanted_from)
-        state = self.place(sequence, len(tokens)) if self.place is not None else None
+        state = self.place(sequence, len(tokens))
         features = None
         if sequence.pictures is not None:
             features = sequence.pictures.between(start, start + len(tokens))
-        place = (tokens, start, sequence.blocks, max(0, num_logits))
-        row = Row(*place, sequence.adapter, state, features, sequence.is_long)
-        self.rows.append(row)
+        self.rows.append(
+            Row(
+                tokens, start, sequence.blocks, max(0, num_logits),
+                sequence.adapter, state, features, sequence.is_long,
+            )
+        )  # fmt: skip
         self.sequences.append(sequence)
         self.budget -= len(tokens)
 

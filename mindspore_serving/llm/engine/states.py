@@ -8,18 +8,45 @@ and values up to the last block whose state is kept.
 Integers and hashes only: the contents belong to the runner.
 """
 
+import sys
+
 from mindspore_serving.llm.engine.blocks import BlockPool
-from mindspore_serving.llm.engine.sequence import Sequence
+from mindspore_serving.llm.engine.sequence import Scheduled, Sequence, SequenceStatus
 from mindspore_serving.llm.step import Row, StateSlots
+
+
+class NoStates:
+    """Of a model that remembers keys and values alone: any number runs, shares every block, and
+    has no slots."""
+
+    max_running = sys.maxsize
+
+    def find(self, sequence: Sequence, most: int) -> int:
+        return most
+
+    def begin(self, sequence: Sequence, num_shared: int) -> None: ...
+
+    def share(self, parent: Sequence, child: Sequence) -> None: ...
+
+    def place(self, sequence: Sequence, num_new: int) -> None: ...
+
+    def settle(self, scheduled: Scheduled) -> None: ...
+
+    def give_back(self, sequence: Sequence) -> None: ...
+
+    def take(self) -> list[int]:
+        return []
+
+    def free(self, slots: list[int]) -> None: ...
 
 
 class StatePool:
     """Hands out slots 0 .. num_slots-1.  In a step a sequence has one to read and one to write, so
-    at most `most_running` run; what is left keeps states.  One slot is for `take`."""
+    at most `max_running` run; what is left keeps states.  One slot is for `take`."""
 
     def __init__(self, num_slots: int, block_size: int, *, keeps: bool) -> None:
         self.pool = BlockPool(num_slots)
-        self.most_running = max(1, (num_slots - 1) // 2)
+        self.max_running = max(1, (num_slots - 1) // 2)
         self._block_size = block_size
         self._keeps = keeps
 
@@ -54,14 +81,30 @@ class StatePool:
             slots.append(write)
         end = sequence.num_computed + num_new
         kept = (end - 1) // self._block_size * self._block_size - sequence.num_computed
-        if not self._keeps or kept <= 0 or pool.num_free <= self.most_running:
+        if not self._keeps or kept <= 0 or pool.num_free <= self.max_running:
             return StateSlots(read, write)
         # Of the two states that are written, a runner may write the first over what it reads.
         slots.append(pool.allocate())
         return StateSlots(read, slots[-1], write, kept)
 
-    def settle(self, sequence: Sequence, row: Row) -> None:
-        """The step of `row` is computed: keep the states that it left at the end of blocks."""
+    def settle(self, scheduled: Scheduled) -> None:
+        """Keep the states that `scheduled`, which is computed, left at the end of blocks."""
+        for sequence, row in zip(scheduled.sequences, scheduled.step.rows, strict=True):
+            if sequence.status is SequenceStatus.RUNNING:
+                self._settle(sequence, row)
+
+    def give_back(self, sequence: Sequence) -> None:
+        self.pool.free(sequence.slots)
+        sequence.slots = []
+
+    def take(self) -> list[int] | None:
+        """A slot for a text that is no sequence, until it is freed; None if there is no room."""
+        return [self.pool.allocate()] if self.pool.num_free > self.max_running else None
+
+    def free(self, slots: list[int]) -> None:
+        self.pool.free(slots)
+
+    def _settle(self, sequence: Sequence, row: Row) -> None:
         state = row.state
         assert state is not None
         if state.snapshot >= 0:
@@ -73,14 +116,6 @@ class StatePool:
                 sequence.kept = digest if self.pool.is_registered(state.write) else b""
         self.pool.free([slot for slot in sequence.slots if slot != state.write])
         sequence.slots = [state.write]
-
-    def give_back(self, sequence: Sequence) -> None:
-        self.pool.free(sequence.slots)
-        sequence.slots = []
-
-    def take(self) -> int | None:
-        """A slot for a text that is no sequence, if there is room for one."""
-        return self.pool.allocate() if self.pool.num_free > self.most_running else None
 
     def _keep(self, sequence: Sequence, slot: int, length: int) -> bytes:
         digest = sequence.hash_blocks(length // self._block_size, self._block_size)[-1]

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias
 
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
@@ -17,7 +17,7 @@ from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.encoder import Encoder
 from mindspore_serving.llm.engine.pinning import Beginning
 from mindspore_serving.llm.engine.readout import Readout
-from mindspore_serving.llm.engine.request import ModelLimits, Request, make_request
+from mindspore_serving.llm.engine.request import GenerationRequest, ModelLimits, make_request
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -26,7 +26,7 @@ Outputs: TypeAlias = Sequence[tuple[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class EngineModel:
     """What an engine is to open.  `eos_ids` are the model's own end tokens."""
 
     directory: Path
@@ -38,12 +38,9 @@ class LanguageEngine(Protocol):
     """One model, ready.  Owned by one thread from the first call on.
 
     `max_model_len` is how many tokens a prompt and its answer may have together, `embedding_size`
-    0 if it cannot embed, `num_blocks` of `block_size` tokens are its cache.  `is_stepped` says
-    which kind it is: one that is driven step by step, or a `TaskEngine`.
+    0 if it cannot embed, `num_blocks` of `block_size` tokens are its cache.  It is a
+    `SteppedEngine` or a `TaskEngine`, which `is_stepped` tells apart.
     """
-
-    @property
-    def is_stepped(self) -> bool: ...
 
     @property
     def adapters(self) -> AdapterNames:
@@ -142,15 +139,15 @@ class ForeignEngine(ABC):
         self._start(request)
 
     @abstractmethod
-    def _check(self, request: Request) -> None:
+    def _check(self, request: GenerationRequest) -> None:
         """Raise InvalidInputs for what the library cannot do."""
 
     @abstractmethod
-    def _taken(self) -> list[Request]:
+    def _taken(self) -> list[GenerationRequest]:
         """The requests that the library has, in order; one for each sequence that it counts."""
 
     @abstractmethod
-    def _start(self, request: Request) -> None:
+    def _start(self, request: GenerationRequest) -> None:
         """Give the request to the library.  Raises InvalidInputs if that refuses it."""
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **_: Any) -> NoReturn:
@@ -162,12 +159,35 @@ class ForeignEngine(ABC):
         raise StartError("pinned_prompts are given, but this engine pins no prompts")
 
 
+class SteppedEngine(LanguageEngine, Protocol):
+    """An engine that is driven step by step.
+
+    `started` are the requests of which the last step was the first; `on_compute` is called with
+    those that a step is about to compute.
+    """
+
+    is_stepped: Literal[True]
+    started: list[str]
+    on_compute: Callable[[list[str]], None] | None
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def step(self) -> Outputs: ...
+
+    def rest(self) -> float | None:
+        """While there is no work: do a little of what can wait.  In how many seconds there is more
+        of it; None if there is none."""
+        ...
+
+
 class TaskEngine(LanguageEngine, Protocol):
     """An engine that computes by itself, and is used on the thread of an event loop.
 
     `on_step` is called with the number of sequences of each step that it reports.
     """
 
+    is_stepped: Literal[False]
     on_step: Callable[[int], None] | None
 
     @property
@@ -182,3 +202,6 @@ class TaskEngine(LanguageEngine, Protocol):
 
         Raises StartError if it cannot begin."""
         ...
+
+
+AnyEngine: TypeAlias = SteppedEngine | TaskEngine

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import openvino
@@ -19,10 +19,10 @@ from mindspore_serving.core.sampling_params import (
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.request import ModelLimits, Request
+from mindspore_serving.llm.engine.request import GenerationRequest, ModelLimits
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engines import check_options
-from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
+from mindspore_serving.llm.engines.base import EngineModel, ForeignEngine, Outputs
 from mindspore_serving.llm.tokenization.stopping import StopChecker
 
 _BLOCK = 32  # tokens, on CPUs
@@ -42,7 +42,7 @@ _ENDS = (_STATUS.IGNORED, _STATUS.FINISHED, _STATUS.CANCEL, _STATUS.STOP)
 class _Running:
     """One answer that the pipeline has."""
 
-    request: Request
+    request: GenerationRequest
     answer: StopChecker
     handle: Any
     has_begun: bool = False
@@ -51,11 +51,11 @@ class _Running:
 class GenaiEngine(ForeignEngine):
     """See `base.LanguageEngine`; stepped like our own."""
 
-    is_stepped = True
+    is_stepped: Literal[True] = True
     block_size = _BLOCK
 
     def __init__(
-        self, pipeline: Any, model: Model, config: EngineConfig, num_blocks: int, length: int
+        self, pipeline: Any, model: EngineModel, config: EngineConfig, num_blocks: int, length: int
     ) -> None:
         vocab_size = int(find_config(model.directory)["vocab_size"])
         super().__init__(
@@ -80,15 +80,15 @@ class GenaiEngine(ForeignEngine):
     def has_work(self) -> bool:
         return bool(self._running)
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: GenerationRequest) -> None:
         _check(request.params)
         if request.priority or request.cache_salt:
             raise InvalidInputs("engine genai has no priorities and no salts of its cache")
 
-    def _taken(self) -> list[Request]:
+    def _taken(self) -> list[GenerationRequest]:
         return [one.request for one in self._running.values()]
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: GenerationRequest) -> None:
         own = [_to_genai(request, index) for index in range(request.params.n)]
         prompt = openvino.Tensor(np.array([request.prompt_ids], np.int64))
         self._num_prompt_tokens += len(request.prompt_ids)
@@ -179,7 +179,7 @@ def _check(params: SamplingParams) -> None:
         raise InvalidField("logprobs", f"is {params.logprobs}, {accepted}")
 
 
-def _to_genai(request: Request, index: int) -> Any:
+def _to_genai(request: GenerationRequest, index: int) -> Any:
     """The configuration of one answer; its stops and end tokens are seen by us as well."""
     params = request.params
     own = openvino_genai.GenerationConfig()
@@ -203,7 +203,7 @@ def _to_genai(request: Request, index: int) -> Any:
     return own
 
 
-def _form(request: Request) -> dict[str, str] | None:
+def _form(request: GenerationRequest) -> dict[str, str] | None:
     if request.grammar is None:
         return None
     grammar = request.grammar.grammar
@@ -214,7 +214,9 @@ def _form(request: Request) -> dict[str, str] | None:
     return {"json_schema": grammar.source or '{"type": "object"}'}
 
 
-def open_engine(model: Model, config: EngineConfig, options: Mapping[str, Any]) -> GenaiEngine:
+def open_engine(
+    model: EngineModel, config: EngineConfig, options: Mapping[str, Any]
+) -> GenaiEngine:
     """`options` are properties of OpenVINO's device.  Raises StartError if it cannot be read."""
     known = openvino.Core().get_property("CPU", "SUPPORTED_PROPERTIES")
     check_options("genai", options, frozenset(known))

@@ -17,7 +17,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engines import check_options
-from mindspore_serving.llm.engines.base import Model
+from mindspore_serving.llm.engines.base import EngineModel
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import Logits, Step
 
@@ -86,7 +86,7 @@ class LlamaRunner(LimitedRunner):
         batch.logits[place] = wants
 
 
-def open_engine(model: Model, config: EngineConfig, options: Mapping[str, Any]) -> Engine:
+def open_engine(model: EngineModel, config: EngineConfig, options: Mapping[str, Any]) -> Engine:
     """Raises StartError if llama.cpp cannot read the file, or has no such option."""
     kinds = (llama_cpp.llama_model_params, llama_cpp.llama_context_params)
     known = frozenset(name for kind in kinds for name, *_ in _plain_fields(kind))

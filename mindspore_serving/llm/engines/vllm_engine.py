@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import tokens_input
@@ -28,10 +28,10 @@ from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.branch import PROMPT
-from mindspore_serving.llm.engine.request import ModelLimits, Request
+from mindspore_serving.llm.engine.request import GenerationRequest, ModelLimits
 from mindspore_serving.llm.engine.stats import EngineStats, FirstStep
 from mindspore_serving.llm.engines import vllm_sampling
-from mindspore_serving.llm.engines.base import ForeignEngine, Model, Outputs
+from mindspore_serving.llm.engines.base import EngineModel, ForeignEngine, Outputs
 from mindspore_serving.llm.engines.vllm_stats import StepStats
 from mindspore_serving.llm.tokenization.stopping import StopChecker
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -44,7 +44,7 @@ _LOOK_SECONDS = 1.0
 class _Running:
     """A request that vLLM has."""
 
-    request: Request
+    request: GenerationRequest
     adapter: LoRARequest | None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     has_begun: bool = False
@@ -54,9 +54,11 @@ class _Running:
 class VllmEngine(ForeignEngine):
     """See `base.TaskEngine`."""
 
-    is_stepped = False
+    is_stepped: Literal[False] = False
 
-    def __init__(self, llm: AsyncLLM, model: Model, config: EngineConfig, stats: StepStats) -> None:
+    def __init__(
+        self, llm: AsyncLLM, model: EngineModel, config: EngineConfig, stats: StepStats
+    ) -> None:
         own = llm.vllm_config
         limits = ModelLimits(
             vocab_size=own.model_config.get_vocab_size(),
@@ -109,13 +111,13 @@ class VllmEngine(ForeignEngine):
                 raise StartError(text) from error
         self._look()
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: GenerationRequest) -> None:
         vllm_sampling.check(request.params)
 
-    def _taken(self) -> list[Request]:
+    def _taken(self) -> list[GenerationRequest]:
         return [one.request for one in self._running.values()]
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: GenerationRequest) -> None:
         lora = self._adapters[request.adapter - 1] if request.adapter else None
         running = _Running(request, lora)
         sampling = [self._to_vllm(request, index) for index in range(request.params.n)]
@@ -144,7 +146,7 @@ class VllmEngine(ForeignEngine):
         else:
             asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
-    def _to_vllm(self, request: Request, index: int) -> VllmParams:
+    def _to_vllm(self, request: GenerationRequest, index: int) -> VllmParams:
         forms = vllm_sampling.structured(request, self._special_ids)
         try:
             return VllmParams(

@@ -24,7 +24,7 @@ from mindspore_serving.errors import InvalidInputs, StartError  # noqa: E402
 from mindspore_serving.llm.checkpoint.lora import read_adapter  # noqa: E402
 from mindspore_serving.llm.config import EngineConfig  # noqa: E402
 from mindspore_serving.llm.engines import check_options, vllm_memory  # noqa: E402
-from mindspore_serving.llm.engines.base import Model  # noqa: E402
+from mindspore_serving.llm.engines.base import EngineModel  # noqa: E402
 from mindspore_serving.llm.engines.errors_of_children import last_errors  # noqa: E402
 from mindspore_serving.llm.engines.vllm_engine import VllmEngine  # noqa: E402
 from mindspore_serving.llm.engines.vllm_stats import StepStats  # noqa: E402
@@ -46,7 +46,7 @@ _DEFAULTS = EngineConfig()
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters
 
 
-def open_engine(model: Model, config: EngineConfig, options: Mapping[str, Any]) -> VllmEngine:
+def open_engine(model: EngineModel, config: EngineConfig, options: Mapping[str, Any]) -> VllmEngine:
     """Raises StartError with the reason that vLLM gives."""
     check_options("vllm", options, frozenset(one.name for one in fields(AsyncEngineArgs)))
     stats = StepStats()
@@ -63,7 +63,7 @@ def open_engine(model: Model, config: EngineConfig, options: Mapping[str, Any]) 
     return VllmEngine(llm, model, config, stats)
 
 
-def _arguments(model: Model, config: EngineConfig) -> dict[str, Any]:
+def _arguments(model: EngineModel, config: EngineConfig) -> dict[str, Any]:
     found: dict[str, Any] = {
         "model": str(model.directory),
         "skip_tokenizer_init": model.tokenizer is None,

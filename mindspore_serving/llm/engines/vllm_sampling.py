@@ -9,7 +9,7 @@ from typing import Any
 
 from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs
-from mindspore_serving.llm.engine.request import Request
+from mindspore_serving.llm.engine.request import GenerationRequest
 from mindspore_serving.llm.grammar.source import place_special_tokens, spacing
 
 _SAME = (
@@ -43,7 +43,7 @@ def check(params: SamplingParams) -> None:
             )
 
 
-def translate(request: Request, index: int) -> dict[str, Any]:
+def translate(request: GenerationRequest, index: int) -> dict[str, Any]:
     """The arguments of vLLM's SamplingParams for one answer, but for its grammar."""
     params = request.params
     given = {name: getattr(params, name) for name in _SAME}
@@ -60,7 +60,7 @@ def translate(request: Request, index: int) -> dict[str, Any]:
     }
 
 
-def structured(request: Request, special_ids: Mapping[str, int]) -> dict[str, Any] | None:
+def structured(request: GenerationRequest, special_ids: Mapping[str, int]) -> dict[str, Any] | None:
     """The arguments of vLLM's StructuredOutputsParams, for its backend guidance; None for none."""
     if request.grammar is None:
         return None

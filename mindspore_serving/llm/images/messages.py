@@ -21,16 +21,16 @@ KINDS = ("image_url", "input_image")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImageSource:
     """Where a picture is in a request, and its `url`, which may be a data URI."""
 
     place: str
     url: str
 
 
-def find_pictures(messages: Sequence[Message], markdown: str = "") -> list[Source]:
+def find_pictures(messages: Sequence[Message], markdown: str = "") -> list[ImageSource]:
     """Those of all messages, or of a text, in order.  Raises InvalidField for one without a URL."""
-    return [Source("prompt", found[1]) for found in MARKDOWN.finditer(markdown)] + [
+    return [ImageSource("prompt", found[1]) for found in MARKDOWN.finditer(markdown)] + [
         _source(f"messages[{i}].content[{j}]", part)
         for i, message in enumerate(messages)
         for j, part in enumerate(_parts(message))
@@ -57,9 +57,9 @@ def _is_picture(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") in KINDS
 
 
-def _source(place: str, part: Mapping[str, Any]) -> Source:
+def _source(place: str, part: Mapping[str, Any]) -> ImageSource:
     found = part.get("image_url")
     url = found.get("url") if isinstance(found, Mapping) else found
     if not isinstance(url, str) or not url:
         raise InvalidField(f"{place}.image_url", "has no url, expected a data URI of a picture")
-    return Source(f"{place}.image_url", url)
+    return ImageSource(f"{place}.image_url", url)

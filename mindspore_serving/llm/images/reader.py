@@ -22,13 +22,13 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.decoding import decode_file
 from mindspore_serving.llm.images.fetching import FetchLimits, fetch
 from mindspore_serving.llm.images.forms import PictureForm, find_form
-from mindspore_serving.llm.images.messages import Source
+from mindspore_serving.llm.images.messages import ImageSource
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
-class Array(msgspec.Struct, frozen=True, array_like=True):
+class MessageArray(msgspec.Struct, frozen=True, array_like=True):
     """An array in a message."""
 
     dtype: str
@@ -36,7 +36,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
     content: bytes
 
     @classmethod
-    def of(cls, array: "npt.NDArray[Any]") -> "Array":
+    def of(cls, array: "npt.NDArray[Any]") -> "MessageArray":
         return cls(array.dtype.str, array.shape, np.ascontiguousarray(array).tobytes())
 
     def array(self) -> "npt.NDArray[Any]":
@@ -50,7 +50,7 @@ class Picture(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes
     text: str
     count: int
-    inputs: dict[str, Array]
+    inputs: dict[str, MessageArray]
 
 
 class PictureReader:
@@ -74,7 +74,7 @@ class PictureReader:
         self._config = config
         self._processor = open_processor(directory)
 
-    def read(self, sources: Sequence[Source]) -> list[Picture]:
+    def read(self, sources: Sequence[ImageSource]) -> list[Picture]:
         """Raises InvalidField naming the picture: too many, not allowed, too large, broken."""
         most = self._config.max_images
         if len(sources) > most:
@@ -97,7 +97,7 @@ class PictureReader:
         texts = [picture.text for picture in pictures]
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
-    def _read(self, source: Source) -> Picture:
+    def _read(self, source: ImageSource) -> Picture:
         try:
             data = _load(source.url, self._config)
             image = decode_file(data, self._config)
@@ -114,7 +114,7 @@ class PictureReader:
             raise
         except Exception as error:  # the library has no errors of its own
             raise InvalidInputs(f"cannot be prepared: {words(error)}") from error
-        arrays = {name: Array.of(x) for name, x in made.items() if isinstance(x, np.ndarray)}
+        arrays = {name: MessageArray.of(x) for name, x in made.items() if isinstance(x, np.ndarray)}
         return Picture(digest, text, text.count(self._names[0]), arrays)
 
 

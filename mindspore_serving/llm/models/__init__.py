@@ -9,11 +9,11 @@ from mindspore_serving.llm.descriptions.architecture import Architecture
 from mindspore_serving.llm.descriptions.families import FAMILIES
 from mindspore_serving.llm.descriptions.families.encoders import ENCODERS as ENCODER_FAMILIES
 from mindspore_serving.llm.models.decoder import decoder
-from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
+from mindspore_serving.llm.models.ops import DecoderInputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
 from mindspore_serving.llm.models.unsupported import explained
 
-Decoder: TypeAlias = Callable[[Ops, ModelSpec, Inputs], Tensor]
+Decoder: TypeAlias = Callable[[Ops, ModelSpec, DecoderInputs], Tensor]
 
 # The first of config.json's `architectures`, of those that generate.
 ARCHITECTURES = tuple(FAMILIES)

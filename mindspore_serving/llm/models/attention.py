@@ -14,7 +14,7 @@ from mindspore_serving.llm.descriptions.architecture import (
     UNWEIGHTED,
 )
 from mindspore_serving.llm.models.layer import Layer, scaled
-from mindspore_serving.llm.models.ops import AttentionSpec, Inputs, Ops, Tensor
+from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs, Ops, Tensor
 from mindspore_serving.llm.models.positions import alibi_slopes
 from mindspore_serving.llm.models.rope import Rope
 from mindspore_serving.llm.models.spec import ModelSpec
@@ -35,7 +35,7 @@ class Positions:
     shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ops: Ops, spec: ModelSpec, inputs: Inputs) -> "Positions":
+    def of(cls, ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> "Positions":
         tables = local = growth = slopes = None
         if any(spec.rotated):
             local = tables = _tables(ops, spec.rope, inputs)
@@ -50,7 +50,7 @@ class Positions:
         return cls(tables, local, growth, slopes)
 
 
-def _tables(ops: Ops, rope: Rope, inputs: Inputs) -> Tensor:
+def _tables(ops: Ops, rope: Rope, inputs: DecoderInputs) -> Tensor:
     longer = (inputs.is_long, rope.long_freq) if rope.switch else None
     return ops.rope_tables(inputs.positions, rope.inv_freq, rope.scale, longer)
 

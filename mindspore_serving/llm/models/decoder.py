@@ -9,13 +9,13 @@ from mindspore_serving.llm.models import altup
 from mindspore_serving.llm.models.attention import Positions, attention
 from mindspore_serving.llm.models.layer import Layer, layer_inputs, norm, of_input, scaled
 from mindspore_serving.llm.models.mixture import feed_forward
-from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
+from mindspore_serving.llm.models.ops import DecoderInputs, Ops, Tensor
 from mindspore_serving.llm.models.positions import distance_rows
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.models.states import recurrence
 
 
-def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
+def decoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab]; of a stage that is not the last, the hidden
     state of all tokens.  Raises StartError: unknown activation."""
     names, x = spec.form.names, _computed(ops, spec, inputs)
@@ -29,7 +29,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     return ops.softcap(logits, spec.logit_softcap) if spec.logit_softcap else logits
 
 
-def encoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
+def encoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     """The final hidden state of every token, [tokens, hidden_size]; `ops.attention` sees whole
     prompts.  Raises StartError: unknown activation, a wrong tensor."""
     names = spec.form.names
@@ -40,7 +40,7 @@ def encoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     return norm(ops, spec, x, names.norm) if names.norm else x
 
 
-def _computed(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
+def _computed(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     """What the layers of `spec` make of the tokens, or of what the stage before has computed."""
     x = _embedded(ops, spec, inputs) if spec.is_first else inputs.hidden
     positions = Positions.of(ops, spec, inputs)
@@ -49,7 +49,7 @@ def _computed(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     return layers(ops, spec, x, partial(_block, positions=positions), given)
 
 
-def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
+def _embedded(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     names = spec.form.names
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
     x = scaled(ops, x, spec.scales.embedding)

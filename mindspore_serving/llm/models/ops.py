@@ -39,7 +39,7 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class DecoderInputs:
     """The symbolic or real inputs of a pass, made by the runtime."""
 
     token_ids: Tensor  # [tokens]
@@ -54,7 +54,7 @@ class Inputs:
 
 
 Longer: TypeAlias = tuple[Tensor, Sequence[float]]
-"""`Inputs.is_long`, and the frequencies of tokens that it is 1 for."""
+"""`DecoderInputs.is_long`, and the frequencies of tokens that it is 1 for."""
 
 
 class Ops(Protocol):

@@ -6,20 +6,20 @@ The parts are added in the order of ranks, so that all ranks have the same bits.
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.parallel.communicator import Communicator
+from mindspore_serving.llm.parallel.group import RankGroup
 from mindspore_serving.llm.parallel.links import PART_BYTES
 from mindspore_serving.llm.parallel.shards import Shard
 
 Floats = npt.NDArray[np.float32]
 
 
-class Exchange:
+class RankExchange:
     """Arrays of float32 through the memory of `group`; all ranks call the same with equal shapes.
 
     `rows` are the rows of the vocabulary that this rank has.
     """
 
-    def __init__(self, group: Communicator, vocab_size: int) -> None:
+    def __init__(self, group: RankGroup, vocab_size: int) -> None:
         self._group = group
         self._parts = group.parts.view(np.float32)  # [half, rank, numbers]
         self._rows = [Shard(rank, group.size).of(vocab_size) for rank in range(group.size)]

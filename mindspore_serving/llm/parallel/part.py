@@ -14,13 +14,13 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.parallel.communicator import Grid
-from mindspore_serving.llm.parallel.exchange import Exchange
+from mindspore_serving.llm.parallel.exchange import RankExchange
+from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankPart:
     """`spec` has the sizes of this part.  `grid` is of the ranks that share the model, `exchange`
     of those that share its layers."""
 
@@ -28,7 +28,7 @@ class Part:
     decoder: Decoder
     checkpoint: Checkpoint
     grid: Grid | None = None
-    exchange: Exchange | None = None
+    exchange: RankExchange | None = None
 
     @property
     def size(self) -> int:
@@ -39,7 +39,7 @@ class Part:
         return number if self.grid is None else self.grid.everyone.least(number)
 
 
-def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = None) -> Part:
+def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = None) -> RankPart:
     """What this process holds of the model in `directory`; all without a grid.  No weight is read
     yet.  Raises StartError: a broken or unknown checkpoint, a model that cannot be cut so."""
     checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
@@ -49,7 +49,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
             "adapters and max_loras out, or quantise the model without --calibrate"
         )
     if grid is None:
-        return Part(spec, decoder, checkpoint)
+        return RankPart(spec, decoder, checkpoint)
     if spec.form.has_pictures and config.max_images:
         raise StartError(
             f"{parallel_text(config)}, but vectors of pictures are not sent to "
@@ -58,10 +58,10 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
     stages, peers, exchange = grid.stages, grid.peers, None
     own = cut_layers(spec, stages.rank, stages.size) if stages.size > 1 else spec
     if peers.size > 1:
-        exchange = Exchange(peers, spec.vocab_size)
+        exchange = RankExchange(peers, spec.vocab_size)
         checkpoint = ShardedCheckpoint(checkpoint, spec, Shard(peers.rank, peers.size))
         own = cut_spec(own, peers.size)
-    return Part(own, decoder, checkpoint, grid, exchange)
+    return RankPart(own, decoder, checkpoint, grid, exchange)
 
 
 def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:

@@ -7,7 +7,7 @@ is computed with where it lies; a sender is two arrays ahead at most.  Knows no 
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.parallel.communicator import Communicator
+from mindspore_serving.llm.parallel.group import RankGroup
 from mindspore_serving.llm.parallel.links import PART_BYTES
 
 Floats = npt.NDArray[np.float32]
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float32]
 class Ring:
     """The place of one rank of `group`, of at least two."""
 
-    def __init__(self, group: Communicator) -> None:
+    def __init__(self, group: RankGroup) -> None:
         self._group = group
         self._next = (group.rank + 1) % group.size
         self._before = (group.rank - 1) % group.size

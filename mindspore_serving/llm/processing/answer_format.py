@@ -18,13 +18,13 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField, InvalidInputs
-from mindspore_serving.llm.chat.output_parser import Content, Delta, OutputParser, Reasoning
+from mindspore_serving.llm.chat.output_parser import Delta, OutputParser, PlainContent, Reasoning
 from mindspore_serving.llm.chat.reasoning_formats import as_requested, reason_first
 from mindspore_serving.llm.chat.tool_formats import tool_names
 from mindspore_serving.llm.chat.tool_grammars import auto_grammar, tool_grammar
 
 Tools = list[dict[str, Any]]
-_PLACES = {Reasoning: 0, Content: 1, ToolCallDelta: 2}  # in a chunk
+_PLACES = {Reasoning: 0, PlainContent: 1, ToolCallDelta: 2}  # in a chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class AnswerParser:
         return [
             Chunk(
                 chunk.index,
-                "".join([one.text for one in group if isinstance(one, Content)]),
+                "".join([one.text for one in group if isinstance(one, PlainContent)]),
                 () if place else chunk.token_ids,
                 None if place else chunk.tokens,
                 reason if place == last else None,

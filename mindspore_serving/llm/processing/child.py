@@ -35,7 +35,7 @@ from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import (
     Made,
-    Prompt,
+    PreparedPrompt,
     Prompts,
     decode_job,
     encode_work,
@@ -50,7 +50,7 @@ MOST_BUILD_SECONDS = 0.5  # of CPU; a schema of 60 KB takes a tenth of it
 MOST_BUILD_MEMORY = 32 << 20
 
 
-class Setup(msgspec.Struct, frozen=True):
+class ProcessorSetup(msgspec.Struct, frozen=True):
     """What a fork server loads."""
 
     directory: str
@@ -59,7 +59,7 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 def load(setup: bytes) -> Mapping[str, Role]:
-    found = msgspec.msgpack.decode(setup, type=Setup)
+    found = msgspec.msgpack.decode(setup, type=ProcessorSetup)
     directory = Path(found.directory)
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
@@ -103,7 +103,7 @@ def _guarded(processor: Processor, outputs: OutputProcessor, request: LLMRequest
 
 def _prepare(
     processor: Processor, outputs: OutputProcessor, request: LLMRequest
-) -> Prompt | Prompts | Made:
+) -> PreparedPrompt | Prompts | Made:
     if isinstance(request, Generate):
         prompt = processor.read(request)
         _try_grammar(processor, prompt)
@@ -116,7 +116,7 @@ def _prepare(
     return Made(msgspec.Raw(encode_event(Detokenized(processor.detokenize(request)))))
 
 
-def _try_grammar(processor: Processor, prompt: Prompt) -> None:
+def _try_grammar(processor: Processor, prompt: PreparedPrompt) -> None:
     """Raises RequestRefused if the worker should not build the grammar, or not follow it."""
     grammar = prompt.answer_format.grammar
     if grammar is None:

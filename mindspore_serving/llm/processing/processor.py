@@ -37,7 +37,7 @@ from mindspore_serving.llm.processing.text_reader import (
     check_extent,
     with_tokenizer,
 )
-from mindspore_serving.llm.processing.work import Prompt, Prompts, is_small
+from mindspore_serving.llm.processing.work import PreparedPrompt, Prompts, is_small
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class PreparedRequest:
 
 
 def no_adapter(name: str) -> int:
-    """Of a model that has none, as `Adapters.find`."""
+    """Of a model that has none, as `AdapterNames.find`."""
     if name:
         raise InvalidField("adapter", f"is {name!r}, expected none: the model has no adapters")
     return 0
@@ -106,7 +106,7 @@ class Processor:
     def prepare(self, request: Generate) -> PreparedRequest:
         return self.complete(request, self.read(request))
 
-    def read(self, request: Generate) -> Prompt:
+    def read(self, request: Generate) -> PreparedPrompt:
         """All that depends on the texts of `request` but its grammar, which is only written."""
         if not self._card.can_generate:
             raise InvalidInputs("the model embeds texts, it does not generate any")
@@ -117,9 +117,9 @@ class Processor:
             params = replace(params, skip_special_tokens=False)
         words = params.bad_words
         bad_words_ids = self._tokenizer.encode_words(words) if self._tokenizer else None
-        return Prompt(text, ids, params, answer_format, bad_words_ids, pictures)
+        return PreparedPrompt(text, ids, params, answer_format, bad_words_ids, pictures)
 
-    def complete(self, request: Generate, prompt: Prompt) -> PreparedRequest:
+    def complete(self, request: Generate, prompt: PreparedPrompt) -> PreparedRequest:
         """What the engine takes, of `request` and what was read of it."""
         self.adapter(request.adapter)
         options = {

@@ -32,7 +32,7 @@ _SIZE = 4  # bytes of a length
 _VALUE = 4  # what a value counts beside its characters
 
 
-class Prompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """A `Generate` that was read; `text` is the prompt's, None if it was token ids."""
 
     text: str | None
@@ -57,7 +57,7 @@ class Made(msgspec.Struct, frozen=True, array_like=True, tag=3):
     event: msgspec.Raw
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class PreparationFailed(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Why there is nothing; `refused` if the request is to blame."""
 
     code: int
@@ -72,23 +72,23 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=4):
         )
 
 
-Work = Prompt | Prompts | Made | Failed
+Work = PreparedPrompt | Prompts | Made | PreparationFailed
 
 _METHODS = list(METHODS)
 encode_work = msgspec.msgpack.Encoder().encode
 _decoder: "msgspec.msgpack.Decoder[Work]" = msgspec.msgpack.Decoder(Work)
 
 
-def decode_work(data: bytes) -> Prompt | Prompts | Made:
-    """Raises the error of a `Failed`."""
+def decode_work(data: bytes) -> PreparedPrompt | Prompts | Made:
+    """Raises the error of a `PreparationFailed`."""
     work = _decoder.decode(data)
-    if isinstance(work, Failed):
+    if isinstance(work, PreparationFailed):
         raise work.to_error()
     return work
 
 
-def to_failed(error: ServingError) -> Failed:
-    return Failed(error.code, printable(str(error)), to_refused(error))
+def to_failed(error: ServingError) -> PreparationFailed:
+    return PreparationFailed(error.code, printable(str(error)), to_refused(error))
 
 
 def encode_job(request: LLMRequest, request_id: str = "") -> bytes:

@@ -25,7 +25,6 @@ from mindspore_serving.llm.parallel.messages import (
     Refused,
     compute,
 )
-from mindspore_serving.llm.runtimes.capacity import FLOAT32_ALONE, check_options
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import Logits, RunnerLost, Step
 from mindspore_serving.process.channel import BlockingChannel
@@ -83,7 +82,6 @@ def open_runner(directory: str | Path, config: EngineConfig) -> AgentRunner:
     Waits for them for FIND_SECONDS.  `kv_cache_memory` and `block_size` are as the agents have got
     them.  Raises StartError: there are none, another engine has them, an unknown option.
     """
-    check_options(config, "agents", FLOAT32_ALONE)
     agents, offer = _find(Path(directory))
     longest = config.max_model_len or offer.max_model_len
     if longest > offer.max_model_len:

@@ -2,7 +2,7 @@
 hold by options, model and free memory.  Knows no runtime.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -19,14 +19,6 @@ SHARE_OF_FREE = 0.5  # of main memory; the rest is for activations and everythin
 SHARE_OF_SLOTS = 0.5  # of the memory for keys and values that states may take
 SLOTS_PER_SEQUENCE = 4  # of a step two, for what is read and written; the others keep states
 LEAST_SLOTS = 3  # for one sequence, and a text that is embedded
-# The options that a runtime of MindSpore accepts on a CPU.
-FLOAT32_ALONE: dict[str, tuple[object, ...]] = {
-    "device": ("auto", "cpu"),
-    "dtype": ("auto", "f32"),
-    "kv_cache_dtype": ("auto", "f32"),
-    "quantization": (None,),
-    "num_threads": (None,),
-}
 
 
 def cache_block_bytes(config: EngineConfig, spec: ModelSpec, element_size: int) -> int:
@@ -132,17 +124,6 @@ def _number(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
-
-
-def check_options(
-    config: EngineConfig, runtime: str, accepted: Mapping[str, tuple[object, ...]]
-) -> None:
-    """Raises StartError naming an option whose value is not among the accepted ones."""
-    for option, values in accepted.items():
-        value = getattr(config, option)
-        if value not in values:
-            names = " or ".join(map(repr, values))
-            raise StartError(f"{option} is {value!r}, but the {runtime} runtime accepts {names}")
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class RunnerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TokenSpan:
     """The new tokens `begin` .. `end - 1` of a step, which are one sequence's last ones.
 
     `length` is the sequence's with them; `blocks` hold it.
@@ -63,8 +63,8 @@ class Layout:
     slots: Indices  # [tokens]
     rows: Indices  # [num_logits]
     reach: Indices  # [tokens]
-    is_long: Indices  # [tokens], as `Inputs.is_long`
-    spans: tuple[Span, ...]
+    is_long: Indices  # [tokens], as `DecoderInputs.is_long`
+    spans: tuple[TokenSpan, ...]
     features: Features | None = None
 
 
@@ -86,13 +86,13 @@ class LimitedRunner:
 
 def lay_out(step: Step, limits: RunnerLimits) -> Layout:
     """The arrays of `step`.  Raises ServingError naming the row or the copy that does not fit."""
-    spans: list[Span] = []
+    spans: list[TokenSpan] = []
     begin = 0
     for index, row in enumerate(step.rows):
         end = begin + len(row.tokens)
         blocks = _checked_blocks(index, row, limits)
         length = row.start + len(row.tokens)
-        spans.append(Span(begin, end, length, blocks, row.adapter, row.state))
+        spans.append(TokenSpan(begin, end, length, blocks, row.adapter, row.state))
         begin = end
     positions = _join(np.arange(span.start, span.length) for span in spans)
     token_ids = _join(np.asarray(row.tokens, np.int64) for row in step.rows)
@@ -173,7 +173,7 @@ def _check_tokens(step: Step, token_ids: Indices, vocab_size: int) -> None:
         raise InvalidInputs(f"row {index} has token id {wrong[0]}, expected 0..{vocab_size - 1}")
 
 
-def _slots(span: Span, block_size: int) -> Indices:
+def _slots(span: TokenSpan, block_size: int) -> Indices:
     positions = np.arange(span.start, span.length)
     slots: Indices = span.blocks[positions // block_size] * block_size + positions % block_size
     return slots

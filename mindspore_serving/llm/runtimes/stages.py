@@ -16,7 +16,7 @@ import numpy as np
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.communicator import Grid
+from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.ring import Ring, rows_at_once
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import EmbeddingRunner, Logits, Row, Step, Vectors
@@ -25,7 +25,7 @@ LEAST_TOKENS = 64  # of a micro-batch, unless the step has fewer
 MOST_TOKENS = 128
 
 
-class Stage(EmbeddingRunner, Protocol):
+class LayerStage(EmbeddingRunner, Protocol):
     """A runner of some of the layers.  `width` is of the hidden states between stages;
     `hidden_size` is 0 if it computes no vectors."""
 
@@ -42,7 +42,7 @@ class StageRunner(LimitedRunner):
     """An `EmbeddingRunner` over `own`, which every rank of `grid` calls with the same steps.  With
     `overlaps` large steps are computed in pieces, if all ranks say so."""
 
-    def __init__(self, own: Stage, grid: Grid, *, overlaps: bool) -> None:
+    def __init__(self, own: LayerStage, grid: Grid, *, overlaps: bool) -> None:
         super().__init__(
             RunnerLimits(own.block_size, own.num_blocks, own.vocab_size, own.max_model_len)
         )

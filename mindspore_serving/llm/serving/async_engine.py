@@ -31,6 +31,7 @@ from mindspore_serving.core.reading_messages import (
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.engines.base import AnyEngine
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
@@ -44,9 +45,9 @@ from mindspore_serving.llm.serving.engine_loop import (
     LoopCallbacks,
     LoopRunner,
 )
-from mindspore_serving.llm.serving.generation import GenerateAnswer, ReadAnswer
+from mindspore_serving.llm.serving.generation import GenerationEvents, ReadingEvents
 from mindspore_serving.llm.serving.preparation import Preparation, Read
-from mindspore_serving.llm.serving.recording import Recorder, Timeline
+from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.serving.task_loop import TaskLoop
 from mindspore_serving.llm.step import EncoderRunner
 from mindspore_serving.metrics.catalog import STEPS
@@ -94,6 +95,10 @@ class _Steps:
         log.request_id.set("")
 
 
+def _open_loop(engine: AnyEngine, callbacks: LoopCallbacks) -> Loop[Any]:
+    return EngineLoop(engine, callbacks) if engine.is_stepped else TaskLoop(engine, callbacks)
+
+
 class AsyncEngine:
     """Owns the step loop of one model.
 
@@ -125,14 +130,13 @@ class AsyncEngine:
         pin_prompts(opened, self._processor)
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, _Open] = {}
-        self._recorder = Recorder()
+        self._recorder = GenerationRecorder()
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
         lane = None if steps is None else _Steps(steps, self._open)
         callbacks = LoopCallbacks(self._put, self._put_stats, self._put_end, lane)
-        make: Any = EngineLoop if opened.engine.is_stepped else TaskLoop
-        self._loop: Loop[Any] = make(opened.engine, callbacks)
+        self._loop = _open_loop(opened.engine, callbacks)
         self.adapters = AdapterLoading(opened, self._loop)
         self._encoder = opened.engine.encoder
         self._loop.start()
@@ -156,9 +160,9 @@ class AsyncEngine:
         request_id = str(next(self._ids))
         answer: Any = None
         if isinstance(request, Generate):
-            answer = GenerateAnswer(request_id, request, self._outputs, self._recorder, timeline)
+            answer = GenerationEvents(request_id, request, self._outputs, self._recorder, timeline)
         elif isinstance(request, Embed | Score):
-            answer = ReadAnswer(request_id, request, self.card)
+            answer = ReadingEvents(request_id, request, self.card)
         self._open[request_id] = _Open(answer, sink, item_id, log_id)
         with log.of_request(log_id):
             self._preparation.start(
@@ -170,7 +174,7 @@ class AsyncEngine:
         """Nobody waits any more, from any thread: the next step frees what the request has; its
         sink is not called again, but for a call that is under way."""
         answer = self._drop(request_id)
-        if isinstance(answer, GenerateAnswer):
+        if isinstance(answer, GenerationEvents):
             with self._lock:
                 self._recorder.answers[FinishReason.ABORT.value] += answer.num_open
 

@@ -18,32 +18,11 @@ from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.encoder import Encoder
 from mindspore_serving.llm.engine.stats import FirstStep
-from mindspore_serving.llm.engines.base import LanguageEngine, Outputs
+from mindspore_serving.llm.engines.base import LanguageEngine, Outputs, SteppedEngine
 from mindspore_serving.llm.step import Vectors
 from mindspore_serving.metrics.histogram import SIZES, Histogram
 
 STATS_SECONDS = 0.25  # between two reports of numbers while there is work
-
-
-class SteppedEngine(LanguageEngine, Protocol):
-    """An engine that is driven step by step.
-
-    `started` are the requests of which the last step was the first; `on_compute` is called with
-    those that a step is about to compute.
-    """
-
-    started: list[str]
-    on_compute: Callable[[list[str]], None] | None
-
-    @property
-    def has_work(self) -> bool: ...
-
-    def step(self) -> Outputs: ...
-
-    def rest(self) -> float | None:
-        """While there is no work: do a little of what can wait.  In how many seconds there is more
-        of it; None if there is none."""
-        ...
 
 
 class StepLane(Protocol):

@@ -27,14 +27,14 @@ from mindspore_serving.llm.engines.base import LanguageEngine
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, AnswerParser
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import Prompt, Prompts
-from mindspore_serving.llm.serving.recording import Recorder, Timeline, Timing
+from mindspore_serving.llm.processing.work import PreparedPrompt, Prompts
+from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline, Timing
 from mindspore_serving.llm.step import Vectors
 
 Command = Callable[[Any], Any]
 
 
-class GenerateAnswer:
+class GenerationEvents:
     """Makes events of what is generated: at once, or at the end if the request is no stream."""
 
     def __init__(
@@ -42,7 +42,7 @@ class GenerateAnswer:
         request_id: str,
         request: Generate,
         outputs: OutputProcessor,
-        recorder: Recorder,
+        recorder: GenerationRecorder,
         timeline: Timeline | None = None,
     ) -> None:
         self.request_ids = (request_id,)
@@ -60,7 +60,7 @@ class GenerateAnswer:
         return self.num_open == 0
 
     def prepare(
-        self, request: Generate, processor: Processor, read: Prompt | None = None
+        self, request: Generate, processor: Processor, read: PreparedPrompt | None = None
     ) -> list[tuple[str, Command]]:
         """What to do with the engine; `read` is what was read of `request`, if that was done.
         Called in the pool.  Raises ServingError."""
@@ -142,7 +142,7 @@ class GenerateAnswer:
         )
 
 
-class ReadAnswer:
+class ReadingEvents:
     """Collects what is made of the texts of a request that generates nothing."""
 
     def __init__(self, request_id: str, request: Embed | Score, card: ModelCard) -> None:

@@ -24,7 +24,7 @@ from mindspore_serving.llm.processing import child
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import (
     Made,
-    Prompt,
+    PreparedPrompt,
     Prompts,
     decode_work,
     encode_job,
@@ -36,7 +36,7 @@ OF_PICTURES = (
     "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
 )  # fmt: skip
 
-Read = Prompt | Prompts | Made | None
+Read = PreparedPrompt | Prompts | Made | None
 Take = Callable[[Read], None]
 
 
@@ -71,7 +71,7 @@ class Preparation:
             )
             config = {name: getattr(opened.config, name) for name in OF_PICTURES}
             setup = msgspec.msgpack.encode(
-                child.Setup(str(opened.directory.absolute()), card, config)
+                child.ProcessorSetup(str(opened.directory.absolute()), card, config)
             )
             server = ForkServer(child.MODULE, lambda: setup)
             server.start()

@@ -37,7 +37,7 @@ class Timeline:
         return max(0.0, self.first_step - ready) if self.first_step else 0.0
 
 
-class Recorder:
+class GenerationRecorder:
     """Counts for one engine; `answers` by finish reason."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Recorder:
 class Timing:
     """Of one generation, whose times are in `line`."""
 
-    def __init__(self, recorder: Recorder, line: Timeline) -> None:
+    def __init__(self, recorder: GenerationRecorder, line: Timeline) -> None:
         self._recorder = recorder
         self._line = line
         self._last_token = 0.0

@@ -41,7 +41,7 @@ Config = Mapping[str, Any]
 _REPLACEMENT = "\ufffd"
 
 
-class Stage(Protocol):
+class DecoderStage(Protocol):
     """One decoder of the chain."""
 
     def push(self, token: str) -> list[str]: ...
@@ -72,14 +72,14 @@ class DecoderChain:
         return "".join(pieces)
 
 
-def _run(stages: Sequence[Stage], tokens: list[str]) -> list[str]:
+def _run(stages: Sequence[DecoderStage], tokens: list[str]) -> list[str]:
     for stage in stages:
         tokens = [out for token in tokens for out in stage.push(token)]
     return tokens
 
 
-def _stages(decoders: Sequence[Config], continues: bool) -> list[Stage]:
-    stages: list[Stage] = []
+def _stages(decoders: Sequence[Config], continues: bool) -> list[DecoderStage]:
+    stages: list[DecoderStage] = []
     is_fused = False  # a stage before has joined the tokens
     for config in decoders:
         kind = config["type"]
@@ -197,7 +197,7 @@ _CLEANUPS = [
 ]
 
 
-def _word_piece(config: Config, continues: bool) -> Stage:
+def _word_piece(config: Config, continues: bool) -> DecoderStage:
     prefix = config["prefix"]
     cleanups = _CLEANUPS if config["cleanup"] else ()
 
@@ -210,7 +210,7 @@ def _word_piece(config: Config, continues: bool) -> Stage:
     return _PerToken(follow, None if continues else clean)
 
 
-def _metaspace(config: Config, continues: bool) -> Stage:
+def _metaspace(config: Config, continues: bool) -> DecoderStage:
     char = config["replacement"]
     keeps_first = continues or config["prepend_scheme"] == "never"
     return _PerToken(
@@ -219,12 +219,12 @@ def _metaspace(config: Config, continues: bool) -> Stage:
     )
 
 
-def _replace(config: Config, _: bool) -> Stage:
+def _replace(config: Config, _: bool) -> DecoderStage:
     old, new = _replacement(config)
     return _PerToken(lambda token: token.replace(old, new))
 
 
-def _replace_in_pieces(config: Config, continues: bool) -> Stage:
+def _replace_in_pieces(config: Config, continues: bool) -> DecoderStage:
     old, _ = _replacement(config)
     if len(old) != 1:
         raise StartError(
@@ -244,7 +244,7 @@ def _replacement(config: Config) -> tuple[str, str]:
     return old, config["content"]
 
 
-def _strip(config: Config, _: bool) -> Stage:
+def _strip(config: Config, _: bool) -> DecoderStage:
     char, start, stop = config["content"], config["start"], config["stop"]
 
     def strip(token: str) -> str:
@@ -255,7 +255,7 @@ def _strip(config: Config, _: bool) -> Stage:
     return _PerToken(strip)
 
 
-def _strip_pieces(config: Config, continues: bool) -> Stage:
+def _strip_pieces(config: Config, continues: bool) -> DecoderStage:
     if config["stop"]:
         raise StartError(
             f"tokenizer.json: decoder Strip has stop={config['stop']} after the tokens are "
@@ -264,7 +264,7 @@ def _strip_pieces(config: Config, continues: bool) -> Stage:
     return _StripStart(config["content"], 0 if continues else config["start"])
 
 
-_DECODERS: dict[str, Callable[[Config, bool], Stage]] = {
+_DECODERS: dict[str, Callable[[Config, bool], DecoderStage]] = {
     "ByteLevel": lambda config, continues: _ByteLevel(),
     "ByteFallback": lambda config, continues: _ByteFallback(),
     "BPEDecoder": lambda config, continues: _WordEnds(config["suffix"]),
@@ -277,7 +277,7 @@ _DECODERS: dict[str, Callable[[Config, bool], Stage]] = {
         lambda token: " " + token, None if continues else str
     ),  # no decoder at all: spaces between tokens
 }
-_FUSED: dict[str, Callable[[Config, bool], Stage]] = {
+_FUSED: dict[str, Callable[[Config, bool], DecoderStage]] = {
     "ByteLevel": lambda config, continues: _ByteLevel(),  # exact if all that is joined is such
     "Fuse": lambda config, continues: _PerToken(str),
     "Replace": _replace_in_pieces,

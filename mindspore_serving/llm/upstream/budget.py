@@ -19,7 +19,7 @@ class WrongPiece(UpstreamFailed):
     """What is no piece of an answer to the request."""
 
 
-class Budget:
+class AnswerBudget:
     """Of a request for `count` answers of at most `max_tokens` tokens each."""
 
     def __init__(self, max_tokens: int, count: int) -> None:
@@ -53,7 +53,7 @@ class Budget:
         return f"where an answer has at most {self._max_tokens} tokens"
 
 
-class Room:
+class KeptRoom:
     """Memory for answers that are kept until they are complete, of all requests."""
 
     def __init__(self, max_kept: int = _MAX_KEPT, max_share: int = _MAX_SHARE) -> None:

@@ -22,7 +22,7 @@ MOST_FRAMING = 64 << 10  # bytes in a row that are no body: sizes of chunks, ext
 _READ = 64 << 10
 
 
-class Failure(Exception):
+class UpstreamFailure(Exception):
     """A request that failed: `error` is what to report; `may_retry` if it may be sent again."""
 
     def __init__(self, error: ServingError, *, may_retry: bool) -> None:
@@ -31,7 +31,7 @@ class Failure(Exception):
         self.may_retry = may_retry
 
 
-class Answer:
+class UpstreamReply:
     """The head of an answer, and its body piece by piece, in the time that `clock` gives."""
 
     def __init__(
@@ -88,9 +88,9 @@ class Answer:
 
     def failed(
         self, text: str, *, may_retry: bool = True, kind: type[ServingError] = UpstreamFailed
-    ) -> Failure:
+    ) -> UpstreamFailure:
         text = f"the upstream {self._server.where}: {self.shown(text)}"
-        return Failure(kind(text), may_retry=may_retry)
+        return UpstreamFailure(kind(text), may_retry=may_retry)
 
     async def _read(self) -> bytes:
         """The next piece of the body; nothing at its end."""
@@ -227,14 +227,14 @@ class Server:
     @asynccontextmanager
     async def send(
         self, path: str, body: bytes | None, headers: Mapping[str, str], bounds: Bounds
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[UpstreamReply]:
         """The answer to a POST of `body`, JSON, or to a GET, once its head has come.  The
         connection is closed behind it.  Raises Failure."""
         reader, writer = await self._connect()
         clock = Clock(bounds.total, writer.transport.abort)
         try:
             clock.allow(bounds.first)
-            answer = Answer(reader, clock, self, bounds.max_bytes)
+            answer = UpstreamReply(reader, clock, self, bounds.max_bytes)
             writer.write(self._request(path, body, headers))
             await answer.read_head()
             yield answer
@@ -272,4 +272,4 @@ class Server:
         finally:
             opening.cancel()
         text = f"the upstream {self.where} cannot be reached: {why}"
-        raise Failure(ServableUnavailable(text), may_retry=True)
+        raise UpstreamFailure(ServableUnavailable(text), may_retry=True)

@@ -12,19 +12,18 @@ from itertools import count
 from typing import Any, NoReturn, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.core.declaration import UPSTREAM
 from mindspore_serving.core.llm_messages import Event, Generate, LLMRequest, to_refused
-from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.model_card import UPSTREAM, ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import InvalidInputs, ServableUnavailable, ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
-from mindspore_serving.llm.serving.recording import Recorder, Timeline
-from mindspore_serving.llm.upstream.budget import Room
+from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
+from mindspore_serving.llm.upstream.budget import KeptRoom
 from mindspore_serving.llm.upstream.connection import Server
 from mindspore_serving.llm.upstream.exchange import find_models
-from mindspore_serving.llm.upstream.generation import Generation, Put, Totals
+from mindspore_serving.llm.upstream.generation import Put, UpstreamGeneration, UpstreamTotals
 from mindspore_serving.llm.upstream.options import UpstreamOptions, make_context, read_key
-from mindspore_serving.llm.upstream.outbox import Outbox
+from mindspore_serving.llm.upstream.outbox import EventOutbox
 from mindspore_serving.llm.upstream.pieces import MAX_COUNT
 
 _LONGEST = 1 << 20  # tokens, where nobody says how many it takes
@@ -75,11 +74,15 @@ class UpstreamModel:
         self._server = _open_server(options)
         self._open: dict[str, _Open] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._recorder, self._totals, self._room = Recorder(), Totals(), Room()
+        self._recorder, self._totals, self._room = (
+            GenerationRecorder(),
+            UpstreamTotals(),
+            KeptRoom(),
+        )
         self._ids = count(1)
         self._problem: BaseException | None = None
         self._loop = asyncio.new_event_loop()
-        self._outbox: Outbox[_Given] = Outbox(self._loop, wake)
+        self._outbox: EventOutbox[_Given] = EventOutbox(self._loop, wake)
         self._is_closing = asyncio.Event()
         self._has_looked = threading.Event()
         self._thread = threading.Thread(target=self._run, name="upstream", daemon=True)
@@ -269,7 +272,7 @@ class UpstreamModel:
             raise InvalidInputs(f"an upstream is not asked to {type(request).__name__.lower()}")
         if not self._model:
             raise ServableUnavailable(self.unready)
-        generation = Generation(
+        generation = UpstreamGeneration(
             request,
             entry.timeline,
             self._recorder,

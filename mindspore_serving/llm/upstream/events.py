@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mindspore_serving.core.llm_messages import Chunk, Generate, Token, ToolCallDelta
-from mindspore_serving.llm.upstream.budget import Budget, WrongPiece
+from mindspore_serving.llm.upstream.budget import AnswerBudget, WrongPiece
 from mindspore_serving.llm.upstream.pieces import (
+    AnswerDelta,
     CallDelta,
-    CalledFunction,
-    Choice,
-    Delta,
-    Piece,
-    Usage,
+    ChoicePiece,
+    EventData,
+    FunctionDelta,
+    UpstreamUsage,
 )
 
 _REASONS = {
@@ -30,8 +30,8 @@ class AnswerReader:
     """Makes chunks of the pieces of the answers to `request`, within `budget`.  `usage` is the
     newest."""
 
-    def __init__(self, request: Generate, budget: Budget) -> None:
-        self.usage = Usage()
+    def __init__(self, request: Generate, budget: AnswerBudget) -> None:
+        self.usage = UpstreamUsage()
         self.budget = budget
         self._request = request
         self._open = set(range(request.params.n))
@@ -42,7 +42,7 @@ class AnswerReader:
         """Whether all answers have ended."""
         return not self._open
 
-    def take(self, piece: Piece) -> list[Chunk]:
+    def take(self, piece: EventData) -> list[Chunk]:
         """Raises WrongPiece."""
         self.budget.take_event()
         if piece.usage is not None:
@@ -50,10 +50,10 @@ class AnswerReader:
         chunks = (self._chunk(choice) for choice in piece.choices)
         return [chunk for chunk in chunks if _has_content(chunk)]
 
-    def _chunk(self, choice: Choice) -> Chunk:
+    def _chunk(self, choice: ChoicePiece) -> Chunk:
         if choice.index not in self._open:
             raise WrongPiece(f"it sent a piece of answer {choice.index}, which is not open")
-        delta = choice.delta or Delta(content=choice.text)
+        delta = choice.delta or AnswerDelta(content=choice.text)
         text, reasoning = delta.content or delta.refusal or "", _reasoning(delta)
         calls = tuple(self._tool_calls(choice.index, delta.tool_calls or ()))
         reason, cause = self._reason(choice)
@@ -66,7 +66,7 @@ class AnswerReader:
         self.budget.take_chunk(chunk, has_ids=bool(choice.token_ids or choice.logprobs))
         return chunk
 
-    def _reason(self, choice: Choice) -> tuple[Any, str | int | None]:
+    def _reason(self, choice: ChoicePiece) -> tuple[Any, str | int | None]:
         given = choice.finish_reason
         if given is None:
             return None, None
@@ -79,7 +79,7 @@ class AnswerReader:
 
     def _tool_calls(self, index: int, deltas: Sequence[CallDelta]) -> Iterator[ToolCallDelta]:
         for delta in deltas:
-            place, function = (index, delta.index), delta.function or CalledFunction()
+            place, function = (index, delta.index), delta.function or FunctionDelta()
             if place not in self._calls:
                 if not function.name:
                     raise WrongPiece("it sent a call of a tool without a name")
@@ -89,7 +89,7 @@ class AnswerReader:
                 yield ToolCallDelta(delta.index, None, function.arguments)
 
 
-def _reasoning(delta: Delta) -> str:
+def _reasoning(delta: AnswerDelta) -> str:
     return delta.reasoning_content or delta.reasoning or ""
 
 
@@ -98,7 +98,7 @@ def _has_content(chunk: Chunk) -> bool:
     return any(parts)
 
 
-def _tokens(choice: Choice, text: str) -> tuple[Token, ...]:
+def _tokens(choice: ChoicePiece, text: str) -> tuple[Token, ...]:
     """With log-probabilities as far as they are given; without, the text is one token."""
     found, ids = choice.logprobs, choice.token_ids or []
     rows: list[tuple[str, bytes, float | None, tuple[Token, ...]]] = []

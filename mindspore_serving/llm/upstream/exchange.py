@@ -14,10 +14,10 @@ from mindspore_serving.llm.upstream.budget import WrongPiece
 from mindspore_serving.llm.upstream.connection import (
     MOST_BODY,
     MOST_HEAD,
-    Answer,
     Bounds,
-    Failure,
     Server,
+    UpstreamFailure,
+    UpstreamReply,
 )
 from mindspore_serving.llm.upstream.events import AnswerReader
 from mindspore_serving.llm.upstream.options import UpstreamOptions
@@ -50,7 +50,7 @@ async def chunks(
                 has_begun = True
                 yield found
             return
-        except Failure as failure:
+        except UpstreamFailure as failure:
             is_late = now() + delay >= end
             if has_begun or is_last or is_late or not failure.may_retry:
                 raise failure.error from None
@@ -80,7 +80,7 @@ async def _attempt(
             raise answer.failed("it ended its answer early")
 
 
-def _read(answer: Answer, data: bytes, reader: AnswerReader) -> list[Chunk]:
+def _read(answer: UpstreamReply, data: bytes, reader: AnswerReader) -> list[Chunk]:
     try:
         piece = decode_piece(data)
         error = bytes(piece.error)
@@ -93,7 +93,7 @@ def _read(answer: Answer, data: bytes, reader: AnswerReader) -> list[Chunk]:
         raise answer.failed(str(error), may_retry=False) from None
 
 
-async def read_failure(answer: Answer) -> Failure:
+async def read_failure(answer: UpstreamReply) -> UpstreamFailure:
     """Why an answer has another status than 200."""
     status = answer.status
     if status in _KEY:
@@ -105,13 +105,13 @@ async def read_failure(answer: Answer) -> Failure:
     text = _message(await answer.whole())
     if status in _REFUSED:
         refusal = InvalidInputs(answer.shown(text) or f"the upstream answered {status}")
-        return Failure(refusal, may_retry=False)
+        return UpstreamFailure(refusal, may_retry=False)
     kind = UpstreamLate if status == _LATE else UpstreamFailed
     text = f"it answered {status}: {text}"
     failure = answer.failed(text, may_retry=status in _LATER, kind=kind)
     if status in _BUSY:
         busy = Overloaded(str(failure), _retry_after(answer.headers))
-        return Failure(busy, may_retry=True)
+        return UpstreamFailure(busy, may_retry=True)
     return failure
 
 
@@ -147,7 +147,7 @@ async def find_models(server: Server, timeout: float) -> list[tuple[str, int]]:
             if answer.status != 200:
                 raise await read_failure(answer)
             return _read_models(await answer.whole())
-    except Failure as failure:
+    except UpstreamFailure as failure:
         raise failure.error from None
 
 

@@ -5,18 +5,18 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 
 from mindspore_serving.core.llm_messages import Chunk, Token, ToolCallDelta
-from mindspore_serving.llm.upstream.budget import Room, weight
+from mindspore_serving.llm.upstream.budget import KeptRoom, weight
 
 
-class Gathered:
+class GatheredChunks:
     """What has come of all answers to a request; takes `room` until the end of `with`."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: KeptRoom) -> None:
         self._room = room
         self._size = 0
         self._answers: dict[int, _Answer] = {}
 
-    def __enter__(self) -> "Gathered":
+    def __enter__(self) -> "GatheredChunks":
         return self
 
     def __exit__(self, *error: object) -> None:

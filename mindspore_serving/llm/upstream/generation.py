@@ -8,12 +8,12 @@ from typing import TypeAlias
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate, Started
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.serving.recording import Recorder, Timeline, Timing
-from mindspore_serving.llm.upstream.budget import Budget, Room
+from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline, Timing
+from mindspore_serving.llm.upstream.budget import AnswerBudget, KeptRoom
 from mindspore_serving.llm.upstream.connection import Server
 from mindspore_serving.llm.upstream.events import AnswerReader
 from mindspore_serving.llm.upstream.exchange import chunks
-from mindspore_serving.llm.upstream.gathering import Gathered
+from mindspore_serving.llm.upstream.gathering import GatheredChunks
 from mindspore_serving.llm.upstream.options import UpstreamOptions
 from mindspore_serving.llm.upstream.requests import to_body
 
@@ -29,7 +29,7 @@ _REASONS = {
 
 
 @dataclass(slots=True)
-class Totals:
+class UpstreamTotals:
     """Of all requests."""
 
     num_pieces: int = 0
@@ -37,7 +37,7 @@ class Totals:
     num_generated_tokens: int = 0
 
 
-class Generation:
+class UpstreamGeneration:
     """Answers `request`: at once, or at the end if it is no stream.
 
     `max_tokens` is what an answer may have, if the request does not say; `room` is for what is kept
@@ -48,19 +48,19 @@ class Generation:
         self,
         request: Generate,
         line: Timeline,
-        recorder: Recorder,
-        totals: Totals,
+        recorder: GenerationRecorder,
+        totals: UpstreamTotals,
         *,
         max_tokens: int,
-        room: Room,
+        room: KeptRoom,
     ) -> None:
         self._request = request
         self._line = line
         self._totals = totals
         self._timing = Timing(recorder, line)
-        budget = Budget(request.params.max_tokens or max_tokens, request.params.n)
+        budget = AnswerBudget(request.params.max_tokens or max_tokens, request.params.n)
         self._reader = AnswerReader(request, budget)
-        self._gathered = Gathered(room)
+        self._gathered = GatheredChunks(room)
         self._has_started = False
 
     async def run(self, server: Server, model: str, options: UpstreamOptions, give: Give) -> None:

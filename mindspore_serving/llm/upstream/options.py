@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from mindspore_serving.core.declaration import UPSTREAM
+from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import StartError, did_you_mean
 
@@ -89,6 +89,20 @@ def read_options(given: Mapping[str, Any]) -> UpstreamOptions:
         raise StartError(f"dialect is {options.dialect!r}, expected one of {accepted}")
     split_url(options.url)
     return options
+
+
+def longest_of(options: Mapping[str, Any]) -> int | None:
+    """The `max_model_len` of what is not for the other server: all that may be there.  Raises
+    StartError."""
+    for name in options:
+        if name != "max_model_len":
+            raise StartError(
+                f"engine {UPSTREAM!r} has no option {name}, expected max_model_len alone"
+            )
+    longest: int | None = options.get("max_model_len")
+    if longest is not None and (type(longest) is not int or longest < 1):
+        raise StartError(f"max_model_len is {longest!r}, expected an int >= 1")
+    return longest
 
 
 def check_options(given: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ _MAX_LENGTH = 256  # items that wait to be collected; who gives more of them wai
 T = TypeVar("T")
 
 
-class Outbox(Generic[T]):
+class EventOutbox(Generic[T]):
     """`wake` is called where there is something to collect."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:

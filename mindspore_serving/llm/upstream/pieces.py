@@ -21,17 +21,17 @@ StopText = Annotated[str, msgspec.Meta(max_length=1 << 16)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=1 << 16)]
 
 
-class CalledFunction(msgspec.Struct):
+class FunctionDelta(msgspec.Struct):
     name: Name | None = None
     arguments: str | None = None
 
 
 class CallDelta(msgspec.Struct):
     index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CALLS)] = 0
-    function: CalledFunction | None = None
+    function: FunctionDelta | None = None
 
 
-class Delta(msgspec.Struct):
+class AnswerDelta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -45,23 +45,23 @@ class Top(msgspec.Struct):
     bytes: Annotated[list[Byte], msgspec.Meta(max_length=4096)] | None = None
 
 
-class Scored(Top):
+class ScoredToken(Top):
     top_logprobs: Annotated[list[Top], msgspec.Meta(max_length=256)] | None = None
 
 
 class Logprobs(msgspec.Struct):
     """`content` is that of chats, the lists beside it that of completions."""
 
-    content: list[Scored] | None = None
+    content: list[ScoredToken] | None = None
     tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class Choice(msgspec.Struct):
+class ChoicePiece(msgspec.Struct):
     index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_SEQUENCES)] = 0
     text: str | None = None
-    delta: Delta | None = None
+    delta: AnswerDelta | None = None
     logprobs: Logprobs | None = None
     token_ids: TokenIds | None = None
     finish_reason: Name | None = None
@@ -76,22 +76,22 @@ class AnswerDetails(msgspec.Struct):
     reasoning_tokens: Count | None = None
 
 
-class Usage(msgspec.Struct):
+class UpstreamUsage(msgspec.Struct):
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: AnswerDetails | None = None
 
 
-class Piece(msgspec.Struct):
+class EventData(msgspec.Struct):
     """The data of one server-sent event.  `error` is kept as it came."""
 
-    choices: Annotated[list[Choice], msgspec.Meta(max_length=MAX_SEQUENCES)] = []
-    usage: Usage | None = None
+    choices: Annotated[list[ChoicePiece], msgspec.Meta(max_length=MAX_SEQUENCES)] = []
+    usage: UpstreamUsage | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 
-decode_piece = msgspec.json.Decoder(Piece).decode
+decode_piece = msgspec.json.Decoder(EventData).decode
 
 
 class Listed(msgspec.Struct):
@@ -105,10 +105,10 @@ class Listed(msgspec.Struct):
         return max(0, min(self.max_model_len or 0, MAX_COUNT))
 
 
-class Models(msgspec.Struct):
+class ModelList(msgspec.Struct):
     """The answer to the question which models there are."""
 
     data: list[Listed] | None = None
 
 
-decode_models = msgspec.json.Decoder(Models).decode
+decode_models = msgspec.json.Decoder(ModelList).decode

@@ -7,56 +7,39 @@ A file holds a family.  Such a function gets the inputs by position and the attr
 from collections.abc import Mapping
 
 from mindspore_serving.mindir.operators import (
-    activations,
-    adaptive,
     algebra,
-    assigning,
     attention,
     binary,
-    combining,
-    comparing,
     convolution,
     creation,
-    decoding,
     image,
     indexing,
     inplace,
-    losses,
-    matmul,
     normalization,
     numbers,
     order,
     pooling,
-    pooling_places,
     recurrent,
     reductions,
     resizing,
-    scans,
-    scattering,
-    sequence,
     shape,
-    slicing,
     special,
-    transposed,
     unary,
-    windows,
 )
 from mindspore_serving.mindir.tensors import Operator
 
 __all__ = ["MOVERS", "OPERATORS", "REPEATING", "VIEWS", "WRITERS"]
 
 FAMILIES = (
-    *(activations, adaptive, algebra, assigning, attention, binary, combining, comparing),
-    *(convolution, creation, decoding, image, indexing, inplace, losses, matmul, normalization),
-    *(numbers, order, pooling, pooling_places, recurrent, reductions, resizing, scans, scattering),
-    *(sequence, shape, slicing, special, transposed, unary, windows),
+    *(algebra, attention, binary, convolution, creation, image, indexing, inplace, normalization),
+    *(numbers, order, pooling, recurrent, reductions, resizing, shape, special, unary),
 )
 OPERATORS: Mapping[str, Operator] = {
     name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()
 }
-WRITERS = frozenset(inplace.OPERATORS)
+WRITERS = frozenset(inplace.WRITERS)
 """Those whose result is what their first input holds from then on."""
-MOVERS = frozenset(sequence.OPERATORS)
+MOVERS = frozenset(numbers.MOVERS)
 """Those that read no tensor."""
 VIEWS = frozenset(name for name in OPERATORS if name.endswith("View")) | {"ViewAs"}
 """Those whose result is a part of their first input, not a copy."""

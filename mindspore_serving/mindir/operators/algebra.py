@@ -1,26 +1,37 @@
-"""Linear algebra on the last two axes: diagonals, determinants, inverses, cross products."""
+"""Linear algebra: products of matrices and vectors, diagonals, determinants, inverses."""
 
+from math import prod
 from typing import Any
 
 import openvino as ov
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators.indexing import diagonal
+from mindspore_serving.mindir.operators.integers import matmul, reduce_sum, wrapping
 from mindspore_serving.mindir.operators.types import is_float
 from mindspore_serving.mindir.tensors import (
     Bool,
+    Float,
     Int,
     Operator,
     Tensor,
+    Text,
     Unsupported,
     absolute,
     cast,
     dims,
     ints_of,
+    known_dims,
     like,
     rank,
     reshape,
+    sizes_of,
+    slice_of,
+    squeeze,
+    tensor,
+    unsqueeze,
 )
+from mindspore_serving.mindir.values import Value
 
 _MAX_DETERMINANT = 64  # rows: each adds some twenty nodes to the graph
 _FIRST_OF_THREE = -65530  # the axis of a cross product that was not named
@@ -42,12 +53,9 @@ def _cross(x: Tensor, y: Tensor, dim: Int = _FIRST_OF_THREE) -> Any:
 
 def _matrix_of(values: Any, offset: int = 0) -> Any:
     """The square matrix with the 1-D `values` on its diagonal `offset`."""
-    (count,) = dims(values)
-    if count < 0:
-        raise Unsupported("an axis of open size")
-    size = count + abs(offset)
-    rows, columns = op.constant(size), op.constant(size)
-    is_there = op.eye(rows, columns, op.constant(offset), "boolean")
+    (count,) = known_dims(values)
+    size = op.constant(count + abs(offset))
+    is_there = op.eye(size, size, op.constant(offset), "boolean")
     before, behind = max(-offset, 0), max(offset, 0)
     padded = op.pad(values, ints_of([before]), ints_of([behind]), "constant", like(0, values))
     column = op.reshape(padded, ints_of([-1, 1]), False)
@@ -65,10 +73,7 @@ def _diag_part(x: Tensor) -> Any:
     sizes = dims(x)[: rank(x) // 2]
     if -1 in sizes or dims(x) != sizes * 2:
         raise Unsupported(f"the diagonal of shape {dims(x)}")
-    count = 1
-    for size in sizes:
-        count *= size
-    return reshape(diagonal(reshape(x, (count, count))), sizes)
+    return reshape(diagonal(reshape(x, (prod(sizes), prod(sizes)))), sizes)
 
 
 def _diag_ext(x: Tensor, diagonal_: Int = 0) -> Any:
@@ -110,36 +115,32 @@ def _eliminated(x: Any) -> tuple[Any, Any]:
             f"the determinant of shape {dims(x)}, expected square matrices of known size, at most "
             f"{_MAX_DETERMINANT}"
         )
-    batch = op.slice(op.shape_of(x, ov.Type.i64), ints_of([0]), ints_of([-2]), ints_of([1]))
+    batch = slice_of(sizes_of(x), 0, 0, -2)
     rest = op.reshape(x, ints_of([-1, size, size]), False).output(0)
     sign, pivots = like(1, x), []
     zero, one = like(0, x), like(1, x)
     for left in range(size, 0, -1):
         column = _column(rest, 0)
         best = op.topk(absolute(column), op.constant(1), 1, "max", "none", "i64").output(1)
-        place = op.squeeze(best, ints_of([1])).output(0)
+        place = squeeze(best, 1)
         # Not by a gather with a batch axis: of one element it ends the process.
-        is_chosen = op.unsqueeze(op.equal(ints_of(range(left)), best), ints_of([2]))
+        is_chosen = unsqueeze(op.equal(ints_of(range(left)), best), 2)
         chosen = op.select(is_chosen, rest, zero)
         row = op.reduce_sum(chosen, ints_of([1]), False).output(0)  # [batch, columns]
-        pivot = _column(op.unsqueeze(row, ints_of([1])).output(0), 0)  # [batch, 1]
-        pivots.append(op.squeeze(pivot, ints_of([1])).output(0))
+        pivot = _column(unsqueeze(row, 1), 0)  # [batch, 1]
+        pivots.append(squeeze(pivot, 1))
         is_first = op.equal(place, ints_of([0]))
         sign = op.multiply(sign, op.select(is_first, one, op.negative(one))).output(0)
         if left == 1:
             break
         # The first row takes the place of the one that was chosen, and is left out there.
-        first = op.slice(rest, ints_of([0]), ints_of([1]), ints_of([1]), ints_of([1]))
-        exchanged = op.select(is_chosen, first, rest)
-        below = op.slice(exchanged, ints_of([1]), ints_of([left]), ints_of([1]), ints_of([1]))
+        exchanged = op.select(is_chosen, slice_of(rest, 1, 0, 1), rest)
+        below = slice_of(exchanged, 1, 1, left)
         divisor = op.select(op.equal(pivot, zero), one, pivot)
-        factors = op.divide(_column(below.output(0), 0), divisor)
-        taken = op.multiply(op.unsqueeze(factors, ints_of([2])), op.unsqueeze(row, ints_of([1])))
-        reduced = op.subtract(below, taken)
-        rest = op.slice(reduced, ints_of([1]), ints_of([left]), ints_of([1]), ints_of([2])).output(
-            0
-        )
-    stacked = op.concat([op.unsqueeze(pivot, ints_of([0])) for pivot in pivots], 0)
+        factors = op.divide(_column(below, 0), divisor)
+        reduced = op.subtract(below, op.multiply(unsqueeze(factors, 2), unsqueeze(row, 1)))
+        rest = slice_of(reduced, 2, 1, left)
+    stacked = op.concat([unsqueeze(pivot, 0) for pivot in pivots], 0)
     shape = op.concat([ints_of([size]), batch], 0)
     return op.reshape(sign, batch, False), op.reshape(stacked, shape, False).output(0)
 
@@ -149,15 +150,73 @@ def _column(x: Any, place: int) -> Any:
     return op.gather(x, op.constant(place), op.constant(2)).output(0)
 
 
+def _matmul(x: Tensor, y: Tensor, transpose_a: Bool = False, transpose_b: Bool = False) -> Any:
+    return matmul(x, y, transpose_a, transpose_b)
+
+
+def _dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    y = matmul(x, weight, False, True)
+    return y if bias is None else wrapping(op.add, y, bias)
+
+
+def _scaled_sum(x: Any, product: Any, beta: float, alpha: float) -> Any:
+    product = product if alpha == 1 else wrapping(op.multiply, product, like(alpha, x))
+    return wrapping(op.add, x if beta == 1 else wrapping(op.multiply, x, like(beta, x)), product)
+
+
+def _addmm(x: Tensor, first: Tensor, second: Tensor, beta: Float = 1.0, alpha: Float = 1.0) -> Any:
+    return _scaled_sum(x, matmul(first, second, False, False), beta, alpha)
+
+
+def _addbmm(x: Tensor, first: Tensor, second: Tensor, beta: Float = 1.0, alpha: Float = 1.0) -> Any:
+    total = reduce_sum(matmul(first, second, False, False), ints_of([0]), False)
+    return _scaled_sum(x, total, beta, alpha)
+
+
+def _outer(x: Tensor, y: Tensor) -> Any:
+    return wrapping(op.multiply, unsqueeze(x, 1), unsqueeze(y, 0))
+
+
+def _einsum(inputs: Value, equation: Text) -> Any:
+    return op.einsum([tensor(one) for one in inputs], equation.replace(" ", ""))
+
+
+def _einsum_ext(equation: Text, inputs: Value) -> Any:
+    return _einsum(inputs, equation)
+
+
+def _dot(x: Tensor, y: Tensor) -> Any:
+    return reduce_sum(wrapping(op.multiply, x, y), ints_of([0]), False)
+
+
+def _cdist(x1: Tensor, x2: Tensor, p: Float = 2.0) -> Any:
+    """Distances of the rows of `x1` to those of `x2`."""
+    difference = absolute(op.subtract(unsqueeze(x1, -2), unsqueeze(x2, -3)))
+    axis = ints_of([rank(x1)])
+    if p == 2:
+        return op.reduce_l2(difference, axis, False)
+    if p == 1:
+        return op.reduce_sum(difference, axis, False)
+    raise Unsupported(f"p={p}, accepted are 1 and 2")
+
+
 OPERATORS: dict[str, Operator] = {
+    **dict.fromkeys(("Addmm", "Addmv", "Baddbmm"), _addmm),
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulExt", "MatMul", "MatMulExt", "Mm", "Mv"), _matmul),
+    **dict.fromkeys(("MatrixInverse", "MatrixInverseExt"), _inverse),
+    "Addbmm": _addbmm,
+    "Cdist": _cdist,
     "Cross": _cross,
+    "Dense": _dense,
     "Diag": _diag,
     "DiagExt": _diag_ext,
     "DiagPart": _diag_part,
+    "Dot": _dot,
+    "Einsum": _einsum,
+    "EinsumExt": _einsum_ext,
     "LogMatrixDeterminant": _log_determinant,
     "MatrixDeterminant": _determinant,
-    "MatrixInverse": _inverse,
-    "MatrixInverseExt": _inverse,
+    "Outer": _outer,
     "Trace": _trace,
     "TraceExt": _trace_ext,
 }

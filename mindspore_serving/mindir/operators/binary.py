@@ -1,22 +1,28 @@
 """Operators of two tensors, element by element; shapes are broadcast as numpy does."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import openvino as ov
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators import integers
-from mindspore_serving.mindir.operators.enumerations import ROUNDING
+from mindspore_serving.mindir.operators.enumerations import FORMAT, ROUNDING
+from mindspore_serving.mindir.operators.integers import wrapping
 from mindspore_serving.mindir.operators.types import as_float, common
 from mindspore_serving.mindir.tensors import (
+    Bool,
     Float,
     Operator,
     Tensor,
+    Unsupported,
     absolute,
     cast,
     like,
+    rank,
+    reshape,
+    tensor,
 )
 from mindspore_serving.mindir.values import Value
 
@@ -36,19 +42,11 @@ def _of_booleans(build: Build, x: Tensor, y: Tensor) -> Any:
     return build(cast(x, ov.Type.boolean), cast(y, ov.Type.boolean))
 
 
-def _wrapping(build: Build) -> Build:
-    return partial(integers.wrapping, build)
-
-
-def _multiply_by(number: float) -> Callable[[Any], Any]:
-    return lambda x: op.multiply(x, like(number, x))
-
-
 def _with_alpha(build: Build, input: Value, other: Value, alpha: Float = 1.0) -> Any:
     first, second = common(input, other)
     if alpha != 1:
-        second = integers.wrapping(_multiply_by(alpha), second)
-    return integers.wrapping(build, first, second)
+        second = wrapping(lambda x: op.multiply(x, like(alpha, x)), second)
+    return wrapping(build, first, second)
 
 
 def _div_mode(input: Value, other: Value, rounding_mode: Value = None) -> Any:
@@ -93,6 +91,65 @@ def _bitwise(logical: Build, bitwise: Build, first: Any, second: Any) -> Any:
     return (logical if is_logical else bitwise)(first, second)
 
 
+def _bias_add(input_x: Tensor, bias: Tensor, data_format: Value = None) -> Any:
+    """Adds to axis 1, or to the last one."""
+    given = "nchw" if data_format is None else data_format
+    layout = FORMAT.name("data_format", given, "nchw", "ncdhw", "nhwc")
+    if rank(input_x) > 2 and layout != "nhwc":
+        bias = reshape(bias, [1, -1, *[1] * (rank(input_x) - 2)])
+    return wrapping(op.add, input_x, bias)
+
+
+def _lerp(input: Tensor, end: Tensor, weight: Value) -> Any:
+    _, factor = common(input, weight)
+    return op.add(input, op.multiply(factor, op.subtract(end, input)))
+
+
+def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: Value = 1) -> Any:
+    product, factor = common(wrapping(op.multiply, tensor1, tensor2), value)
+    return wrapping(op.add, input, wrapping(op.multiply, product, factor))
+
+
+def _addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: Value = 1) -> Any:
+    quotient, factor = common(op.divide(tensor1, tensor2).output(0), value)
+    return op.add(input, op.multiply(quotient, factor))
+
+
+def _add_n(x: Value) -> Any:
+    return reduce(partial(wrapping, op.add), map(tensor, x))
+
+
+def _clamp(input: Tensor, min: Value = None, max: Value = None) -> Any:
+    if min is not None:
+        input, low = common(input, min)
+        input = op.maximum(input, low).output(0)
+    if max is not None:
+        input, high = common(input, max)
+        input = op.minimum(input, high).output(0)
+    return input
+
+
+def _is_close(
+    input: Tensor, other: Tensor, rtol: Float = 1e-5, atol: Float = 1e-8, equal_nan: Bool = False
+) -> Any:
+    if equal_nan:
+        raise Unsupported("equal_nan")
+    space = op.add(like(atol, other), op.multiply(like(rtol, other), absolute(other)))
+    return op.less_equal(absolute(op.subtract(input, other)), space)
+
+
+def _masked_fill(input_x: Tensor, mask: Tensor, value: Value) -> Any:
+    _, filling = common(input_x, value)
+    return op.select(
+        cast(mask, ov.Type.boolean), cast(filling, input_x.get_element_type()), input_x
+    )
+
+
+def _select(condition: Tensor, input: Value, other: Value) -> Any:
+    first, second = common(input, other)
+    return op.select(cast(condition, ov.Type.boolean), first, second)
+
+
 _AND = partial(_bitwise, op.logical_and, op.bitwise_and)
 _OR = partial(_bitwise, op.logical_or, op.bitwise_or)
 _XOR = partial(_bitwise, op.logical_xor, op.bitwise_xor)
@@ -101,65 +158,53 @@ _PLAIN: dict[str, Build] = {
     **dict.fromkeys(("BitwiseAnd", "BitwiseAndScalar", "BitwiseAndTensor"), _AND),
     **dict.fromkeys(("BitwiseOr", "BitwiseOrScalar", "BitwiseOrTensor"), _OR),
     **dict.fromkeys(("BitwiseXor", "BitwiseXorScalar", "BitwiseXorTensor"), _XOR),
-    "Add": _wrapping(op.add),
-    "AddV2": _wrapping(op.add),
+    **dict.fromkeys(("Add", "AddV2"), partial(wrapping, op.add)),
+    **dict.fromkeys(("EqScalar", "Equal"), integers.equal),
+    **dict.fromkeys(("FloorDiv", "FloorDivScalar"), integers.floor_div),
+    **dict.fromkeys(("FloorMod", "RemainderScalarTensor"), integers.floor_mod),
+    **dict.fromkeys(("RemainderTensorScalar", "RemainderTensorTensor"), integers.floor_mod),
+    **dict.fromkeys(("FmodScalar", "FmodTensor", "Mod", "TruncateMod"), integers.trunc_mod),
+    **dict.fromkeys(("GreaterEqual", "GreaterEqualScalar"), integers.greater_equal),
+    **dict.fromkeys(("Less", "LessScalar"), integers.less),
+    **dict.fromkeys(("Mul", "Muls"), partial(wrapping, op.multiply)),
+    **dict.fromkeys(("Pow", "PowScalarTensor", "PowTensorScalar"), integers.power),
     "DivNoNan": _div_no_nan,
-    "EqScalar": integers.equal,
-    "Equal": integers.equal,
-    "FloorDiv": integers.floor_div,
-    "FloorDivScalar": integers.floor_div,
-    "FloorMod": integers.floor_mod,
-    "FmodScalar": integers.trunc_mod,
-    "FmodTensor": integers.trunc_mod,
     "Greater": integers.greater,
-    "GreaterEqual": integers.greater_equal,
-    "GreaterEqualScalar": integers.greater_equal,
     "LeftShift": op.bitwise_left_shift,
-    "Less": integers.less,
     "LessEqual": integers.less_equal,
-    "LessScalar": integers.less,
     "Maximum": op.maximum,
     "Minimum": op.minimum,
-    "Mod": integers.trunc_mod,
-    "Mul": _wrapping(op.multiply),
-    "Muls": _wrapping(op.multiply),
     "NotEqual": integers.not_equal,
-    "Pow": integers.power,
-    "PowScalarTensor": integers.power,
-    "PowTensorScalar": integers.power,
-    "RemainderScalarTensor": integers.floor_mod,
-    "RemainderTensorScalar": integers.floor_mod,
-    "RemainderTensorTensor": integers.floor_mod,
     "RightShift": op.bitwise_right_shift,
-    "SquaredDifference": _wrapping(op.squared_difference),
-    "Sub": _wrapping(op.subtract),
+    "SquaredDifference": partial(wrapping, op.squared_difference),
+    "Sub": partial(wrapping, op.subtract),
     "TruncateDiv": integers.trunc_div,
-    "TruncateMod": integers.trunc_mod,
 }
 _FLOATS: dict[str, Build] = {
-    "Atan2": _atan2,
-    "Atan2Ext": _atan2,
-    "Div": op.divide,
-    "Divs": op.divide,
+    **dict.fromkeys(("Atan2", "Atan2Ext"), _atan2),
+    **dict.fromkeys(("Div", "Divs", "RealDiv"), op.divide),
     "LogAddExp": _logaddexp,
-    "RealDiv": op.divide,
     "Xdivy": partial(_zero_where_first_is, op.divide),
-    "Xlogy": partial(
-        _zero_where_first_is, lambda first, second: op.multiply(first, op.log(second))
-    ),
+    "Xlogy": partial(_zero_where_first_is, lambda x, y: op.multiply(x, op.log(y))),
 }
-
+_ADD, _SUBTRACT = (partial(_with_alpha, build) for build in (op.add, op.subtract))
 
 OPERATORS: dict[str, Operator] = {
     **{name: partial(_plain, build) for name, build in _PLAIN.items()},
     **{name: partial(_of_floats, build) for name, build in _FLOATS.items()},
-    "AddExt": partial(_with_alpha, op.add),
-    "AddScalar": partial(_with_alpha, op.add),
-    "DivMod": _div_mode,
-    "DivMods": _div_mode,
+    **dict.fromkeys(("AddExt", "AddScalar"), _ADD),
+    **dict.fromkeys(("SubExt", "SubScalar"), _SUBTRACT),
+    **dict.fromkeys(("DivMod", "DivMods"), _div_mode),
+    **dict.fromkeys(("Addcdiv", "AddcdivExt"), _addcdiv),
+    **dict.fromkeys(("Addcmul", "AddcmulExt"), _addcmul),
+    **dict.fromkeys(("ClampScalar", "ClampTensor"), _clamp),
+    **dict.fromkeys(("Lerp", "LerpScalar"), _lerp),
+    **dict.fromkeys(("MaskedFill", "MaskedFillScalar"), _masked_fill),
+    **dict.fromkeys(("Select", "SelectV2"), _select),
+    "AddN": _add_n,
+    "BiasAdd": _bias_add,
+    "IsClose": _is_close,
     "LogicalAnd": partial(_of_booleans, op.logical_and),
     "LogicalOr": partial(_of_booleans, op.logical_or),
     "LogicalXor": partial(_of_booleans, op.logical_xor),
-    "SubExt": partial(_with_alpha, op.subtract),
-    "SubScalar": partial(_with_alpha, op.subtract),
 }

@@ -1,7 +1,11 @@
-"""Convolutions, forward and transposed, of one to three dimensions."""
+"""Convolutions of one to three dimensions, forward and transposed; how a window moves."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import openvino as ov
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators.enumerations import PAD_MODE, check_channels_first
@@ -10,20 +14,71 @@ from mindspore_serving.mindir.tensors import (
     Ints,
     Operator,
     Tensor,
+    cast,
     dims,
     ints_of,
+    known,
+    like,
     rank,
     reshape,
+    size_of,
+    squeeze,
+    tensor,
+    unsqueeze,
 )
-from mindspore_serving.mindir.values import Value
+from mindspore_serving.mindir.values import Value, read
 
-SAME, VALID = "same", "valid"
-PAD = "pad"
+PAD, SAME, VALID = "pad", "same", "valid"
+_AUTO_PAD = {PAD: "explicit", SAME: "same_upper", VALID: "valid"}
+_OF_LAYERS = ("nchw", "ncdhw")
+Size = Any
+"""A number, or a 1-D tensor of one int64."""
 
 
-def padding_mode(mode: Value, *accepted: str) -> str:
-    """ "same", "valid" or "pad", unless fewer are accepted."""
-    return PAD_MODE.name("padding mode", mode, *(accepted or (PAD, SAME, VALID)))
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a window moves over the spatial axes; a list has a number for each of them.
+
+    `begin` and `end` are pads of mode "pad"; "same" puts the odd one behind.
+    """
+
+    mode: str
+    strides: list[int]
+    dilations: list[int]
+    begin: list[int]
+    end: list[int]
+
+    @property
+    def auto_pad(self) -> str:
+        """OpenVINO's name of the mode."""
+        return _AUTO_PAD[self.mode]
+
+
+def with_pads(
+    count: int, pads: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...] = (1,)
+) -> Geometry:
+    """Read a geometry over `count` axes with the same pads before and behind."""
+    both = spatial(pads, count)
+    return Geometry(PAD, spatial(strides, count), spatial(dilations, count), both, both)
+
+
+def with_mode(
+    count: int,
+    mode: Value,
+    pads: tuple[int, ...] | None,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...] = (1,),
+) -> Geometry:
+    """Read a geometry over `count` axes; `pads` are (begin, end) by axis, or one for both or all.
+
+    Without `pads` the mode "pad" is refused.
+    """
+    accepted = (SAME, VALID) if pads is None else (PAD, SAME, VALID)
+    name = PAD_MODE.name("padding mode", mode, *accepted)
+    geometry = with_pads(count, pads if pads and name == PAD else (0,), strides, dilations)
+    if pads and name == PAD and len(pads) == 2 * count:
+        geometry = replace(geometry, begin=list(pads[::2]), end=list(pads[1::2]))
+    return replace(geometry, mode=name)
 
 
 def spatial(numbers: tuple[int, ...], count: int) -> list[int]:
@@ -31,32 +86,38 @@ def spatial(numbers: tuple[int, ...], count: int) -> list[int]:
     return list(numbers * count if len(numbers) == 1 else numbers[-count:])
 
 
-def pairs(pads: tuple[int, ...], count: int) -> tuple[list[int], list[int]]:
-    """Pads written as (begin, end) by axis, or one for both, or one for all."""
-    if len(pads) == 2 * count:
-        return list(pads[::2]), list(pads[1::2])
-    return (both := spatial(pads, count)), both
+def in_batch(x: Any, count: int, build: Callable[[Any], Any]) -> Any:
+    """Call `build` with `x`, in a batch if it is an example of `count` spatial axes without one."""
+    if rank(x) != count + 1:
+        return build(x)
+    results = build(unsqueeze(x, 0))
+    if isinstance(results, tuple):
+        return tuple(squeeze(result, 0) for result in results)
+    return squeeze(results, 0)
 
 
-def _convolve(
-    x: Any,
-    weight: Any,
-    padding: tuple[str, tuple[list[int], list[int]]],
-    steps: tuple[tuple[int, ...], tuple[int, ...]],
-    groups: int,
-) -> Any:
-    """`steps` are strides and dilations; "same" puts the odd one behind."""
-    mode, (begin, end) = padding
-    auto = {SAME: "same_upper", VALID: "valid"}.get(mode, "explicit")
-    strides, dilations = (spatial(one, rank(weight) - 2) for one in steps)
-    if groups == 1:
-        return op.convolution(x, weight, strides, begin, end, dilations, auto)
-    out, *rest = dims(weight)
-    weight = reshape(weight, (groups, out // groups, *rest))
-    return op.group_convolution(x, weight, strides, begin, end, dilations, auto)
+def _convolve(x: Any, weight: Any, geometry: Geometry, groups: int) -> Any:
+    build = op.convolution
+    if groups != 1:
+        weight, build = _grouped(weight, groups), op.group_convolution
+    return build(
+        x,
+        weight,
+        geometry.strides,
+        geometry.begin,
+        geometry.end,
+        geometry.dilations,
+        geometry.auto_pad,
+    )
+
+
+def _grouped(weight: Any, groups: int) -> Any:
+    first, *rest = dims(weight)
+    return reshape(weight, (groups, first // groups, *rest))
 
 
 def _conv(
+    is_depthwise: bool,
     x: Tensor,
     weight: Tensor,
     *,
@@ -70,36 +131,20 @@ def _conv(
     format: Value = None,
     data_format: Value = None,
 ) -> Any:
-    """Conv3D has strides and dilations where Conv2D has a stride and a dilation."""
-    check_channels_first(format, "nchw", "ncdhw")
-    check_channels_first(data_format, "nchw", "ncdhw")
-    mode, count = padding_mode(pad_mode), rank(weight) - 2
-    pads = pairs(pad, count) if mode == "pad" else pairs_of_one((0,), count)
-    steps = (strides or stride, dilations or dilation)
-    return _convolve(x, weight, (mode, pads), steps, groups)
+    """Conv3D has strides and dilations where Conv2D has a stride and a dilation.
+
+    By depth the weight is (1, channels, height, width).
+    """
+    check_channels_first(format, data_format, accepted=_OF_LAYERS)
+    if is_depthwise:
+        _, groups, *rest = dims(weight)
+        weight = reshape(weight, (groups, 1, *rest))
+    strides, dilations = strides or stride, dilations or dilation
+    geometry = with_mode(rank(weight) - 2, pad_mode, pad, strides, dilations)
+    return _convolve(x, weight, geometry, groups)
 
 
-def _depthwise(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    pad_mode: Value = VALID,
-    pad: Ints = (0,),
-    stride: Ints = (1,),
-    dilation: Ints = (1,),
-    format: Value = None,
-    data_format: Value = None,
-) -> Any:
-    """The weight is (1, channels, height, width)."""
-    check_channels_first(format)
-    check_channels_first(data_format)
-    _, channels, *rest = dims(weight)
-    weight = reshape(weight, (channels, 1, *rest))
-    steps = {"stride": stride, "dilation": dilation}
-    return _conv(x, weight, pad_mode=pad_mode, pad=pad, **steps, groups=channels)
-
-
-def conv_ext(
+def _conv_ext(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -108,8 +153,8 @@ def conv_ext(
     dilation: Ints = (1,),
     groups: Int = 1,
 ) -> Any:
-    pads = pairs_of_one(padding, rank(weight) - 2)
-    return _convolve_any(x, weight, bias, ("pad", pads), (stride, dilation), groups)
+    geometry = with_pads(rank(weight) - 2, padding, stride, dilation)
+    return _convolve_any(x, weight, bias, geometry, groups)
 
 
 def _conv_padding(
@@ -121,44 +166,206 @@ def _conv_padding(
     dilation: Ints = (1,),
     groups: Int = 1,
 ) -> Any:
-    pads = (padding_mode(padding, SAME, VALID), pairs_of_one((0,), rank(weight) - 2))
-    return _convolve_any(x, weight, bias, pads, (stride, dilation), groups)
+    geometry = with_mode(rank(weight) - 2, padding, None, stride, dilation)
+    return _convolve_any(x, weight, bias, geometry, groups)
 
 
-def pairs_of_one(padding: tuple[int, ...], count: int) -> tuple[list[int], list[int]]:
-    """The same before and behind, one for each axis or one for all."""
-    both = spatial(padding, count)
-    return both, both
-
-
-def _convolve_any(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    padding: tuple[str, tuple[list[int], list[int]]],
-    steps: tuple[tuple[int, ...], tuple[int, ...]],
-    groups: int,
-) -> Any:
-    """Also of one example that has no axis for a batch."""
+def _convolve_any(x: Any, weight: Any, bias: Any, geometry: Geometry, groups: int) -> Any:
     count = rank(weight) - 2
-    is_one = rank(x) < count + 2
-    batch = op.unsqueeze(x, ints_of([0])).output(0) if is_one else x
-    y = with_bias(_convolve(batch, weight, padding, steps, groups), bias, count)
-    return op.squeeze(y, ints_of([0])) if is_one else y
+
+    def build(batch: Any) -> Any:
+        return _with_bias(_convolve(batch, weight, geometry, groups), bias, count)
+
+    return in_batch(x, count, build)
 
 
-def with_bias(y: Any, bias: Any, count: int) -> Any:
+def _with_bias(y: Any, bias: Any, count: int) -> Any:
     return y if bias is None else op.add(y, reshape(bias, (1, -1, *[1] * count)))
 
 
+def _conv_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = (1,),
+    padding: Ints = (0,),
+    output_padding: Ints = (0,),
+    groups: Int = 1,
+    dilation: Ints = (1,),
+) -> Any:
+    """The weight is (in, out / groups, ...)."""
+    count = rank(weight) - 2
+    geometry = with_pads(count, padding, stride, dilation)
+    y = _backward(x, weight, geometry, groups, spatial(output_padding, count))
+    return _with_bias(y, bias, count)
+
+
+def _conv2d_transpose(
+    x: Tensor,
+    weight: Tensor,
+    input_sizes: Value,
+    *,
+    pad_mode: Value = VALID,
+    pad_list: Ints = (0,),
+    stride: Ints = (1,),
+    dilation: Ints = (1,),
+    groups: Int = 1,
+    format: Value = None,
+    data_format: Value = None,
+) -> Any:
+    """The weight is (in, out / groups, height, width); `input_sizes` is the shape of the result."""
+    check_channels_first(format, data_format, accepted=_OF_LAYERS)
+    count = rank(weight) - 2
+    geometry = with_mode(count, pad_mode, pad_list, stride, dilation)
+    return _shaped(x, weight, geometry, groups, _lengths(input_sizes, count))
+
+
+def _conv3d_transpose(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    pad_mode: Value = VALID,
+    pad_list: Ints = (0,),
+    strides: Ints = (1,),
+    dilations: Ints = (1,),
+    groups: Int = 1,
+    output_padding: Ints = (0,),
+    format: Value = None,
+    data_format: Value = None,
+) -> Any:
+    check_channels_first(format, data_format, accepted=_OF_LAYERS)
+    count = rank(weight) - 2
+    geometry = with_mode(count, pad_mode, pad_list, strides, dilations)
+    if geometry.mode == PAD:
+        return _backward(x, weight, geometry, groups, spatial(output_padding, count))
+    lengths = []
+    for number, (step, extent) in enumerate(_reaches(weight, geometry)):
+        over = max(extent - step, 0) if geometry.mode == VALID else 0
+        lengths.append(_scaled(x, number + 2, step, over))
+    return _shaped(x, weight, geometry, groups, lengths)
+
+
+def _lengths(sizes: Value, count: int) -> list[Size]:
+    """The last `count` of the sizes, as far as they are known."""
+    array = known(sizes)
+    if array is not None:
+        return [int(size) for size in array.ravel()[-count:]]
+    sizes = read(sizes)
+    if not isinstance(sizes, tuple):
+        whole = cast(tensor(sizes), ov.Type.i64)
+        parts = [op.gather(whole, ints_of([place]), ints_of([0])) for place in range(-count, 0)]
+        return [part.output(0) for part in parts]
+    return [
+        size if isinstance(size, int) else reshape(cast(tensor(size), ov.Type.i64), (1,))
+        for size in sizes[-count:]
+    ]
+
+
+def _reaches(weight: Any, geometry: Geometry) -> list[tuple[int, int]]:
+    """Return (stride, how far the kernel reaches) by axis."""
+    rows = zip(dims(weight)[2:], geometry.strides, geometry.dilations, strict=True)
+    return [(step, (size - 1) * dilation + 1) for size, step, dilation in rows]
+
+
+def _scaled(x: Any, axis: int, factor: int, more: int) -> Size:
+    """Multiply the size of an axis by `factor`, and add `more`."""
+    size = dims(x)[axis]
+    if size >= 0:
+        return size * factor + more
+    product = op.multiply(size_of(x, axis), ints_of([factor]))
+    return op.add(product, ints_of([more])).output(0)
+
+
+def _shaped(x: Any, weight: Any, geometry: Geometry, groups: int, lengths: list[Size]) -> Any:
+    """What all inputs give, cut off before the pads and behind `lengths`, or with zeros behind.
+
+    With mode "same" the smaller half of what is over is cut off before.  The convolution itself
+    cuts where all sizes are known.
+    """
+    reaches = _reaches(weight, geometry)
+    full = [
+        _scaled(x, number + 2, step, extent - step) for number, (step, extent) in enumerate(reaches)
+    ]
+    is_halved = geometry.mode == SAME
+    if all(isinstance(size, int) for size in (*full, *lengths)):
+        over = [size - length for size, length in zip(full, lengths, strict=True)]
+        before = [max(one, 0) // 2 for one in over] if is_halved else geometry.begin
+        behind = [one - first for one, first in zip(over, before, strict=True)]
+        pads = replace(geometry, begin=before, end=[max(one, 0) for one in behind])
+        return _longer(_backward(x, weight, pads, groups), behind)
+    none = [0] * len(lengths)
+    y = _backward(x, weight, replace(geometry, begin=none, end=none), groups)
+    for number, length in enumerate(lengths):
+        first = None if is_halved else geometry.begin[number]
+        y = _cut(y, number + 2, first, ints_of([length]) if isinstance(length, int) else length)
+    return y
+
+
+def _longer(y: Any, behind: list[int]) -> Any:
+    """With zeros behind, where that many are to be cut off and it is a negative number."""
+    if min(behind) >= 0:
+        return y
+    end = ints_of([0, 0, *(max(-one, 0) for one in behind)])
+    return op.pad(y, ints_of([0] * rank(y)), end, "constant", like(0, y)).output(0)
+
+
+def _cut(y: Any, axis: int, first: int | None, length: Any) -> Any:
+    """The same for one axis of open size."""
+    over = op.subtract(size_of(y, axis), length)
+    none = ints_of([0])
+    half = op.divide(op.maximum(over, none), ints_of([2]))
+    begin = half if first is None else ints_of([first])
+    end = op.add(begin, length)
+    zeros = [none] * rank(y)
+    zeros[axis] = op.maximum(op.subtract(end, size_of(y, axis)), none).output(0)
+    longer = op.pad(y, ints_of([0] * rank(y)), op.concat(zeros, 0), "constant", like(0, y))
+    return op.slice(longer, begin, end, ints_of([1]), ints_of([axis])).output(0)
+
+
+def _backward(
+    x: Any, weight: Any, geometry: Geometry, groups: int, more: list[int] | None = None
+) -> Any:
+    """Pads are cut off, `more` are added behind."""
+    build = op.convolution_backprop_data
+    if groups != 1:
+        weight, build = _grouped(weight, groups), op.group_convolution_backprop_data
+    y = build(
+        x,
+        weight,
+        geometry.strides,
+        None,
+        geometry.begin,
+        geometry.end,
+        geometry.dilations,
+        "explicit",
+        more,
+    )
+    return y.output(0)
+
+
+def _convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = (1,),
+    padding: Ints = (0,),
+    dilation: Ints = (1,),
+    transposed: Int = 0,
+    output_padding: Ints = (0,),
+    groups: Int = 1,
+) -> Any:
+    if transposed:
+        return _conv_transpose(x, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _conv_ext(x, weight, bias, stride, padding, dilation, groups)
+
+
 OPERATORS: dict[str, Operator] = {
-    "Conv1DExt": conv_ext,
-    "Conv1DPadding": _conv_padding,
-    "Conv2D": _conv,
-    "Conv2DExt": conv_ext,
-    "Conv2DPadding": _conv_padding,
-    "Conv3D": _conv,
-    "Conv3DExt": conv_ext,
-    "Conv3DPadding": _conv_padding,
-    "DepthwiseConv2dNative": _depthwise,
+    **{f"Conv{count}DExt": _conv_ext for count in (1, 2, 3)},
+    **{f"Conv{count}DPadding": _conv_padding for count in (1, 2, 3)},
+    **dict.fromkeys(("Conv2D", "Conv3D"), partial(_conv, False)),
+    **dict.fromkeys(("Conv2DBackpropInput", "Conv2DTranspose"), _conv2d_transpose),
+    "Conv3DTranspose": _conv3d_transpose,
+    "ConvTranspose2D": _conv_transpose,
+    "Convolution": _convolution,
+    "DepthwiseConv2dNative": partial(_conv, True),
 }

@@ -7,7 +7,7 @@ import openvino as ov
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators.enumerations import INDEXING
-from mindspore_serving.mindir.operators.types import element_type
+from mindspore_serving.mindir.operators.types import element_type, in_type
 from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
@@ -15,11 +15,11 @@ from mindspore_serving.mindir.tensors import (
     Tensor,
     Unsupported,
     cast,
+    dims,
     known,
     like,
     rank,
     reshape,
-    scalar,
     sizes_of,
     tensor,
 )
@@ -27,8 +27,7 @@ from mindspore_serving.mindir.values import Value
 
 
 def _filled(number: float, size: Shape, dtype: Int | None = None) -> Any:
-    kind = ov.Type.f32 if dtype is None else element_type(dtype)
-    return op.broadcast(scalar(number, kind), size)
+    return _full(size, tensor(float(number)), dtype)
 
 
 def _filled_like(number: float, x: Tensor, dtype: Int | None = None) -> Any:
@@ -40,18 +39,20 @@ def _new_filled(number: float, x: Tensor, size: Shape, dtype: Int | None = None)
 
 
 def _full(size: Shape, fill_value: Tensor, dtype: Int | None = None) -> Any:
-    kind = fill_value.get_element_type() if dtype is None else element_type(dtype)
-    return op.broadcast(cast(reshape(fill_value, ()), kind), size)
+    return _new_full(fill_value, size, fill_value, dtype)
 
 
 def _full_like(x: Tensor, fill_value: Tensor, dtype: Int | None = None) -> Any:
-    kind = x.get_element_type() if dtype is None else element_type(dtype)
-    return op.broadcast(cast(reshape(fill_value, ()), kind), sizes_of(x))
+    return _new_full(x, sizes_of(x), fill_value, dtype)
 
 
 def _new_full(x: Tensor, size: Shape, fill_value: Tensor, dtype: Int | None = None) -> Any:
-    kind = x.get_element_type() if dtype is None else element_type(dtype)
-    return op.broadcast(cast(reshape(fill_value, ()), kind), size)
+    """Fill in the type of `x`, unless there is a `dtype`."""
+    return op.broadcast(cast(reshape(fill_value, ()), _kind(x.get_element_type(), dtype)), size)
+
+
+def _kind(default: Any, dtype: int | None) -> Any:
+    return default if dtype is None else element_type(dtype)
 
 
 def _fill(dtype: Int, size: Shape, value: Tensor) -> Any:
@@ -68,8 +69,7 @@ def _arange(start: Value, end: Value, step: Value, dtype: Int | None = None) -> 
     numbers = [reshape(tensor(one), ()) for one in (start, end, step)]
     is_float = any(one.get_element_type().is_real() for one in numbers)
     own = ov.Type.f32 if is_float else ov.Type.i64
-    kind = own if dtype is None else element_type(dtype)
-    return cast(op.range(*(cast(one, own) for one in numbers), _name(own)).output(0), kind)
+    return in_type(op.range(*(cast(one, own) for one in numbers), _name(own)).output(0), dtype)
 
 
 def _name(kind: Any) -> str:
@@ -77,13 +77,10 @@ def _name(kind: Any) -> str:
 
 
 def _lin_space(start: Tensor, end: Tensor, steps: Int, dtype: Int | None = None) -> Any:
-    kind = ov.Type.f32 if dtype is None else element_type(dtype)
     first, last = (cast(reshape(one, ()), ov.Type.f32) for one in (start, end))
     places = op.range(op.constant(0.0), op.constant(float(steps)), op.constant(1.0), "f32")
     step = op.divide(op.subtract(last, first), like(max(steps - 1, 1), first))
-    return cast(
-        op.add(op.multiply(cast(places.output(0), ov.Type.f32), step), first).output(0), kind
-    )
+    return in_type(op.add(op.multiply(places, step), first).output(0), dtype)
 
 
 def _eye(n: Int, m: Int, dtype: Int) -> Any:
@@ -92,8 +89,7 @@ def _eye(n: Int, m: Int, dtype: Int) -> Any:
 
 
 def _to_tensor(value: Value, dtype: Int | None = None) -> Any:
-    made = tensor(value)
-    return made if dtype is None else cast(made, element_type(dtype))
+    return in_type(tensor(value), dtype)
 
 
 def _to_number(x: Value, dtype: Value = None) -> Any:
@@ -106,10 +102,9 @@ def _to_tuple(x: Tensor) -> Any:
     array = known(x)
     if array is not None:
         return tuple(array.ravel().tolist())
-    if rank(x) != 1 or x.get_partial_shape()[0].is_dynamic:
+    if rank(x) != 1 or dims(x)[0] < 0:
         raise Unsupported("a tensor whose number of elements is open")
-    count = x.get_partial_shape()[0].get_length()
-    return tuple(reshape(part, ()) for part in op.split(x, op.constant(0), count).outputs())
+    return tuple(reshape(part, ()) for part in op.split(x, op.constant(0), dims(x)[0]).outputs())
 
 
 def _meshgrid(inputs: Value, indexing: Value = "xy") -> Any:
@@ -126,33 +121,27 @@ def _meshgrid(inputs: Value, indexing: Value = "xy") -> Any:
     return tuple(grids)
 
 
+_ZEROS_LIKE, _ONES_LIKE = (partial(_filled_like, number) for number in (0, 1))
+
 OPERATORS: dict[str, Operator] = {
+    **dict.fromkeys(("FillScalar", "FillTensor", "FillV2"), _full),
+    **dict.fromkeys(("Fills", "FullLike"), _full_like),
+    **dict.fromkeys(("LinSpace", "LinSpaceExt"), _lin_space),
+    **dict.fromkeys(("ListToTensor", "ScalarToTensor", "TupleToTensor"), _to_tensor),
+    **dict.fromkeys(("OnesLike", "OnesLikeExt"), _ONES_LIKE),
+    **dict.fromkeys(("TensorToList", "TensorToTuple"), _to_tuple),
+    **dict.fromkeys(("ZerosLike", "ZerosLikeExt"), _ZEROS_LIKE),
     "Arange": _arange,
     "Eps": lambda x: op.broadcast(like(1.1920929e-07, tensor(x)), sizes_of(tensor(x))),
     "Eye": _eye,
     "Fill": _fill,
-    "FillScalar": _full,
-    "FillTensor": _full,
-    "FillV2": _full,
-    **dict.fromkeys(("Fills", "FullLike"), _full_like),
-    "LinSpace": _lin_space,
-    "LinSpaceExt": _lin_space,
-    "ListToTensor": _to_tensor,
     "Meshgrid": _meshgrid,
     "NewFull": _new_full,
     "NewOnes": partial(_new_filled, 1),
     "NewZeros": partial(_new_filled, 0),
     "Ones": partial(_filled, 1),
-    "OnesLike": partial(_filled_like, 1),
-    "OnesLikeExt": partial(_filled_like, 1),
     "Range": _range,
     "Rank": lambda x: rank(tensor(x)),
-    "ScalarToTensor": _to_tensor,
-    "TensorToList": _to_tuple,
     "TensorToScalar": _to_number,
-    "TensorToTuple": _to_tuple,
-    "TupleToTensor": _to_tensor,
     "Zeros": partial(_filled, 0),
-    "ZerosLike": partial(_filled_like, 0),
-    "ZerosLikeExt": partial(_filled_like, 0),
 }

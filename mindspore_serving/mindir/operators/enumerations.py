@@ -60,7 +60,8 @@ FORMAT = _numbered(
 )
 
 
-def check_channels_first(data_format: Value, *accepted: str) -> None:
+def check_channels_first(*formats: Value, accepted: tuple[str, ...] = ("nchw",)) -> None:
     """Raises Unsupported for a layout other than (batch, channels, ...); None is that one."""
-    if data_format is not None:
-        FORMAT.name("data_format", data_format, *(accepted or ("nchw",)))
+    for data_format in formats:
+        if data_format is not None:
+            FORMAT.name("data_format", data_format, *accepted)

@@ -1,4 +1,4 @@
-"""Operators on pictures: sampling and boxes."""
+"""Operators on pictures: samples, boxes, windows as columns and columns as pictures."""
 
 from typing import Any
 
@@ -8,18 +8,26 @@ from openvino import opset16 as op
 from mindspore_serving.mindir.operators.enumerations import (
     GRID_PADDING,
     INTERPOLATION,
+    PAD_MODE,
     ROI_END_MODE,
+    check_channels_first,
 )
 from mindspore_serving.mindir.tensors import (
     Bool,
     Float,
     Int,
+    Ints,
     Operator,
     Tensor,
+    Unsupported,
     cast,
+    counting,
+    dims,
     ints_of,
+    like,
     reshape,
-    sizes_of,
+    size_of,
+    unsqueeze,
 )
 from mindspore_serving.mindir.values import Value
 
@@ -34,15 +42,12 @@ def _grid_sample(
     padding_mode: Value = 0,
     align_corners: Bool = False,
 ) -> Any:
-    return op.grid_sample(
-        x,
-        grid,
-        {
-            "mode": INTERPOLATION.name("interpolation_mode", interpolation_mode, *_GRID_MODES),
-            "padding_mode": GRID_PADDING.name("padding_mode", padding_mode, *_GRID_PADS),
-            "align_corners": align_corners,
-        },
-    )
+    attributes = {
+        "mode": INTERPOLATION.name("interpolation_mode", interpolation_mode, *_GRID_MODES),
+        "padding_mode": GRID_PADDING.name("padding_mode", padding_mode, *_GRID_PADS),
+        "align_corners": align_corners,
+    }
+    return op.grid_sample(x, grid, attributes)
 
 
 def _roi_align(
@@ -85,44 +90,197 @@ def _nms_v3(
     score_threshold: Tensor,
 ) -> Any:
     """Positions of the boxes (y1, x1, y2, x2) that are kept, the best first."""
-    one = ints_of([0])
+    count = cast(reshape(max_output_size, ()), ov.Type.i64)
+    iou, score = reshape(iou_threshold, ()), reshape(score_threshold, ())
+    return reshape(_suppressed(boxes, scores, count, iou, score, kind="i32"), (-1,))
+
+
+def _suppressed(boxes: Any, scores: Any, count: Any, iou: Any, score: Any, *, kind: str) -> Any:
+    """Give the positions [kept, 1] of at most `count` boxes, the best first."""
     node = op.non_max_suppression(
-        op.unsqueeze(boxes, one),
-        op.unsqueeze(op.unsqueeze(scores, one), one),
-        cast(reshape(max_output_size, ()), ov.Type.i64),
-        reshape(iou_threshold, ()),
-        reshape(score_threshold, ()),
-        output_type="i32",
+        unsqueeze(boxes, 0), unsqueeze(scores, 0, 1), count, iou, score, output_type=kind
     )
-    count = cast(node.output(2), ov.Type.i64)
-    rows = op.gather(node.output(0), ints_of([2]), op.constant(1))
-    return op.slice(reshape(rows.output(0), (-1,)), ints_of([0]), count, ints_of([1]))
+    places = op.gather(node.output(0), ints_of([2]), op.constant(1))
+    kept = cast(node.output(2), ov.Type.i64)
+    return op.slice(places, ints_of([0]), kept, ints_of([1])).output(0)
 
 
 def _nms_with_mask(x: Tensor, iou_threshold: Float = 0.5) -> Any:
     """Rows (x1, y1, x2, y2, score) by score, their numbers, and which are kept."""
-    one = ints_of([0])
     scores = reshape(op.gather(x, ints_of([4]), op.constant(1)).output(0), (-1,))
-    count = op.gather(sizes_of(x), one, one)
-    order = op.topk(scores, reshape(count.output(0), ()), 0, "max", "value", "i32", stable=True)
+    count = reshape(size_of(x, 0), ())
+    order = op.topk(scores, count, 0, "max", "value", "i32", stable=True)
     rows = op.gather(x, order.output(1), op.constant(0)).output(0)
     # Scores by place: all are candidates, and the order stays where scores are equal.
-    places = op.range(reshape(count.output(0), ()), op.constant(0), op.constant(-1), "f32")
-    node = op.non_max_suppression(
-        op.unsqueeze(op.gather(rows, ints_of(range(4)), op.constant(1)), one),
-        op.unsqueeze(op.unsqueeze(places, one), one),
-        reshape(count.output(0), ()),
-        op.constant(iou_threshold, ov.Type.f32),
-        op.constant(0.0, ov.Type.f32),
-        output_type="i64",
-    )
-    kept = op.gather(node.output(0), ints_of([2]), op.constant(1))
-    kept = op.slice(kept, one, cast(node.output(2), ov.Type.i64), ints_of([1]))
-    zeros = op.broadcast(op.constant(0), count)
-    ones = op.broadcast(op.constant(1), op.gather(op.shape_of(kept, "i64"), one, one))
+    places = op.range(count, op.constant(0), op.constant(-1), "f32")
+    boxes = op.gather(rows, ints_of(range(4)), op.constant(1))
+    iou, score = (op.constant(limit, ov.Type.f32) for limit in (iou_threshold, 0.0))
+    kept = _suppressed(boxes, places, count, iou, score, kind="i64")
+    zeros = op.broadcast(op.constant(0), size_of(x, 0))
+    ones = op.broadcast(op.constant(1), size_of(kept, 0))
     mask = op.scatter_nd_update(zeros, kept, ones).output(0)
-    numbers = op.range(op.constant(0), reshape(count.output(0), ()), op.constant(1), "i32")
-    return rows, numbers, cast(mask, ov.Type.boolean)
+    return rows, counting(count, "i32"), cast(mask, ov.Type.boolean)
+
+
+def _pair(values: tuple[int, ...]) -> list[int]:
+    return list(values * 2 if len(values) == 1 else values)
+
+
+def _columns(
+    x: Any, kernel: list[int], dilations: list[int], pads: list[int], strides: list[int]
+) -> Any:
+    """(batch, channels, kernel, places) of (batch, channels, rows, columns)."""
+    padded = op.pad(x, ints_of([0, 0, *pads]), ints_of([0, 0, *pads]), "constant", like(0, x))
+    patches = op.extract_image_patches(padded, kernel, strides, dilations, "valid")
+    # (batch, kernel x channels, rows, columns): channels must be outside.
+    shape = ints_of([0, kernel[0] * kernel[1], dims(x)[1], -1])
+    return op.transpose(op.reshape(patches, shape, True), ints_of([0, 2, 1, 3])).output(0)
+
+
+def _im2col_ext(
+    x: Tensor, kernel_size: Ints, dilation: Ints = (1,), padding: Ints = (0,), stride: Ints = (1,)
+) -> Any:
+    """(batch, channels x kernel, places)."""
+    sizes = [_pair(one) for one in (kernel_size, dilation, padding, stride)]
+    area = sizes[0][0] * sizes[0][1]
+    return op.reshape(_columns(x, *sizes), ints_of([0, area * dims(x)[1], -1]), True)
+
+
+def _im2col(
+    x: Tensor,
+    *,
+    ksizes: Ints,
+    strides: Ints = (1,),
+    dilations: Ints = (1,),
+    padding_mode: Value = "CALCULATED",
+    pads: Ints = (0,),
+) -> Any:
+    """(batch, channels, kernel, places)."""
+    PAD_MODE.name("padding_mode", padding_mode, "pad")
+    return _columns(x, _pair(ksizes), _pair(dilations), _pair(pads), _pair(strides))
+
+
+def _col2im_ext(
+    x: Tensor,
+    output_size: Ints,
+    kernel_size: Ints,
+    dilation: Ints = (1,),
+    padding: Ints = (0,),
+    stride: Ints = (1,),
+) -> Any:
+    """The sums of what lies at one place, of (batch, channels x kernel, places)."""
+    pads = _pair(padding)
+    sizes, kernel = (op.constant(_pair(one), ov.Type.i64) for one in (output_size, kernel_size))
+    return op.col2im(x, sizes, kernel, _pair(stride), _pair(dilation), pads, pads)
+
+
+def _col2im(
+    x: Tensor,
+    output_size: Ints,
+    *,
+    kernel_size: Ints,
+    dilation: Ints = (1,),
+    padding: Ints = (0,),
+    stride: Ints = (1,),
+) -> Any:
+    """The same of (batch, channels, kernel, places)."""
+    _, channels, area, _ = dims(x)
+    joined = op.reshape(x, ints_of([0, channels * area, -1]), True).output(0)
+    return _col2im_ext(joined, output_size, kernel_size, dilation, padding, stride)
+
+
+def _sampled(x: Any, rows: Any, columns: Any, mode: str = "bilinear", pad: str = "zeros") -> Any:
+    """`x` (batch, channels, height, width) at places in pixels, each (batch, rows, columns)."""
+    places = []
+    for pixels, axis in ((columns, 3), (rows, 2)):
+        size = cast(size_of(x, axis), ov.Type.f32)
+        ahead = op.add(op.multiply(pixels, like(2, pixels)), like(1, pixels))
+        scaled = op.subtract(op.divide(ahead, size), like(1, pixels))
+        places.append(unsqueeze(scaled, 3))
+    attributes = {"align_corners": False, "mode": mode, "padding_mode": pad}
+    return op.grid_sample(x, op.concat(places, 3), attributes).output(0)
+
+
+def _crop_and_resize(
+    x: Tensor,
+    boxes: Tensor,
+    box_index: Tensor,
+    crop_size: Ints,
+    *,
+    method: Value = "bilinear",
+    extrapolation_value: Float = 0.0,
+) -> Any:
+    """Parts of pictures (batch, height, width, channels), resized: (boxes, *crop_size, channels).
+
+    A box is (top, left, bottom, right) in shares of the picture.
+    """
+    if method not in ("bilinear", "nearest"):
+        raise Unsupported(f"method {method!r}")
+    x = op.transpose(cast(x, ov.Type.f32), ints_of([0, 3, 1, 2])).output(0)
+    chosen = op.gather(x, box_index, op.constant(0)).output(0)
+    lines, are_inside = [], []
+    for side, (axis, count) in enumerate(zip((2, 3), _pair(crop_size), strict=True)):
+        low, high = (op.gather(boxes, ints_of([at]), op.constant(1)) for at in (side, side + 2))
+        last = cast(op.subtract(size_of(x, axis), ints_of([1])).output(0), ov.Type.f32)
+        shares = [place / (count - 1) for place in range(count)] if count > 1 else [0.5]
+        steps = op.constant([shares], ov.Type.f32)
+        at = op.multiply(op.add(low, op.multiply(op.subtract(high, low), steps)), last)
+        is_inside = op.logical_and(op.greater_equal(at, like(0, x)), op.less_equal(at, last))
+        if method == "nearest":
+            at = op.floor(op.add(at, like(0.5, x)))
+        lines.append(unsqueeze(at, 2 - side))
+        are_inside.append(unsqueeze(is_inside, 2 - side))
+    area = op.logical_and(*are_inside).output(0)
+    zeros = op.multiply(op.add(*lines), like(0, x))
+    rows, columns = (op.add(line, zeros).output(0) for line in lines)
+    values = _sampled(chosen, rows, columns, pad="border")
+    shown = op.select(unsqueeze(area, 1), values, like(extrapolation_value, x))
+    return op.transpose(shown, ints_of([0, 2, 3, 1]))
+
+
+def _deformable_offsets(
+    x: Tensor,
+    offsets: Tensor,
+    *,
+    strides: Ints,
+    pads: Ints,
+    ksize: Ints,
+    dilations: Ints = (1, 1, 1, 1),
+    deformable_groups: Int = 1,
+    modulated: Bool = True,
+    format: Value = "NCHW",
+) -> Any:
+    """The samples that a deformable convolution multiplies with its kernel: (batch, channels,
+    rows x kernel rows, columns x kernel columns)."""
+    channels = dims(x)[1]
+    height, width = dims(offsets)[2:]
+    rows, columns = _pair(ksize)
+    groups = deformable_groups
+    check_channels_first(format)
+    if min(channels, height, width) < 0:
+        raise Unsupported(f"shape {dims(x)} with offsets {dims(offsets)}")
+    kinds = 3 if modulated else 2
+    split = reshape(offsets, (-1, kinds, groups, rows, columns, height, width))
+    parts = [op.gather(split, op.constant(kind), op.constant(1)).output(0) for kind in range(kinds)]
+    (top, _, left, _), (_, _, down, right), (_, _, deep, wide) = pads, strides, dilations
+    row_places = [[y * down - top + i * deep for y in range(height)] for i in range(rows)]
+    column_places = [[at * right - left + j * wide for at in range(width)] for j in range(columns)]
+    row_base = reshape(op.constant(row_places, ov.Type.f32).output(0), (1, 1, rows, 1, height, 1))
+    column_base = op.constant(column_places, ov.Type.f32)
+    column_base = reshape(column_base.output(0), (1, 1, 1, columns, 1, width))
+
+    def joined(part: Any) -> Any:
+        """(batch x groups, rows x kernel rows, columns x kernel columns)."""
+        turned = op.transpose(part, ints_of([0, 1, 4, 2, 5, 3])).output(0)
+        return reshape(turned, (-1, height * rows, width * columns))
+
+    at_rows, at_columns = op.add(parts[1], row_base), op.add(parts[0], column_base)
+    sizes = [size_of(x, axis) for axis in (2, 3)]
+    grouped_shape = op.concat([ints_of([-1, channels // groups]), *sizes], 0).output(0)
+    values = _sampled(reshape(x, grouped_shape), joined(at_rows), joined(at_columns))
+    if modulated:
+        values = op.multiply(values, unsqueeze(joined(parts[2]), 1)).output(0)
+    return reshape(values, (-1, channels, height * rows, width * columns))
 
 
 OPERATORS: dict[str, Operator] = {
@@ -130,4 +288,10 @@ OPERATORS: dict[str, Operator] = {
     "NMSWithMask": _nms_with_mask,
     "NonMaxSuppressionV3": _nms_v3,
     "ROIAlign": _roi_align,
+    "Col2Im": _col2im,
+    "Col2ImExt": _col2im_ext,
+    "CropAndResize": _crop_and_resize,
+    "DeformableOffsets": _deformable_offsets,
+    "Im2Col": _im2col,
+    "Im2ColExt": _im2col_ext,
 }

@@ -3,24 +3,31 @@
 from functools import partial
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators.types import element_type
+from mindspore_serving.mindir.operators.enumerations import REDUCE
+from mindspore_serving.mindir.operators.types import common, element_type
 from mindspore_serving.mindir.tensors import (
     Bool,
     Int,
     Operator,
+    Shape,
     Tensor,
     Unsupported,
     cast,
+    counting,
     dims,
     ints_of,
     like,
     rank,
     reshape,
+    size_of,
     sizes_of,
+    slice_of,
     tensor,
+    unsqueeze,
 )
 from mindspore_serving.mindir.values import Value
 
@@ -45,8 +52,7 @@ def _embedding(
 def _embedding_lookup(x: Tensor, indices: Tensor, offset: Int = 0) -> Any:
     """Rows of `x`; an index that is outside gives zeros."""
     places = op.subtract(indices, like(offset, indices)).output(0)
-    count = op.gather(sizes_of(x), ints_of([0]), ints_of([0]))
-    wide = cast(places, ov.Type.i64)
+    wide, count = cast(places, ov.Type.i64), size_of(x, 0)
     is_inside = op.logical_and(op.greater_equal(wide, ints_of([0])), op.less(wide, count)).output(0)
     rows = op.gather(x, op.select(is_inside, wide, ints_of([0])), op.constant(0)).output(0)
     shape = [*([0] * rank(places)), *([1] * (rank(x) - 1))]
@@ -61,8 +67,7 @@ def _gather_elements(x: Tensor, dim: Int, index: Tensor) -> Any:
 def counted_from_start(x: Any, index: Any, axis: int) -> Any:
     """Indices from the end counted from the start."""
     wide = cast(index, ov.Type.i64)
-    size = op.gather(sizes_of(x), ints_of([axis % rank(x)]), ints_of([0]))
-    return op.select(op.less(wide, ints_of([0])), op.add(wide, size), wide).output(0)
+    return op.select(op.less(wide, ints_of([0])), op.add(wide, size_of(x, axis)), wide).output(0)
 
 
 def _gather_nd(x: Tensor, indices: Tensor) -> Any:
@@ -85,62 +90,40 @@ def places_of(indices: Value) -> Any:
     places = [tensor(one) for one in indices]
     if any(one.get_element_type() == ov.Type.boolean for one in places):
         if len(places) == 1:
-            return _true_places(places[0])
+            return true_places(places[0])
         raise Unsupported("a mask beside other indices")
     shape = sizes_of(places[0])
     for one in places[1:]:
-        shape = sizes_of(op.broadcast(one, shape, broadcast_spec="BIDIRECTIONAL").output(0))
-    columns = [
-        op.unsqueeze(
-            op.broadcast(cast(one, ov.Type.i64), shape, broadcast_spec="BIDIRECTIONAL"),
-            ints_of([-1]),
-        )
-        for one in places
-    ]
-    return op.concat(columns, -1).output(0)
+        shape = sizes_of(_broadcast(one, shape))
+    wide = (_broadcast(cast(one, ov.Type.i64), shape) for one in places)
+    return op.concat([unsqueeze(one, -1) for one in wide], -1).output(0)
 
 
-def _true_places(mask: Any) -> Any:
-    return op.transpose(op.non_zero(mask), ints_of([1, 0])).output(0)
+def _broadcast(x: Any, sizes: Any) -> Any:
+    """Broadcast `x` to `sizes`, which may themselves be smaller in other axes."""
+    return op.broadcast(x, sizes, broadcast_spec="BIDIRECTIONAL").output(0)
 
 
-def _masked(x: Any, mask: Any) -> Any:
-    return op.gather_nd(x, _true_places(mask))
+def true_places(x: Tensor) -> Any:
+    """Find the positions of what is not 0, a row for each."""
+    return op.transpose(op.non_zero(x), ints_of([1, 0])).output(0)
 
 
 def _masked_select(x: Tensor, mask: Tensor) -> Any:
-    shape = sizes_of(x)
-    wide = op.broadcast(mask, shape, broadcast_spec="BIDIRECTIONAL").output(0)
-    x = op.broadcast(x, sizes_of(wide), broadcast_spec="BIDIRECTIONAL").output(0)
-    return _masked(x, wide)
-
-
-def _non_zero(x: Tensor) -> Any:
-    return op.transpose(op.non_zero(x), ints_of([1, 0]))
+    wide = _broadcast(mask, sizes_of(x))
+    return op.gather_nd(_broadcast(x, sizes_of(wide)), true_places(wide))
 
 
 def _one_hot(
     indices: Tensor, depth: Int, on_value: Tensor, off_value: Tensor, axis: Int = -1
 ) -> Any:
-    return op.one_hot(
-        indices, op.constant(depth), reshape(on_value, ()), reshape(off_value, ()), axis
-    )
+    on_value, off_value = reshape(on_value, ()), reshape(off_value, ())
+    return op.one_hot(indices, op.constant(depth), on_value, off_value, axis)
 
 
 def _triangle(is_lower: bool, x: Tensor, diagonal: Int = 0) -> Any:
-    count = rank(x)
-    sizes = sizes_of(x)
-    rows, columns = (
-        op.range(
-            op.constant(0),
-            reshape(op.gather(sizes, ints_of([axis]), ints_of([0])).output(0), ()),
-            op.constant(1),
-            "i64",
-        )
-        for axis in (count - 2, count - 1)
-    )
-    row = op.unsqueeze(rows, ints_of([1]))
-    column = op.unsqueeze(op.subtract(columns, op.constant(diagonal)), ints_of([0]))
+    rows, columns = (counting(size_of(x, axis)) for axis in (-2, -1))
+    row, column = unsqueeze(rows, 1), unsqueeze(op.subtract(columns, op.constant(diagonal)), 0)
     keep = op.less_equal(column, row) if is_lower else op.greater_equal(column, row)
     return op.select(keep, x, like(0, x))
 
@@ -182,33 +165,113 @@ def diagonal(x: Tensor, offset: Int = 0, dim1: Int = 0, dim2: Int = 1) -> Any:
     turned = op.transpose(x, ints_of([*others, first, second]))
     flat = op.reshape(turned, ints_of([*[0] * len(others), rows * columns]), True)
     if not places:  # to gather nothing ends the process
-        ends = [ints_of([number]) for number in (0, 0, 1, len(others))]
-        return op.slice(flat, *ends)
+        return slice_of(flat, len(others), 0, 0)
     return op.gather(flat, ints_of(places), op.constant(len(others)))
 
 
+_REDUCTIONS = {"none": "none", "add": "sum", "multiply": "prod"}
+
+
+def _scatter_nd_with(reduction: str, x: Tensor, indices: Tensor, updates: Tensor) -> Any:
+    return op.scatter_nd_update(x, indices, updates, reduction)
+
+
+def _scatter_nd(indices: Tensor, updates: Tensor, shape: Shape) -> Any:
+    """Sums in a tensor of zeros."""
+    zeros = op.broadcast(like(0, updates), shape)
+    return op.scatter_nd_update(zeros, indices, updates, "sum")
+
+
+def _scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, axis: Int = 0, reduce: Value = 0
+) -> Any:
+    return _scattered(x, axis, indices, updates, reduce)
+
+
+def _scatter(x: Tensor, dim: Int, index: Tensor, src: Value, reduce: Value = 0) -> Any:
+    _, source = common(x, src)
+    if rank(source) == 0:
+        source = op.broadcast(source, sizes_of(index)).output(0)
+    return _scattered(x, dim, index, source, reduce)
+
+
+def _scatter_add(x: Tensor, dim: Int, index: Tensor, src: Tensor) -> Any:
+    return _scattered(x, dim, index, src, 1)
+
+
+def _scattered(x: Any, axis: int, index: Any, source: Any, reduce: Value) -> Any:
+    name = _REDUCTIONS[REDUCE.name("reduce", reduce, *_REDUCTIONS)]
+    places = counted_from_start(x, index, axis)
+    count = rank(index)
+    if dims(source) != dims(index) or -1 in dims(source):  # what the index does not reach is left
+        zeros, ones = ints_of([0] * count), ints_of([1] * count)
+        source = op.slice(source, zeros, sizes_of(index), ones).output(0)
+    return op.scatter_elements_update(x, places, source, op.constant(axis), name)
+
+
+def _index_add(x: Tensor, dim: Int, index: Tensor, source: Tensor, alpha: Value = 1) -> Any:
+    product, factor = common(source, alpha)
+    source = op.multiply(product, factor).output(0)
+    axis = dim % rank(x)
+    shape = [1] * rank(x)
+    shape[axis] = -1
+    places = op.broadcast(reshape(index, shape), sizes_of(source)).output(0)
+    return op.scatter_elements_update(x, places, source, op.constant(axis), "sum")
+
+
+def _segments(reduction: str, x: Tensor, segment_ids: Tensor, num_segments: Int) -> Any:
+    """Sums, products or extremes of what has the same number, by the first axes.  What has no
+    number, or a negative one, is left out."""
+    ahead = rank(segment_ids)
+    tail = list(dims(x)[ahead:])
+    if -1 in tail:
+        raise Unsupported("an axis of open size")
+    flat = reshape(x, (-1, *tail))
+    empty = op.broadcast(_neutral(reduction, x), ints_of([num_segments, *tail]))
+    places = op.reshape(segment_ids, ints_of([-1, 1]), False)
+    return op.scatter_nd_update(empty, places, flat, reduction)
+
+
+def _neutral(reduction: str, x: Any) -> Any:
+    """What an empty segment has: 0, 1, or the least or largest number of the type."""
+    if reduction in ("sum", "prod"):
+        return like(int(reduction == "prod"), x)
+    kind = x.get_element_type().to_dtype()
+    limits = np.finfo(kind) if np.issubdtype(kind, np.floating) else np.iinfo(kind)
+    return like(np.array(limits.min if reduction == "max" else limits.max).item(), x)
+
+
 OPERATORS: dict[str, Operator] = {
-    "Diagonal": diagonal,
-    "DiagonalView": diagonal,
+    **dict.fromkeys(("Diagonal", "DiagonalView"), diagonal),
+    **dict.fromkeys(("Gather", "SparseGatherV2"), _gather),
+    **dict.fromkeys(("GatherNd", "GatherNdExt"), _gather_nd),
+    **dict.fromkeys(("NonZero", "NonZeroExt"), true_places),
+    **dict.fromkeys(("OneHot", "OneHotExt"), _one_hot),
+    **dict.fromkeys(("Scatter", "ScatterValue"), _scatter),
+    **dict.fromkeys(("Tril", "TrilExt"), partial(_triangle, True)),
     "Embedding": _embedding,
     "EmbeddingLookup": _embedding_lookup,
-    "Gather": _gather,
     "GatherD": _gather_elements,
-    "GatherNd": _gather_nd,
-    "GatherNdExt": _gather_nd,
     "Index": _index,
+    "IndexAddExt": _index_add,
     "IndexSelect": _index_select,
     "MaskedSelect": _masked_select,
-    "NonZero": _non_zero,
-    "NonZeroExt": _non_zero,
-    "OneHot": _one_hot,
-    "OneHotExt": _one_hot,
     "ReverseSequence": _reverse_sequence,
+    "ScatterAddExt": _scatter_add,
+    "ScatterNd": _scatter_nd,
     "SearchSorted": _search_sorted,
     "SequenceMask": _sequence_mask,
-    "SparseGatherV2": _gather,
     "Take": _take,
-    "Tril": partial(_triangle, True),
-    "TrilExt": partial(_triangle, True),
+    "TensorScatterAdd": partial(_scatter_nd_with, "sum"),
+    "TensorScatterElements": _scatter_elements,
+    "TensorScatterMax": partial(_scatter_nd_with, "max"),
+    "TensorScatterMin": partial(_scatter_nd_with, "min"),
+    "TensorScatterMul": partial(_scatter_nd_with, "prod"),
+    "TensorScatterSub": partial(_scatter_nd_with, "sub"),
+    "TensorScatterUpdate": partial(_scatter_nd_with, "none"),
     "Triu": partial(_triangle, False),
+    "UnsortedSegmentMax": partial(_segments, "max"),
+    "UnsortedSegmentMin": partial(_segments, "min"),
+    "UnsortedSegmentProd": partial(_segments, "prod"),
+    "UnsortedSegmentSum": partial(_segments, "sum"),
 }

@@ -13,71 +13,49 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators import (
-    activations,
-    binary,
-    combining,
-    indexing,
-    matmul,
-    scattering,
-    unary,
-)
+from mindspore_serving.mindir.operators import algebra, binary, indexing, unary
 from mindspore_serving.mindir.operators.integers import wrapping
+from mindspore_serving.mindir.operators.shape import shape_of
 from mindspore_serving.mindir.tensors import (
     Bool,
     Int,
+    Ints,
     Operator,
+    Shape,
     Tensor,
     Unsupported,
     cast,
     dims,
     ints_of,
+    known_dims,
     rank,
     reshape,
+    size_of,
     sizes_of,
     tensor,
+    with_part,
 )
-from mindspore_serving.mindir.values import Value
+from mindspore_serving.mindir.values import Lost, Value, is_number
 
+_NAMED_ALIKE = (
+    *("AddExt", "Addmm", "ClampScalar", "ClampTensor", "Div", "DivMod", "DivMods", "Divs", "Exp"),
+    *("Floor", "Hardtanh", "IndexAddExt", "Log", "MaskedFillScalar", "Mul", "Muls", "ReLU"),
+    *("RemainderTensorScalar", "RemainderTensorTensor", "ScatterValue", "SiLU", "Sigmoid", "Sign"),
+    *("SubExt", "SubScalar", "Tanh", "Threshold"),
+)
 _PLAIN = {
-    "InplaceAddExt": "AddExt",
-    "InplaceAddmm": "Addmm",
+    **{f"Inplace{name}": name for name in _NAMED_ALIKE},
     "InplaceAddsExt": "AddExt",
-    "InplaceClampScalar": "ClampScalar",
-    "InplaceClampTensor": "ClampTensor",
-    "InplaceDiv": "Div",
-    "InplaceDivMod": "DivMod",
-    "InplaceDivMods": "DivMods",
-    "InplaceDivs": "Divs",
     "InplaceElu": "EluExt",
-    "InplaceExp": "Exp",
-    "InplaceFloor": "Floor",
     "InplaceFloorDivide": "FloorDiv",
     "InplaceFloorDivides": "FloorDivScalar",
-    "InplaceHardtanh": "Hardtanh",
-    "InplaceIndexAddExt": "IndexAddExt",
-    "InplaceLog": "Log",
-    "InplaceMaskedFillScalar": "MaskedFillScalar",
     "InplaceMaskedFillTensor": "MaskedFill",
-    "InplaceMul": "Mul",
-    "InplaceMuls": "Muls",
-    "InplaceReLU": "ReLU",
-    "InplaceRemainderTensorScalar": "RemainderTensorScalar",
-    "InplaceRemainderTensorTensor": "RemainderTensorTensor",
     "InplaceScatterAdd": "ScatterAddExt",
     "InplaceScatterSrc": "Scatter",
     "InplaceScatterSrcReduce": "Scatter",
-    "InplaceScatterValue": "ScatterValue",
     "InplaceScatterValueReduce": "ScatterValue",
-    "InplaceSiLU": "SiLU",
-    "InplaceSigmoid": "Sigmoid",
-    "InplaceSign": "Sign",
-    "InplaceSubExt": "SubExt",
-    "InplaceSubScalar": "SubScalar",
-    "InplaceTanh": "Tanh",
-    "InplaceThreshold": "Threshold",
 }
-_FAMILIES = (activations, binary, combining, indexing, matmul, scattering, unary)
+_FAMILIES = (algebra, binary, indexing, unary)
 _ROWS: Mapping[str, Operator] = {
     name: operator for family in _FAMILIES for name, operator in family.OPERATORS.items()
 }
@@ -131,9 +109,7 @@ def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: Bool = False) -> 
 
 def _fill_diagonal(x: Tensor, fill_value: Value, wrap: Bool = False) -> Any:
     """x[i, i, ...]; with `wrap` it begins anew below the last column of a tall matrix."""
-    sizes = dims(x)
-    if -1 in sizes:
-        raise Unsupported("an axis of open size")
+    sizes = known_dims(x)
     step = sum(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
     end = prod(sizes) if wrap and len(sizes) == 2 else min(sizes) * step
     places = ints_of(range(0, min(end, prod(sizes)), step))
@@ -145,26 +121,129 @@ def _fill_diagonal(x: Tensor, fill_value: Value, wrap: Bool = False) -> Any:
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
     """The elements where `mask` is true, in order, by the first ones of `source`."""
     wide = op.broadcast(cast(mask, ov.Type.boolean), sizes_of(x))
-    places = op.transpose(op.non_zero(wide), ints_of([1, 0])).output(0)
-    count = op.gather(sizes_of(places), ints_of([0]), ints_of([0]))
-    updates = op.slice(reshape(source, (-1,)), ints_of([0]), count, ints_of([1]))
+    places = indexing.true_places(wide)
+    updates = op.slice(reshape(source, (-1,)), ints_of([0]), size_of(places, 0), ints_of([1]))
     return op.scatter_nd_update(x, places, updates, "none")
 
 
-OPERATORS: dict[str, Operator] = {
+_SLICE, _NOTHING = 15, 0  # kinds of an index in brackets
+_ORDINARY = -1  # in place of the marks for assignments of nothing and of everything
+
+
+def _count(kinds: tuple[int, ...]) -> int:
+    """The number of slices in brackets.  Raises Unsupported: there are other indices."""
+    used = [kind for kind in kinds if kind != _NOTHING]
+    if any(kind != _SLICE for kind in used):
+        raise Unsupported("an assignment by other indices than slices, to a tensor of open sizes")
+    return len(used)
+
+
+def _slice_to_indices(
+    x: Tensor,
+    start: Int,
+    stop: Int,
+    step: Int,
+    *,
+    tuple_index_types: Ints,
+    init_by_none: Ints,
+    tuple_index_axis: Int = 0,
+    expand_dims_mask: Int = 0,
+) -> Any:
+    """(the places on the axis, the shape that is assigned, start, stop, step, whether none)."""
+    is_alone = not _count(tuple_index_types)
+    if expand_dims_mask or step <= 0:
+        raise Unsupported("an assignment by a new axis or from the end, to a tensor of open sizes")
+    axis = 0 if is_alone else tuple_index_axis
+    size: Any = dims(x)[axis]
+    size = size if size >= 0 else reshape(size_of(x, axis), ())
+    first = 0 if init_by_none[0] else _bounded(start, size)
+    last = size if init_by_none[1] else _bounded(stop, size)
+    places = op.range(tensor(first), tensor(last), tensor(step), "i64").output(0)
+    if not is_alone:
+        return places, *[Lost("bounds of a slice among others")] * 4, 0
+    count = reshape(sizes_of(places), ())
+    shape = (count, *shape_of(x)[1:])
+    return op.unsqueeze(places, ints_of([1])).output(0), shape, first, last, step, 0
+
+
+def _bounded(place: int, size: Any) -> Any:
+    """`place`, counted from the start, within an axis of `size`."""
+    if is_number(size):
+        return min(max(place + size if place < 0 else place, 0), size)
+    if place < 0:
+        return op.maximum(op.add(size, tensor(place)), tensor(0)).output(0)
+    return op.minimum(size, tensor(place)).output(0)
+
+
+_NO_INDEX = Lost("the shape of an index that there is not")
+
+
+def _tuple_index_info(
+    x: Tensor,
+    fancy_position: Value,
+    *indices: Value,
+    tuple_index_types: Ints,
+    tuple_index_info_type: Value,
+) -> Any:
+    """(0, (), shape of a tensor index, shape of all places, shape of each index); what there is no
+    index for has no meaning."""
+    count = _count(tuple_index_types)
+    lengths = [reshape(sizes_of(tensor(one)), (-1,)) for one in indices[:count]]
+    if tuple_index_info_type == "pre_setitem_by_tuple":
+        return 0, (), *[_NO_INDEX] * 10
+    final = tuple(reshape(length, ()) for length in lengths)
+    shapes = [
+        tuple(final[place] if place == number else 1 for place in range(count))
+        for number in range(count)
+    ]
+    return 0, (), (1,) * count, final, *shapes, *[_NO_INDEX] * (8 - count)
+
+
+def _remove_expanded_dims(
+    x: Tensor,
+    value: Tensor,
+    has_false: Int,
+    broadcast_shape: Value,
+    idx_advanced: Int,
+    *,
+    tuple_index_types: Ints,
+) -> Any:
+    """(what is special, the shape of the value, the position of tensor indices)."""
+    _count(tuple_index_types)
+    return _ORDINARY, shape_of(value), 0
+
+
+def _copy_slices(x: Tensor, value: Tensor, begin: Shape, end: Shape, strides: Shape) -> Any:
+    """`x` with `value` in place of a slice of its first axes."""
+
+    def part(whole: Any) -> Any:
+        axes = ints_of(range(dims(begin)[0]))
+        return op.slice(whole, begin, end, strides, axes).output(0)
+
+    wide = op.broadcast(cast(value, x.get_element_type()), sizes_of(part(x))).output(0)
+    return with_part(x, part, wide)
+
+
+WRITERS: dict[str, Operator] = {
     **{name: _ROWS[plain] for name, plain in _PLAIN.items()},
+    **dict.fromkeys(("InplaceCopy", "InplaceFillScalar", "InplaceFillTensor"), _filled),
+    **dict.fromkeys(("InplaceIndexFillScalar", "InplaceIndexFillTensor"), _index_fill),
     "Assign": partial(_assigned, lambda _, value: value),
     "AssignAdd": partial(_assigned, partial(wrapping, op.add)),
     "AssignSub": partial(_assigned, partial(wrapping, op.subtract)),
-    "InplaceCopy": _filled,
     "InplaceFillDiagonal": _fill_diagonal,
-    "InplaceFillScalar": _filled,
-    "InplaceFillTensor": _filled,
     "InplaceIndexCopy": _index_copy,
-    "InplaceIndexFillScalar": _index_fill,
-    "InplaceIndexFillTensor": _index_fill,
     "InplaceIndexPut": _index_put,
     "InplaceMaskedScatter": _masked_scatter,
     "InplacePut": _put,
     "InplaceZero": _zeros,
 }
+"""Those whose result is what their first input holds from then on."""
+ASSIGNMENTS: dict[str, Operator] = {
+    "GetTupleIndexInfo": _tuple_index_info,
+    "RemoveExpandedDims": _remove_expanded_dims,
+    "SliceToIndices": _slice_to_indices,
+    "TensorCopySlices": _copy_slices,
+}
+"""What an assignment by slices, such as x[:, 1:3] = y, becomes where a size of x is open."""
+OPERATORS: dict[str, Operator] = {**WRITERS, **ASSIGNMENTS}

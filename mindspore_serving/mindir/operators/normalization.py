@@ -1,11 +1,11 @@
-"""Normalisation of batches, layers, groups and instances; dropout, which does nothing here."""
+"""Normalisation of batches, layers, groups and instances; dropout, which does nothing; losses."""
 
 from typing import Any
 
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators.enumerations import check_channels_first
+from mindspore_serving.mindir.operators.enumerations import REDUCTION, check_channels_first
 from mindspore_serving.mindir.tensors import (
     Bool,
     Float,
@@ -14,12 +14,16 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Tensor,
     Unsupported,
+    absolute,
     cast,
     ints_of,
     like,
     rank,
     reshape,
+    size_of,
     sizes_of,
+    squeeze,
+    unsqueeze,
 )
 from mindspore_serving.mindir.values import Value
 
@@ -54,9 +58,9 @@ def _batch_norm_ext(
 ) -> Any:
     if training or mean is None or variance is None:
         raise Unsupported("training: export the network with set_train(False)")
-    ones = op.add(op.multiply(mean, like(0.0, mean)), like(1.0, mean)).output(0)
     zeros = op.multiply(mean, like(0.0, mean)).output(0)
-    gamma, beta = weight if weight is not None else ones, bias if bias is not None else zeros
+    gamma = op.add(zeros, like(1.0, mean)).output(0) if weight is None else weight
+    beta = zeros if bias is None else bias
     return op.batch_norm_inference(x, gamma, beta, mean, variance, epsilon), mean, variance
 
 
@@ -101,6 +105,11 @@ def _affine(y: Any, weight: Any, bias: Any) -> Any:
     return y if bias is None else op.add(y, bias).output(0)
 
 
+def _by_channel(weight: Any, x: Any) -> Any:
+    """Lay `weight`, if there is any, along axis 1 of `x`."""
+    return None if weight is None else reshape(weight, (1, -1, *[1] * (rank(x) - 2)))
+
+
 def _group_norm(
     x: Tensor,
     num_groups: Int,
@@ -109,17 +118,11 @@ def _group_norm(
     eps: Float = 1e-5,
 ) -> Any:
     """The result, then mean and reciprocal deviation by group."""
-    groups = reshape_groups(x, num_groups)
+    groups = op.reshape(x, ints_of([0, num_groups, -1]), True).output(0)  # (batch, groups, rest)
     y = op.reshape(_normal(groups, [2], eps), sizes_of(x), False).output(0)
-    shape = (1, -1, *[1] * (rank(x) - 2))
-    y = _affine(y, *(None if one is None else reshape(one, shape) for one in (weight, bias)))
+    y = _affine(y, *(_by_channel(one, x) for one in (weight, bias)))
     mean, variance = _moments(groups, [2], eps)
-    return y, op.squeeze(mean, ints_of([2])), op.squeeze(variance, ints_of([2]))
-
-
-def reshape_groups(x: Any, num_groups: int) -> Any:
-    """(batch, groups, rest)."""
-    return op.reshape(x, ints_of([0, num_groups, -1]), True).output(0)
+    return y, squeeze(mean, 2), squeeze(variance, 2)
 
 
 def _instance_norm(
@@ -132,8 +135,7 @@ def _instance_norm(
     epsilon: Float = 1e-5,
 ) -> Any:
     axes = list(range(2, rank(x)))
-    shape = (1, -1, *[1] * (rank(x) - 2))
-    y = _affine(_normal(x, axes, epsilon), reshape(gamma, shape), reshape(beta, shape))
+    y = _affine(_normal(x, axes, epsilon), _by_channel(gamma, x), _by_channel(beta, x))
     return y, *_moments(x, axes, epsilon)
 
 
@@ -167,7 +169,82 @@ def _func_dropout(x: Tensor, p: Float = 0.5, training: Bool = False) -> Any:
     return _dropout_ext(x, p if training else 0.0)[0]
 
 
+def _reduced(loss: Any, reduction: Value) -> Any:
+    """`loss` with the reduction that MindSpore calls so."""
+    name = REDUCTION.name("reduction", reduction, "none", "sum", "mean", "batchmean")
+    if name == "none":
+        return loss
+    axes = ints_of(range(rank(loss)))
+    if name == "mean":
+        return op.reduce_mean(loss, axes, False)
+    total = op.reduce_sum(loss, axes, False)
+    if name == "sum":
+        return total
+    return op.divide(total, cast(squeeze(size_of(loss, 0), 0), loss.get_element_type()))
+
+
+def _kl_divergence(x: Any, target: Any, is_log: bool) -> Any:
+    """target * (log target - x); 0 where the target is 0."""
+    if is_log:
+        return op.multiply(op.exp(target), op.subtract(target, x)).output(0)
+    zero = like(0, x)
+    is_positive = op.greater(target, zero)
+    safe = op.select(is_positive, target, like(1, x))
+    loss = op.multiply(target, op.subtract(op.log(safe), x))
+    return op.select(is_positive, loss, zero).output(0)
+
+
+def _kl_div_loss(x: Tensor, target: Tensor, *, reduction: Value = "mean") -> Any:
+    return _reduced(_kl_divergence(x, target, False), reduction)
+
+
+def _kl_div(x: Tensor, target: Tensor, reduction: Value = 1, log_target: Bool = False) -> Any:
+    return _reduced(_kl_divergence(x, target, log_target), reduction)
+
+
+def _smooth_l1(x: Tensor, target: Tensor, beta: Float = 1.0, reduction: Value = 2) -> Any:
+    gap = absolute(op.subtract(x, target).output(0))
+    if beta == 0:
+        return _reduced(gap, reduction)
+    square = op.divide(op.multiply(op.multiply(gap, gap), like(0.5, x)), like(beta, x))
+    line = op.subtract(gap, like(0.5 * beta, x))
+    is_near = op.less(gap, like(beta, x))
+    return _reduced(op.select(is_near, square, line).output(0), reduction)
+
+
+def _nll_loss(
+    logits: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    reduction: Value = 1,
+    ignore_index: Int = -100,
+) -> Any:
+    """(loss, sum of the weights): minus the logit of each label, which counts as its weight.
+
+    The classes are axis 1 of `logits`, or the only one.
+    """
+    axis = min(1, rank(logits) - 1)
+    labels = cast(labels, ov.Type.i64)
+    is_used = op.not_equal(labels, op.constant(ignore_index))
+    safe = op.select(is_used, labels, op.constant(0)).output(0)
+    picked = squeeze(op.gather_elements(logits, unsqueeze(safe, axis), axis), axis)
+    zero = like(0, logits)
+    weights = op.select(is_used, op.gather(weight, safe, op.constant(0)), zero)
+    # What is not used is 0 whatever its logit is.
+    loss = op.select(is_used, op.multiply(op.negative(picked), weights), zero).output(0)
+    axes = ints_of(range(rank(loss)))
+    total = op.reduce_sum(weights, axes, False)
+    name = REDUCTION.name("reduction", reduction, "none", "sum", "mean")
+    if name == "none":
+        return loss, zero
+    if name == "mean":
+        return op.divide(op.reduce_sum(loss, axes, False), total), total
+    return op.reduce_sum(loss, axes, False), total
+
+
 OPERATORS: dict[str, Operator] = {
+    **dict.fromkeys(("LayerNorm", "LayerNormV3"), _layer_norm),
+    **dict.fromkeys(("NLLLoss", "NLLLoss2d"), _nll_loss),
     "AddRmsNorm": _add_rms_norm,
     "BatchNorm": _batch_norm,
     "BatchNormExt": _batch_norm_ext,
@@ -176,8 +253,9 @@ OPERATORS: dict[str, Operator] = {
     "FuncDropoutExt": _func_dropout,
     "GroupNorm": _group_norm,
     "InstanceNorm": _instance_norm,
-    "LayerNorm": _layer_norm,
+    "KLDiv": _kl_div,
+    "KLDivLoss": _kl_div_loss,
     "LayerNormExt": _layer_norm_ext,
-    "LayerNormV3": _layer_norm,
     "RmsNorm": _rms_norm,
+    "SmoothL1Loss": _smooth_l1,
 }

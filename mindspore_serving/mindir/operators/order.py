@@ -20,6 +20,7 @@ from mindspore_serving.mindir.tensors import (
     reshape,
     size_of,
     sizes_of,
+    squeeze,
     tensor,
 )
 from mindspore_serving.mindir.values import Value
@@ -46,10 +47,7 @@ def _extreme(x: Any, axis: int | None, mode: str, keep: bool) -> tuple[Any, Any]
         return x, cast(op.multiply(x, like(0, x)).output(0), ov.Type.i32)
     node = op.topk(x, op.constant(1), axis % rank(x), mode, "value", "i32", stable=True)
     values, places = node.output(0), node.output(1)
-    if not keep:
-        where = ints_of([axis])
-        values, places = op.squeeze(values, where).output(0), op.squeeze(places, where).output(0)
-    return values, places
+    return (values, places) if keep else (squeeze(values, axis), squeeze(places, axis))
 
 
 def _with_value(mode: str, x: Tensor, axis: Int = 0, keep_dims: Bool = False) -> Any:
@@ -63,24 +61,21 @@ def _dim_extreme(mode: str, x: Tensor, dim: Int, keepdim: Bool = False) -> Any:
 
 
 def _top_k(x: Tensor, k: Value, sorted: Bool = True) -> Any:
-    node = op.topk(x, _count(k), rank(x) - 1, "max", "value", "i32", stable=True)
-    return node.output(0), node.output(1)
+    return _ordered(x, k, -1, True, "i32")
 
 
 def _top_k_ext(
-    x: Tensor,
-    k: Value,
-    dim: Int = -1,
-    largest: Bool = True,
-    sorted: Bool = True,
+    x: Tensor, k: Value, dim: Int = -1, largest: Bool = True, sorted: Bool = True
 ) -> Any:
+    return _ordered(x, k, dim, largest)
+
+
+def _ordered(x: Any, count: Value, axis: int, largest: bool, kind: str = "i64") -> Any:
+    """Give the `count` largest or smallest elements along `axis` in order, and their positions."""
+    number = reshape(cast(tensor(count), ov.Type.i64), ())
     mode = "max" if largest else "min"
-    node = op.topk(x, _count(k), dim % rank(x), mode, "value", "i64", stable=True)
+    node = op.topk(x, number, axis % rank(x), mode, "value", kind, stable=True)
     return node.output(0), node.output(1)
-
-
-def _count(k: Value) -> Any:
-    return reshape(cast(tensor(k), ov.Type.i64), ())
 
 
 def _sort(x: Tensor, axis: Int = -1, descending: Bool = False) -> Any:
@@ -96,11 +91,8 @@ def _arg_sort(x: Tensor, dim: Int = -1, descending: Bool = False, stable: Bool =
     return _sorted(x, dim, descending)[1]
 
 
-def _sorted(x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
-    size = reshape(size_of(x, axis), ())
-    mode = "max" if descending else "min"
-    node = op.topk(x, size, axis % rank(x), mode, "value", "i64", stable=True)
-    return node.output(0), node.output(1)
+def _sorted(x: Any, axis: int, descending: bool) -> Any:
+    return _ordered(x, size_of(x, axis), axis, descending)
 
 
 def _median_at(x: Any, axis: int, keep: bool) -> tuple[Any, Any]:
@@ -165,10 +157,10 @@ OPERATORS: dict[str, Operator] = {
     "ArgSort": _arg_sort,
     "Argmax": partial(_position, "max"),
     "Argmin": partial(_position, "min"),
+    "MaxDim": partial(_dim_extreme, "max"),
     "Median": _median,
     "MedianDim": _median_dim,
     "MedianExt": _median_ext,
-    "MaxDim": partial(_dim_extreme, "max"),
     "MinDim": partial(_dim_extreme, "min"),
     "Sort": _sort,
     "SortExt": _sort_ext,

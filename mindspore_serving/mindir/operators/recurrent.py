@@ -1,4 +1,4 @@
-"""Recurrent layers."""
+"""Layers in time: recurrent ones, and the decoder of connectionist temporal classification."""
 
 from typing import Any
 
@@ -11,10 +11,15 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Tensor,
     Unsupported,
+    cast,
+    counting,
     ints_of,
     like,
     reshape,
     size_of,
+    slice_of,
+    squeeze,
+    unsqueeze,
 )
 
 _GATES = (1, 0, 2, 3)  # OpenVINO's forget, input, cell, output among the file's i, f, c, o
@@ -43,10 +48,9 @@ def _lstm(
     sizes = [4 * hidden_size * input_size, 4 * hidden_size * hidden_size]
     sizes += [4 * hidden_size] * has_bias
     inner, outer, *bias = op.variadic_split(flat, op.constant(0), ints_of(sizes)).outputs()
-    biases = _gates(bias[0], hidden_size, 1) if has_bias else None
-    if biases is None:
-        biases = op.broadcast(like(0, x), ints_of([1, 4 * hidden_size, 1]))
-    lengths = op.broadcast(op.gather(_shape(x), ints_of([0]), ints_of([0])), size_of(x, 1))
+    none = op.broadcast(like(0, x), ints_of([1, 4 * hidden_size, 1]))
+    biases = _gates(bias[0], hidden_size, 1) if has_bias else none
+    lengths = op.broadcast(size_of(x, 0), size_of(x, 1))
     node = op.lstm_sequence(
         _turned(x),
         _turned(h),
@@ -59,8 +63,7 @@ def _lstm(
         "forward",
     )
     y, last_h, last_c = node.outputs()
-    turned = op.transpose(op.squeeze(y, ints_of([1])), ints_of([1, 0, 2]))
-    return turned, _turned(last_h), _turned(last_c), like(0, x), like(0, x)
+    return _turned(squeeze(y, 1)), _turned(last_h), _turned(last_c), like(0, x), like(0, x)
 
 
 def _gates(flat: Any, hidden: int, columns: int) -> Any:
@@ -73,8 +76,37 @@ def _turned(x: Any) -> Any:
     return op.transpose(x, ints_of([1, 0, 2]))
 
 
-def _shape(x: Any) -> Any:
-    return op.shape_of(x, ov.Type.i64)
+def _ctc_greedy_decoder(x: Tensor, sequence_length: Tensor, *, merge_repeated: Bool = True) -> Any:
+    """Of logits (time, batch, classes): the classes that are left as a sparse matrix (indices
+    [count, 2], values [count], shape [2]), and minus the sum of the highest logits [batch, 1].
+
+    The last class is the blank.
+    """
+    x = op.transpose(x, ints_of([1, 0, 2])).output(0)
+    best = op.topk(x, op.constant(1), 2, "max", "none", "i64")
+    classes, highest = (squeeze(best.output(at), 2) for at in (1, 0))
+    lengths = unsqueeze(cast(sequence_length, ov.Type.i64), 1)
+    is_there = op.less(counting(size_of(x, 1)), lengths)
+    blank = op.subtract(size_of(x, 2), ints_of([1]))
+    is_left = op.logical_and(is_there, op.not_equal(classes, blank))
+    if merge_repeated:
+        begin, nothing = ints_of([0, 1]), ints_of([0, 0])
+        before = op.pad(slice_of(classes, 1, 0, -1), begin, nothing, "constant", op.constant(-1))
+        is_left = op.logical_and(is_left, op.not_equal(classes, before))
+    kept = cast(is_left.output(0), ov.Type.i64)
+    at = op.subtract(op.cumsum(kept, op.constant(1)), ints_of([1])).output(0)
+    places = op.transpose(op.non_zero(is_left, "i64"), ints_of([1, 0]))
+    rows = op.gather(places, ints_of([0]), op.constant(1))
+    columns = op.gather_nd(at, places)
+    indices = op.concat([rows, unsqueeze(columns, 1)], 1)
+    longest = op.reduce_max(op.reduce_sum(kept, ints_of([1]), False), ints_of([0]), True)
+    shape = op.concat([size_of(x, 0), longest], 0)
+    used = op.select(is_there, highest, like(0, highest))
+    total = op.negative(op.reduce_sum(used, ints_of([1]), True))
+    return indices, op.gather_nd(classes, places), shape, total
 
 
-OPERATORS: dict[str, Operator] = {"LSTM": _lstm}
+OPERATORS: dict[str, Operator] = {
+    "LSTM": _lstm,
+    "CTCGreedyDecoder": _ctc_greedy_decoder,
+}

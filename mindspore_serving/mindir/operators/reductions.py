@@ -1,4 +1,8 @@
-"""Operators over axes: sums, extremes, counts, positions, sorting."""
+"""Operators over axes: sums, extremes, counts, norms; cumulative ones.
+
+What is cumulative is a prefix scan by doubling: after step k each element has combined 2^k elements
+that end with it.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,19 +12,25 @@ import openvino as ov
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators import integers
-from mindspore_serving.mindir.operators.types import as_float, element_type, is_float
+from mindspore_serving.mindir.operators.types import as_float, element_type, in_type, is_float
 from mindspore_serving.mindir.tensors import (
+    END,
     Bool,
     Float,
     Int,
     Ints,
     Operator,
     Tensor,
+    Unsupported,
     absolute,
     cast,
+    dims,
     ints_of,
     like,
     rank,
+    reshape,
+    sizes_of,
+    slice_of,
 )
 
 Build = Callable[[Any, Any, bool], Any]
@@ -58,7 +68,7 @@ def _reduce_to(
     """With the type of the result as last input; small integers add up to int64."""
     if not needs_floats:
         return _in_type(lambda value: build(value, _axes(x, dim), keepdim), x, dtype)
-    x = as_float(x) if dtype is None else cast(x, element_type(dtype))
+    x = as_float(x) if dtype is None else in_type(x, dtype)
     return build(x, _axes(x, dim), keepdim)
 
 
@@ -102,38 +112,32 @@ def _log_sum(x: Any, axes: Any, keep: bool) -> Any:
     return result if keep else op.squeeze(result, axes)
 
 
-def _var_mean(
-    x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False
-) -> tuple[Any, Any]:
+def _spread(
+    choose: Callable[[Any, Any], Any],
+    x: Tensor,
+    dim: Ints | None = None,
+    correction: Int = 1,
+    keepdim: Bool = False,
+) -> Any:
+    """Give what `choose` makes of variance and mean."""
     axes = _axes(x, dim)
     mean = op.reduce_mean(x, axes, True).output(0)
     squares = op.reduce_sum(op.squared_difference(x, mean), axes, keepdim)
     sizes = op.gather(op.shape_of(x, ov.Type.i64), axes, ints_of([0]))
     count = cast(op.reduce_prod(sizes, ints_of([0]), False).output(0), x.get_element_type())
     divisor = op.maximum(op.subtract(count, like(correction, x)), like(0, x))
-    return op.divide(squares, divisor).output(0), mean if keepdim else op.squeeze(mean, axes)
+    variance = op.divide(squares, divisor).output(0)
+    return choose(variance, mean if keepdim else op.squeeze(mean, axes))
 
 
-def _var(x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False) -> Any:
-    return _var_mean(x, dim, correction, keepdim)[0]
-
-
-def _std(x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False) -> Any:
-    return op.sqrt(_var_mean(x, dim, correction, keepdim)[0])
-
-
-def _std_mean(
-    x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False
-) -> Any:
-    variance, mean = _var_mean(x, dim, correction, keepdim)
+def _deviation(variance: Any, mean: Any) -> Any:
     return op.sqrt(variance), mean
 
 
 def _reduce_std(
     x: Tensor, axis: Ints | None = None, unbiased: Bool = True, keep_dims: Bool = False
 ) -> Any:
-    variance, mean = _var_mean(x, axis, int(unbiased), keep_dims)
-    return op.sqrt(variance), mean
+    return _spread(_deviation, x, axis, int(unbiased), keep_dims)
 
 
 def _norm(
@@ -143,9 +147,7 @@ def _norm(
     keepdim: Bool = False,
     dtype: Int | None = None,
 ) -> Any:
-    if dtype is not None:
-        x = cast(x, element_type(dtype))
-    return _lp(x, ord, _axes(x, dim), keepdim)
+    return _lp(in_type(x, dtype), ord, _axes(x, dim), keepdim)
 
 
 def _lp_norm(
@@ -161,9 +163,7 @@ def _lp(x: Any, p: float, axes: Any, keep: bool) -> Any:
     if p == float("-inf"):
         return op.reduce_min(size, axes, keep)
     if p == 0:
-        return op.reduce_sum(
-            cast(op.not_equal(x, like(0, x)).output(0), x.get_element_type()), axes, keep
-        )
+        return op.reduce_sum(_is_not_zero(x, x.get_element_type()), axes, keep)
     if p == 1:
         return op.reduce_sum(size, axes, keep)
     if p == 2:
@@ -174,8 +174,12 @@ def _lp(x: Any, p: float, axes: Any, keep: bool) -> Any:
 
 def _count_non_zero(x: Tensor, dim: Ints | None = None, *, dims: Ints | None = None) -> Any:
     dim = dims if dim is None else dim
-    ones = cast(op.not_equal(x, like(0, x)).output(0), ov.Type.i64)
-    return integers.reduce_sum(ones, _axes(x, dim), False)
+    return integers.reduce_sum(_is_not_zero(x, ov.Type.i64), _axes(x, dim), False)
+
+
+def _is_not_zero(x: Any, kind: Any) -> Any:
+    """Give 1 or 0 in type `kind`."""
+    return cast(op.not_equal(x, like(0, x)).output(0), kind)
 
 
 def _softmax(x: Tensor, axis: Ints = (-1,)) -> Any:
@@ -191,11 +195,9 @@ def _log_softmax(x: Tensor, axis: Int = -1) -> Any:
 
 
 def _log_softmax_ext(x: Tensor, dim: Int | None = None, dtype: Int | None = None) -> Any:
-    if dtype is not None:
-        x = cast(x, element_type(dtype))
     if dim is None:
         dim = 0 if rank(x) in (0, 1, 3) else 1
-    return op.log_softmax(x, dim % rank(x))
+    return op.log_softmax(in_type(x, dtype), dim % rank(x))
 
 
 def _l2_normalize(x: Tensor, axis: Ints = (0,), epsilon: Float = 1e-4) -> Any:
@@ -203,15 +205,123 @@ def _l2_normalize(x: Tensor, axis: Ints = (0,), epsilon: Float = 1e-4) -> Any:
     return op.divide(x, op.sqrt(op.maximum(squares, like(epsilon, x))))
 
 
+Parts = tuple[Any, ...]
+
+
+def _length(x: Any, axis: int) -> int:
+    """The known size of `axis`.  Raises Unsupported where it is open."""
+    size = dims(x)[axis]
+    if size < 0:
+        raise Unsupported("an axis of open size")
+    return size
+
+
+def _flip(x: Any, axis: int) -> Any:
+    return slice_of(x, axis, -1, -END, -1)
+
+
+def _scan(combine: Callable[[Parts, Parts], Parts], parts: Parts, axis: int) -> Parts:
+    """Combine each element with all before it.
+
+    `combine` gets what comes first, then what follows; it must be associative.
+    """
+    size, shift = _length(parts[0], axis), 1
+    while shift < size:
+        first = [slice_of(part, axis, 0, size - shift) for part in parts]
+        following = [slice_of(part, axis, shift) for part in parts]
+        combined = combine(tuple(first), tuple(following))
+        heads = [slice_of(part, axis, 0, shift) for part in parts]
+        pairs = zip(heads, combined, strict=True)
+        parts = tuple(op.concat([head, tail], axis).output(0) for head, tail in pairs)
+        shift *= 2
+    return parts
+
+
+def _cumulative(
+    combine: Callable[[Parts, Parts], Parts],
+    neutral: float,
+    x: Any,
+    axis: int,
+    exclusive: bool,
+    reverse: bool,
+) -> Any:
+    axis %= max(rank(x), 1)
+    if reverse:
+        x = _flip(x, axis)
+    if exclusive:
+        ahead, behind = [int(place == axis) for place in range(rank(x))], [0] * rank(x)
+        rest, first = slice_of(x, axis, 0, -1), like(neutral, x)
+        x = op.pad(rest, ints_of(ahead), ints_of(behind), "constant", first).output(0)
+    (x,) = _scan(combine, (x,), axis)
+    return _flip(x, axis) if reverse else x
+
+
+def _product(first: Parts, following: Parts) -> Parts:
+    return (op.multiply(first[0], following[0]).output(0),)
+
+
+def _log_add_exp(first: Parts, following: Parts) -> Parts:
+    """log(exp(a) + exp(b)); of two equal infinities that one."""
+    a, b = first[0], following[0]
+    highest = op.maximum(a, b).output(0)
+    lowest = op.minimum(a, b).output(0)
+    gap = op.subtract(lowest, highest).output(0)
+    gap = op.select(op.equal(a, b), like(0, a), gap).output(0)
+    return (op.add(highest, op.log(op.add(like(1, a), op.exp(gap)))).output(0),)
+
+
+def _cum_prod(
+    x: Tensor, axis: Int, exclusive: Bool = False, reverse: Bool = False, dtype: Int | None = None
+) -> Any:
+    return _cumulative(_product, 1.0, in_type(x, dtype), axis, exclusive, reverse)
+
+
+def _cum_log_sum_exp(
+    x: Tensor, axis: Int, *, exclusive: Bool = False, reverse: Bool = False
+) -> Any:
+    lowest = -65504.0 if x.get_element_type() == ov.Type.f16 else -3.4028234663852886e38
+    return _cumulative(_log_add_exp, lowest, x, axis, exclusive, reverse)
+
+
+def _cum_extreme(
+    is_later: Callable[[Any, Any], Any], index_type: Any, x: Tensor, axis: Int
+) -> tuple[Any, Any]:
+    """(extreme, its position); of equal ones the last, and NaN from the first one on."""
+    axis %= max(rank(x), 1)
+
+    def combine(first: Parts, following: Parts) -> Parts:
+        is_taken = is_later(following[0], first[0])
+        if is_float(x):
+            is_taken = op.logical_or(is_taken, op.is_nan(following[0]))
+            is_taken = op.logical_and(
+                is_taken,
+                op.logical_or(op.logical_not(op.is_nan(first[0])), op.is_nan(following[0])),
+            )
+        pairs = zip(first, following, strict=True)
+        return tuple(op.select(is_taken, new, old).output(0) for old, new in pairs)
+
+    size = _length(x, axis)
+    shape = [1] * rank(x)
+    shape[axis] = size
+    places = op.broadcast(reshape(ints_of(range(size)), shape), sizes_of(x)).output(0)
+    values, places = _scan(combine, (x, places), axis)
+    return values, cast(places, index_type)
+
+
 _SUM, _MEAN = integers.reduce_sum, op.reduce_mean
 _MAX, _MIN = integers.reduce_max, integers.reduce_min
 
 OPERATORS: dict[str, Operator] = {
+    **dict.fromkeys(("LinalgVectorNorm", "Norm"), _norm),
     "CountNonZero": _count_non_zero,
+    "CumProd": _cum_prod,
     "CumSum": _cum_sum,
+    "Cummax": partial(_cum_extreme, op.greater_equal, ov.Type.i64),
+    "Cummin": partial(_cum_extreme, op.less_equal, ov.Type.i32),
+    "CumminExt": partial(_cum_extreme, op.less_equal, ov.Type.i64),
     "CumsumExt": _cum_sum_ext,
+    "CumulativeLogsumexp": _cum_log_sum_exp,
     "L2Normalize": _l2_normalize,
-    "LinalgVectorNorm": _norm,
     "LogSoftmax": _log_softmax,
     "LogSoftmaxExt": _log_softmax_ext,
     "LogSumExp": _log_sum_exp,
@@ -219,7 +329,6 @@ OPERATORS: dict[str, Operator] = {
     "Max": partial(_all_of, _MAX),
     "MeanExt": partial(_reduce_to, _MEAN, True),
     "Min": partial(_all_of, _MIN),
-    "Norm": _norm,
     "ProdExt": partial(_reduce_to, integers.reduce_prod, False),
     "ReduceAll": partial(_reduce_bools, op.reduce_logical_and),
     "ReduceAny": partial(_reduce_bools, op.reduce_logical_or),
@@ -230,9 +339,9 @@ OPERATORS: dict[str, Operator] = {
     "ReduceStd": _reduce_std,
     "ReduceSum": partial(_reduce, _SUM),
     "Softmax": _softmax,
-    "Std": _std,
-    "StdMean": _std_mean,
+    "Std": partial(_spread, lambda variance, _: op.sqrt(variance)),
+    "StdMean": partial(_spread, _deviation),
     "SumExt": partial(_reduce_to, _SUM, False),
-    "Var": _var,
-    "VarMean": _var_mean,
+    "Var": partial(_spread, lambda variance, _: variance),
+    "VarMean": partial(_spread, lambda variance, mean: (variance, mean)),
 }

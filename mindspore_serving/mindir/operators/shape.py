@@ -2,31 +2,39 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators.enumerations import check_channels_first
-from mindspore_serving.mindir.operators.types import element_type
+from mindspore_serving.mindir.operators.enumerations import PADDING_MODE, check_channels_first
+from mindspore_serving.mindir.operators.types import in_type
 from mindspore_serving.mindir.tensors import (
+    END,
+    Float,
     Int,
     Ints,
     Operator,
     Shape,
     Tensor,
+    Unsupported,
     cast,
     dims,
     ints_of,
+    known,
+    like,
     rank,
     reshape,
     size_of,
     sizes_of,
+    slice_of,
+    squeeze,
     tensor,
 )
 from mindspore_serving.mindir.values import Value, is_number
 
-_END = 2**31 - 1
+_MAX_STRIDE = 2**31 - 1
 
 
 def shape_of(x: Tensor) -> Any:
@@ -75,7 +83,7 @@ def _swap(x: Tensor, dim0: Int, dim1: Int) -> Any:
 
 
 def _turned(x: Tensor) -> Any:
-    return op.transpose(x, ints_of(list(range(rank(x)))[::-1]))
+    return op.transpose(x, ints_of(range(rank(x))[::-1]))
 
 
 def _concat(tensors: Value, axis: Int = 0) -> Any:
@@ -135,7 +143,7 @@ def _repeat_interleave(
 
 def _reverse(x: Tensor, axis: Ints) -> Any:
     for one in axis:
-        x = op.slice(x, ints_of([-1]), ints_of([-_END]), ints_of([-1]), ints_of([one])).output(0)
+        x = slice_of(x, one, -1, -END, -1)
     return x
 
 
@@ -162,11 +170,136 @@ def _channel_shuffle(x: Tensor, group: Int) -> Any:
 
 
 def _to_type(x: Tensor, dtype: Int | None = None) -> Any:
-    return x if dtype is None else cast(x, element_type(dtype))
+    return in_type(x, dtype)
 
 
 def _type_as(x: Tensor, other: Tensor) -> Any:
     return cast(x, other.get_element_type())
+
+
+def _unstack(x: Tensor, axis: Int = 0) -> Any:
+    return tuple(squeeze(part, axis) for part in _split(x, axis, dims(x)[axis]))
+
+
+def _split(x: Tensor, axis: Int = 0, output_num: Int = 1) -> Any:
+    if output_num < 1:
+        raise Unsupported("an axis of open size")
+    return tuple(op.split(x, op.constant(axis), output_num).outputs())
+
+
+def _split_sizes(x: Tensor, split_size: Ints, dim: Int = 0) -> Any:
+    return tuple(op.variadic_split(x, op.constant(dim), ints_of(split_size)).outputs())
+
+
+def _split_v(x: Tensor, *, size_splits: Ints, split_dim: Int) -> Any:
+    return _split_sizes(x, size_splits, split_dim)
+
+
+def _split_by(x: Tensor, split_size: Int, dim: Int = 0) -> Any:
+    """Parts of `split_size`, the last one with the rest."""
+    total = dims(x)[dim]
+    if total < 0:
+        raise Unsupported("an axis of open size")
+    sizes = [min(split_size, total - start) for start in range(0, total, split_size)]
+    return _split_sizes(x, tuple(sizes), dim)
+
+
+def _chunk(x: Tensor, chunks: Int, dim: Int = 0) -> Any:
+    return _split_by(x, -(-dims(x)[dim] // chunks), dim)
+
+
+def _strided_slice(
+    x: Tensor,
+    begin: Shape,
+    end: Shape,
+    strides: Shape,
+    begin_mask: Int = 0,
+    end_mask: Int = 0,
+    ellipsis_mask: Int = 0,
+    new_axis_mask: Int = 0,
+    shrink_axis_mask: Int = 0,
+) -> Any:
+    """A bit of a mask is about one entry of `begin`."""
+    count = dims(begin)[0]
+    steps = known(strides)
+    if steps is not None and (0 in steps or (abs(steps.astype(float)) > _MAX_STRIDE).any()):
+        raise Unsupported(f"strides {steps.tolist()}")  # OpenVINO would divide by 0
+    masks = (begin_mask, end_mask, new_axis_mask, shrink_axis_mask, ellipsis_mask)
+    bits = ([mask >> place & 1 for place in range(count)] for mask in masks)
+    return op.strided_slice(x, begin, end, strides, *bits)
+
+
+def _slice(x: Tensor, begin: Shape, size: Shape) -> Any:
+    """A size of -1 takes what is left."""
+    rest = op.equal(size, ints_of([-1]))
+    end = op.select(rest, sizes_of(x), op.add(begin, size))
+    count = rank(x)
+    return op.slice(x, begin, end, ints_of([1] * count), ints_of(range(count)))
+
+
+def _slice_ext(x: Tensor, dim: Int, start: Shape, end: Shape, step: Shape) -> Any:
+    return op.slice(x, start, end, step, ints_of([dim]))
+
+
+def _narrow(x: Tensor, dim: Int, start: Shape, length: Shape) -> Any:
+    return op.slice(x, start, op.add(start, length), ints_of([1]), ints_of([dim]))
+
+
+def _select_at(x: Tensor, dim: Int, index: Value) -> Any:
+    return op.gather(x, cast(tensor(index), ov.Type.i64), ints_of([dim]))
+
+
+def _pads(x: Any, pairs: tuple[int, ...]) -> tuple[Any, Any]:
+    """(begin, end) of all axes; `pairs` starts at the last axis."""
+    others = [0] * (rank(x) - len(pairs) // 2)
+    begin, end = (ints_of([*others, *pairs[side::2][::-1]]) for side in (0, 1))
+    return begin, end
+
+
+def _pad_last(mode: str, x: Tensor, padding: Ints) -> Any:
+    return op.pad(x, *_pads(x, padding), mode)
+
+
+def _constant_pad(x: Tensor, padding: Ints, value: Float = 0.0) -> Any:
+    return op.pad(x, *_pads(x, padding), "constant", like(value, x))
+
+
+def _pad_v3(
+    x: Tensor,
+    paddings: Ints,
+    constant_value: Float = 0.0,
+    *,
+    mode: Value = "constant",
+    paddings_contiguous: Int = 1,
+) -> Any:
+    if not paddings_contiguous:
+        half = len(paddings) // 2
+        paddings = tuple(chain(*zip(paddings[:half], paddings[half:], strict=True)))
+    begin, end = _pads(x, paddings)
+    mode = PADDING_MODE.name("mode", mode, "constant", "reflect", "edge", "circular")
+    if mode == "circular":
+        return _circular(x, paddings)
+    if mode == "constant":
+        return op.pad(x, begin, end, "constant", like(constant_value, x))
+    return op.pad(x, begin, end, mode)
+
+
+def _circular(x: Any, pairs: tuple[int, ...]) -> Any:
+    for axis, before, behind in zip(range(rank(x))[::-1], pairs[::2], pairs[1::2], strict=False):
+        parts = [slice_of(x, axis, -before)] if before else []
+        parts += [x, slice_of(x, axis, 0, behind)] if behind else [x]
+        x = op.concat(parts, axis).output(0)
+    return x
+
+
+def _pad(x: Tensor, *, paddings: Ints) -> Any:
+    """(begin, end) for each axis, from the first."""
+    return op.pad(x, ints_of(paddings[::2]), ints_of(paddings[1::2]), "constant", like(0, x))
+
+
+def _mirror_pad(x: Tensor, paddings: Tensor, *, mode: Value = "REFLECT") -> Any:
+    begin, end = (op.gather(paddings, op.constant(side), op.constant(1)) for side in (0, 1))
+    return op.pad(x, begin, end, PADDING_MODE.name("mode", mode, "reflect", "symmetric"))
 
 
 OPERATORS: dict[str, Operator] = {
@@ -175,7 +308,9 @@ OPERATORS: dict[str, Operator] = {
     **dict.fromkeys(("Transpose", "TransposeView"), _transpose),
     **dict.fromkeys(("BroadcastTo", "BroadcastToView", "DynamicBroadcastTo"), _broadcast_to),
     **dict.fromkeys(("Tile", "Repeat"), _tile),
-    "Cast": _to_type,
+    **dict.fromkeys(("Cast", "ToDtype"), _to_type),
+    **dict.fromkeys(("Stack", "StackExt"), _stack),
+    **dict.fromkeys(("Unstack", "UnstackExtView"), _unstack),
     "ChannelShuffle": _channel_shuffle,
     "Concat": _concat,
     "DepthToSpace": partial(_blocks, op.depth_to_space),
@@ -188,11 +323,24 @@ OPERATORS: dict[str, Operator] = {
     "Roll": _roll,
     "SpaceToDepth": partial(_blocks, op.space_to_depth),
     "Squeeze": _squeeze,
-    "Stack": _stack,
-    "StackExt": _stack,
     "TExt": _turned,
-    "ToDtype": _to_type,
     "TransposeExtView": _swap,
     "TypeAs": _type_as,
     "ViewAs": _view_as,
+    **dict.fromkeys(("SplitWithSize", "SplitWithSizeView"), _split_sizes),
+    **dict.fromkeys(("SplitTensor", "SplitTensorView"), _split_by),
+    **dict.fromkeys(("Chunk", "ChunkView"), _chunk),
+    **dict.fromkeys(("SliceExt", "SliceExtView"), _slice_ext),
+    **dict.fromkeys(("Narrow", "NarrowView"), _narrow),
+    **{f"ReflectionPad{count}D": partial(_pad_last, "reflect") for count in (1, 2, 3)},
+    **{f"ReplicationPad{count}D": partial(_pad_last, "edge") for count in (1, 2, 3)},
+    "ConstantPadND": _constant_pad,
+    "MirrorPad": _mirror_pad,
+    "Pad": _pad,
+    "PadV3": _pad_v3,
+    "SelectExtView": _select_at,
+    "Slice": _slice,
+    "Split": _split,
+    "SplitV": _split_v,
+    "StridedSlice": _strided_slice,
 }

@@ -54,6 +54,11 @@ def element_type(number: Value) -> Any:
     return kind
 
 
+def in_type(value: Any, number: int | None) -> Any:
+    """Cast `value` to the type that MindSpore has `number` for, unless that is None."""
+    return value if number is None else cast(value, element_type(number))
+
+
 def is_float(value: Any) -> bool:
     return bool(value.get_element_type().is_real())
 

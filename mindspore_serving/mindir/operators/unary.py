@@ -9,6 +9,7 @@ import openvino as ov
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators import integers
+from mindspore_serving.mindir.operators.enumerations import APPROXIMATE
 from mindspore_serving.mindir.operators.types import as_float, is_float
 from mindspore_serving.mindir.tensors import (
     Float,
@@ -17,10 +18,13 @@ from mindspore_serving.mindir.tensors import (
     Tensor,
     absolute,
     cast,
+    dims,
     like,
+    rank,
+    reshape,
     tensor,
 )
-from mindspore_serving.mindir.values import read
+from mindspore_serving.mindir.values import Value, read
 
 Build = Callable[[Any], Any]
 
@@ -68,57 +72,38 @@ _PLAIN: dict[str, Build] = {
     "BitwiseNot": op.bitwise_not,
     "LogicalNot": lambda x: op.logical_not(cast(x, ov.Type.boolean)),
     "Neg": integers.negative,
-    "ReLU": integers.positive,
-    "ReLUV3": integers.positive,
+    **dict.fromkeys(("ReLU", "ReLUV3"), integers.positive),
     "ReLU6": lambda x: op.clamp(x, 0.0, 6.0),
     "Sign": op.sign,
     "Square": partial(integers.wrapping, lambda x: op.multiply(x, x)),
 }
+_NAMED_ALIKE = (
+    *("Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "HSigmoid", "HSwish"),
+    *("Log", "Mish", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh"),
+)
 _FLOATS: dict[str, Build] = {
-    "ACos": op.acos,
-    "AcosExt": op.acos,
-    "Acosh": op.acosh,
+    **{name: getattr(op, name.lower()) for name in _NAMED_ALIKE},
+    **dict.fromkeys(("ACos", "AcosExt"), op.acos),
     "AcoshExt": op.acosh,
-    "Asin": op.asin,
     "AsinExt": op.asin,
-    "Asinh": op.asinh,
     "AsinhExt": op.asinh,
-    "Atan": op.atan,
     "AtanExt": op.atan,
-    "Atanh": op.atanh,
-    "Cos": op.cos,
-    "Cosh": op.cosh,
-    "Erf": op.erf,
     "Erfc": lambda x: op.subtract(like(1.0, x), op.erf(x)),
-    "Exp": op.exp,
     "Exp2": lambda x: op.power(like(2.0, x), x),
     "Expm1": lambda x: op.subtract(op.exp(x), like(1.0, x)),
     "FastGeLU": lambda x: op.multiply(x, op.sigmoid(op.multiply(x, like(1.702, x)))),
     "GeLU": lambda x: op.gelu(x, "tanh"),
-    "HSigmoid": op.hsigmoid,
-    "HSwish": op.hswish,
-    "Inv": lambda x: op.divide(like(1.0, x), x),
     "IsFinite": lambda x: op.less(absolute(x), like(math.inf, x)),
     "IsInf": lambda x: op.equal(absolute(x), like(math.inf, x)),
     "IsNan": op.is_nan,
-    "Log": op.log,
     "Log10": lambda x: op.divide(op.log(x), like(math.log(10), x)),
     "Log1p": lambda x: op.log(op.add(x, like(1.0, x))),
     "Log2": lambda x: op.divide(op.log(x), like(math.log(2), x)),
     "LogSigmoid": _log_sigmoid,
-    "Mish": op.mish,
     "MishExt": op.mish,
-    "Reciprocal": lambda x: op.divide(like(1.0, x), x),
+    **dict.fromkeys(("Inv", "Reciprocal"), lambda x: op.divide(like(1.0, x), x)),
     "Rsqrt": lambda x: op.divide(like(1.0, x), op.sqrt(x)),
     "SiLU": op.swish,
-    "Sigmoid": op.sigmoid,
-    "Sin": op.sin,
-    "Sinh": op.sinh,
-    "Softplus": op.softplus,
-    "Softsign": op.softsign,
-    "Sqrt": op.sqrt,
-    "Tan": op.tan,
-    "Tanh": op.tanh,
 }
 _INTEGERS_STAY: dict[str, Build] = {
     "Ceil": op.ceiling,
@@ -126,6 +111,76 @@ _INTEGERS_STAY: dict[str, Build] = {
     "Rint": lambda x: op.round(x, "half_to_even"),
     "Trunc": lambda x: op.multiply(op.sign(x), op.floor(absolute(x))),
 }
+
+
+def _softshrink(x: Tensor, lambd: Float = 0.5) -> Any:
+    size = op.relu(op.subtract(absolute(x), like(lambd, x)))
+    return op.multiply(op.sign(x), size)
+
+
+def _hard_shrink(x: Tensor, lambd: Float = 0.5) -> Any:
+    keep = op.greater(absolute(x), like(lambd, x))
+    return op.select(keep, x, like(0.0, x))
+
+
+def _gelu_ext(x: Tensor, approximate: Value = "none") -> Any:
+    name = APPROXIMATE.name("approximate", approximate, "none", "tanh")
+    return op.gelu(x, "tanh" if name == "tanh" else "erf")
+
+
+def _elu(x: Tensor, alpha: Float = 1.0) -> Any:
+    return op.elu(x, alpha)
+
+
+def _celu(x: Tensor, alpha: Float = 1.0) -> Any:
+    inner = op.subtract(op.exp(op.divide(x, like(alpha, x))), like(1.0, x))
+    negative = op.minimum(op.multiply(inner, like(alpha, x)), like(0.0, x))
+    return op.add(op.relu(x), negative)
+
+
+def _selu(x: Tensor) -> Any:
+    return op.selu(x, like(1.6732632423543772, x), like(1.0507009873554805, x))
+
+
+def _leaky_relu(x: Tensor, negative_slope: Float = 0.01) -> Any:
+    return op.prelu(x, like(negative_slope, x))
+
+
+def _leaky(x: Tensor, alpha: Float = 0.2) -> Any:
+    return op.prelu(x, like(alpha, x))
+
+
+def _prelu(x: Tensor, weight: Tensor) -> Any:
+    """One slope for all, or one for each channel of axis 1."""
+    if rank(weight) == 1 and rank(x) > 1 and dims(weight) != (1,):
+        weight = reshape(weight, (-1, *(1,) * (rank(x) - 2)))
+    slope = op.multiply(weight, op.minimum(x, like(0.0, x)))
+    return op.add(op.relu(x), slope)
+
+
+def _hardtanh(x: Tensor, min_val: Float = -1.0, max_val: Float = 1.0) -> Any:
+    return op.clamp(x, min_val, max_val)
+
+
+def _softplus(x: Tensor, beta: Float = 1.0, threshold: Float = 20.0) -> Any:
+    scaled = op.multiply(x, like(beta, x))
+    soft = op.divide(op.softplus(scaled), like(beta, x))
+    return op.select(op.greater(scaled, like(threshold, x)), x, soft)
+
+
+def _threshold(x: Tensor, threshold: Float, value: Float) -> Any:
+    return op.select(op.greater(x, like(threshold, x)), x, like(value, x))
+
+
+def _glu(x: Tensor, axis: Int = -1) -> Any:
+    first, second = op.split(x, op.constant(axis), 2).outputs()
+    return op.multiply(first, op.sigmoid(second))
+
+
+def _swiglu(x: Tensor, dim: Int = -1) -> Any:
+    first, second = op.split(x, op.constant(dim), 2).outputs()
+    return op.multiply(op.swish(first), second)
+
 
 OPERATORS: dict[str, Operator] = {
     **{name: _of(build) for name, build in _PLAIN.items()},
@@ -136,4 +191,18 @@ OPERATORS: dict[str, Operator] = {
     "Logit": _logit,
     "NanToNum": _nan_to_num,
     "Round": _rounded,
+    "CeLU": _celu,
+    **dict.fromkeys(("Elu", "EluExt"), _elu),
+    "GLU": _glu,
+    "GeluExt": _gelu_ext,
+    "HShrink": _hard_shrink,
+    "Hardtanh": _hardtanh,
+    "LeakyReLU": _leaky,
+    "LeakyReLUExt": _leaky_relu,
+    "PReLU": _prelu,
+    **dict.fromkeys(("SeLU", "SeLUExt"), _selu),
+    "SoftShrink": _softshrink,
+    "SoftplusExt": _softplus,
+    "Swiglu": _swiglu,
+    "Threshold": _threshold,
 }

@@ -60,8 +60,8 @@ def encode(
         row = datatypes.of(value)
         raw = _to_raw(value) if has_raw else None
         text = _to_json(name, value) if has_json else None
-        sizes = [ABSENT if one is None else len(one) for one in (raw, text)]
-        header.append(Output(name, row.name, values.shape_of(value), *sizes))
+        raw_size, json_size = (ABSENT if form is None else len(form) for form in (raw, text))
+        header.append(Output(name, row.name, values.shape_of(value), raw_size, json_size))
         data += [one for one in (raw, text) if one is not None]
     encoded = _encode_header(header)
     return join_pieces((LENGTH.pack(len(encoded)), encoded, *data))

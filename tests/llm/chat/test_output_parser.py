@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
-from mindspore_serving.llm.chat.output_parser import Content, OutputParser, Reasoning
+from mindspore_serving.llm.chat.output_parser import OutputParser, PlainContent, Reasoning
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
 TOOLS = [
@@ -22,7 +22,7 @@ def read(pieces, tool_format="", reasoning_format="", tools=TOOLS):
     for delta in deltas:
         if isinstance(delta, Reasoning):
             reasoning += delta.text
-        elif isinstance(delta, Content):
+        elif isinstance(delta, PlainContent):
             content += delta.text
         elif delta.name is not None:
             assert (delta.index, delta.arguments) == (len(calls), "")
@@ -147,9 +147,9 @@ def test_what_is_left_of_a_call_that_the_end_cuts_off_is_no_content(text, conten
 
 def test_content_is_given_out_as_it_comes():
     parser = OutputParser("hermes", "", TOOLS)
-    assert parser.feed("Hello ") == [Content("Hello")]
-    assert parser.feed("world <") == [Content(" world")]
-    assert parser.feed("b>") == [Content(" <b>")]
+    assert parser.feed("Hello ") == [PlainContent("Hello")]
+    assert parser.feed("world <") == [PlainContent(" world")]
+    assert parser.feed("b>") == [PlainContent(" <b>")]
     assert parser.finish() == []
 
 
@@ -249,7 +249,7 @@ def test_a_marked_call_may_be_of_a_tool_that_is_not_there():
 def test_without_tools_no_calls_are_looked_for():
     assert read([HERMES], "hermes", tools=[]) == ("", HERMES, [])
     parser = OutputParser("hermes", "", [])
-    assert parser.feed("a <tool") == [Content("a <tool")]
+    assert parser.feed("a <tool") == [PlainContent("a <tool")]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.llm_messages import Grammar, ToolCallDelta
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.llm.chat.output_parser import Content, OutputParser
+from mindspore_serving.llm.chat.output_parser import OutputParser, PlainContent
 from mindspore_serving.llm.chat.parameter_types import to_json, types_of
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import find_tool_format
@@ -59,7 +59,7 @@ def read(tool_format: str, text: str, size: int = 1000) -> tuple[str, list[tuple
             if one.name is not None:
                 calls.append((one.name, ""))
             calls[one.index] = (calls[one.index][0], calls[one.index][1] + one.arguments)
-    return "".join(one.text for one in deltas if isinstance(one, Content)), calls
+    return "".join(one.text for one in deltas if isinstance(one, PlainContent)), calls
 
 
 @pytest.mark.parametrize("tool_format", FORMATS)

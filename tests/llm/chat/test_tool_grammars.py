@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.llm_messages import Grammar, ToolCallDelta
 from mindspore_serving.llm.chat.json_reader import Broken, read_value
-from mindspore_serving.llm.chat.output_parser import Content, OutputParser
+from mindspore_serving.llm.chat.output_parser import OutputParser, PlainContent
 from mindspore_serving.llm.chat.reasoning_formats import reason_first
 from mindspore_serving.llm.chat.tool_grammars import auto_grammar
 from tests.llm.chat.languages import CALL, CITY, TOOLS, WRITTEN, allows, make_language
@@ -142,5 +142,5 @@ def test_streamed_arguments_are_the_beginning_of_json_all_the_way(tool_format, a
         told = "".join(one.arguments for one in deltas if isinstance(one, ToolCallDelta))
         assert not told or completable(told)
     deltas += parser.finish()
-    assert not [one for one in deltas if isinstance(one, Content)]
+    assert not [one for one in deltas if isinstance(one, PlainContent)]
     assert json.loads(told) == arguments

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindspore_serving.llm.chat.output_parser import Content, OutputParser
+from mindspore_serving.llm.chat.output_parser import OutputParser, PlainContent
 from mindspore_serving.llm.chat.tool_formats import TOOL_FORMATS
 
 LOOK = {
@@ -35,7 +35,7 @@ def read(pieces, tool_format="hermes", *, unmarked=True, reasoning_format="", is
     deltas = [delta for piece in pieces for delta in parser.feed(piece)]
     content, calls = "", []
     for delta in [*deltas, *parser.finish(is_cut=is_cut)]:
-        if isinstance(delta, Content):
+        if isinstance(delta, PlainContent):
             content += delta.text
         elif delta.name is not None:
             assert (delta.index, delta.arguments) == (len(calls), "")
@@ -160,13 +160,13 @@ def test_half_a_call_that_the_end_cuts_off_stays_text(text):
 
 def test_text_is_held_back_only_while_it_may_become_a_call():
     parser = OutputParser("hermes", "", TOOLS, unmarked=True)
-    assert parser.feed("Hello ") == [Content("Hello")]
-    assert parser.feed('world\n{"na') == [Content(" world")]
+    assert parser.feed("Hello ") == [PlainContent("Hello")]
+    assert parser.feed('world\n{"na') == [PlainContent(" world")]
     assert parser.feed('me": "lo') == []
-    assert parser.feed('ad"') == [Content('\n{"name": "load"')]
+    assert parser.feed('ad"') == [PlainContent('\n{"name": "load"')]
     assert parser.feed("\n```py") == []
-    assert parser.feed("thon\nx") == [Content("\n```python\nx")]
-    assert parser.feed("\n[1") == [Content("\n[1")]
+    assert parser.feed("thon\nx") == [PlainContent("\n```python\nx")]
+    assert parser.feed("\n[1") == [PlainContent("\n[1")]
     assert parser.finish() == []
 
 

@@ -8,7 +8,8 @@ from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm import LLM
 from mindspore_serving.llm.checkpoint.model_files import read_recommended
-from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.loader import open_model
+from mindspore_serving.llm.options import make_config
 from tests.llm import chatty
 
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 2 << 20}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindspore_serving.llm.engine.sequence import Status
+from mindspore_serving.llm.engine.sequence import SequenceStatus
 from tests.llm.driving import advance, check_all_returned, make, run_all, sequence
 from tests.llm.toy_answers import continuation
 
@@ -25,7 +25,7 @@ def steps_until(scheduler, runner, sequences, most=1000):
     for count in range(1, most):
         advance(scheduler, runner)
         for place, one in enumerate(sequences):
-            if one.status is Status.FINISHED:
+            if one.status is SequenceStatus.FINISHED:
                 found.setdefault(place, count)
         if len(found) == len(sequences):
             return [found[place] for place in range(len(sequences))]
@@ -51,7 +51,7 @@ def test_a_short_prompt_is_done_in_one_step_while_a_long_one_is_under_way():
     advance(scheduler, runner)
     scheduler.add(short)
     found = advance(scheduler, runner)
-    assert short.status is Status.FINISHED
+    assert short.status is SequenceStatus.FINISHED
     sizes = [len(row.tokens) for row in found.step.rows]
     assert dict(zip(found.sequences, sizes, strict=True)) == {long: BUDGET - 6, short: 6}
     run_all(scheduler, runner)
@@ -88,7 +88,7 @@ def test_short_prompts_without_end_delay_a_long_one_to_twice_its_steps(length):
         for place in range(8):  # more than there is room for
             scheduler.add(sequence([5] * length, length + 1, arrival=100 * count + place))
         advance(scheduler, runner)
-        if long.status is Status.FINISHED:
+        if long.status is SequenceStatus.FINISHED:
             break
     assert count <= 2 * 160 // BUDGET
 

@@ -1,6 +1,6 @@
 import pytest
 
-from mindspore_serving.llm.engine.sequence import Sequence, Status
+from mindspore_serving.llm.engine.sequence import Sequence, SequenceStatus
 from tests.llm.driving import advance, check_all_returned, make, run_all, sequence
 from tests.llm.toy_answers import continuation, next_token
 
@@ -22,7 +22,7 @@ def test_a_prompt_is_read_and_then_continued_token_by_token():
     assert seq.tokens == [5, 7, 9, 8]
     assert rows(advance(scheduler, runner)) == [(3, 1, 1)]
     assert rows(advance(scheduler, runner)) == [(4, 1, 1)]
-    assert seq.status is Status.FINISHED
+    assert seq.status is SequenceStatus.FINISHED
     assert seq.tokens == [5, 7, 9, *continuation([5, 7, 9], 3, 128)]
     assert not scheduler.has_work
 
@@ -75,7 +75,7 @@ def test_a_prompt_waits_until_the_cache_has_room_for_all_of_it():
     scheduler.add(second)
     assert advance(scheduler, runner).sequences == (first,)
     assert advance(scheduler, runner).sequences == (first,)
-    assert first.status is Status.FINISHED
+    assert first.status is SequenceStatus.FINISHED
     assert advance(scheduler, runner).sequences == (second,)
 
 
@@ -101,7 +101,7 @@ def test_the_youngest_gives_way_and_is_computed_anew():
     advance(scheduler, runner)  # position 7 of both is in the second block
     third = advance(scheduler, runner)  # position 8 of both needs a third block: there is none
     assert third.sequences == (old,)
-    assert (young.status, young.num_computed, young.blocks) == (Status.WAITING, 0, [])
+    assert (young.status, young.num_computed, young.blocks) == (SequenceStatus.WAITING, 0, [])
     assert scheduler.num_preemptions == 1
     run_all(scheduler, runner)
     for seq in (old, young):
@@ -117,8 +117,8 @@ def test_the_less_urgent_gives_way_even_if_it_is_older():
     scheduler.add(urgent)
     for _ in range(3):
         advance(scheduler, runner)
-    assert old.status is Status.WAITING
-    assert urgent.status is Status.RUNNING
+    assert old.status is SequenceStatus.WAITING
+    assert urgent.status is SequenceStatus.RUNNING
 
 
 def test_a_prompt_that_begins_like_an_earlier_one_shares_its_blocks():
@@ -131,7 +131,7 @@ def test_a_prompt_that_begins_like_an_earlier_one_shares_its_blocks():
     assert rows(advance(scheduler, runner)) == [(8, 1, 1)]  # two blocks of four are known
     run_all(scheduler, runner)
     assert seq.tokens[9:] == continuation(seq.tokens[:9], 3, 128)
-    assert (scheduler.num_cache_hits, scheduler.num_cache_queries) == (8, 19)
+    assert (scheduler.cache.num_hits, scheduler.cache.num_queries) == (8, 19)
 
 
 def test_the_last_token_is_computed_even_if_all_blocks_are_known():
@@ -229,7 +229,10 @@ def test_forks_that_find_no_room_wait_and_are_answered_right():
     scheduler.add(parent)
     advance(scheduler, runner)
     children = fork(scheduler, parent, [70, 71, 72])
-    assert [child.status for child in children] == [Status.RUNNING, *[Status.WAITING] * 2]
+    assert [child.status for child in children] == [
+        SequenceStatus.RUNNING,
+        *[SequenceStatus.WAITING] * 2,
+    ]
     run_all(scheduler, runner)
     for child in children:
         assert child.tokens[6:] == continuation(child.tokens[:6], 3, 128)
@@ -245,7 +248,7 @@ def test_a_preempted_sharer_leaves_the_block_to_the_other_without_a_copy():
     scheduled = advance(scheduler, runner)  # no block to copy into: the child has to go
     assert scheduled.sequences == (parent,)
     assert scheduled.step.copies == ()
-    assert child.status is Status.WAITING
+    assert child.status is SequenceStatus.WAITING
     run_all(scheduler, runner)
     assert parent.tokens[6:] == continuation(parent.tokens[:6], 2, 128)
     assert child.tokens[7:] == continuation(child.tokens[:7], 1, 128)
@@ -264,7 +267,7 @@ def test_an_abort_returns_the_blocks_at_the_next_step(steps):
     scheduler.abort(seq)
     scheduler.abort(seq)
     assert advance(scheduler, runner).sequences == (other,)
-    assert seq.status is Status.FINISHED
+    assert seq.status is SequenceStatus.FINISHED
     assert scheduler.pool.num_blocks - scheduler.pool.num_free == len(other.blocks)
 
 
@@ -295,7 +298,7 @@ def test_right_guesses_are_kept_and_the_first_wrong_one_ends_them():
     seq.draft = answer[4:8]
     advance(scheduler, runner)
     assert seq.tokens == prompt + answer
-    assert seq.status is Status.FINISHED
+    assert seq.status is SequenceStatus.FINISHED
     check_all_returned(scheduler)
 
 
@@ -353,12 +356,12 @@ def test_logits_that_were_handed_out_are_not_computed_again_after_a_preemption()
     scheduler.add(old)
     scheduler.add(scored)
     assert rows(advance(scheduler, runner)) == [(0, 7, 1), (0, 9, 9)]
-    while scored.status is Status.RUNNING:
+    while scored.status is SequenceStatus.RUNNING:
         advance(scheduler, runner)
     assert scored.num_computed == 0
     wanted = scored.wanted_from
     assert wanted >= 20
-    while scored.status is Status.WAITING:
+    while scored.status is SequenceStatus.WAITING:
         scheduled = advance(scheduler, runner)
     assert scheduled.step.rows[-1].num_logits == 0  # the first 16 of 21 tokens or more
     run_all(scheduler, runner)

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mindspore_serving.llm.engine.sequence import Status
+from mindspore_serving.llm.engine.sequence import SequenceStatus
 from tests.llm.driving import advance, check_all_returned, make, run_all, sequence
 from tests.llm.toy_answers import continuation
 
@@ -75,7 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.known.append((child, len(child.tokens)))
         self.scheduler.fork(parent, child)
 
-    @precondition(lambda self: self.unfinished() and self.scheduler.states is None)
+    @precondition(lambda self: self.unfinished() and not self.runner.num_slots)
     @rule(which=st.integers(0, 100), right=st.integers(0, 4), wrong=st.integers(0, 2))
     def guess(self, which, right, wrong):
         unfinished = self.unfinished()
@@ -93,7 +93,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def finished_answers_are_right(self):
         for seq, length in getattr(self, "known", []):
-            if seq.status is Status.FINISHED:
+            if seq.status is SequenceStatus.FINISHED:
                 count = len(seq.tokens) - length
                 assert seq.tokens[length:] == expected(seq, length, count)
                 assert seq.blocks == []
@@ -105,7 +105,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             check_all_returned(self.scheduler)
 
     def unfinished(self):
-        live = (Status.WAITING, Status.RUNNING)
+        live = (SequenceStatus.WAITING, SequenceStatus.RUNNING)
         return [(seq, length) for seq, length in self.known if seq.status in live]
 
     def forkable(self):
@@ -113,7 +113,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         return [
             seq
             for seq, length in self.known
-            if seq.status is Status.RUNNING
+            if seq.status is SequenceStatus.RUNNING
             and seq.num_computed == length
             and len(seq.tokens) == length + 1
             and len(seq.blocks) == -(-length // BLOCK_SIZE)
@@ -150,5 +150,5 @@ def test_a_crowd_with_a_tiny_cache_is_answered_right(caching, num_slots):
         assert len(seq.tokens) == seq.max_len
         assert seq.tokens[length:] == expected(seq, length, seq.max_len - length)
     assert scheduler.num_preemptions > 20  # it was tight
-    assert (scheduler.num_cache_hits > 100) == caching
+    assert (scheduler.cache.num_hits > 100) == caching
     check_all_returned(scheduler)

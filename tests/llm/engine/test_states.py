@@ -54,7 +54,7 @@ def test_a_text_that_decodes_keeps_one_state_of_its_own():
     """Else one long answer would take the place of all other states."""
     scheduler, runner = make(**OPTIONS)
     answered(scheduler, runner, list(range(10)), arrival=0, more=60)
-    assert scheduler.states.pool.num_cached == 2  # that of the prompt, and the last one
+    assert scheduler.cache.states.pool.num_cached == 2  # that of the prompt, and the last one
 
 
 def test_states_are_not_shared_between_salts():
@@ -69,7 +69,7 @@ def test_without_prefix_caching_no_state_is_kept():
     prompt = list(range(30))
     assert answered(scheduler, runner, prompt, arrival=0) == 0
     assert answered(scheduler, runner, prompt, arrival=1) == 0
-    assert scheduler.states.pool.num_cached == 0
+    assert scheduler.cache.states.pool.num_cached == 0
 
 
 def test_as_many_sequences_run_as_there_are_states_for():

@@ -8,7 +8,8 @@ import pytest
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm import LLM, SamplingParams
-from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.loader import open_model
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import seeing

@@ -25,7 +25,7 @@ from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import arranged, open_arranged
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Runner
 from tests.llm import checkpoints
 from tests.llm.quantised_files import CASES, quantised
@@ -146,7 +146,7 @@ def constant_type(node: Any) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_openvino_keeps_integers_and_codes_as_they_are(root: Path, case: str) -> None:
-    weights = Weights(open_arranged(built(root, case)[0]), "bf16")
+    weights = OpenVINOWeights(open_arranged(built(root, case)[0]), "bf16")
     assert constant_type(weights.matrix(MATRIX)) == TYPES.get(case, "bf16")
     assert weights.widened == ([MATRIX] if case == "fp4" else [])
 

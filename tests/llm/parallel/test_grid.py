@@ -10,7 +10,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm import LLM, SamplingParams, runtimes
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import exchange, ring
-from mindspore_serving.llm.parallel.communicator import open_grid
+from mindspore_serving.llm.parallel.group import open_grid
 from mindspore_serving.llm.runtimes import open_runner, stages
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints

@@ -153,7 +153,8 @@ def opened(directory):
     """Pins prompts of a model that is open already."""
     from dataclasses import replace
 
-    from mindspore_serving.llm.loader import make_config, open_model
+    from mindspore_serving.llm.loader import open_model
+    from mindspore_serving.llm.options import make_config
     from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
     from mindspore_serving.llm.processing.processor import Processor
 

@@ -31,8 +31,8 @@ from mindspore_serving.llm.processing.answer_format import (
 )
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.serving.generation import GenerateAnswer
-from mindspore_serving.llm.serving.recording import Recorder
+from mindspore_serving.llm.serving.generation import GenerationEvents
+from mindspore_serving.llm.serving.recording import GenerationRecorder
 from tests.frontends.openai.serving import CARD
 from tests.llm.tokenizers_trained import opened
 
@@ -275,7 +275,7 @@ def test_tokens_count_as_reasoning_up_to_the_first_that_is_none():
 def test_a_generation_parses_each_of_its_answers(processor, is_stream):
     params = SamplingParams(n=2, seed=1)
     request = chat(tools=[LOOK], params=params, is_stream=is_stream)
-    answer = GenerateAnswer("7", request, OutputProcessor(None), Recorder())
+    answer = GenerationEvents("7", request, OutputProcessor(None), GenerationRecorder())
     assert [one for one, _ in answer.prepare(request, processor)] == ["7"]
     events = answer.take("7", Started(3, 1))
     for index, texts in enumerate((["<think>h", "m</think>", "Yes"], ["N", "o"])):

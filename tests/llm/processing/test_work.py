@@ -17,7 +17,7 @@ from mindspore_serving.llm.processing.answer_format import AnswerFormat
 from mindspore_serving.llm.processing.work import (
     SMALL,
     SMALL_BAD_WORDS,
-    Prompt,
+    PreparedPrompt,
     Prompts,
     decode_job,
     decode_work,
@@ -75,7 +75,7 @@ def test_requests_and_what_was_read_of_them_travel_whole():
     assert decode_job(encode_job(Tokenize(prompt="a"))) == (Tokenize(prompt="a"), "")
     params = SamplingParams(logit_bias={5: 1.5}, stop=["a"])
     answer_format = AnswerFormat([{"function": {"name": "look"}}], Grammar("lark", "x"), "hermes")
-    prompt = Prompt("text", [1, 2], params, answer_format, [[3]])
+    prompt = PreparedPrompt("text", [1, 2], params, answer_format, [[3]])
     read = decode_work(encode_work(prompt))
     assert (read.text, read.ids, read.bad_words_ids) == ("text", [1, 2], [[3]])
     assert read.answer_format == answer_format

@@ -102,7 +102,7 @@ def test_what_is_not_computed_so_is_refused(root, name, options, reason):
         opened(directory, **options)
 
 
-@pytest.mark.parametrize("runtime", ["openvino", "mindspore", "mindir", "toy"])
+@pytest.mark.parametrize("runtime", ["openvino", "mindspore", "mindir", "agents"])
 def test_a_runtime_that_cannot_be_is_refused_by_name(tmp_path, runtime):
     with pytest.raises(StartError, match=f"{runtime}' has no deterministic, expected one of torch"):
         open_runner(tmp_path, runtime, EngineConfig(deterministic=True))

@@ -19,7 +19,7 @@ from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import open_part
-from mindspore_serving.llm.runtimes.openvino.constants import Form
+from mindspore_serving.llm.runtimes.openvino.constants import MatrixForm
 from mindspore_serving.llm.runtimes.openvino.fusion import is_fused_here
 from mindspore_serving.llm.runtimes.openvino.opening import build_model, open_runner
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
@@ -29,7 +29,7 @@ from mindspore_serving.llm.runtimes.openvino.options import (
     options_from,
 )
 from mindspore_serving.llm.runtimes.openvino.repacking import joins
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.gguf_files import LAYERS, random_blocks, write_model
@@ -60,7 +60,7 @@ def products(kinds: dict[str, str], *, is_joined: bool) -> tuple[list[np.ndarray
     tensors = {name: stored(kind, name) for name, kind in kinds.items()}
     checkpoint = Checkpoint(Path(), {}, tensors)
     joins = (lambda _: True) if is_joined else None
-    weights = Weights(checkpoint, "f32", joins=joins, least_with_minimums=0)
+    weights = OpenVINOWeights(checkpoint, "f32", joins=joins, least_with_minimums=0)
     x = opset.parameter([-1, INPUTS], ov.Type.f32)
     found = weights.products(x, list(kinds))
     model = ov.Model([opset.result(y) for y in found], [x], "m")
@@ -105,7 +105,7 @@ def test_inputs_in_another_order_keep_a_matrix_apart() -> None:
         "q": QuantizedTensor("GPTQ", mixed.shape, mixed.values, lambda: mixed),
         "k": QuantizedTensor("GPTQ", mixed.shape, mixed.values, lambda: mixed),
     }
-    weights = Weights(Checkpoint(Path(), {}, tensors), "f32", joins=lambda _: True)
+    weights = OpenVINOWeights(Checkpoint(Path(), {}, tensors), "f32", joins=lambda _: True)
     x = opset.parameter([-1, INPUTS], ov.Type.f32)
     y = weights.products(x, ["q", "k"])
     model = ov.Model([opset.result(one) for one in y], [x], "m")
@@ -114,7 +114,7 @@ def test_inputs_in_another_order_keep_a_matrix_apart() -> None:
 
 def test_a_layer_has_one_matrix_for_attention_and_two_before_its_activation(tmp_path: Path) -> None:
     part = open_part(write_model(tmp_path / "model.gguf", kind="Q8_0"), SMALL)
-    weights = Weights(part.checkpoint, "f32", gathers=True, joins=lambda _: True)
+    weights = OpenVINOWeights(part.checkpoint, "f32", gathers=True, joins=lambda _: True)
     model = build_model(OpenVINOOps(weights), part)
     kinds = [node.get_type_name() for node in model.get_ops()]
     head = 1
@@ -132,8 +132,8 @@ def test_what_would_be_copied_twice_is_not_joined(kind: str) -> None:
     but one of 16 bits that is computed in 32 is read again."""
     options = options_from(EngineConfig(), capabilities())
     is_read_again = options.precision == "f32" and kind in ("F16", "BF16")
-    assert joins(options, Form(kind)) != (is_fused_here() or is_read_again)
-    assert joins(options, Form("int4", 32))
+    assert joins(options, MatrixForm(kind)) != (is_fused_here() or is_read_again)
+    assert joins(options, MatrixForm("int4", 32))
 
 
 @pytest.mark.parametrize("limit", ["AVX2", "AVX512_CORE_VNNI"])
@@ -142,10 +142,10 @@ def test_it_is_found_out_under_a_limit_as_well(form: str, limit: str) -> None:
     """The limit counts when a process begins."""
     code = f"""
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.runtimes.openvino.constants import Form
+from mindspore_serving.llm.runtimes.openvino.constants import MatrixForm
 from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
 from mindspore_serving.llm.runtimes.openvino.repacking import joins
-print(joins(options_from(EngineConfig(), capabilities()), Form({form})) in (True, False))
+print(joins(options_from(EngineConfig(), capabilities()), MatrixForm({form})) in (True, False))
 """
     limited = {**os.environ, "ONEDNN_MAX_CPU_ISA": limit}
     command = [sys.executable, "-c", code]
@@ -185,11 +185,11 @@ def test_what_is_rounded_once_more_is_off_by_half_a_step(kind: str) -> None:
     assert (error <= largest / 254 * 1.01).all()
 
 
-def weights_of(kind: str, **options: Any) -> tuple[Weights, Packed]:
+def weights_of(kind: str, **options: Any) -> tuple[OpenVINOWeights, Packed]:
     """With one matrix, "q", and what it is in the file."""
     exact = decode(kind, blocks(kind, "q"), INPUTS)
     tensor = QuantizedTensor(kind, exact.shape, exact.values, lambda: exact)
-    return Weights(Checkpoint(Path(), {}, {"q": tensor}), "f32", **options), exact
+    return OpenVINOWeights(Checkpoint(Path(), {}, {"q": tensor}), "f32", **options), exact
 
 
 @pytest.mark.parametrize(("least", "is_rounded"), [(0, False), (1, True)])
@@ -199,13 +199,13 @@ def test_whether_minimums_are_kept_is_decided_by_all_that_is_joined(
     """`least` more than the weights of queries, keys and values together."""
     tensors = {name: stored("Q4_K", name) for name in SIZES}
     total = sum(SIZES.values()) * INPUTS
-    weights = Weights(
+    weights = OpenVINOWeights(
         Checkpoint(Path(), {}, tensors), "f32",
         joins=lambda _: True, least_with_minimums=total + least,
     )  # fmt: skip
     weights.products(opset.parameter([-1, INPUTS], ov.Type.f32), list(SIZES))
     assert bool(weights.constants.minimums) != is_rounded
-    assert weights.constants.forms == {Form("int8" if is_rounded else "int4", 32)}
+    assert weights.constants.forms == {MatrixForm("int8" if is_rounded else "int4", 32)}
 
 
 @pytest.mark.parametrize(("kind", "group"), [("Q6_K", 16), ("Q4_1", 32)])
@@ -213,4 +213,4 @@ def test_nothing_is_rounded_once_more_where_inputs_are_not_rounded(kind: str, gr
     weights, exact = weights_of(kind, is_exact=True)
     weights.matrix("q")
     assert weights.constants.group == group
-    assert weights.constants.forms == {Form.of(exact)}
+    assert weights.constants.forms == {MatrixForm.of(exact)}

@@ -134,7 +134,7 @@ def test_weights_that_do_not_fit_the_config_are_refused_at_the_start(
             open_runner(tmp_path, "mindspore", SMALL)
 
 
-@pytest.mark.parametrize("runtime", ["mindir", "openvino", "torch", "toy"])
+@pytest.mark.parametrize("runtime", ["agents", "mindir", "openvino", "torch"])
 def test_a_runtime_without_graph_mode_refuses_it(tmp_path: Path, runtime: str) -> None:
     with pytest.raises(StartError, match=f"runtime '{runtime}' has no graph_mode"):
         open_runner(tmp_path, runtime, EngineConfig(graph_mode=True))

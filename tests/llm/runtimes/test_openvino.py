@@ -15,13 +15,13 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.parallel.part import Part
+from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import attention as openvino_attention
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner, warm_up_sizes
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, greedy, relative_error
@@ -280,7 +280,7 @@ def test_bfloat16_matrices_are_multiplied_without_a_float32_copy(tmp_path):
     directory = checkpoints.build("llama", tmp_path, dtype="bfloat16")
     checkpoint = Checkpoint.open(directory)
     spec, decoder = load_definition(checkpoint.config)
-    weights = Weights(checkpoint, "bf16")
+    weights = OpenVINOWeights(checkpoint, "bf16")
     ops = OpenVINOOps(weights)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     name = "model.layers.0.self_attn.q_proj.weight"
@@ -290,7 +290,7 @@ def test_bfloat16_matrices_are_multiplied_without_a_float32_copy(tmp_path):
     assert any(np.shares_memory(kept, mapped) for kept in weights.constants.kept)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", properties)
-    runner = OpenVINORunner(compiled, Part(spec, decoder, checkpoint), CONFIG, weights)
+    runner = OpenVINORunner(compiled, RankPart(spec, decoder, checkpoint), CONFIG, weights)
     prompt = checkpoints.prompts(1)[0]
     assert relative_error(all_logits(runner, prompt), checkpoints.logits(directory, prompt)) < 0.05
 
@@ -337,7 +337,7 @@ def test_serving_imports_neither_torch_nor_transformers(directory):
     program = f"""
 import sys
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.part import Part
+from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Step
 runner = open_runner({str(directory)!r}, "openvino", EngineConfig(

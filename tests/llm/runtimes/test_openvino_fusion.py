@@ -15,7 +15,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
-from mindspore_serving.llm.parallel.part import Part
+from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import opening
 from mindspore_serving.llm.runtimes.openvino.constants import give_back
@@ -28,7 +28,7 @@ from mindspore_serving.llm.runtimes.openvino.fusion import (
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import BY_ROWS, options_from
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, relative_error
@@ -48,7 +48,7 @@ def graph(directory, *, bits=None, adapts=False, precision="bf16"):
     """The model that is built, and what its constants refer to."""
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config)
-    weights = Weights(checkpoint, precision, bits)
+    weights = OpenVINOWeights(checkpoint, precision, bits)
     ops = OpenVINOOps(weights, adapts=adapts)
     return ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size), weights
 
@@ -138,7 +138,7 @@ def test_states_of_a_bfloat16_graph_are_given_as_float32(directory):
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", properties)
     checkpoint = open_arranged(directory)
-    part = Part(*load_definition(checkpoint.config), checkpoint)
+    part = RankPart(*load_definition(checkpoint.config), checkpoint)
     runner = OpenVINORunner(compiled, part, EngineConfig(**OPTIONS), weights)
     exact = open_runner(directory, "openvino", EngineConfig(**OPTIONS, dtype="f32"))
     step = Step((Row(checkpoints.prompts(1, longest=40)[0], 0, [0, 1], 40),))

@@ -19,7 +19,7 @@ from mindspore_serving.llm.runtimes.openvino.opening import build_model
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner as open_openvino
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.repacking import giving_back, order_of_packing
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Row, Runner, Step
 from tests.llm.gguf_files import HIDDEN, LAYERS, VOCAB, random_blocks, write_model
 from tests.waiting import eventually
@@ -51,7 +51,7 @@ def test_integers_with_minimums_are_multiplied_without_zeros() -> None:
     """A float zero for each group keeps the plugin from multiplying integers."""
     form = decode("Q4_1", random_blocks("Q4_1", 32, 64), 64)
     stored = QuantizedTensor("Q4_1", form.shape, form.values, lambda: form)
-    weights = Weights(Checkpoint(Path(), {}, {"w": stored}), "f32", least_with_minimums=0)
+    weights = OpenVINOWeights(Checkpoint(Path(), {}, {"w": stored}), "f32", least_with_minimums=0)
     given = opset.parameter([-1, 64], ov.Type.f32)
     model = ov.Model([opset.result(weights.product(given, "w"))], [given], "m")
     kinds = [node.get_type_name() for node in model.get_ops()]
@@ -59,11 +59,13 @@ def test_integers_with_minimums_are_multiplied_without_zeros() -> None:
     assert "Subtract" not in kinds
 
 
-def with_form(kind: str, precision: str) -> tuple[Weights, list[str]]:
+def with_form(kind: str, precision: str) -> tuple[OpenVINOWeights, list[str]]:
     """The weights of one matrix, and the kinds of nodes that multiply by it."""
     form = decode(kind, random_blocks(kind, 32, 256), 256)
     stored = QuantizedTensor(kind, form.shape, form.values, lambda: form)
-    weights = Weights(Checkpoint(Path(), {}, {"w": stored}), precision, least_with_minimums=0)
+    weights = OpenVINOWeights(
+        Checkpoint(Path(), {}, {"w": stored}), precision, least_with_minimums=0
+    )
     given = opset.parameter([-1, 256], ov.Type.f32)
     model = ov.Model([opset.result(weights.product(given, "w"))], [given], "m")
     return weights, [node.get_type_name() for node in model.get_ops()]
@@ -85,7 +87,7 @@ def test_scales_are_given_back_with_their_integers() -> None:
 def test_what_the_first_pass_has_packed_is_known_layer_by_layer(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", kind="Q8_0")
     part = open_part(path, EngineConfig(**SMALL))
-    weights = Weights(part.checkpoint, "f32", gathers=True)
+    weights = OpenVINOWeights(part.checkpoint, "f32", gathers=True)
     model = build_model(OpenVINOOps(weights), part)
     groups = order_of_packing(model, weights.constants.spent)
     assert [name for name, _ in groups] == [f"key_cache.{layer}" for layer in range(LAYERS)]
@@ -108,13 +110,13 @@ def test_arrays_are_given_back_when_the_cache_behind_them_is_written() -> None:
 def test_an_embedding_is_read_from_the_file_and_takes_no_memory(tied: bool, tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", kind="Q8_0", tied=tied)
     part = open_part(path, EngineConfig(**SMALL))
-    weights = Weights(part.checkpoint, "f32", gathers=True)
+    weights = OpenVINOWeights(part.checkpoint, "f32", gathers=True)
     build_model(OpenVINOOps(weights), part)
     (gather,) = weights.gathered.values()
     tokens = np.array([7, 0, 7, VOCAB - 1], np.int32)
     expected = part.checkpoint.f32("model.embed_tokens.weight")[tokens]
     np.testing.assert_array_equal(gather(tokens), expected)
-    whole = Weights(part.checkpoint, "f32")
+    whole = OpenVINOWeights(part.checkpoint, "f32")
     build_model(OpenVINOOps(whole), part)
     held, all_held = (sum(one.nbytes for one in some.constants.kept) for some in (weights, whole))
     assert tied or all_held - held >= VOCAB * HIDDEN

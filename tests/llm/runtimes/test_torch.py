@@ -158,7 +158,7 @@ def test_a_cache_of_half_the_width_has_twice_the_blocks(llama: Path) -> None:
     ("options", "text"),
     [
         ({"quantization": "int8"}, "quantization is 'int8'"),
-        ({"dtype": "int3"}, "dtype is 'int3', expected auto, f32, f16, bf16"),
+        ({"dtype": "int3"}, "dtype is 'int3', the torch runtime accepts auto, f32, f16"),
         ({"kv_cache_dtype": "u8"}, "kv_cache_dtype is 'u8'"),
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"device": "cuda:99"}, "device is 'cuda:99', but"),

@@ -19,7 +19,7 @@ import torch
 
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.torch import opening as torch_paths
-from mindspore_serving.llm.runtimes.torch.attention import Gathered, GatherPath
+from mindspore_serving.llm.runtimes.torch.attention import GatheredAttention, GatherPath
 from mindspore_serving.llm.runtimes.torch.opening import Setting, deviation, open_kernels
 from tests.llm import checkpoints
 from tests.llm.torch_cases import CASES, TOLERANCE, Case, gather_error, kernel_error
@@ -111,7 +111,7 @@ class Doubled(GatherPath):
             arrays = plan.arrays
 
             def attention(self, arrays: Any) -> Any:
-                right: Gathered = plan.attention(arrays)
+                right: GatheredAttention = plan.attention(arrays)
 
                 class Attention:
                     def attend(self, *args: Any) -> torch.Tensor:

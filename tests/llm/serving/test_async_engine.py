@@ -18,11 +18,12 @@ from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import FirstStep
-from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.loader import open_model
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
-from mindspore_serving.llm.serving.generation import GenerateAnswer
-from mindspore_serving.llm.serving.recording import Recorder
+from mindspore_serving.llm.serving.generation import GenerationEvents
+from mindspore_serving.llm.serving.recording import GenerationRecorder
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
@@ -108,7 +109,7 @@ def test_a_generation_begins_has_pieces_and_ends(asking):
 def test_the_end_tells_how_long_the_first_step_was_waited_for(asking):
     ask = Generate(prompt="Hello", params=SamplingParams(max_tokens=1))
     before = time.monotonic()
-    answer = GenerateAnswer("1", ask, asking.answering._outputs, Recorder())
+    answer = GenerationEvents("1", ask, asking.answering._outputs, GenerationRecorder())
     asked = time.monotonic()
     assert answer.take("1", FirstStep(asked + 2.5)) == []
     last = Generated(0, (5,), "x", None, FinishReason.LENGTH)

@@ -21,14 +21,15 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.reading_messages import Embed
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.loader import open_model
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing import child
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import (
     SMALL,
     Made,
-    Prompt,
+    PreparedPrompt,
     Prompts,
     decode_work,
     encode_job,
@@ -105,7 +106,7 @@ def preparing(opened):
 )
 def test_what_a_child_reads_is_what_the_worker_would_read(preparing, request_):
     read = preparing.read(request_)
-    assert isinstance(read, Prompt)
+    assert isinstance(read, PreparedPrompt)
     assert encode_work(read) == encode_work(preparing.processor.read(request_))
     prepared = preparing.processor.complete(request_, read)
     assert (prepared.options["grammar"] is None) == (request_.grammar is None)
@@ -127,7 +128,7 @@ def test_what_a_child_logs_has_the_id_of_its_request(opened):
 
 def test_what_is_small_and_known_needs_no_child(preparing):
     grammar = Grammar("regex", "known+")
-    assert isinstance(preparing.read(Generate(prompt="a", grammar=grammar)), Prompt)
+    assert isinstance(preparing.read(Generate(prompt="a", grammar=grammar)), PreparedPrompt)
     preparing.processor.grammar(grammar)
     for request in (
         Generate(prompt="a", grammar=grammar),
@@ -172,7 +173,7 @@ def test_a_fork_server_that_dies_costs_at_most_the_requests_it_has(preparing):
     os.kill(server, signal.SIGKILL)
 
     def is_replaced():  # children that have not ended yet may answer before
-        is_well = isinstance(preparing.read(Generate(prompt=TEXT)), Prompt)
+        is_well = isinstance(preparing.read(Generate(prompt=TEXT)), PreparedPrompt)
         return is_well and server not in children(os.getpid())
 
     eventually(is_replaced)

@@ -6,7 +6,7 @@ import pytest
 
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.llm.serving import recording
-from mindspore_serving.llm.serving.recording import Recorder, Timeline, Timing
+from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline, Timing
 
 WAIT = 2.5  # seconds, by the clock that the test sets
 
@@ -29,7 +29,7 @@ def counted(recorder, name):
 
 
 def test_the_wait_for_the_first_step_is_counted_once_it_is_known(clock):
-    timing = Timing(recorder := Recorder(), line := Timeline(accepted=100.0, ready=101.0))
+    timing = Timing(recorder := GenerationRecorder(), line := Timeline(accepted=100.0, ready=101.0))
     assert counted(recorder, "queue_seconds") == (0, 0)
     line.first_step = 101.0 + WAIT
     timing.begin()
@@ -38,7 +38,7 @@ def test_the_wait_for_the_first_step_is_counted_once_it_is_known(clock):
 
 def test_a_generation_is_cut_into_queue_prompt_and_tokens(clock):
     line = Timeline(100.0, first_step=102.0, num_prompt_tokens=7, num_generated_tokens=4)
-    timing = Timing(recorder := Recorder(), line)
+    timing = Timing(recorder := GenerationRecorder(), line)
     for clock.now, num_tokens in ((105.0, 1), (106.0, 1), (110.0, 2)):
         timing.add(0, num_tokens, None)
     timing.add(0, 0, FinishReason.STOP)
@@ -55,7 +55,7 @@ def test_a_generation_is_cut_into_queue_prompt_and_tokens(clock):
 
 
 def test_tokens_of_different_answers_do_not_follow_each_other(clock):
-    timing = Timing(recorder := Recorder(), Timeline(100.0, first_step=100.0))
+    timing = Timing(recorder := GenerationRecorder(), Timeline(100.0, first_step=100.0))
     for clock.now, index in ((101.0, 0), (102.0, 1), (104.0, 0)):
         timing.add(index, 1, None)
     assert counted(recorder, "time_to_first_token_seconds") == (1, 1.0)
@@ -63,7 +63,7 @@ def test_tokens_of_different_answers_do_not_follow_each_other(clock):
 
 
 def test_a_generation_that_fails_before_its_first_token_has_no_times(clock):
-    timing = Timing(recorder := Recorder(), Timeline(100.0, first_step=101.0))
+    timing = Timing(recorder := GenerationRecorder(), Timeline(100.0, first_step=101.0))
     timing.add(0, 0, FinishReason.ERROR)
     timing.end()
     assert recorder.answers == {"error": 1}

@@ -123,7 +123,7 @@ def test_a_model_of_an_upstream_is_no_longer_than_a_number_of_ours() -> None:
 
 
 def test_plain_answers_of_an_upstream_have_room_together(monkeypatch) -> None:
-    monkeypatch.setattr(budget.Room.__init__, "__defaults__", (4000, 3000))
+    monkeypatch.setattr(budget.KeptRoom.__init__, "__defaults__", (4000, 3000))
     pieces = [choice(text="a" * 100) for _ in range(6)]
     with faulty(sends(HEAD, *pieces, *GOOD)) as server, asking(url=server.url) as asked:
         assert text_of(asked.ask(prompt(is_stream=False))) == "a" * 600 + "Good day"

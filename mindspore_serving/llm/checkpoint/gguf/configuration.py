@@ -11,7 +11,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS
 from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES, VARIANTS, Family
 from mindspore_serving.llm.checkpoint.gguf.positions import positions_of
-from mindspore_serving.llm.checkpoint.gguf.reader import Array, GgufFile
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile, UnreadArray
 from mindspore_serving.llm.checkpoint.gguf.states import KEY_HEADS, states_of
 from mindspore_serving.llm.descriptions.architecture import UNWEIGHTED, Architecture
 from mindspore_serving.llm.descriptions.families import FAMILIES as DESCRIPTIONS
@@ -110,7 +110,7 @@ def _layers(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]
     count -= guesses if type(guesses) is int else 0
     found: dict[str, Any] = {"num_hidden_layers": count}
     key = f"{name}.attention.sliding_window_pattern"
-    if isinstance(file.metadata.get(key), Array):
+    if isinstance(file.metadata.get(key), UnreadArray):
         windows = file.array(key)[:count]
         found["layer_types"] = [SLIDING if one else FULL for one in windows]
     if config.get("num_local_experts"):
@@ -152,7 +152,7 @@ def _by_size(file: GgufFile) -> list[str]:
 def _number(file: GgufFile, key: str) -> Any:
     """A number, or a list of one for each layer if they are all the same."""
     value = file.metadata.get(key)
-    if not isinstance(value, Array):
+    if not isinstance(value, UnreadArray):
         return value
     each = file.array(key)
     found = set(each) - {0} if key.endswith((KEY_HEADS, WIDTH)) else set(each)

@@ -22,7 +22,7 @@ CODEBOOK = np.array(
 )
 
 
-class Decoded(NamedTuple):
+class DecodedBlocks(NamedTuple):
     """Blocks [n, bytes] as integers [n, numbers], and scales and minimums [n, groups]."""
 
     integers: npt.NDArray[Any]  # int8; uint8 with minimums, before the centre is taken off
@@ -30,7 +30,7 @@ class Decoded(NamedTuple):
     minimums: Floats | None = None
 
 
-class Form(NamedTuple):
+class BlockForm(NamedTuple):
     """How a type is kept: `bits` of an integer, inputs that share a scale, the scale's dtype, the
     centre that makes integers signed where there are minimums (else 0), what decodes blocks, and
     the codebook that integers are numbers of."""
@@ -39,7 +39,7 @@ class Form(NamedTuple):
     group: int
     scale: type[Any]
     centre: int
-    decode: Callable[[Bytes], Decoded]
+    decode: Callable[[Bytes], DecodedBlocks]
     codebook: str = ""
 
 
@@ -98,37 +98,39 @@ def _signed(integers: Bytes, zero: int) -> npt.NDArray[np.int8]:
     return integers.view(np.int8) - np.int8(zero) if zero else integers.view(np.int8)
 
 
-def _q4_0(blocks: Bytes) -> Decoded:
-    return Decoded(_signed(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0))
+def _q4_0(blocks: Bytes) -> DecodedBlocks:
+    return DecodedBlocks(_signed(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0))
 
 
-def _q4_1(blocks: Bytes) -> Decoded:
-    return Decoded(_nibbles(blocks[:, 4:]), _half(blocks, 0), _wide(blocks, 2))
+def _q4_1(blocks: Bytes) -> DecodedBlocks:
+    return DecodedBlocks(_nibbles(blocks[:, 4:]), _half(blocks, 0), _wide(blocks, 2))
 
 
-def _q5_0(blocks: Bytes) -> Decoded:
+def _q5_0(blocks: Bytes) -> DecodedBlocks:
     integers = _nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])
-    return Decoded(_signed(integers, 16), _half(blocks, 0))
+    return DecodedBlocks(_signed(integers, 16), _half(blocks, 0))
 
 
-def _q5_1(blocks: Bytes) -> Decoded:
+def _q5_1(blocks: Bytes) -> DecodedBlocks:
     integers = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
-    return Decoded(integers, _half(blocks, 0), _wide(blocks, 2))
+    return DecodedBlocks(integers, _half(blocks, 0), _wide(blocks, 2))
 
 
-def _q8_0(blocks: Bytes) -> Decoded:
-    return Decoded(blocks[:, 2:].view(np.int8), _half(blocks, 0))
+def _q8_0(blocks: Bytes) -> DecodedBlocks:
+    return DecodedBlocks(blocks[:, 2:].view(np.int8), _half(blocks, 0))
 
 
-def _q2_k(blocks: Bytes) -> Decoded:
+def _q2_k(blocks: Bytes) -> DecodedBlocks:
     shares, integers = blocks[:, :16], _fields(blocks[:, 16:80], 2, 32)
-    return Decoded(integers, _wide(blocks, 80) * (shares & 15), -_wide(blocks, 82) * (shares >> 4))
+    return DecodedBlocks(
+        integers, _wide(blocks, 80) * (shares & 15), -_wide(blocks, 82) * (shares >> 4)
+    )
 
 
-def _q3_k(blocks: Bytes) -> Decoded:
+def _q3_k(blocks: Bytes) -> DecodedBlocks:
     high, low = _fields(blocks[:, :32], 1, 32), _fields(blocks[:, 32:96], 2, 32)
     shares = _fields(blocks[:, 96:104], 4, 8) | _fields(blocks[:, 104:108], 2, 4) << 4
-    return Decoded(_signed(low | high << 2, 4), _wide(blocks, 108) * _signed(shares, 32))
+    return DecodedBlocks(_signed(low | high << 2, 4), _wide(blocks, 108) * _signed(shares, 32))
 
 
 def _shares_k(blocks: Bytes) -> tuple[Bytes, Bytes]:
@@ -138,52 +140,52 @@ def _shares_k(blocks: Bytes) -> tuple[Bytes, Bytes]:
     return scales, np.concatenate([second & 63, mixed >> 4 | second >> 6 << 4], 1)
 
 
-def _q4_k(blocks: Bytes) -> Decoded:
+def _q4_k(blocks: Bytes) -> DecodedBlocks:
     scales, minimums = _shares_k(blocks[:, 4:16])
     integers = _fields(blocks[:, 16:], 4, 32)
-    return Decoded(integers, _wide(blocks, 0) * scales, -_wide(blocks, 2) * minimums)
+    return DecodedBlocks(integers, _wide(blocks, 0) * scales, -_wide(blocks, 2) * minimums)
 
 
-def _q5_k(blocks: Bytes) -> Decoded:
+def _q5_k(blocks: Bytes) -> DecodedBlocks:
     scales, minimums = _shares_k(blocks[:, 4:16])
     integers = _fields(blocks[:, 48:], 4, 32) | _fields(blocks[:, 16:48], 1, 32) << 4
-    return Decoded(integers, _wide(blocks, 0) * scales, -_wide(blocks, 2) * minimums)
+    return DecodedBlocks(integers, _wide(blocks, 0) * scales, -_wide(blocks, 2) * minimums)
 
 
-def _q6_k(blocks: Bytes) -> Decoded:
+def _q6_k(blocks: Bytes) -> DecodedBlocks:
     integers = _fields(blocks[:, :128], 4, 64) | _fields(blocks[:, 128:192], 2, 32) << 4
     shares = blocks[:, 192:208].view(np.int8)
-    return Decoded(_signed(integers, 32), _wide(blocks, 208) * shares)
+    return DecodedBlocks(_signed(integers, 32), _wide(blocks, 208) * shares)
 
 
-def _iq4_nl(blocks: Bytes) -> Decoded:
-    return Decoded(CODEBOOK[_nibbles(blocks[:, 2:])], _half(blocks, 0))
+def _iq4_nl(blocks: Bytes) -> DecodedBlocks:
+    return DecodedBlocks(CODEBOOK[_nibbles(blocks[:, 2:])], _half(blocks, 0))
 
 
-def _iq4_xs(blocks: Bytes) -> Decoded:
+def _iq4_xs(blocks: Bytes) -> DecodedBlocks:
     high, low = _fields(blocks[:, 2:4], 2, 1), _fields(blocks[:, 4:8], 4, 1)
     integers = CODEBOOK[_fields(blocks[:, 8:], 4, 16)]
-    return Decoded(integers, _wide(blocks, 0) * _signed(low | high << 4, 32))
+    return DecodedBlocks(integers, _wide(blocks, 0) * _signed(low | high << 4, 32))
 
 
-def _mxfp4(blocks: Bytes) -> Decoded:
+def _mxfp4(blocks: Bytes) -> DecodedBlocks:
     powers = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 127)
-    return Decoded(_nibbles(blocks[:, 1:]), powers)
+    return DecodedBlocks(_nibbles(blocks[:, 1:]), powers)
 
 
 _F16, _F32 = np.float16, np.float32
-FORMS: dict[str, Form] = {
-    "Q4_0": Form(4, 32, _F16, 0, _q4_0),
-    "Q4_1": Form(4, 32, _F16, 8, _q4_1),
-    "Q5_0": Form(8, 32, _F16, 0, _q5_0),
-    "Q5_1": Form(8, 32, _F16, 16, _q5_1),
-    "Q8_0": Form(8, 32, _F16, 0, _q8_0),
-    "Q2_K": Form(4, 16, _F32, 2, _q2_k),
-    "Q3_K": Form(4, 16, _F32, 0, _q3_k),
-    "Q4_K": Form(4, 32, _F32, 8, _q4_k),
-    "Q5_K": Form(8, 32, _F32, 16, _q5_k),
-    "Q6_K": Form(8, 16, _F32, 0, _q6_k),
-    "IQ4_NL": Form(8, 32, _F16, 0, _iq4_nl),
-    "IQ4_XS": Form(8, 32, _F32, 0, _iq4_xs),
-    "MXFP4": Form(4, 32, _F32, 0, _mxfp4, "f4e2m1"),
+FORMS: dict[str, BlockForm] = {
+    "Q4_0": BlockForm(4, 32, _F16, 0, _q4_0),
+    "Q4_1": BlockForm(4, 32, _F16, 8, _q4_1),
+    "Q5_0": BlockForm(8, 32, _F16, 0, _q5_0),
+    "Q5_1": BlockForm(8, 32, _F16, 16, _q5_1),
+    "Q8_0": BlockForm(8, 32, _F16, 0, _q8_0),
+    "Q2_K": BlockForm(4, 16, _F32, 2, _q2_k),
+    "Q3_K": BlockForm(4, 16, _F32, 0, _q3_k),
+    "Q4_K": BlockForm(4, 32, _F32, 8, _q4_k),
+    "Q5_K": BlockForm(8, 32, _F32, 16, _q5_k),
+    "Q6_K": BlockForm(8, 16, _F32, 0, _q6_k),
+    "IQ4_NL": BlockForm(8, 32, _F16, 0, _iq4_nl),
+    "IQ4_XS": BlockForm(8, 32, _F32, 0, _iq4_xs),
+    "MXFP4": BlockForm(4, 32, _F32, 0, _mxfp4, "f4e2m1"),
 }

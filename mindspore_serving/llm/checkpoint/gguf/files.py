@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.configuration import config_of
-from mindspore_serving.llm.checkpoint.gguf.reader import Array, GgufFile, open_gguf
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile, UnreadArray, open_gguf
 from mindspore_serving.llm.checkpoint.gguf.tokenizer import tokenizer_of
 
 SUFFIX = ".gguf"
@@ -92,7 +92,7 @@ def _generation_config(file: GgufFile) -> dict[str, Any]:
     config: dict[str, Any] = {"eos_token_id": list(dict.fromkeys(i for i in ends if i is not None))}
     for name, key in SAMPLING.items():
         value = file.metadata.get(f"general.sampling.{key}")
-        if value is not None and not isinstance(value, Array):
+        if value is not None and not isinstance(value, UnreadArray):
             config[name] = value
     return config
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.positions import divisors_of
-from mindspore_serving.llm.checkpoint.gguf.reader import Array, GgufFile
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile, UnreadArray
 
 LAYER_WORDS = "per_layer_token_embd.weight"
 # config.json's name -> the key behind "{architecture}.", of both.
@@ -91,7 +91,9 @@ def _each(file: GgufFile, family: str, key: str) -> list[Any]:
     key = f"{family}.{key}"
     value = file.metadata.get(key)
     is_likely = type(count) is int and 0 <= count <= len(file.tensors)
-    found = file.array(key) if isinstance(value, Array) else [value] * (count if is_likely else 0)
+    found = (
+        file.array(key) if isinstance(value, UnreadArray) else [value] * (count if is_likely else 0)
+    )
     if len(found) != count or any(type(number) not in (int, float, bool) for number in found):
         raise StartError(
             f"{file.path} has {key} {str(found)[:80]}, expected a number for each of {count} layers"

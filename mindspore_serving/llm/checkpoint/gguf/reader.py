@@ -35,7 +35,7 @@ NUMBERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class UnreadArray:
     """An array of the metadata that is not read yet: where its `count` elements begin."""
 
     kind: int
@@ -53,7 +53,7 @@ class Blocks:
 
 
 class GgufFile:
-    """One mapped file.  `metadata` has texts, numbers, bools and `Array`s by key."""
+    """One mapped file.  `metadata` has texts, numbers, bools and `UnreadArray`s by key."""
 
     def __init__(self, path: Path) -> None:
         """Raises StartError naming the file, and the key or tensor that is wrong."""
@@ -74,7 +74,7 @@ class GgufFile:
     def array(self, key: str) -> list[Any]:
         """The elements of an array.  Raises StartError if there is none of that name."""
         found = self.metadata.get(key)
-        if not isinstance(found, Array):
+        if not isinstance(found, UnreadArray):
             raise StartError(f"{self.path} has {key} {found!r}, expected an array")
         if found.kind != TEXT:
             dtype = np.dtype(NUMBERS[found.kind])
@@ -86,7 +86,7 @@ class GgufFile:
     def texts(self, key: str) -> list[str]:
         """The elements of an array of texts.  Raises StartError if there is none of that name."""
         found = self.metadata.get(key)
-        if isinstance(found, Array) and found.kind != TEXT:
+        if isinstance(found, UnreadArray) and found.kind != TEXT:
             raise StartError(f"{self.path} has {key} of type {found.kind}, expected texts")
         return self.array(key)
 
@@ -127,7 +127,7 @@ class GgufFile:
         (value,) = np.frombuffer(self._take(code.itemsize), code).tolist()
         return bool(value) if kind == BOOL else value
 
-    def _array(self, key: str) -> Array:
+    def _array(self, key: str) -> UnreadArray:
         kind, count = self._number("<I"), self._number("<Q")
         begin = self._at
         if kind == TEXT:
@@ -142,7 +142,7 @@ class GgufFile:
                 raise self._broken(f"key {key!r} with {count} numbers")
         else:
             raise self._broken(f"key {key!r}, an array of type {kind}")
-        return Array(kind, count, begin)
+        return UnreadArray(kind, count, begin)
 
     def _tensors(self, count: int) -> dict[str, Blocks]:
         entries: dict[str, tuple[TensorType, tuple[int, ...], int]] = {}

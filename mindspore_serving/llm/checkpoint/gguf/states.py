@@ -15,7 +15,7 @@ import numpy as np
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.families import Family
 from mindspore_serving.llm.checkpoint.gguf.names import RATE
-from mindspore_serving.llm.checkpoint.gguf.reader import Array, Blocks, GgufFile
+from mindspore_serving.llm.checkpoint.gguf.reader import Blocks, GgufFile, UnreadArray
 from mindspore_serving.llm.checkpoint.gguf.stored import Order, stored
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, floats
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
@@ -39,7 +39,7 @@ def states_of(
     without keys in a model that has no states, and sizes that do not fit each other."""
     if not form.state:
         key = f"{name}.{KEY_HEADS}"
-        if isinstance(file.metadata.get(key), Array) and not all(file.array(key)):
+        if isinstance(file.metadata.get(key), UnreadArray) and not all(file.array(key)):
             raise StartError(f"{file.path} has layers of different {key}, which is not supported")
         return {}
     count = min(config["num_hidden_layers"], len(file.tensors))

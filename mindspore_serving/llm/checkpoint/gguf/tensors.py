@@ -98,6 +98,10 @@ class _Tensor:
         """The name without its layer."""
         return self.name.split(".", 2)[2]
 
+    def beside(self, old: str, new: str) -> Blocks | None:
+        """The tensor with `new` in its name for `old`, if there is one."""
+        return self.model.file.tensors.get(self.name.replace(old, new))
+
     @property
     def has_state(self) -> bool:
         """Whether its layer has one that decays, as all but convolutions alone."""
@@ -115,13 +119,13 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
         return _outside(model.roles.top[stem], leaf, blocks)
     match = _NAME.fullmatch(name)
     if match:
-        one = _Tensor(model, name, int(match[1]), match[2], match[3] or "weight", blocks)
-        if one.number >= model.config["num_hidden_layers"]:
-            _check_predicts(model.file, name, one.number)
+        tensor = _Tensor(model, name, int(match[1]), match[2], match[3] or "weight", blocks)
+        if tensor.number >= model.config["num_hidden_layers"]:
+            _check_predicts(model.file, name, tensor.number)
             return iter(())
         for is_of_kind, read in _KINDS:
-            if is_of_kind(one):
-                return read(one)
+            if is_of_kind(tensor):
+                return read(tensor)
     family = model.file.metadata[ARCHITECTURE]
     raise StartError(
         f"{model.file.path} has a tensor {name!r}, which models of architecture {family!r} do "
@@ -158,38 +162,39 @@ def _cut(blocks: Blocks, parts: int = 1) -> Iterator[Blocks]:
     return (Blocks(blocks.kind, shape, rows) for rows in each)
 
 
-def _of_states(one: _Tensor) -> Named:
-    model = one.model
-    parts, config, family = model.roles.states[one.end], model.config, model.family
-    for part, tensor in parts_of(one.name, parts, one.blocks, config=config, family=family):
-        yield f"{one.layer}.{part}", tensor
+def _of_states(tensor: _Tensor) -> Named:
+    model = tensor.model
+    parts, config, family = model.roles.states[tensor.end], model.config, model.family
+    for part, value in parts_of(tensor.name, parts, tensor.blocks, config=config, family=family):
+        yield f"{tensor.layer}.{part}", value
 
 
-def _bare(one: _Tensor) -> Named:
-    yield f"{one.layer}.{one.model.roles.bare[one.role]}", stored(one.blocks)
+def _bare(tensor: _Tensor) -> Named:
+    yield f"{tensor.layer}.{tensor.model.roles.bare[tensor.role]}", stored(tensor.blocks)
 
 
-def _of_experts(one: _Tensor) -> Named:
+def _of_experts(tensor: _Tensor) -> Named:
     """The matrices of a tensor [experts, out, in], or the biases of one [experts, out].  Raises
     StartError if the parts of an expert are not as large as each other."""
-    experts = one.model.form.experts
+    experts = tensor.model.form.experts
     assert experts is not None
-    parts = one.model.roles.experts[one.role]
-    if one.blocks.shape[1] % len(parts):
+    parts = tensor.model.roles.experts[tensor.role]
+    count = tensor.blocks.shape[1]
+    if count % len(parts):
         raise StartError(
-            f"tensor {one.role}.{one.leaf} of {one.layer} has {one.blocks.shape[1]} rows for each "
+            f"tensor {tensor.role}.{tensor.leaf} of {tensor.layer} has {count} rows for each "
             f"expert, expected a multiple of {len(parts)}"
         )
-    for index, matrix in enumerate(_cut(one.blocks, len(parts))):
+    for index, matrix in enumerate(_cut(tensor.blocks, len(parts))):
         expert, part = divmod(index, len(parts))
-        name = f"{one.layer}.{experts.prefix}.{expert}.{parts[part]}.{one.leaf}"
+        name = f"{tensor.layer}.{experts.prefix}.{expert}.{parts[part]}.{tensor.leaf}"
         yield name, stored(matrix)
 
 
-def _packed(one: _Tensor) -> Named:
+def _packed(tensor: _Tensor) -> Named:
     """Queries, keys and values, whose rows are below one another.  Raises StartError unless there
     are as many as heads need."""
-    config, blocks = one.model.config, one.blocks
+    config, blocks = tensor.model.config, tensor.blocks
     heads, features = config.get("num_attention_heads"), config.get("head_dim")
     keys = config.get("num_key_value_heads") or heads
     rows = blocks.rows.reshape(blocks.shape[0], -1)
@@ -197,75 +202,79 @@ def _packed(one: _Tensor) -> Named:
         (heads + 2 * keys) * features
     ):
         raise StartError(
-            f"tensor attn_qkv.{one.leaf} of {one.layer} has {len(rows)} rows, expected those of "
-            f"{heads} query heads, {keys} key heads and as many value heads of {features} rows each"
+            f"tensor attn_qkv.{tensor.leaf} of {tensor.layer} has {len(rows)} rows, expected those "
+            f"of {heads} query heads, {keys} key heads and as many value heads of {features} rows "
+            "each"
         )
     begin = 0
-    for name, count in zip(one.model.form.names.qkv, (heads, keys, keys), strict=True):
+    for name, count in zip(tensor.model.form.names.qkv, (heads, keys, keys), strict=True):
         part = rows[begin : begin + count * features]
         begin += len(part)
         shape = (len(part), *blocks.shape[1:])
-        yield f"{one.layer}.{name}.{one.leaf}", stored(Blocks(blocks.kind, shape, part))
+        yield f"{tensor.layer}.{name}.{tensor.leaf}", stored(Blocks(blocks.kind, shape, part))
 
 
-def _latent(one: _Tensor) -> Named:
+def _latent(tensor: _Tensor) -> Named:
     """Of the keys' part, which the values' is beside."""
-    if LATENT_KEYS in one.name:
-        values = one.model.file.tensors.get(one.name.replace(LATENT_KEYS, LATENT_VALUES))
-        yield f"{one.layer}.self_attn.kv_b_proj.weight", widening(one.layer, one.blocks, values)
+    if LATENT_KEYS in tensor.name:
+        values = tensor.beside(LATENT_KEYS, LATENT_VALUES)
+        matrix = widening(tensor.layer, tensor.blocks, values)
+        yield f"{tensor.layer}.self_attn.kv_b_proj.weight", matrix
 
 
-def _has_gate(one: _Tensor) -> bool:
+def _has_gate(tensor: _Tensor) -> bool:
     """Whether it is the gate or the other half of a block that checkpoints have as one matrix."""
-    form, half = one.model.form, one.role.replace("ffn_gate", "ffn_up")
-    is_half = half in ("ffn_up", "ffn_up_shexp") and half in one.model.roles.layer
-    is_one = form.gated and len(form.names.gate_up) == 1 and one.leaf == "weight"
-    return is_one and is_half and one.name.replace("ffn_up", "ffn_gate") in one.model.file.tensors
+    form, half = tensor.model.form, tensor.role.replace("ffn_gate", "ffn_up")
+    is_half = half in ("ffn_up", "ffn_up_shexp") and half in tensor.model.roles.layer
+    is_one = form.gated and len(form.names.gate_up) == 1 and tensor.leaf == "weight"
+    return is_one and is_half and tensor.beside("ffn_up", "ffn_gate") is not None
 
 
-def _gated(one: _Tensor) -> Named:
+def _gated(tensor: _Tensor) -> Named:
     """Of the gate, which the other half is below.  Raises StartError unless that is as large."""
-    if "ffn_gate" not in one.name:
+    if "ffn_gate" not in tensor.name:
         return
-    up, shape = one.model.file.tensors.get(one.name.replace("ffn_gate", "ffn_up")), one.blocks.shape
+    up, shape = tensor.beside("ffn_gate", "ffn_up"), tensor.blocks.shape
     if up is None or up.shape != shape:
         found = list(up.shape) if up else None
-        raise StartError(f"tensor {one.name!r} is {list(shape)}, and its other half {found}")
-    yield f"{one.layer}.{one.model.form.names.gate_up[0]}.weight", joined((one.blocks, up))
+        raise StartError(f"tensor {tensor.name!r} is {list(shape)}, and its other half {found}")
+    yield f"{tensor.layer}.{tensor.model.form.names.gate_up[0]}.weight", joined((tensor.blocks, up))
 
 
-def _of_layer(one: _Tensor) -> Named:
-    model, blocks = one.model, one.blocks
+def _of_layer(tensor: _Tensor) -> Named:
+    model, blocks = tensor.model, tensor.blocks
     rows = None
-    if model.family.pairs and one.role in ("attn_q", "attn_k"):
-        rows = _halves(blocks.shape[0], _heads(one))
-    if one.role == CONVOLUTION and one.leaf == "weight":  # of each feature by itself
+    if model.family.pairs and tensor.role in ("attn_q", "attn_k"):
+        rows = _halves(blocks.shape[0], _heads(tensor))
+    if tensor.role == CONVOLUTION and tensor.leaf == "weight":  # of each feature by itself
         blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
-    is_matrix = one.leaf == "weight" and len(blocks.shape) == 2
-    kind = model.form.names.matrix if is_matrix else one.leaf
-    yield f"{one.layer}.{model.roles.layer[one.role]}.{kind}", stored(blocks, rows)
+    is_matrix = tensor.leaf == "weight" and len(blocks.shape) == 2
+    kind = model.form.names.matrix if is_matrix else tensor.leaf
+    yield f"{tensor.layer}.{model.roles.layer[tensor.role]}.{kind}", stored(blocks, rows)
 
 
 _KINDS: tuple[tuple[Callable[[_Tensor], bool], Callable[[_Tensor], Named]], ...] = (
-    (lambda one: one.end in one.model.roles.states and one.has_state, _of_states),
-    (lambda one: one.role in one.model.roles.bare, _bare),
-    (lambda one: one.role in one.model.roles.experts and one.is_stack, _of_experts),
-    (lambda one: one.role == "attn_qkv" and len(one.model.form.names.qkv) == 3, _packed),
-    (lambda one: one.role in LATENT and "kv_lora_rank" in one.model.config, _latent),
+    (lambda tensor: tensor.end in tensor.model.roles.states and tensor.has_state, _of_states),
+    (lambda tensor: tensor.role in tensor.model.roles.bare, _bare),
+    (lambda tensor: tensor.role in tensor.model.roles.experts and tensor.is_stack, _of_experts),
+    (lambda tensor: tensor.role == "attn_qkv" and len(tensor.model.form.names.qkv) == 3, _packed),
+    (lambda tensor: tensor.role in LATENT and "kv_lora_rank" in tensor.model.config, _latent),
     (_has_gate, _gated),
-    (lambda one: one.role in one.model.roles.layer, _of_layer),
+    (lambda tensor: tensor.role in tensor.model.roles.layer, _of_layer),
 )
 """Kinds of tensors of a layer, and what checkpoints have of each; the first that fits counts."""
 
 
-def _heads(one: _Tensor) -> int:
+def _heads(tensor: _Tensor) -> int:
     """How many there are.  Raises StartError unless the rows are theirs."""
-    config = one.model.config
-    key = "num_attention_heads" if one.role == "attn_q" else "num_key_value_heads"
+    config = tensor.model.config
+    key = "num_attention_heads" if tensor.role == "attn_q" else "num_key_value_heads"
     heads = config.get(key) or config.get("num_attention_heads")
-    count = one.blocks.shape[0]
+    count = tensor.blocks.shape[0]
     if type(heads) is not int or heads < 1 or count % (2 * heads):
-        raise StartError(f"tensor {one.name!r} has {count} rows, expected {heads} heads of pairs")
+        raise StartError(
+            f"tensor {tensor.name!r} has {count} rows, expected {heads} heads of pairs"
+        )
     return heads
 
 

@@ -25,7 +25,7 @@ SPACE = "\u2581"  # SentencePiece's
 Json = dict[str, Any]
 
 
-class Source(Protocol):
+class TokenizerSource(Protocol):
     """A file with the metadata of a tokenizer, by the keys that GGUF has for them."""
 
     path: Path
@@ -36,7 +36,7 @@ class Source(Protocol):
     def texts(self, key: str) -> list[str]: ...
 
 
-def tokenizer_of(file: Source) -> Json:
+def tokenizer_of(file: TokenizerSource) -> Json:
     """tokenizer.json.  Raises StartError naming what is missing, broken or not supported."""
     kind = file.metadata.get(f"{KEYS}model")
     build = KINDS.get(str(kind))
@@ -71,7 +71,7 @@ def added_token(index: int, content: str, *, is_special: bool) -> Json:
 class _Vocabulary:
     """The arrays of the file that belong to tokens, of one length each."""
 
-    def __init__(self, file: Source) -> None:
+    def __init__(self, file: TokenizerSource) -> None:
         self.file = file
         self.tokens: list[str] = file.texts(f"{KEYS}tokens")
         self.types = self._of_tokens("token_type") or [1] * len(self.tokens)

@@ -18,8 +18,8 @@ from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import (
     Array,
     Matrix,
-    Parts,
     QuantizedTensor,
+    TensorParts,
     Words,
 )
 
@@ -35,7 +35,7 @@ def check_bitsandbytes(config: Mapping[str, Any]) -> Words:
     return Words(f"bitsandbytes {kind}", kind == "NF4")
 
 
-def bitsandbytes(parts: Parts, config: Mapping[str, Any]) -> QuantizedTensor:
+def bitsandbytes(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
     """Raises StartError naming a tensor that is missing or does not fit the others."""
     if parts.dtype("weight") == "I8":
         return _int8(parts)
@@ -55,7 +55,9 @@ def bitsandbytes(parts: Parts, config: Mapping[str, Any]) -> QuantizedTensor:
 class _Blocks:
     """A matrix of 4 bits whose flattened numbers are in blocks with a scale each."""
 
-    def __init__(self, parts: Parts, state: dict[str, Any], values: Array, code: Array) -> None:
+    def __init__(
+        self, parts: TensorParts, state: dict[str, Any], values: Array, code: Array
+    ) -> None:
         self.shape, self.size = tuple(state["shape"]), state["blocksize"]
         self.values, self.code = values, code
         count = -(-self.shape[0] * self.shape[1] // self.size)
@@ -91,7 +93,7 @@ class _Blocks:
         return result
 
 
-def _state(parts: Parts, leaf: str) -> dict[str, Any]:
+def _state(parts: TensorParts, leaf: str) -> dict[str, Any]:
     """The JSON object in a tensor.  Raises StartError naming the tensor."""
     text = parts.take(leaf, ("U8",))
     found: Any = None
@@ -112,7 +114,7 @@ def _state(parts: Parts, leaf: str) -> dict[str, Any]:
     return {"nested_blocksize": 256, "nested_offset": 0.0, **found}
 
 
-def _int8(parts: Parts) -> QuantizedTensor:
+def _int8(parts: TensorParts) -> QuantizedTensor:
     values = parts.matrix("weight", ("I8",))
     outputs, inputs = values.shape
     scales = parts.take("SCB", ("F32",), (outputs,), (outputs, 1))

@@ -18,7 +18,12 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.quantized import float8
 from mindspore_serving.llm.checkpoint.quantized.gptq import groups_of
 from mindspore_serving.llm.checkpoint.quantized.grouped import Grouped, fields
-from mindspore_serving.llm.checkpoint.quantized.parts import Array, Parts, QuantizedTensor, Words
+from mindspore_serving.llm.checkpoint.quantized.parts import (
+    Array,
+    QuantizedTensor,
+    TensorParts,
+    Words,
+)
 
 FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 MIXED = ("mixed-precision", "dense")  # of which each group has a format of its own
@@ -61,7 +66,7 @@ def _check_group(name: str, group: Any, config: Mapping[str, Any]) -> str:
     return f"compressed-tensors W{bits}{activations}, {groups_of(size)}"
 
 
-def compressed(parts: Parts, config: Mapping[str, Any]) -> QuantizedTensor:
+def compressed(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
     """Raises StartError naming a tensor that is missing or does not fit the others."""
     parts.drop(*float8.INPUT_SCALES, "input_zero_point", "input_global_scale", "output_zero_point")
     if parts.has("weight_packed"):
@@ -80,7 +85,7 @@ def _structure(group: Mapping[str, Any]) -> Any:
     return found
 
 
-def _packed(parts: Parts) -> QuantizedTensor:
+def _packed(parts: TensorParts) -> QuantizedTensor:
     words = parts.matrix("weight_packed", ("I32",))
     shape = [int(size) for size in parts.take("weight_shape", ("I64", "I32"), (2,))]
     outputs, inputs = shape
@@ -99,7 +104,7 @@ def _packed(parts: Parts) -> QuantizedTensor:
     ).tensor("W4A16" if bits == 4 else "W8A16", words)
 
 
-def _index(parts: Parts, inputs: int, groups: int) -> Array | None:
+def _index(parts: TensorParts, inputs: int, groups: int) -> Array | None:
     """The group of each input, None if they follow each other."""
     if not parts.has("weight_g_idx"):
         return None
@@ -112,7 +117,7 @@ def _index(parts: Parts, inputs: int, groups: int) -> Array | None:
     return index
 
 
-def _int8(parts: Parts) -> QuantizedTensor:
+def _int8(parts: TensorParts) -> QuantizedTensor:
     values = parts.matrix("weight", ("I8",))
     outputs, inputs = values.shape
     groups, scales = _scales(parts, outputs, inputs)
@@ -126,7 +131,7 @@ def _int8(parts: Parts) -> QuantizedTensor:
     ).tensor("INT8", values)
 
 
-def _scales(parts: Parts, outputs: int, inputs: int) -> tuple[int, Callable[[], Array]]:
+def _scales(parts: TensorParts, outputs: int, inputs: int) -> tuple[int, Callable[[], Array]]:
     """How many groups of inputs there are, and what gives their scales [outputs, groups]."""
     found = parts.take("weight_scale", ("F32", "F16", "BF16"))
     groups = found.shape[1] if found.ndim == 2 else 1
@@ -142,7 +147,7 @@ def _scales(parts: Parts, outputs: int, inputs: int) -> tuple[int, Callable[[], 
     return groups, scales
 
 
-def _zeros(parts: Parts, shape: tuple[int, int], bits: int) -> Callable[[], Array]:
+def _zeros(parts: TensorParts, shape: tuple[int, int], bits: int) -> Callable[[], Array]:
     """What gives the zeros [outputs, groups] as unsigned integers; in the middle if none are
     stored."""
     middle, leaf = 1 << (bits - 1), "weight_zero_point"

@@ -19,8 +19,8 @@ from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import (
     FLOATS,
     Array,
-    Parts,
     QuantizedTensor,
+    TensorParts,
     Words,
     floats,
 )
@@ -47,7 +47,7 @@ def _block(block: object) -> tuple[int, int]:
     return block[0], block[1]
 
 
-def fp8(parts: Parts, config: Mapping[str, Any]) -> QuantizedTensor:
+def fp8(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
     """Raises StartError naming a tensor that is missing or does not fit the others."""
     bits = parts.matrix("weight", KINDS)
     outputs, inputs = bits.shape

@@ -17,8 +17,8 @@ from mindspore_serving.llm.checkpoint.packing import pairs
 from mindspore_serving.llm.checkpoint.quantized.grouped import Grouped, fields
 from mindspore_serving.llm.checkpoint.quantized.parts import (
     Array,
-    Parts,
     QuantizedTensor,
+    TensorParts,
     Words,
 )
 
@@ -62,7 +62,7 @@ def gptq_layout(config: Mapping[str, Any]) -> str:
     return str(config.get("checkpoint_format") or config.get("format") or "gptq")
 
 
-def gptq(parts: Parts, config: Mapping[str, Any]) -> QuantizedTensor:
+def gptq(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
     """Raises StartError naming a tensor that is missing or does not fit the others."""
     words, zeros = parts.matrix("qweight", ("I32",)), parts.matrix("qzeros", ("I32",))
     outputs = words.shape[1]
@@ -85,7 +85,7 @@ def gptq(parts: Parts, config: Mapping[str, Any]) -> QuantizedTensor:
     ).tensor("GPTQ", words)
 
 
-def _index(parts: Parts, config: Mapping[str, Any], inputs: int, groups: int) -> Array | None:
+def _index(parts: TensorParts, config: Mapping[str, Any], inputs: int, groups: int) -> Array | None:
     """The group of each input, None if they follow each other."""
     size = config.get("group_size")
     if type(size) is not int or size < 1:
@@ -102,7 +102,7 @@ def _index(parts: Parts, config: Mapping[str, Any], inputs: int, groups: int) ->
     return None if inputs % groups == 0 and (index == plain).all() else index
 
 
-def awq(parts: Parts, config: Mapping[str, Any]) -> QuantizedTensor:
+def awq(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
     """As `gptq`."""
     words = parts.matrix("qweight", ("I32",))
     inputs, width = words.shape

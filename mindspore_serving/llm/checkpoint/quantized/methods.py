@@ -19,7 +19,7 @@ from mindspore_serving.llm.checkpoint.quantized.compressed_tensors import (
 )
 from mindspore_serving.llm.checkpoint.quantized.float8 import KINDS, check_fp8, fp8
 from mindspore_serving.llm.checkpoint.quantized.gptq import awq, check_awq, check_gptq, gptq
-from mindspore_serving.llm.checkpoint.quantized.parts import Parts, QuantizedTensor, Words
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, TensorParts, Words
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 
 Config: TypeAlias = Mapping[str, Any]
@@ -33,7 +33,7 @@ OLDER_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class QuantizationMethod:
     """A format.
 
     `check` says in words what a configuration means, or refuses it.  `build` makes a matrix of the
@@ -42,19 +42,19 @@ class Method:
 
     check: Callable[[Config], Words]
     leaves: Mapping[str, tuple[str, ...]]
-    build: Callable[[Parts, Config], QuantizedTensor] | None
+    build: Callable[[TensorParts, Config], QuantizedTensor] | None
 
 
-METHODS: dict[str, Method] = {
-    "gptq": Method(check_gptq, {"qweight": ()}, gptq),
-    "awq": Method(check_awq, {"qweight": ()}, awq),
-    "fp8": Method(check_fp8, {"weight": KINDS}, fp8),
-    "fbgemm_fp8": Method(check_fp8, {"weight": KINDS}, fp8),
-    "compressed-tensors": Method(
+METHODS: dict[str, QuantizationMethod] = {
+    "gptq": QuantizationMethod(check_gptq, {"qweight": ()}, gptq),
+    "awq": QuantizationMethod(check_awq, {"qweight": ()}, awq),
+    "fp8": QuantizationMethod(check_fp8, {"weight": KINDS}, fp8),
+    "fbgemm_fp8": QuantizationMethod(check_fp8, {"weight": KINDS}, fp8),
+    "compressed-tensors": QuantizationMethod(
         check_compressed, {"weight_packed": (), "weight": ("I8", *KINDS)}, compressed
     ),
-    "bitsandbytes": Method(check_bitsandbytes, {"weight": ("U8", "I8")}, bitsandbytes),
-    "mxfp4": Method(mxfp4.check_mxfp4, {}, None),
+    "bitsandbytes": QuantizationMethod(check_bitsandbytes, {"weight": ("U8", "I8")}, bitsandbytes),
+    "mxfp4": QuantizationMethod(mxfp4.check_mxfp4, {}, None),
 }
 
 
@@ -101,7 +101,7 @@ def present(config: Config, tensors: Tensors) -> Tensors:
         dtypes = method.leaves.get(leaf)
         is_matrix = dtypes is not None and (not dtypes or stored.dtype in dtypes)
         if method.build is not None and is_matrix:
-            parts = Parts(module, tensors)
+            parts = TensorParts(module, tensors)
             matrix = method.build(parts, options)
             for taken in parts.taken:
                 del result[taken]
@@ -113,7 +113,7 @@ def present(config: Config, tensors: Tensors) -> Tensors:
     return result
 
 
-def _method(options: Config) -> Method:
+def _method(options: Config) -> QuantizationMethod:
     name = options.get("quant_method")
     if not isinstance(name, str) or name not in METHODS:
         near = get_close_matches(str(name), METHODS, 1, 0.5)

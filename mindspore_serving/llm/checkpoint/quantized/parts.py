@@ -51,7 +51,7 @@ class Words(NamedTuple):
     is_kept: bool = True
 
 
-class Parts:
+class TensorParts:
     """The tensors of the matrix `module`.weight: those named `module` + "." and more."""
 
     def __init__(self, module: str, tensors: Mapping[str, StoredTensor]) -> None:

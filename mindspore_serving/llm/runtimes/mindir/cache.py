@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
+from mindspore_serving.llm.runtimes.layout import Indices, Layout, TokenSpan
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -23,12 +23,12 @@ HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
 class GraphCall:
     """The sequences of a call, padded to S = `width` new tokens, and `padding` more rows."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[TokenSpan, ...]
     width: int
     padding: int = 0
 
     @property
-    def rows(self) -> tuple[Span, ...]:
+    def rows(self) -> tuple[TokenSpan, ...]:
         """[B]: `spans` with the padding."""
         return self.spans + self.spans[-1:] * self.padding
 
@@ -84,7 +84,7 @@ class GraphCall:
 def calls(layout: Layout) -> Iterable[GraphCall]:
     """The calls that compute `layout`: one for all that decode, and one for each power of two that
     the others' numbers of new tokens are below, so that less than half of a call is padding."""
-    by_size: defaultdict[int, list[Span]] = defaultdict(list)
+    by_size: defaultdict[int, list[TokenSpan]] = defaultdict(list)
     for span in layout.spans:
         by_size[(span.end - span.begin - 1).bit_length()].append(span)
     for _, spans in sorted(by_size.items()):

@@ -15,7 +15,7 @@ FILE = "rank.json"
 
 
 @dataclass(frozen=True, slots=True)
-class RankFile:
+class RankMindIR:
     """Rank `rank` of `size`; `export` is of all ranks that were written together, and no others."""
 
     rank: int
@@ -26,7 +26,7 @@ class RankFile:
         (directory / FILE).write_text(json.dumps(asdict(self)) + "\n")
 
     @classmethod
-    def read(cls, directory: Path) -> "RankFile":
+    def read(cls, directory: Path) -> "RankMindIR":
         """Raises StartError naming the file and what it has."""
         found = read_json(directory / FILE)
         kinds = {"rank": int, "size": int, "export": str}
@@ -83,7 +83,7 @@ def check_cut(directory: Path, size: int) -> None:
             f"{directory} has no rank_0, expected a model that is cut for {size} ranks: python -m "
             f"mindspore_serving.llm.export_mindir SOURCE TARGET --ranks {size}"
         )
-    first = RankFile.read(rank_directory(directory, 0))
+    first = RankMindIR.read(rank_directory(directory, 0))
     for rank in range(size):
         own = rank_directory(directory, rank)
         if first.size != size:
@@ -91,7 +91,7 @@ def check_cut(directory: Path, size: int) -> None:
                 f"{directory} is cut for {first.size} ranks, not for {size}: give "
                 f"pipeline_parallel={first.size}"
             )
-        found, expected = RankFile.read(own), RankFile(rank, size, first.export)
+        found, expected = RankMindIR.read(own), RankMindIR(rank, size, first.export)
         if found != expected:
             raise StartError(
                 f"{own / FILE} is of rank {found.rank} of {found.size} of export {found.export}, "
@@ -103,5 +103,5 @@ def check_cut(directory: Path, size: int) -> None:
 def check_whole(directory: Path) -> None:
     """Raises StartError if `directory` has a model that is cut for ranks."""
     if rank_directory(directory, 0).is_dir():
-        size = RankFile.read(rank_directory(directory, 0)).size
+        size = RankMindIR.read(rank_directory(directory, 0)).size
         raise StartError(f"{directory} is cut for {size} ranks: give pipeline_parallel={size}")

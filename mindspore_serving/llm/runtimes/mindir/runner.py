@@ -14,12 +14,10 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.parallel.communicator import Grid
+from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.part import cut_layers, share_options
 from mindspore_serving.llm.runtimes.capacity import (
-    FLOAT32_ALONE,
     cache_block_bytes,
-    check_options,
     free_main_memory,
     runner_limits,
 )
@@ -45,7 +43,7 @@ class DenseGraphs(Protocol):
 
 
 class DenseRunner(LimitedRunner):
-    """A `Runner`, or a `Stage` of one.  Its cache is allocated when it is made."""
+    """A `Runner`, or a `LayerStage` of one.  Its cache is allocated when it is made."""
 
     def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: RunnerLimits) -> None:
         super().__init__(limits)
@@ -63,7 +61,7 @@ class DenseRunner(LimitedRunner):
         return self.compute(step)
 
     def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
-        """As `Stage.compute`, never with `embeds`: the graphs have no vectors."""
+        """As `LayerStage.compute`, never with `embeds`: the graphs have no vectors."""
         if self._graphs is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)
@@ -138,7 +136,6 @@ def _open(
     directory: Path, spec: ModelSpec, config: EngineConfig, grid: Grid | None = None
 ) -> DenseRunner:
     """The files in `directory`, which compute `spec`."""
-    check_options(config, "mindir", FLOAT32_ALONE)
     use_device(CPU)
     graphs = Graphs(directory, spec)
     _compile(spec, graphs)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
+from mindspore_serving.llm.runtimes.layout import Indices, Layout, TokenSpan
 from mindspore_serving.llm.runtimes.mindspore.operators import Operators, tensor
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
@@ -20,7 +20,7 @@ F32: TypeAlias = npt.NDArray[np.float32]
 HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
 
 
-class PagedCache:
+class MindSporeCache:
     """Keys and values of layers, [num_blocks, block_size, kv_heads, head_dim] each; `heads` has the
     last two of each layer."""
 
@@ -40,7 +40,7 @@ class PagedCache:
             heads = cache.shape[2:]
             cache.reshape(-1, *heads)[slots] = new.reshape(-1, *heads)
 
-    def read(self, layer: int, span: Span) -> tuple[F32, F32]:
+    def read(self, layer: int, span: TokenSpan) -> tuple[F32, F32]:
         """[length, kv_heads, head_dim] twice."""
         keys, values = (
             cache[span.blocks].reshape(-1, *cache.shape[2:])[: span.length]
@@ -50,13 +50,13 @@ class PagedCache:
 
 
 @dataclass(slots=True)
-class Pass:
+class MindSporePass:
     """The step being computed.  A mask is the same in every layer of a kind."""
 
     layout: Layout
     _masks: dict[tuple[int, AttentionSpec], Tensor] = field(default_factory=dict)
 
-    def mask(self, span: Span, spec: AttentionSpec) -> Tensor:
+    def mask(self, span: TokenSpan, spec: AttentionSpec) -> Tensor:
         """What is added to the scores of `span`, [1 or kv_heads, groups * num_new, length]."""
         mask = self._masks.get((span.begin, spec))
         if mask is None:
@@ -64,7 +64,7 @@ class Pass:
         return mask
 
 
-def _bias(span: Span, spec: AttentionSpec) -> F32:
+def _bias(span: TokenSpan, spec: AttentionSpec) -> F32:
     distances = np.arange(span.start, span.length)[:, None] - np.arange(span.length)
     is_hidden = distances < 0
     if spec.window:

@@ -26,7 +26,7 @@ from mindspore_serving.llm.runtimes.capacity import (
     first_step,
     runner_limits,
 )
-from mindspore_serving.llm.runtimes.layout import Layout, Span
+from mindspore_serving.llm.runtimes.layout import Layout, TokenSpan
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, GraphCall
 from mindspore_serving.llm.runtimes.mindir.export_cell import DecoderCell
 from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, check_exportable
@@ -54,7 +54,7 @@ class Buckets:
 
     def calls(self, layout: Layout) -> Iterator[GraphCall]:
         """The calls that compute `layout`.  Raises ServingError for a row wider than any graph."""
-        by_width: defaultdict[int, list[Span]] = defaultdict(list)
+        by_width: defaultdict[int, list[TokenSpan]] = defaultdict(list)
         for span in layout.spans:
             by_width[self._width(span.end - span.begin)].append(span)
         for width, spans in sorted(by_width.items()):

@@ -14,20 +14,23 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.opening import open_definition
-from mindspore_serving.llm.models.ops import Inputs
+from mindspore_serving.llm.models.ops import DecoderInputs
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import (
-    FLOAT32_ALONE,
     cache_block_bytes,
     check_logits,
-    check_options,
     first_step,
     runner_limits,
 )
 from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, use_device
-from mindspore_serving.llm.runtimes.mindspore.attention import PagedCache, Pass
-from mindspore_serving.llm.runtimes.mindspore.operators import OPERATORS, Operators, Weights, tensor
+from mindspore_serving.llm.runtimes.mindspore.attention import MindSporeCache, MindSporePass
+from mindspore_serving.llm.runtimes.mindspore.operators import (
+    OPERATORS,
+    MindSporeWeights,
+    Operators,
+    tensor,
+)
 from mindspore_serving.llm.runtimes.mindspore.ops import MindSporeOps
 from mindspore_serving.llm.step import Logits, Row, Runner, Step
 
@@ -41,7 +44,6 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
 
     Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory.
     """
-    check_options(config, "mindspore", {**FLOAT32_ALONE, "device": ("auto", "cpu", "ascend")})
     target = ASCEND if config.device == "ascend" else CPU
     if config.graph_mode:
         from mindspore_serving.llm.runtimes.mindspore.graph import open_graphs
@@ -49,7 +51,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
         return open_graphs(directory, config, target)
     checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
     use_device(target)
-    model = MindSporeModel(spec, decoder, Weights(checkpoint), OPERATORS[target])
+    model = MindSporeModel(spec, decoder, MindSporeWeights(checkpoint), OPERATORS[target])
     _load(model)
     limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
     return MindSporeRunner(model, limits)
@@ -61,7 +63,7 @@ class MindSporeModel:
 
     spec: ModelSpec
     decoder: Decoder
-    weights: Weights
+    weights: MindSporeWeights
     operators: Operators
 
 
@@ -74,7 +76,7 @@ class MindSporeRunner(LimitedRunner):
         heads = {layer: spec.heads[layer] for layer in spec.attention_layers}
         self.rope_switch = spec.rope.switch
         self._model = model
-        self._cache = PagedCache((limits.num_blocks, limits.block_size), heads)
+        self._cache = MindSporeCache((limits.num_blocks, limits.block_size), heads)
         self._ops: MindSporeOps | None = MindSporeOps(model.weights, self._cache, model.operators)
 
     def run(self, step: Step) -> Logits:
@@ -101,12 +103,12 @@ class MindSporeRunner(LimitedRunner):
         self._model.weights.clear()
 
     def _compute(self, ops: MindSporeOps, layout: Layout) -> Logits:
-        ops.begin(Pass(layout))
+        ops.begin(MindSporePass(layout))
         # Operators refuse empty tensors: where no logits are wanted, those of one row are dropped.
         rows = layout.rows if len(layout.rows) else np.zeros(1, np.int64)
         arrays = (layout.token_ids, layout.positions, rows, layout.is_long)
         token_ids, positions, wanted, is_long = (tensor(one.astype(np.int32)) for one in arrays)
-        inputs = Inputs(token_ids, positions, wanted, is_long=is_long)
+        inputs = DecoderInputs(token_ids, positions, wanted, is_long=is_long)
         logits: Logits = self._model.decoder(ops, self._model.spec, inputs).asnumpy()
         return logits[: len(layout.rows)]
 

@@ -70,7 +70,7 @@ def tensor(array: npt.NDArray[Any]) -> Any:
     return mindspore.Tensor(np.ascontiguousarray(array))
 
 
-class Weights:
+class MindSporeWeights:
     """Each tensor is converted when it is first used in a role."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:

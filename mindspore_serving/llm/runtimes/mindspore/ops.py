@@ -10,9 +10,15 @@ import numpy as np
 
 from mindspore_serving.llm.models.expert_block import ExpertBlock
 from mindspore_serving.llm.models.ops import AttentionSpec, Longer, Ops
-from mindspore_serving.llm.runtimes.mindspore.attention import F32, PagedCache, Pass, Past, attend
+from mindspore_serving.llm.runtimes.mindspore.attention import (
+    F32,
+    MindSporeCache,
+    MindSporePass,
+    Past,
+    attend,
+)
 from mindspore_serving.llm.runtimes.mindspore.experts import clamped, route
-from mindspore_serving.llm.runtimes.mindspore.operators import Operators, Weights, tensor
+from mindspore_serving.llm.runtimes.mindspore.operators import MindSporeWeights, Operators, tensor
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
 
@@ -20,13 +26,15 @@ Tensor: TypeAlias = Any  # a mindspore.Tensor
 class MindSporeOps(Ops):
     """`Ops`.  A tensor is a mindspore.Tensor, a weight is a tensor's name."""
 
-    def __init__(self, weights: Weights, cache: PagedCache, operators: Operators) -> None:
+    def __init__(
+        self, weights: MindSporeWeights, cache: MindSporeCache, operators: Operators
+    ) -> None:
         self._weights = weights
         self._op = operators
         self._cache = cache
-        self._pass: Pass | None = None
+        self._pass: MindSporePass | None = None
 
-    def begin(self, current: Pass) -> None:
+    def begin(self, current: MindSporePass) -> None:
         """`current` has the places of the next pass's tokens."""
         self._pass = current
 

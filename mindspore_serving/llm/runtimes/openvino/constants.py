@@ -38,7 +38,7 @@ _CODEBOOKS = {
 }
 
 
-class Form(NamedTuple):
+class MatrixForm(NamedTuple):
     """How a matrix is stored: a float type of TYPES or `int8` and so on, how many inputs share a
     scale if they are not all of an output, and whether there are zeros."""
 
@@ -47,7 +47,7 @@ class Form(NamedTuple):
     has_zeros: bool = False
 
     @classmethod
-    def of(cls, packed: Packed) -> "Form":
+    def of(cls, packed: Packed) -> "MatrixForm":
         group = packed.group if packed.is_grouped else 0
         return cls(f"int{packed.bits}", group, packed.zeros is not None)
 
@@ -63,7 +63,7 @@ class Constants:
         # those that rows are gathered from are not among them.
         self.spent: dict[str, Array] = {}
         self.minimums: dict[str, Array] = {}  # as `spent`, what is added to their products
-        self.forms: set[Form] = set()  # of `spent`
+        self.forms: set[MatrixForm] = set()  # of `spent`
         self.unpacked: list[Array] = []  # of `kept`, what is not read when it has been packed
         self.early: list[tuple[str, list[Array]]] = []  # of `unpacked`, as `order_of_packing` says
 
@@ -75,7 +75,7 @@ class Constants:
 
     def spent_floats(self, bits: Array, dtype: str) -> Node:
         """A matrix [out, in] of a type of TYPES, in memory that can be given back."""
-        self.forms.add(Form(dtype))
+        self.forms.add(MatrixForm(dtype))
         return self._spend(bits, bits.shape, TYPES[dtype])
 
     def minimum(self, form: Packed) -> Node:
@@ -90,7 +90,7 @@ class Constants:
         not read when they are packed.
         """
         if is_spent:
-            self.forms.add(Form.of(form))
+            self.forms.add(MatrixForm.of(form))
         constant = self._spend if is_spent else self.of
         groups = form.shape[1] // form.group
         is_grouped = groups > 1

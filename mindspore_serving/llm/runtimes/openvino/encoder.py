@@ -26,7 +26,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import features
 from mindspore_serving.llm.runtimes.openvino.opening import compile_graph
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.runtimes.warming import within
 from mindspore_serving.llm.step import Vectors
 
@@ -49,8 +49,8 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "OpenVINOEncode
     options = options_from(config, capabilities(config.num_threads))
     model = open_encoder_model(directory, config)
     widens = widens_integers(options.precision)
-    weights = Weights(model.checkpoint, options.precision, options.bits, is_exact=widens)
-    ops = EncoderOps(weights)
+    weights = OpenVINOWeights(model.checkpoint, options.precision, options.bits, is_exact=widens)
+    ops = OpenVINOEncoderOps(weights)
     graph = ops.graph(encoder(ops, model.spec, ops.inputs))
     compiled = compile_graph(graph, options.properties(weights.constants.group))
     runner = OpenVINOEncoder(compiled, model, weights.constants.kept)
@@ -58,10 +58,10 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "OpenVINOEncode
     return runner
 
 
-class EncoderOps(OpenVINOOps):
+class OpenVINOEncoderOps(OpenVINOOps):
     """`Ops` without a cache, whose attention sees the whole prompt."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: OpenVINOWeights) -> None:
         super().__init__(weights)
         self.inputs = replace(self.inputs, types=self._parameter("types"))
         self._windows: dict[int, Node] = {}  # masks

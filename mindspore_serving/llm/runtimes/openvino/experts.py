@@ -53,7 +53,7 @@ def _spread(routing: Routed) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
+class DenseMixture:
     """What `dense_mixture` computes beside silu gates; `biases` of gate, up and down, [E, *]."""
 
     clamp: Clamp | None
@@ -61,7 +61,7 @@ class Dense:
     scales_input: bool
 
 
-def dense_mixture(x: Node, weights: Weights, routing: Routed, form: Dense) -> Node:
+def dense_mixture(x: Node, weights: Weights, routing: Routed, form: DenseMixture) -> Node:
     """As `mixture`, in forms that the plugin does not recognise: every expert is computed.  Without
     gates, `weights` are two."""
     *inner, down = weights

@@ -33,7 +33,7 @@ FUSED = "LLMMLP"
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FusedBlock:
     """The constants of the weights of its three products."""
 
     constants: tuple[Node, ...]
@@ -43,7 +43,7 @@ class Block:
         return any(each.get_element_type() == ov.Type.i8 for each in self.constants)
 
 
-def fusible(model: ov.Model) -> list[Block]:
+def fusible(model: ov.Model) -> list[FusedBlock]:
     """The blocks of `model` that have the plugin's form."""
     found = (block_of(node) for node in model.get_ordered_ops())
     return [block for block in found if block is not None]
@@ -72,7 +72,7 @@ def num_fused(compiled: Any) -> int:
     return sum(node.get_rt_info()["layerType"].value == FUSED for node in nodes)
 
 
-def narrow(blocks: Sequence[Block]) -> list[Halves]:
+def narrow(blocks: Sequence[FusedBlock]) -> list[Halves]:
     """Make bfloat16 and float32 weights of `blocks` float16, and give the arrays that they are in,
     which have to be kept.
 
@@ -96,7 +96,7 @@ def narrow(blocks: Sequence[Block]) -> list[Halves]:
     return found
 
 
-def block_of(down: Node) -> Block | None:
+def block_of(down: Node) -> FusedBlock | None:
     """The block that ends with `down`, if it has the plugin's form."""
     product = _source(down, 0) if _is_product(down) else None
     if product is None or product.get_type_name() != "Multiply":
@@ -111,7 +111,7 @@ def block_of(down: Node) -> Block | None:
     constants = tuple(filter(None, map(_constant, (gate, up, down))))
     is_same_input = gate.input_value(0) == up.input_value(0)
     fits = len(constants) == 3 and is_same_input and all(_fits(each) for each in constants)
-    return Block(constants) if fits else None
+    return FusedBlock(constants) if fits else None
 
 
 def _is_product(node: Node) -> bool:

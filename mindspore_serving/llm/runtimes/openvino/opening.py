@@ -17,8 +17,8 @@ from mindspore_serving.llm.checkpoint.quantized.methods import OURS, describe, q
 from mindspore_serving.llm.checkpoint.safetensors import map_now
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.communicator import Grid
-from mindspore_serving.llm.parallel.part import Part, open_part, share_options
+from mindspore_serving.llm.parallel.group import Grid
+from mindspore_serving.llm.parallel.part import RankPart, open_part, share_options
 from mindspore_serving.llm.runtimes.adapters import Base, read_changes
 from mindspore_serving.llm.runtimes.capacity import longest_sequence
 from mindspore_serving.llm.runtimes.openvino.attention import check_paged_attention
@@ -36,11 +36,11 @@ from mindspore_serving.llm.runtimes.openvino.options import (
     options_from,
     with_matrices,
 )
-from mindspore_serving.llm.runtimes.openvino.ranks import RankOps, Sums
+from mindspore_serving.llm.runtimes.openvino.ranks import OpenVINORankOps, RankSums
 from mindspore_serving.llm.runtimes.openvino.repacking import joins, order_of_packing, packed_once
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
 from mindspore_serving.llm.runtimes.openvino.states_check import check_states
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
 
 def open_runner(
@@ -68,7 +68,7 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> OpenVI
     return _open(part, config)
 
 
-def _check_floats(part: Part, config: EngineConfig) -> None:
+def _check_floats(part: RankPart, config: EngineConfig) -> None:
     stored = describe(part.checkpoint.config).text or quantization_of(part.checkpoint.config)
     if stored or config.quantization:
         raise StartError(
@@ -79,7 +79,7 @@ def _check_floats(part: Part, config: EngineConfig) -> None:
 
 
 def _open(
-    part: Part, config: EngineConfig, properties: Mapping[str, Any] | None = None
+    part: RankPart, config: EngineConfig, properties: Mapping[str, Any] | None = None
 ) -> OpenVINORunner:
     checkpoint, spec = part.checkpoint, part.spec
     options = _checked_options(part, config)
@@ -87,7 +87,7 @@ def _open(
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
     is_exact = is_foreign and config.dtype == "f32"
     weights = _weights(part, config, options, is_exact=is_exact)
-    sums = None if part.exchange is None else Sums(part.exchange)
+    sums = None if part.exchange is None else RankSums(part.exchange)
     ops = _ops_of(part, config, weights, sums)
     model = build_model(ops, part)
     loading.reached(0.3)
@@ -104,7 +104,7 @@ def _open(
     return runner
 
 
-def _checked_options(part: Part, config: EngineConfig) -> PluginOptions:
+def _checked_options(part: RankPart, config: EngineConfig) -> PluginOptions:
     """Raises StartError for what would be found late, or not at all: operations that this openvino
     computes otherwise, a length beyond the model's."""
     options, state = options_from(config, capabilities(config.num_threads)), part.spec.state
@@ -116,16 +116,16 @@ def _checked_options(part: Part, config: EngineConfig) -> PluginOptions:
     return options
 
 
-def _sees_whole_pictures(part: Part, config: EngineConfig) -> bool:
+def _sees_whole_pictures(part: RankPart, config: EngineConfig) -> bool:
     return part.spec.form.sees_pictures_whole and config.max_images > 0
 
 
 def _weights(
-    part: Part, config: EngineConfig, options: PluginOptions, *, is_exact: bool
-) -> Weights:
+    part: RankPart, config: EngineConfig, options: PluginOptions, *, is_exact: bool
+) -> OpenVINOWeights:
     checkpoint = part.checkpoint
     is_mapped = is_fused_here() and "mode" in quantization_of(checkpoint.config)  # see `_let_go`
-    return Weights(
+    return OpenVINOWeights(
         checkpoint,
         options.precision,
         _bits_to_quantise(config, checkpoint, options),
@@ -135,11 +135,13 @@ def _weights(
     )
 
 
-def _ops_of(part: Part, config: EngineConfig, weights: Weights, sums: Sums | None) -> OpenVINOOps:
+def _ops_of(
+    part: RankPart, config: EngineConfig, weights: OpenVINOWeights, sums: RankSums | None
+) -> OpenVINOOps:
     """With the inputs that the model and `config` need; `sums` are those over ranks."""
     spec, switches = part.spec, bool(part.spec.rope.switch)
     if sums is not None:
-        return RankOps(weights, sums, switches=switches)
+        return OpenVINORankOps(weights, sums, switches=switches)
     return OpenVINOOps(
         weights,
         adapts=config.has_adapters,
@@ -151,7 +153,7 @@ def _ops_of(part: Part, config: EngineConfig, weights: Weights, sums: Sums | Non
 
 def _compiled(
     model: ov.Model,
-    weights: Weights,
+    weights: OpenVINOWeights,
     options: PluginOptions,
     *,
     is_exact: bool,
@@ -175,7 +177,7 @@ def _compiled(
     return compiled
 
 
-def _let_go(checkpoint: Checkpoint, weights: Weights) -> None:
+def _let_go(checkpoint: Checkpoint, weights: OpenVINOWeights) -> None:
     """The pages of the file that were read, unless the plugin may compute with them, as it does
     with AMX and integers of ours."""
     if weights.constants.spent:
@@ -184,7 +186,7 @@ def _let_go(checkpoint: Checkpoint, weights: Weights) -> None:
         map_now(weights.constants.kept)
 
 
-def build_model(ops: OpenVINOOps, part: Part) -> ov.Model:
+def build_model(ops: OpenVINOOps, part: RankPart) -> ov.Model:
     """The graph of the layers of `part`.  Raises StartError: weights that do not fit."""
     spec = part.spec
     inputs = ops.inputs if spec.is_first else ops.stage_inputs(spec.hidden_size)
@@ -195,7 +197,7 @@ def build_model(ops: OpenVINOOps, part: Part) -> ov.Model:
     return ops.model(found, width)
 
 
-def _tell_widened(weights: Weights, checkpoint: Checkpoint, options: PluginOptions) -> None:
+def _tell_widened(weights: OpenVINOWeights, checkpoint: Checkpoint, options: PluginOptions) -> None:
     """Log what the line about the model does not say."""
     is_kept = describe(checkpoint.config).is_kept
     if is_kept and weights.widened:

@@ -13,11 +13,16 @@ from openvino.op import Parameter
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.expert_block import ExpertBlock
-from mindspore_serving.llm.models.ops import AttentionSpec, Inputs, Weight
+from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs, Weight
 from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, SelectiveScan
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES, paged_attention
-from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
+from mindspore_serving.llm.runtimes.openvino.experts import (
+    DenseMixture,
+    dense_mixture,
+    mixture,
+    route,
+)
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
@@ -32,7 +37,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
     named,
     reshaped,
 )
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
 HIDDEN = "given"  # the name of the input, as "hidden" is that of the output
 STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
@@ -41,10 +46,11 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 class OpenVINOOps(heads.Headwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`); with `num_features`, for vectors of so many numbers in place of embeddings;
-    with `switches`, `Inputs.is_long`; with `has_types`, tokens of a picture see one another."""
+    with `switches`, `DecoderInputs.is_long`; with `has_types`, tokens of a picture see one
+    another."""
 
     def __init__(
-        self, weights: Weights, *, adapts: bool = False, num_features: int = 0,
+        self, weights: OpenVINOWeights, *, adapts: bool = False, num_features: int = 0,
         switches: bool = False, has_types: bool = False,
     ) -> None:  # fmt: skip
         self.parameters: dict[str, Node] = {}
@@ -55,12 +61,12 @@ class OpenVINOOps(heads.Headwise):
         if num_features:
             vectors["places"] = self._parameter("places")
             vectors["features"] = self._rows("features", num_features)
-        self.inputs = Inputs(**vectors)
+        self.inputs = DecoderInputs(**vectors)
         types = (TYPES,) if has_types else ()
         self._step = {name: self._parameter(name) for name in (*STEP_INPUTS, *types)}
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
-    def stage_inputs(self, width: int) -> Inputs:
+    def stage_inputs(self, width: int) -> DecoderInputs:
         """`inputs`, and the hidden states of `width` numbers that the stage before computes."""
         return replace(self.inputs, hidden=self._rows(HIDDEN, width))
 
@@ -224,7 +230,7 @@ class OpenVINOOps(heads.Headwise):
             self._weights.rows(names)
             for names in zip(*(e.biases or () for e in block.experts), strict=True)
         )
-        return dense_mixture(x, weights, routed, Dense(block.clamp, biases, scales_input))
+        return dense_mixture(x, weights, routed, DenseMixture(block.clamp, biases, scales_input))
 
     def hidden(self, x: Node) -> Node:
         self._hidden = x

@@ -12,7 +12,6 @@ import openvino as ov
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
 
 BITS = {"int8": 8, "int4": 4}
 BY_ROWS = str(2**64 - 1)  # the group of dynamic quantisation that is a whole row
@@ -84,18 +83,8 @@ def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginO
     dtype "auto" is bf16 if the processor computes it and kv_cache_dtype is auto, bf16 or u8; else
     it is f32, so a cache of f32 or f16 can be asked for on every processor.  kv_cache_dtype "auto"
     has 16 bits, as models' weights have; f32 if that is what dtype asks for by name.
-    Raises StartError naming an option that this runtime does not have.
+    Raises StartError for a dtype, or a pair of them, that this processor does not have.
     """
-    if config.device not in ("auto", "cpu"):
-        raise StartError(f"device is {config.device!r}, the openvino runtime accepts auto and cpu")
-    if config.block_size != BLOCK_SIZE:
-        raise StartError(
-            f"block_size is {config.block_size}, the openvino runtime accepts {BLOCK_SIZE} alone"
-        )
-    if config.quantization is not None and config.quantization not in BITS:
-        raise StartError(
-            f"quantization is {config.quantization!r}, expected one of {', '.join(BITS)}, or none"
-        )
     has_bf16 = "BF16" in capabilities
     precision = _precision(config, has_bf16)
     wanted = config.kv_cache_dtype
@@ -135,8 +124,6 @@ def _precision(config: EngineConfig, has_bf16: bool) -> str:
     if dtype == "auto":
         is_possible = cache == "auto" or ("bf16", cache) in CACHE_PRECISIONS
         return "bf16" if has_bf16 and is_possible else "f32"
-    if dtype not in ("f32", "bf16"):
-        raise StartError(f"dtype is {dtype!r}, the openvino runtime accepts auto, f32 and bf16")
     if dtype == "bf16" and not has_bf16:
         raise StartError(
             "dtype is 'bf16', but this processor computes in f32 only, or there is one thread "

@@ -11,16 +11,16 @@ from openvino import opset13 as opset
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models.ops import Weight
-from mindspore_serving.llm.parallel.exchange import Exchange
+from mindspore_serving.llm.parallel.exchange import RankExchange
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, named
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
 
-class Sums:
+class RankSums:
     """The sums of a rank's graph.  `error` is why the last step could not be computed."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: RankExchange) -> None:
         self.exchange = exchange
         self.error: ServingError | None = None
 
@@ -35,7 +35,7 @@ class Sums:
 class Sum(ov.Op):  # type: ignore[misc]
     """A node: the sum of a float32 tensor over the ranks."""
 
-    def __init__(self, inputs: list[Any], sums: Sums) -> None:
+    def __init__(self, inputs: list[Any], sums: RankSums) -> None:
         super().__init__(self)
         self._sums = sums
         self.set_arguments(inputs)
@@ -55,11 +55,11 @@ class Sum(ov.Op):  # type: ignore[misc]
         return True
 
 
-class RankOps(OpenVINOOps):
+class OpenVINORankOps(OpenVINOOps):
     """`Ops` of one rank.  Embedding and head have its rows of the vocabulary, and so have the
     logits of its graph."""
 
-    def __init__(self, weights: Weights, sums: Sums, *, switches: bool = False) -> None:
+    def __init__(self, weights: OpenVINOWeights, sums: RankSums, *, switches: bool = False) -> None:
         super().__init__(weights, switches=switches)
         self._sums = sums
 

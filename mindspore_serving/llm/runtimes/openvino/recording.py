@@ -19,7 +19,7 @@ from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import options_from
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
 from mindspore_serving.llm.runtimes.openvino.states_check import check_states
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Row, Step
 
 NUM_LOGITS = 64  # tokens of a prompt that the output matrix computes
@@ -28,7 +28,7 @@ NUM_LOGITS = 64  # tokens of a prompt that the output matrix computes
 class _Recording(OpenVINOOps):
     """Keeps the input of every matrix, by the matrix's name."""
 
-    def __init__(self, weights: Weights, **options: Any) -> None:
+    def __init__(self, weights: OpenVINOWeights, **options: Any) -> None:
         super().__init__(weights, **options)
         self.read_by: dict[str, Node] = {}
 
@@ -59,7 +59,7 @@ def record(
     check_paged_attention(has_types=False)
     if part.spec.state:
         check_states(options.precision)
-    weights = Weights(part.checkpoint, options.precision)
+    weights = OpenVINOWeights(part.checkpoint, options.precision)
     ops = _Recording(weights, switches=bool(part.spec.rope.switch))
     results = {"logits": part.decoder(ops, part.spec, ops.inputs)}
     names: dict[Node, list[str]] = {}

@@ -24,10 +24,15 @@ from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
-from mindspore_serving.llm.runtimes.openvino.constants import INT8_GROUP, TYPES, Form, give_back
+from mindspore_serving.llm.runtimes.openvino.constants import (
+    INT8_GROUP,
+    TYPES,
+    MatrixForm,
+    give_back,
+)
 from mindspore_serving.llm.runtimes.openvino.fusion import is_fused_here
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -42,7 +47,7 @@ NAMES = ("probe.1", "probe.2")
 TOLERANCE = 0.05  # of the largest number: rounding of what is multiplied, not other weights
 
 
-def packed_once(weights: Weights, properties: Mapping[str, Any]) -> dict[str, Array]:
+def packed_once(weights: OpenVINOWeights, properties: Mapping[str, Any]) -> dict[str, Array]:
     """Those of `constants.spent` and `constants.minimums` that the plugin does not read again.
 
     Small ones of the same forms are computed to see: their products have to be right for every
@@ -53,13 +58,13 @@ def packed_once(weights: Weights, properties: Mapping[str, Any]) -> dict[str, Ar
     found: dict[str, Array] = {}
     if all(_is_packed_once(form, precision, given) for form in constants.forms):
         found |= constants.spent
-    int4 = Form("int4", 32)
+    int4 = MatrixForm("int4", 32)
     if constants.minimums and _is_packed_once(int4, precision, given, has_minimums=True):
         found |= constants.minimums
     return found
 
 
-def joins(options: PluginOptions, form: Form) -> bool:
+def joins(options: PluginOptions, form: MatrixForm) -> bool:
     """Whether matrices of `form` that have the same input may be one matrix.
 
     It is a copy, so only where that can be given back; and where the plugin does not join them
@@ -74,7 +79,7 @@ def joins(options: PluginOptions, form: Form) -> bool:
 
 @cache
 def _is_packed_once(
-    form: Form,
+    form: MatrixForm,
     precision: str,
     properties: tuple[tuple[str, Any], ...],
     *,
@@ -99,7 +104,7 @@ def _floats(dtype: str, matrix: Array) -> StoredTensor:
 
 
 def _integers(
-    form: Form, outputs: int, random: np.random.Generator, *, has_minimums: bool
+    form: MatrixForm, outputs: int, random: np.random.Generator, *, has_minimums: bool
 ) -> QuantizedTensor:
     bits, group = int(form.kind.removeprefix("int")), form.group or INPUTS
     groups = GROUPS if form.group else 1
@@ -120,7 +125,7 @@ def _is_kept(
 ) -> bool:
     """Two such matrices, which are joined, are right when what they were made of is gone."""
     checkpoint = Checkpoint(Path(), {}, dict.fromkeys(NAMES, stored))
-    weights = Weights(checkpoint, precision, joins=lambda _: True, least_with_minimums=0)
+    weights = OpenVINOWeights(checkpoint, precision, joins=lambda _: True, least_with_minimums=0)
     x = Parameter(ov.Type.f32, ov.PartialShape([-1, stored.shape[1]]))
     product = opset.concat(weights.products(x, NAMES), -1)
     model = ov.Model([opset.result(product)], [x], "probe")

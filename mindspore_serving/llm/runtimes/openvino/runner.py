@@ -12,7 +12,7 @@ import openvino as ov
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.checkpoint.weights import from_bf16
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.part import Part
+from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes.adapters import Base, Changes
 from mindspore_serving.llm.runtimes.capacity import (
     free_main_memory,
@@ -26,9 +26,9 @@ from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import HIDDEN
 from mindspore_serving.llm.runtimes.openvino.options import capabilities
-from mindspore_serving.llm.runtimes.openvino.ranks import Sums
+from mindspore_serving.llm.runtimes.openvino.ranks import RankSums
 from mindspore_serving.llm.runtimes.openvino.repacking import giving_back
-from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.runtimes.warming import within
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 
@@ -48,12 +48,12 @@ class OpenVINORunner:
     def __init__(
         self,
         compiled: Any,
-        part: Part,
+        part: RankPart,
         config: EngineConfig,
-        weights: Weights,
+        weights: OpenVINOWeights,
         *,
         base: Base | None = None,
-        sums: Sums | None = None,
+        sums: RankSums | None = None,
     ) -> None:
         spec = part.spec
         self.vocab_size = spec.vocab_size
@@ -99,7 +99,7 @@ class OpenVINORunner:
         return self.compute(step, embeds=True)
 
     def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
-        """As `Stage.compute`."""
+        """As `LayerStage.compute`."""
         request = self._infer(step, given)
         if not self._part.spec.is_last:
             hidden: Vectors = request.get_output_tensor(0).data
@@ -180,7 +180,7 @@ class OpenVINORunner:
             for request, names in zip(self._requests, inputs, strict=False)
         ]
 
-    def _pack(self, weights: Weights) -> None:
+    def _pack(self, weights: OpenVINOWeights) -> None:
         """The first pass, which packs the weights."""
         caches = {cache.name: cache.array[0] for cache in self._caches}
         with giving_back([(caches[name], arrays) for name, arrays in weights.constants.early]):

@@ -17,7 +17,7 @@ from openvino import opset13 as opset
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import Packed, is_router, merged, pack, rounded_8
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_bf16
-from mindspore_serving.llm.runtimes.openvino.constants import TYPES, Constants, Form
+from mindspore_serving.llm.runtimes.openvino.constants import TYPES, Constants, MatrixForm
 from mindspore_serving.llm.runtimes.openvino.nodes import features, i64, named, sliced, widened
 
 Node: TypeAlias = Any  # of OpenVINO
@@ -29,7 +29,7 @@ LEAST_GROUP = 32  # of int8: smaller ones would be those of all inputs, and step
 LEAST_WITH_MINIMUMS = 2**20
 
 
-class Weights:
+class OpenVINOWeights:
     """Constants by checkpoint name, each made once.
 
     Args:
@@ -51,7 +51,7 @@ class Weights:
         *,
         is_exact: bool = False,
         gathers: bool = False,
-        joins: Callable[[Form], bool] | None = None,
+        joins: Callable[[MatrixForm], bool] | None = None,
         least_with_minimums: int = LEAST_WITH_MINIMUMS,
     ) -> None:
         self.constants = Constants()
@@ -222,7 +222,7 @@ class Weights:
         packed = [self._packed(name, beside=total - size) for name, size in sizes.items()]
         integers = [one for one in packed if one is not None and one.is_plain]
         dtype = self._checkpoint.stored(names[0]).dtype
-        form = Form.of(integers[0]) if integers else Form(dtype)
+        form = MatrixForm.of(integers[0]) if integers else MatrixForm(dtype)
         is_known = dtype in TYPES if not any(packed) else len(integers) == len(names)
         if not is_known or len(set(map(_form, integers))) > 1 or not self._joins(form):
             return apart

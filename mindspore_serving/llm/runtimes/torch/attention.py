@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
+from mindspore_serving.llm.runtimes.layout import Indices, Layout, TokenSpan
 
 LONGEST_BATCHED = 16  # new tokens up to which sequences share a batch, padding and all
 BEGIN, COUNT, LENGTH, TABLE = range(4)  # columns of a sequence: see AttentionPath.decoding
@@ -35,7 +35,7 @@ class Attention(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AttentionPlan:
     """A step's attention, before its arrays are on the device: `attention` is called with them
     there."""
 
@@ -46,7 +46,7 @@ class Plan:
 class AttentionPath(Protocol):
     """A way of computing attention."""
 
-    def plan(self, layout: Layout) -> Plan: ...
+    def plan(self, layout: Layout) -> AttentionPlan: ...
 
     def decoding(self, rows: torch.Tensor) -> Attention:
         """The attention of a step in which row i of `rows` describes a sequence with one new
@@ -57,7 +57,7 @@ class AttentionPath(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GatheredGroup:
     """Sequences with `num_new` new tokens each.  Shapes: B sequences, L longest length."""
 
     tokens: torch.Tensor  # [B * num_new], of the step's tokens
@@ -94,40 +94,44 @@ class GatherPath:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
 
-    def plan(self, layout: Layout) -> Plan:
+    def plan(self, layout: Layout) -> AttentionPlan:
         """In groups; a sequence with many new tokens is one by itself."""
-        spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
+        spans: dict[tuple[int, int], list[TokenSpan]] = defaultdict(list)
         for index, span in enumerate(layout.spans):
             num_new = span.end - span.begin
             spans[num_new, 0 if num_new <= LONGEST_BATCHED else index].append(span)
         groups = list(spans.values())
         arrays = [array for group in groups for array in _described(group, layout.reach)]
-        return Plan(arrays, partial(_gathered_by, groups))
+        return AttentionPlan(arrays, partial(_gathered_by, groups))
 
-    def decoding(self, rows: torch.Tensor) -> "Gathered":
+    def decoding(self, rows: torch.Tensor) -> "GatheredAttention":
         tables = rows[:, TABLE:]
         longest = tables.shape[1] * self._block_size
         lengths = rows[:, LENGTH]
-        return Gathered((Group(rows[:, BEGIN], tables, lengths, lengths, 1, longest),))
+        return GatheredAttention(
+            (GatheredGroup(rows[:, BEGIN], tables, lengths, lengths, 1, longest),)
+        )
 
 
-def _gathered_by(groups: Sequence[Sequence[Span]], arrays: Sequence[torch.Tensor]) -> "Gathered":
+def _gathered_by(
+    groups: Sequence[Sequence[TokenSpan]], arrays: Sequence[torch.Tensor]
+) -> "GatheredAttention":
     """`arrays` has what `_described` gives of each group."""
     found = []
     for index, spans in enumerate(groups):
         tokens, tables, lengths, reach = arrays[4 * index : 4 * index + 4]
         num_new, longest = spans[0].end - spans[0].begin, max(span.length for span in spans)
-        found.append(Group(tokens, tables, lengths, reach, num_new, longest))
-    return Gathered(tuple(found))
+        found.append(GatheredGroup(tokens, tables, lengths, reach, num_new, longest))
+    return GatheredAttention(tuple(found))
 
 
-def _described(spans: Sequence[Span], reach: Indices) -> list[Indices]:
-    """`tokens`, `tables`, `lengths` and `reach` of a `Group`."""
+def _described(spans: Sequence[TokenSpan], reach: Indices) -> list[Indices]:
+    """`tokens`, `tables`, `lengths` and `reach` of a `GatheredGroup`."""
     tokens = np.concatenate([np.arange(span.begin, span.end) for span in spans])
     return [tokens, block_tables(spans), np.array([span.length for span in spans]), reach[tokens]]
 
 
-def block_tables(spans: Sequence[Span]) -> Indices:
+def block_tables(spans: Sequence[TokenSpan]) -> Indices:
     """[spans, most blocks of one], padded with block 0."""
     tables = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int64)
     for row, span in zip(tables, spans, strict=True):
@@ -142,10 +146,10 @@ def alibi_slopes(alibi: tuple[float, ...], device: torch.device) -> torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatheredAttention:
     """The `Attention` of this module."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[GatheredGroup, ...]
 
     def attend(
         self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec,
@@ -158,7 +162,7 @@ class Gathered:
         return out
 
 
-class PagedCache:
+class TorchCache:
     """Keys and values of layers, [num_blocks, block_size, kv_heads, head_dim] each; `heads` has the
     last two of each layer."""
 
@@ -203,13 +207,13 @@ class PagedCache:
             stored.flatten(0, 1)[slots] = new.to(stored.dtype)
 
 
-def _gathered(stored: torch.Tensor, group: Group, dtype: torch.dtype) -> torch.Tensor:
+def _gathered(stored: torch.Tensor, group: GatheredGroup, dtype: torch.dtype) -> torch.Tensor:
     """[B, kv_heads, L, head_dim]"""
     return stored[group.tables].flatten(1, 2)[:, : group.longest].transpose(1, 2).to(dtype)
 
 
 def _attend(
-    group: Group, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec,
+    group: GatheredGroup, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     """`q` [B * num_new, heads * head_dim] over [B, kv_heads, L, head_dim]; shaped as `q`.
@@ -232,7 +236,7 @@ def _attend(
 
 
 def _attend_by_hand(
-    group: Group, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec,
+    group: GatheredGroup, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     """What the fused kernels do not do, in float32: capped scores, ALiBi, sinks."""

@@ -10,19 +10,19 @@ from torch.nn import functional
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.decoder import encoder
-from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
+from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs
 from mindspore_serving.llm.runtimes.capacity import first_step
 from mindspore_serving.llm.runtimes.encoding import (
     EncoderModel,
     lay_out_prompts,
     open_encoder_model,
 )
-from mindspore_serving.llm.runtimes.torch.attention import PagedCache
-from mindspore_serving.llm.runtimes.torch.lora import Adapters
-from mindspore_serving.llm.runtimes.torch.opening import open_device, open_dtype, prepare
+from mindspore_serving.llm.runtimes.torch.attention import TorchCache
+from mindspore_serving.llm.runtimes.torch.lora import TorchAdapters
+from mindspore_serving.llm.runtimes.torch.opening import DTYPES, open_device, prepare
 from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps
 from mindspore_serving.llm.runtimes.torch.states import StateCache
-from mindspore_serving.llm.runtimes.torch.weights import Weights
+from mindspore_serving.llm.runtimes.torch.weights import TorchWeights
 from mindspore_serving.llm.step import Vectors
 
 
@@ -36,7 +36,7 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":
     prepare(config)
     model = open_encoder_model(directory, config)
     device = open_device(config.device)
-    runner = TorchEncoder(model, open_dtype("dtype", config.dtype, torch.float32), device)
+    runner = TorchEncoder(model, DTYPES.get(config.dtype, torch.float32), device)
     with first_step():
         runner.run([[0]])
     return runner
@@ -51,12 +51,12 @@ class Rectangle:
     is_token: Tensor  # [B, 1, 1, L]
 
 
-class EncoderOps(TorchOps):
+class TorchEncoderOps(TorchOps):
     """`Ops` without a cache, whose attention sees the whole prompt."""
 
-    def __init__(self, weights: Weights, dtype: torch.dtype, device: str) -> None:
-        no_cache = PagedCache((0, 1), {}, dtype=dtype, device=device)
-        super().__init__(weights, (no_cache, StateCache(None, 0, device)), dtype, Adapters())
+    def __init__(self, weights: TorchWeights, dtype: torch.dtype, device: str) -> None:
+        no_cache = TorchCache((0, 1), {}, dtype=dtype, device=device)
+        super().__init__(weights, (no_cache, StateCache(None, 0, device)), dtype, TorchAdapters())
         self.rectangle: Rectangle | None = None
         self._added: Tensor | None = None  # to scores, [heads, L, L]
 
@@ -96,8 +96,8 @@ class TorchEncoder:
         self.num_types = model.num_types
         self._model = model
         self._device = device
-        self._weights = Weights(model.checkpoint, dtype, device)
-        self._ops: EncoderOps | None = EncoderOps(self._weights, dtype, device)
+        self._weights = TorchWeights(model.checkpoint, dtype, device)
+        self._ops: TorchEncoderOps | None = TorchEncoderOps(self._weights, dtype, device)
 
     def run(
         self, prompts: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
@@ -116,7 +116,7 @@ class TorchEncoder:
                 )
                 token_ids = self._upload(layout.token_ids)
                 positions, kinds = self._upload(layout.positions), self._upload(layout.types)
-                inputs = Inputs(token_ids, positions, None, types=kinds)
+                inputs = DecoderInputs(token_ids, positions, None, types=kinds)
                 states: Tensor = encoder(ops, spec, inputs)
                 vectors: Vectors = states.float().cpu().numpy()
         except (RuntimeError, IndexError) as error:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
+from mindspore_serving.llm.runtimes.layout import Indices, Layout, TokenSpan
 from mindspore_serving.llm.runtimes.torch.attention import (
     Attention,
-    Plan,
+    AttentionPlan,
     alibi_slopes,
     block_tables,
 )
@@ -30,7 +30,7 @@ class InvariantPath:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
 
-    def plan(self, layout: Layout) -> Plan:
+    def plan(self, layout: Layout) -> AttentionPlan:
         tiles = [tile for span in layout.spans for tile in _tiles(span)]
         tiles.sort(key=lambda tile: -tile.base)  # those that see a tile of keys come first
         ends = np.array([tile.end for tile in tiles])
@@ -41,7 +41,7 @@ class InvariantPath:
             tokens, places, bases, tables = arrays
             return Invariant(tokens, places, bases, tables, counts, self._block_size)
 
-        return Plan(_arrays(tiles), attention)
+        return AttentionPlan(_arrays(tiles), attention)
 
     def decoding(self, rows: torch.Tensor) -> Attention:
         raise RuntimeError("steps are graphs on CUDA alone, and this attention is for CPUs")
@@ -52,14 +52,14 @@ class Tile:
     """The queries at `base` .. `base + QUERIES - 1`, of which the step computes
     `begin` .. `end - 1`; they are the step's tokens from `token` on."""
 
-    span: Span
+    span: TokenSpan
     base: int
     begin: int
     end: int
     token: int
 
 
-def _tiles(span: Span) -> Iterator[Tile]:
+def _tiles(span: TokenSpan) -> Iterator[Tile]:
     for base in range(span.start // QUERIES * QUERIES, span.length, QUERIES):
         begin, end = max(base, span.start), min(base + QUERIES, span.length)
         yield Tile(span, base, begin, end, span.begin + begin - span.start)
@@ -80,7 +80,7 @@ def _arrays(tiles: Sequence[Tile]) -> list[Indices]:
 
 
 @dataclass(slots=True)
-class Sums:
+class RunningSums:
     """Of the keys so far, for each query: the largest score, the sum of the shares relative to it,
     and of the values by their shares.  [tiles, kv_heads, rows, 1 or head_dim]."""
 
@@ -133,7 +133,7 @@ class Invariant:
         return heads.permute(0, 2, 3, 1, 4).flatten(2, 3)
 
     @staticmethod
-    def _begin(queries: torch.Tensor, sinks: torch.Tensor | None) -> Sums:
+    def _begin(queries: torch.Tensor, sinks: torch.Tensor | None) -> RunningSums:
         column = queries[..., :1]
         if sinks is None:
             best, shares = torch.full_like(column, -torch.inf), torch.zeros_like(column)
@@ -141,7 +141,7 @@ class Invariant:
             each = sinks.float().view(queries.shape[1], -1, 1).expand(-1, -1, QUERIES)
             best = each.flatten(1)[None, :, :, None].repeat(len(queries), 1, 1, 1)
             shares = torch.ones_like(column)
-        return Sums(best, shares, torch.zeros_like(queries))
+        return RunningSums(best, shares, torch.zeros_like(queries))
 
     def _slots_of(self, start: int, count: int) -> torch.Tensor:
         """[count, KEYS]; beyond a table's end, where nothing is seen, its last slot."""

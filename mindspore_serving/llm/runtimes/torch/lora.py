@@ -35,7 +35,7 @@ class Change:
     up: Tensor
 
 
-class Adapters:
+class TorchAdapters:
     """The changes of all adapters, by the weight that they are added to.
 
     `used` has the weights that a pass has used and that can be changed, once it is not None.

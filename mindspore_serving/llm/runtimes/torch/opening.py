@@ -22,7 +22,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.parallel.communicator import Grid
+from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.part import open_part, parallel_text, share_options
 from mindspore_serving.llm.runtimes.adapters import Base, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
@@ -36,9 +36,9 @@ from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.invariant import check_deterministic, check_kernels
-from mindspore_serving.llm.runtimes.torch.lora import Adapters
+from mindspore_serving.llm.runtimes.torch.lora import TorchAdapters
 from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner, upload
-from mindspore_serving.llm.runtimes.torch.weights import Weights
+from mindspore_serving.llm.runtimes.torch.weights import TorchWeights
 from mindspore_serving.llm.step import Row, Step
 
 if TYPE_CHECKING:
@@ -77,16 +77,16 @@ def open_model(directory: str | Path, config: EngineConfig, grid: Grid | None = 
     prepare(config)
     part = open_part(directory, config, grid)
     device = open_device(config.device)
-    dtype = open_dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
-    kv_dtype = open_dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
+    dtype = DTYPES.get(config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
+    kv_dtype = DTYPES.get(config.kv_cache_dtype, dtype)
     if config.deterministic:
         check_deterministic(config, part.spec, dtype, device)
-    weights = Weights(part.checkpoint, dtype, device)
+    weights = TorchWeights(part.checkpoint, dtype, device)
     return TorchModel(
         spec=part.spec,
         decoder=part.decoder,
         weights=weights,
-        adapters=Adapters(),
+        adapters=TorchAdapters(),
         dtype=dtype,
         kv_dtype=kv_dtype,
         device=device,
@@ -177,12 +177,7 @@ def _warm_up(
 
 
 def prepare(config: EngineConfig) -> None:
-    """Refuse what no model has in this runtime, and set the number of threads."""
-    if config.quantization is not None:
-        raise StartError(
-            f"quantization is {config.quantization!r}, but the torch runtime computes with floats: "
-            "leave it out, or take the openvino runtime"
-        )
+    """Set the number of threads."""
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
 
@@ -196,14 +191,6 @@ def open_device(name: str) -> str:
     if kind == "cuda" and int(index or 0) >= (count := torch.cuda.device_count()):
         raise StartError(f"device is {name!r}, but {count} CUDA devices are here")
     return name
-
-
-def open_dtype(option: str, name: str, default: torch.dtype) -> torch.dtype:
-    if name == "auto":
-        return default
-    if name not in DTYPES:
-        raise StartError(f"{option} is {name!r}, expected auto, {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def _free_memory(device: str) -> int:

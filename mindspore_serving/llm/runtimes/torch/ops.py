@@ -12,57 +12,57 @@ from torch.nn import functional
 from mindspore_serving.llm.models.expert_block import ExpertBlock
 from mindspore_serving.llm.models.ops import AttentionSpec, Longer, Ops
 from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
-from mindspore_serving.llm.parallel.exchange import Exchange
-from mindspore_serving.llm.runtimes.torch.attention import Attention, PagedCache
+from mindspore_serving.llm.parallel.exchange import RankExchange
+from mindspore_serving.llm.runtimes.torch.attention import Attention, TorchCache
 from mindspore_serving.llm.runtimes.torch.experts import expert, route
-from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen
+from mindspore_serving.llm.runtimes.torch.lora import Chosen, TorchAdapters
 from mindspore_serving.llm.runtimes.torch.states import (
-    Piece,
     StateCache,
+    StatePiece,
     convolved,
     delta_rule,
     selective_scan,
 )
-from mindspore_serving.llm.runtimes.torch.weights import Weights
+from mindspore_serving.llm.runtimes.torch.weights import TorchWeights
 
 Tensor: TypeAlias = torch.Tensor
-Caches: TypeAlias = tuple[PagedCache, StateCache]
+Caches: TypeAlias = tuple[TorchCache, StateCache]
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class TorchPass:
     """Where the tokens of the step being computed go."""
 
     slots: Tensor  # [T]
     attention: Attention
     adapters: tuple[Chosen, ...] = ()
-    pieces: Sequence[Piece] = ()
+    pieces: Sequence[StatePiece] = ()
 
 
 class TorchOps(Ops):
     """`Ops`.  A tensor is a torch.Tensor, a weight is one on the device."""
 
     def __init__(
-        self, weights: Weights, caches: Caches, dtype: torch.dtype, adapters: Adapters
+        self, weights: TorchWeights, caches: Caches, dtype: torch.dtype, adapters: TorchAdapters
     ) -> None:
         self._weights = weights
         self._cache, self._states = caches
         self._adapters = adapters
         self._dtype = dtype
         self._frequencies: dict[tuple[float, ...], Tensor] = {}
-        self._pass: Pass | None = None
+        self._pass: TorchPass | None = None
         self._chosen: tuple[Chosen, ...] = ()
         self._is_adapted = False  # whether the pass has adapters, or records what they may change
         self.specs: set[AttentionSpec] = set()  # of all attention that was computed
         self.last_hidden: Tensor | None = None  # of the last pass, [num_logits, H]
 
-    def begin(self, current: Pass) -> None:
+    def begin(self, current: TorchPass) -> None:
         """`current` has the places of the next pass's tokens."""
         self._pass = current
         self._chosen = current.adapters
         self._is_adapted = bool(current.adapters) or self._adapters.used is not None
 
-    def _current(self) -> Pass:
+    def _current(self) -> TorchPass:
         if self._pass is None:
             raise RuntimeError("an operation on the cache outside of a pass: begin() comes first")
         return self._pass
@@ -255,13 +255,13 @@ class TorchOps(Ops):
         return x
 
 
-class RankOps(TorchOps):
+class TorchRankOps(TorchOps):
     """`Ops` of one rank.  Embedding and head have its rows of the vocabulary."""
 
     def __init__(
-        self, weights: Weights, caches: Caches, dtype: torch.dtype, exchange: Exchange
+        self, weights: TorchWeights, caches: Caches, dtype: torch.dtype, exchange: RankExchange
     ) -> None:
-        super().__init__(weights, caches, dtype, Adapters())
+        super().__init__(weights, caches, dtype, TorchAdapters())
         self._exchange = exchange
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:

@@ -7,9 +7,14 @@ import numpy as np
 import torch
 
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
+from mindspore_serving.llm.runtimes.layout import Indices, Layout, TokenSpan
 from mindspore_serving.llm.runtimes.torch import kernels
-from mindspore_serving.llm.runtimes.torch.attention import TABLE, Plan, alibi_slopes, block_tables
+from mindspore_serving.llm.runtimes.torch.attention import (
+    TABLE,
+    AttentionPlan,
+    alibi_slopes,
+    block_tables,
+)
 from mindspore_serving.llm.runtimes.torch.kernels import MIN_SIDE, Tiles
 
 PROGRAMS_PER_PROCESSOR = 2  # that keep one of the device's multiprocessors busy
@@ -35,10 +40,10 @@ class PagedPath:
         rows = kernels.most_rows(spec, dtype)
         return cls(block_size, num_processors, kernels.padded_group(spec), rows)
 
-    def plan(self, layout: Layout) -> Plan:
+    def plan(self, layout: Layout) -> AttentionPlan:
         """Sequences whose new tokens fit the smallest tile, and apart from them all others."""
-        few: list[Span] = []
-        many: list[Span] = []
+        few: list[TokenSpan] = []
+        many: list[TokenSpan] = []
         for span in layout.spans:
             is_few = (span.end - span.begin) * self.group <= self.least_rows
             (few if is_few else many).append(span)
@@ -57,7 +62,7 @@ class PagedPath:
             )
             return Paged(self, tuple(tiled))
 
-        return Plan(arrays, attention)
+        return AttentionPlan(arrays, attention)
 
     def decoding(self, rows: torch.Tensor) -> "Paged":
         sequences = torch.arange(len(rows), device=rows.device)
@@ -99,12 +104,12 @@ class Paged:
         return out
 
 
-def _sequences(spans: Sequence[Span]) -> Indices:
+def _sequences(spans: Sequence[TokenSpan]) -> Indices:
     numbers = [(span.begin, span.end - span.begin, span.length) for span in spans]
     return np.concatenate([np.array(numbers), block_tables(spans)], 1)
 
 
-def _tiles(spans: Sequence[Span], num_tokens: int) -> Indices:
+def _tiles(spans: Sequence[TokenSpan], num_tokens: int) -> Indices:
     """[tiles, 2], each of `num_tokens` new tokens at most."""
     return np.array(
         [

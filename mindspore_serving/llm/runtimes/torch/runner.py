@@ -11,9 +11,9 @@ import torch
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
-from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
+from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.parallel.part import Part
+from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes.adapters import Base, Changes
 from mindspore_serving.llm.runtimes.layout import (
     Indices,
@@ -26,7 +26,7 @@ from mindspore_serving.llm.runtimes.torch.attention import (
     BEGIN,
     AttentionPath,
     GatherPath,
-    PagedCache,
+    TorchCache,
 )
 from mindspore_serving.llm.runtimes.torch.graphs import (
     POSITION,
@@ -40,10 +40,10 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
 )
 from mindspore_serving.llm.runtimes.torch.invariant import InvariantOps
 from mindspore_serving.llm.runtimes.torch.invariant_attention import InvariantPath
-from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen, chosen_adapters
-from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, RankOps, TorchOps
+from mindspore_serving.llm.runtimes.torch.lora import Chosen, TorchAdapters, chosen_adapters
+from mindspore_serving.llm.runtimes.torch.ops import Caches, TorchOps, TorchPass, TorchRankOps
 from mindspore_serving.llm.runtimes.torch.states import StateCache, pieces_of
-from mindspore_serving.llm.runtimes.torch.weights import Weights
+from mindspore_serving.llm.runtimes.torch.weights import TorchWeights
 from mindspore_serving.llm.step import Logits, Step, Vectors
 
 ALIGNED = 2  # int64 numbers in 16 bytes: a kernel is compiled anew for pointers less aligned
@@ -92,12 +92,12 @@ class TorchModel:
 
     spec: ModelSpec
     decoder: Decoder
-    weights: Weights
-    adapters: Adapters
+    weights: TorchWeights
+    adapters: TorchAdapters
     dtype: torch.dtype
     kv_dtype: torch.dtype
     device: str
-    part: Part | None = None  # what this process holds of it; None is all
+    part: RankPart | None = None  # what this process holds of it; None is all
     is_invariant: bool = False  # rows are computed the same whatever the other rows are
 
     def ops(self, caches: Caches, *, is_fused: bool) -> TorchOps:
@@ -110,7 +110,7 @@ class TorchModel:
             return FusedOps(self.weights, caches, self.dtype, self.adapters)
         if self.part is None or self.part.exchange is None:
             return TorchOps(self.weights, caches, self.dtype, self.adapters)
-        return RankOps(self.weights, caches, self.dtype, self.part.exchange)
+        return TorchRankOps(self.weights, caches, self.dtype, self.part.exchange)
 
 
 class TorchRunner(LimitedRunner):
@@ -135,7 +135,7 @@ class TorchRunner(LimitedRunner):
         self._model = model
         default = InvariantPath if model.is_invariant else GatherPath
         self._path: AttentionPath = path or default(limits.block_size)
-        self._cache = PagedCache(blocks, heads, dtype=model.kv_dtype, device=model.device)
+        self._cache = TorchCache(blocks, heads, dtype=model.kv_dtype, device=model.device)
         self.block_bytes = 2 * sum(map(math.prod, heads.values())) * limits.block_size
         self.block_bytes *= model.kv_dtype.itemsize
         self.block_format = f"torch {torch.__version__} {model.device} {model.dtype} "
@@ -164,7 +164,7 @@ class TorchRunner(LimitedRunner):
         return self.compute(step, embeds=True)
 
     def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
-        """As `Stage.compute`."""
+        """As `LayerStage.compute`."""
         if self._ops is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)
@@ -252,9 +252,9 @@ class TorchRunner(LimitedRunner):
         own, planned = rest[: len(places)], rest[len(places) :]
         chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
         pieces = pieces_of(layout) if self._model.spec.state else ()
-        ops.begin(Pass(slots, plan.attention(planned), chosen, pieces))
+        ops.begin(TorchPass(slots, plan.attention(planned), chosen, pieces))
         hidden = self._hidden_of(layout, given)
-        inputs = Inputs(token_ids, positions, rows, hidden, is_long=is_long)
+        inputs = DecoderInputs(token_ids, positions, rows, hidden, is_long=is_long)
         return self._decode(ops, replace(inputs, **self._features(layout)))
 
     def _hidden_of(self, layout: Layout, given: Vectors | None) -> torch.Tensor | None:
@@ -267,7 +267,7 @@ class TorchRunner(LimitedRunner):
         return torch.from_numpy(given).to(self._model.dtype)
 
     def _features(self, layout: Layout) -> dict[str, torch.Tensor]:
-        """The vectors and places of `Inputs`; none if there are none."""
+        """The vectors and places of `DecoderInputs`; none if there are none."""
         features, device = layout.features, self._model.device
         if features is None:
             return {}
@@ -279,10 +279,10 @@ class TorchRunner(LimitedRunner):
         if self._ops is None:
             raise ServingError("the runner is closed")
         sequences = rows[:, SEQUENCE:]
-        self._ops.begin(Pass(rows[:, SLOT], self._path.decoding(sequences)))
-        inputs = Inputs(rows[:, TOKEN], rows[:, POSITION], sequences[:, BEGIN])
+        self._ops.begin(TorchPass(rows[:, SLOT], self._path.decoding(sequences)))
+        inputs = DecoderInputs(rows[:, TOKEN], rows[:, POSITION], sequences[:, BEGIN])
         return self._decode(self._ops, inputs)
 
-    def _decode(self, ops: TorchOps, inputs: Inputs) -> torch.Tensor:
+    def _decode(self, ops: TorchOps, inputs: DecoderInputs) -> torch.Tensor:
         logits: torch.Tensor = self._model.decoder(ops, self._model.spec, inputs)
         return logits

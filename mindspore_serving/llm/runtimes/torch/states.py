@@ -32,7 +32,7 @@ class StateCache:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StatePiece:
     """The tokens `begin` .. `end - 1` of a step: of one sequence, or of as many as there are
     `read`, one each.  -1 reads zeros, and writes to what nobody wants."""
 
@@ -54,29 +54,29 @@ class Piece:
         return found
 
 
-def pieces_of(layout: Layout) -> list[Piece]:
+def pieces_of(layout: Layout) -> list[StatePiece]:
     """In the order in which they are to be computed."""
-    found: list[Piece] = []
+    found: list[StatePiece] = []
     for span in layout.spans:
         state, previous = span.state or NOWHERE, found[-1] if found else None
         if state.snapshot >= 0:
             middle = span.begin + state.kept
-            found.append(Piece(span.begin, middle, [state.read], [state.snapshot]))
-            found.append(Piece(middle, span.end, [state.snapshot], [state.write]))
+            found.append(StatePiece(span.begin, middle, [state.read], [state.snapshot]))
+            found.append(StatePiece(middle, span.end, [state.snapshot], [state.write]))
         elif (
             previous
             and span.end - span.begin == 1
             and previous.end - previous.begin == len(previous.read)
         ):
             read, write = [*previous.read, state.read], [*previous.write, state.write]
-            found[-1] = Piece(previous.begin, span.end, read, write)
+            found[-1] = StatePiece(previous.begin, span.end, read, write)
         else:
-            found.append(Piece(span.begin, span.end, [state.read], [state.write]))
+            found.append(StatePiece(span.begin, span.end, [state.read], [state.write]))
     return found
 
 
 def convolved(
-    x: torch.Tensor, table: torch.Tensor, weight: torch.Tensor, pieces: Iterable[Piece]
+    x: torch.Tensor, table: torch.Tensor, weight: torch.Tensor, pieces: Iterable[StatePiece]
 ) -> torch.Tensor:
     """[T, channels], like `x`; `table` [slots, channels, width] has the last inputs."""
     out, width = torch.empty_like(x), weight.shape[-1]
@@ -112,7 +112,7 @@ Written: TypeAlias = Callable[[RuleInputs, torch.Tensor, torch.Tensor, torch.Ten
 
 
 def delta_rule(
-    parts: tuple[torch.Tensor, ...], table: torch.Tensor, heads: Heads, pieces: Iterable[Piece]
+    parts: tuple[torch.Tensor, ...], table: torch.Tensor, heads: Heads, pieces: Iterable[StatePiece]
 ) -> torch.Tensor:
     """[T, value_heads * value_dim], float32, of q, k, v, decay and beta, [T, features] each;
     `table` [slots, value_heads, value_dim, key_dim] has the matrices."""
@@ -124,16 +124,19 @@ def delta_rule(
 
 
 def selective_scan(
-    parts: tuple[torch.Tensor, ...], table: torch.Tensor, heads: Heads, pieces: Iterable[Piece]
+    parts: tuple[torch.Tensor, ...], table: torch.Tensor, heads: Heads, pieces: Iterable[StatePiece]
 ) -> torch.Tensor:
     """The same of C, B, x, decay and time steps, float32, without what skips the state."""
     return _computed(parts, table, heads, pieces, lambda x, *_: x.v * x.factor[..., None])
 
 
 def _computed(
-    parts: tuple[torch.Tensor, ...], table: torch.Tensor, heads: Heads, pieces: Iterable[Piece],
+    parts: tuple[torch.Tensor, ...],
+    table: torch.Tensor,
+    heads: Heads,
+    pieces: Iterable[StatePiece],
     written: Written,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     inputs = _by_heads(parts, heads)
     out = torch.empty(len(parts[0]), heads.values, device=table.device)
     for piece in pieces:

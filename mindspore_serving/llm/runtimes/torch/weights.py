@@ -12,7 +12,7 @@ Tensor: TypeAlias = torch.Tensor
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-class Weights:
+class TorchWeights:
     """A checkpoint's tensors on the device, by name; each is converted at its first use."""
 
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from mindspore_serving.llm.parallel.communicator import Communicator
+from mindspore_serving.llm.parallel.group import RankGroup
 from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.processes import connect_ranks
 from mindspore_serving.llm.step import RunnerLost
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 def test_every_rank_reads_what_all_have_written_exchange_after_exchange(size):
     """Many times over, so that a rank that is faster would overwrite what another still reads."""
 
-    def work(group: Communicator) -> list[list[int]]:
+    def work(group: RankGroup) -> list[list[int]]:
         found = []
         for number in range(300):
             half = group.half
@@ -29,7 +29,7 @@ def test_every_rank_reads_what_all_have_written_exchange_after_exchange(size):
         return found
 
     with links(size) as own, ThreadPoolExecutor(size) as pool:
-        for found in pool.map(work, map(Communicator, own), timeout=PATIENCE):
+        for found in pool.map(work, map(RankGroup, own), timeout=PATIENCE):
             assert found == [
                 [x for rank in range(size) for x in (number % 100, rank)] for number in range(300)
             ]
@@ -37,7 +37,7 @@ def test_every_rank_reads_what_all_have_written_exchange_after_exchange(size):
 
 def test_the_least_number_of_all_ranks():
     with links(3) as own, ThreadPoolExecutor(3) as pool:
-        found = pool.map(lambda one: Communicator(one).least(7 - one.rank), own, timeout=PATIENCE)
+        found = pool.map(lambda one: RankGroup(one).least(7 - one.rank), own, timeout=PATIENCE)
         assert list(found) == [5, 5, 5]
 
 
@@ -45,7 +45,7 @@ def test_ranks_that_compute_different_things_are_found():
     with links(2) as own, ThreadPoolExecutor(2) as pool:
         own[0].begin(5)
         own[1].begin(6)
-        one, other = (pool.submit(Communicator(one).meet, 8) for one in own)
+        one, other = (pool.submit(RankGroup(one).meet, 8) for one in own)
         problem = r"rank 1 of 2 is at \(step, exchange, bytes\) \(6, 0, 8\)"
         with pytest.raises(RunnerLost, match=problem):
             one.result(PATIENCE)
@@ -55,7 +55,7 @@ def test_ranks_that_compute_different_things_are_found():
 
 def test_a_rank_that_has_ended_is_found_by_those_that_wait():
     with links(2) as own, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(Communicator(own[0]).meet, 8)
+        waiting = pool.submit(RankGroup(own[0]).meet, 8)
         own[1].close()
         with pytest.raises(RunnerLost, match="rank 1 of 2 has ended"):
             waiting.result(PATIENCE)
@@ -67,7 +67,7 @@ def alone():
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     memory = create_memory(2)
     links = Links(0, {1: ours}, memory, patience=2.0)
-    yield Communicator(links), theirs, memory
+    yield RankGroup(links), theirs, memory
     links.close()
     theirs.close()
     os.close(memory)
@@ -84,7 +84,7 @@ def test_a_rank_without_heartbeats_is_lost_to_one_that_waits_for_another():
     first = Links(0, sockets[0], memory, patience=2.0)
     last = Links(2, sockets[2], memory)
     with pytest.raises(RunnerLost, match="rank 1 of 3 gave no heartbeat for 2 s"):
-        Communicator(first, range(0, 3, 2)).meet(8)
+        RankGroup(first, range(0, 3, 2)).meet(8)
     first.close()
     last.close()
     os.close(memory)
@@ -94,7 +94,7 @@ def test_a_rank_without_heartbeats_is_lost_to_one_that_waits_for_another():
 
 def test_a_rank_that_is_slow_and_has_heartbeats_is_waited_for(alone):
     group, theirs, memory = alone
-    slow = Communicator(Links(1, {0: theirs}, memory))
+    slow = RankGroup(Links(1, {0: theirs}, memory))
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(group.least, 3)
         until = int(slow.links._beats[1]) + 12  # four looks, twice the patience
@@ -106,6 +106,6 @@ def test_a_rank_that_is_slow_and_has_heartbeats_is_waited_for(alone):
 
 def test_parts_are_memory_that_both_see(alone):
     group, theirs, memory = alone
-    other = Communicator(Links(1, {0: theirs}, memory))
+    other = RankGroup(Links(1, {0: theirs}, memory))
     other.parts[1, 1, :3] = 1, 2, 3
     assert np.array_equal(group.parts[1, 1, :3], [1, 2, 3])

@@ -17,7 +17,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Bytes, Links
 
 
-class Communicator:
+class RankGroup:
     """The place of this rank among `members` of the ranks that `links` connect, numbered anew in
     their order; without `members` all.  Used by one thread.
 
@@ -74,21 +74,20 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The communicators of a rank: `peers` share its layers; `stages` are one rank of each stage.
+    """`peers` share this rank's layers; `stages` are one rank of each stage, in their order.  A
+    group of this rank alone has size 1."""
 
-    Ranks are numbered stage after stage.  One of this rank alone has size 1."""
-
-    everyone: Communicator
-    peers: Communicator
-    stages: Communicator
+    everyone: RankGroup
+    peers: RankGroup
+    stages: RankGroup
 
 
 def open_grid(links: Links, config: EngineConfig) -> Grid:
-    """Return those of this rank of `config`, whose ranks are as many as `links` connect."""
+    """For the ranks of `config`, which are as many as `links` connect."""
     width = config.tensor_parallel
     stage, place = divmod(links.rank, width)
     return Grid(
-        Communicator(links),
-        Communicator(links, range(stage * width, (stage + 1) * width), way=1),
-        Communicator(links, range(place, links.size, width), way=2),
+        RankGroup(links),
+        RankGroup(links, range(stage * width, (stage + 1) * width), way=1),
+        RankGroup(links, range(place, links.size, width), way=2),
     )

@@ -1,0 +1,100 @@
+"""Which engines and runtimes there are for language models, and where their functions are.
+
+Tables: they import no engine, which may be installed in a worker's environment alone, and no
+runtime.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mindspore_serving.core.model_card import UPSTREAM
+
+OURS = "ours"
+GGUF, DIRECTORY = "a GGUF file", "a directory with config.json"
+TRANSFORMERS = "transformers"  # a runtime of tasks alone
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Where a runtime's functions are, as "module:function"; a module of `llm.runtimes` begins with
+    a dot.
+
+    `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
+    cannot compute a part of one.  `accepts` has the values of options of which it takes only some.
+    The flags say whether it takes pictures, and whether quantised weights stay integers.
+    """
+
+    opens: str
+    opens_encoder: str = ""
+    opens_rank: str = ""
+    accepts: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    has_pictures: bool = False
+    keeps_integers: bool = False
+
+
+_FLOAT32_ALONE: Mapping[str, tuple[object, ...]] = {
+    "device": ("auto", "cpu"),
+    "dtype": ("auto", "f32"),
+    "kv_cache_dtype": ("auto", "f32"),
+    "quantization": (None,),
+    "num_threads": (None,),
+}
+RUNTIMES: dict[str, Runtime] = {
+    "openvino": Runtime(
+        ".openvino.opening:open_runner",
+        ".openvino.encoder:open_encoder",
+        ".openvino.opening:open_rank",
+        accepts={
+            "device": ("auto", "cpu"),
+            "block_size": (32,),
+            "dtype": ("auto", "f32", "bf16"),
+            "kv_cache_dtype": ("auto", "f32", "f16", "bf16", "u8"),
+            "quantization": (None, "int8", "int4"),
+        },
+        has_pictures=True,
+        keeps_integers=True,
+    ),
+    "torch": Runtime(
+        ".torch.opening:open_runner",
+        ".torch.encoder:open_encoder",
+        ".torch.opening:open_rank",
+        accepts={
+            "dtype": ("auto", "f32", "f16", "bf16"),
+            "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),
+            "quantization": (None,),
+        },
+        has_pictures=True,
+    ),
+    "mindspore": Runtime(
+        ".mindspore.opening:open_runner",
+        accepts={**_FLOAT32_ALONE, "device": ("auto", "cpu", "ascend")},
+    ),
+    "mindir": Runtime(
+        ".mindir.runner:open_runner", opens_rank=".mindir.runner:open_rank", accepts=_FLOAT32_ALONE
+    ),
+    "agents": Runtime(".agents:open_runner", accepts=_FLOAT32_ALONE),
+}
+ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """An engine beside ours.
+
+    Args:
+        opens: "module:function" below `llm.engines`.
+        library: the module that it needs.
+        reads: what models are in.
+    """
+
+    opens: str
+    library: str
+    reads: tuple[str, ...]
+
+
+ENGINES: dict[str, EngineRow] = {
+    "vllm": EngineRow("vllm_opening:open_engine", "vllm", (DIRECTORY,)),
+    "llama.cpp": EngineRow("llamacpp:open_engine", "llama_cpp", (GGUF,)),
+    "genai": EngineRow("genai:open_engine", "openvino_genai", (GGUF, DIRECTORY)),
+}
+NAMES = (OURS, *ENGINES, UPSTREAM)

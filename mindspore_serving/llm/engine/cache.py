@@ -1,0 +1,134 @@
+"""The cache of a runner, as sequences use it: keys and values in blocks, states in slots beside
+them, blocks on disk behind them.
+
+It says what fits and where it is kept; the scheduler decides who gets it.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.blocks import BlockPool
+from mindspore_serving.llm.engine.disk_cache import DiskCache, NoDisk
+from mindspore_serving.llm.engine.sequence import Sequence
+from mindspore_serving.llm.engine.states import NoStates, StatePool
+
+
+class CacheLayout(Protocol):
+    """What a runner says of its cache: `num_slots` is 0 without states, `rope_switch` 0 if the keys
+    of a sequence never change with its length."""
+
+    num_blocks: int
+    block_size: int
+    num_slots: int
+    rope_switch: int
+
+
+class SequenceCache:
+    """Owns the blocks and the slots.  A model without states has `NoStates`, and an engine that
+    keeps no blocks on disk `NoDisk`."""
+
+    def __init__(self, config: EngineConfig, layout: CacheLayout) -> None:
+        self.pool = BlockPool(layout.num_blocks)
+        self.block_size = layout.block_size
+        self.states: StatePool | NoStates = NoStates()
+        if layout.num_slots:
+            keeps = config.enable_prefix_caching
+            self.states = StatePool(layout.num_slots, layout.block_size, keeps=keeps)
+        self.disk: DiskCache | NoDisk = NoDisk()
+        self.max_running = min(config.max_num_seqs, self.states.max_running)
+        # Whether a prompt can have the blocks that another one is computing.
+        self.shares_coming = config.enable_prefix_caching and not layout.num_slots
+        self.num_queries = self.num_hits = 0  # tokens of admitted sequences, and those found here
+        self._has_prefixes = config.enable_prefix_caching
+        self._rope_switch = layout.rope_switch
+
+    def enter(self, sequence: Sequence) -> None:
+        """Prepare `sequence`, which has no blocks yet."""
+        sequence.choose_table(self._rope_switch)
+
+    def admit(self, sequence: Sequence, num_spare: int) -> bool:
+        """Give `sequence` blocks for all of its tokens, shared where the cache holds them; False if
+        then not `num_spare` were left.
+
+        The last token is always computed: its logits are what is wanted."""
+        pool = self.pool
+        if pool.num_free == 0:
+            return False
+        shared: list[int] = []
+        if self._has_prefixes:
+            shared = pool.find(sequence.hash_known(self.block_size))
+            shared = shared[: self.states.find(sequence, len(shared))]
+        num_new = self._blocks_for(len(sequence.tokens)) - len(shared)
+        if num_new + pool.num_unused(shared) + num_spare > pool.num_free:
+            return False
+        pool.share(shared)
+        self.states.begin(sequence, len(shared))
+        sequence.blocks = shared + [pool.allocate() for _ in range(num_new)]
+        sequence.num_registered = len(shared)
+        sequence.num_computed = len(shared) * self.block_size
+        self.num_queries += len(sequence.tokens)
+        self.num_hits += sequence.num_computed
+        return True
+
+    def append(self, sequence: Sequence) -> list[tuple[int, int]]:
+        """Give `sequence` a free block of its own for its next token; what is to be copied to it
+        first, if it was shared."""
+        blocks = sequence.blocks
+        index = sequence.num_computed // self.block_size
+        block = self.pool.allocate()
+        if index == len(blocks):
+            blocks.append(block)
+            return []
+        copy = (blocks[index], block)  # shared with a fork
+        self.pool.free([blocks[index]])
+        blocks[index] = block
+        return [copy]
+
+    def fit_guesses(self, sequence: Sequence, limit: int) -> list[int]:
+        """Up to `limit` guesses of `sequence`, as far as it and the free blocks have room."""
+        length = len(sequence.tokens)
+        count = max(0, min(len(sequence.draft), limit, sequence.room))
+        if self._rope_switch and not sequence.is_long:
+            count = min(count, self._rope_switch - length)
+        blocks = sequence.blocks
+        missing = self._blocks_for(length + count) - len(blocks)
+        while missing > 0 and self.pool.num_free:
+            blocks.append(self.pool.allocate())
+            missing -= 1
+        return sequence.draft[: min(count, len(blocks) * self.block_size - length)]
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let `child` go on with what `parent` has computed."""
+        child.num_computed = parent.num_computed
+        child.blocks = parent.blocks[: self._blocks_for(child.num_computed)]
+        child.num_registered = parent.num_registered
+        self.pool.share(child.blocks)
+        self.states.share(parent, child)
+
+    def register(self, sequence: Sequence) -> None:
+        """Let later prompts find the blocks of `sequence` that are full by now."""
+        if not self._has_prefixes:
+            return
+        full = sequence.num_computed // self.block_size
+        hashes = sequence.hash_blocks(full, self.block_size)
+        for index in range(sequence.num_registered, full):
+            self.pool.register(sequence.blocks[index], hashes[index])
+        self.disk.add(sequence, hashes[sequence.num_registered :])
+        sequence.num_registered = full
+
+    def outgrown(self, running: Iterable[Sequence]) -> list[Sequence]:
+        """Those of `running` whose keys are all others now, as they are longer than the switch."""
+        switch = self._rope_switch
+        if not switch:
+            return []
+        return [one for one in running if len(one.tokens) > switch and not one.is_long]
+
+    def give_back(self, sequence: Sequence) -> None:
+        """Free what `sequence` has."""
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
+        self.states.give_back(sequence)
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)

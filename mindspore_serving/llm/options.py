@@ -1,0 +1,73 @@
+"""The options of language models by name: which there are, and what engines and runtimes take.
+
+Light, as `config` is.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
+from mindspore_serving.llm.catalog import NAMES, RUNTIMES
+from mindspore_serving.llm.config import ENCODERS, OPTIONS, EngineConfig
+
+
+def make_config(options: Mapping[str, Any]) -> EngineConfig:
+    """The options as a config.  Raises InvalidInputs naming one that does not exist."""
+    check_names(options, OPTIONS)
+    return EngineConfig(**options)
+
+
+def check_names(options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise InvalidInputs for an option that is none of the `known` ones."""
+    for name in options:
+        if name not in known:
+            expected = did_you_mean(name, known) or f", expected one of {', '.join(known)}"
+            raise InvalidInputs(f"{name!r} is no option{expected}")
+
+
+def check_engine_name(engine: str) -> None:
+    """Raise StartError if there is no such engine."""
+    if engine not in NAMES:
+        near = did_you_mean(engine, NAMES)
+        raise StartError(f"engine is {engine!r}, expected one of {', '.join(NAMES)}{near}")
+
+
+def check_runtime_name(runtime: str, known: Collection[str] = RUNTIMES, purpose: str = "") -> None:
+    """Raise StartError if there is no such runtime."""
+    if runtime not in known:
+        near = did_you_mean(runtime, known)
+        expected = f"one of {', '.join(known)}{purpose}"
+        raise StartError(f"runtime is {runtime!r}, expected {expected}{near}")
+
+
+def check_engine(config: EngineConfig, engine: str) -> None:
+    """Raise StartError for an option that the `engine`, another than ours, does not take."""
+    for name in _missing(config, engine):
+        accepted = ", ".join(sorted(name for name, row in OPTIONS.items() if row.name_in(engine)))
+        raise StartError(f"engine {engine!r} has no option {name}, expected some of {accepted}")
+
+
+def check_runtime(config: EngineConfig, runtime: str) -> None:
+    """Raise StartError for an option or a value that the `runtime` does not take."""
+    for name in _missing(config, runtime):
+        row = OPTIONS[name]
+        accepted = ", ".join(one for one in RUNTIMES if row.name_in(one))
+        raise StartError(f"runtime {runtime!r} has no {name}, expected one of {accepted}")
+    accepts = RUNTIMES[runtime].accepts if runtime in RUNTIMES else {}
+    for name, values in accepts.items():
+        value = getattr(config, name)
+        if value not in values:
+            *others, last = (str(one or "none") for one in values)
+            accepted = f"{', '.join(others)} and {last}" if others else f"{last} alone"
+            raise StartError(f"{name} is {value!r}, the {runtime} runtime accepts {accepted}")
+
+
+def check_encoder(config: EngineConfig) -> None:
+    """Raise StartError for an option that a model does not have which only embeds."""
+    for name in _missing(config, ENCODERS):
+        raise StartError(f"{name} is an option of models that generate; this one embeds")
+
+
+def _missing(config: EngineConfig, place: str) -> list[str]:
+    """The options that are given and that `place` does not take."""
+    return [n for n, row in OPTIONS.items() if row.name_in(place) is None and config.gives(n)]

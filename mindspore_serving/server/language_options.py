@@ -1,0 +1,71 @@
+"""Checks the options of a language model, or of a model of a task, before a process has it.
+
+What takes its files, or the library of another engine, is left to the worker.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mindspore_serving.core.model_card import UPSTREAM
+from mindspore_serving.core.tasks import TASK_OPTIONS, TaskOptions, task_of
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.catalog import OURS, RUNTIMES, TRANSFORMERS
+from mindspore_serving.llm.config import OPTIONS
+from mindspore_serving.llm.options import (
+    check_engine,
+    check_engine_name,
+    check_names,
+    check_runtime,
+    check_runtime_name,
+    make_config,
+)
+from mindspore_serving.llm.upstream.options import longest_of, read_options
+from mindspore_serving.servable.repository import is_upstream, read_model_config
+
+_WHAT_RUNS_IT = ("runtime", "engine", "engine_options")
+
+
+def check_language_options(options: Mapping[str, Any]) -> None:
+    """Raise InvalidInputs for a name, a type or a value that no model has, and for what the engine
+    or the runtime does not take."""
+    try:
+        _check(options)
+    except StartError as error:
+        raise InvalidInputs(str(error)) from None
+
+
+def check_task_options(path: str, options: Mapping[str, Any]) -> None:
+    """Raise InvalidInputs for options of tasks, if the model in `path` has none."""
+    others = [name for name in options if name in TASK_OPTIONS and name not in OPTIONS]
+    if not others or is_upstream(options):
+        return
+    names = read_model_config(path).get("architectures")
+    if not task_of(str(names[0]) if isinstance(names, list) and names else ""):
+        raise InvalidInputs(
+            f"{others[0]!r} is an option of models that do not generate, and the one in {path!r} "
+            "does: leave it out"
+        )
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    check_names(options, (*OPTIONS, *TASK_OPTIONS, *_WHAT_RUNS_IT))
+    engine, theirs = options.get("engine", OURS), options.get("engine_options") or {}
+    check_engine_name(engine)
+    if not isinstance(theirs, Mapping):
+        raise InvalidInputs(f"engine_options is {theirs!r}, expected names with values")
+    rest = {name: value for name, value in options.items() if name not in _WHAT_RUNS_IT}
+    if engine == UPSTREAM:
+        read_options(theirs)
+        longest_of(rest)
+        return
+    task = {name: value for name, value in rest.items() if name in TASK_OPTIONS}
+    TaskOptions(**task)
+    config = make_config({name: value for name, value in rest.items() if name in OPTIONS})
+    if engine != OURS:
+        check_engine(config, engine)
+        return
+    for name in theirs:
+        raise InvalidInputs(f"engine_options has {name!r}, but engine {OURS!r} has none")
+    runtime = options.get("runtime", "openvino")
+    check_runtime_name(runtime, (*RUNTIMES, TRANSFORMERS))
+    check_runtime(config, runtime)

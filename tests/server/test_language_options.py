@@ -1,0 +1,162 @@
+"""The options of language models are checked before a process starts."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mindspore_serving import server
+from mindspore_serving.cli import main
+from mindspore_serving.core.tasks import TASK_OPTIONS
+from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.llm import LLM
+from mindspore_serving.llm.catalog import ENGINES, RUNTIMES
+from mindspore_serving.llm.config import OPTIONS, EngineConfig
+from mindspore_serving.server.config import ServableStartConfig, merge_config
+
+STARTS = ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec")
+_started: list[str] = []
+sys.addaudithook(lambda event, _: _started.append(event) if event in STARTS else None)
+
+WRONG = [
+    ({"kv_cache_dtyp": "u8"}, "'kv_cache_dtyp' is no option; did you mean 'kv_cache_dtype'?"),
+    ({"kv_cache_dtype": 8}, "kv_cache_dtype is 8, expected a text"),
+    ({"kv_cache_dtype": "u4"}, "kv_cache_dtype is 'u4', the openvino runtime accepts auto, f32, "),
+    ({"kv_cache_dtype": "u8", "runtime": "torch"}, "'u8', the torch runtime accepts auto, f32, "),
+    ({"kv_cache_dtype": "u8", "engine": "genai"}, "'genai' has no option kv_cache_dtype, expected"),
+    ({"max_num_seqs": 0}, "max_num_seqs is 0, expected an int of 1 to 4096"),
+    ({"max_num_seqs": True}, "max_num_seqs is True, expected an int of 1 to 4096"),
+    ({"embeddings": "yes"}, "embeddings is 'yes', expected True or False"),
+    ({"graph_mode": True}, "runtime 'openvino' has no graph_mode, expected one of mindspore"),
+    ({"runtime": "opnvino"}, "runtime is 'opnvino', expected one of .*; did you mean 'openvino'?"),
+    ({"engine": "vlm"}, "engine is 'vlm', expected one of .*; did you mean 'vllm'?"),
+    ({"engine_options": {"a": 1}}, "engine_options has 'a', but engine 'ours' has none"),
+    ({"truncate": True}, "'truncate' is an option of models that do not generate"),
+]
+IDS = [text[:24] for _, text in WRONG]
+# The command line looks for the library of an engine first, and knows names of runtimes itself.
+IN_A_FILE = [(options, text) for options, text in WRONG[:9] if "engine" not in options]
+
+
+@pytest.fixture
+def no_process() -> Iterator[None]:
+    """Watch that the interpreter starts none."""
+    _started.clear()
+    yield
+    assert _started == []
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of a language model without weights, which can be no more than looked at."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    return tmp_path
+
+
+def test_the_watch_sees_a_process() -> None:
+    _started.clear()
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    assert "subprocess.Popen" in _started
+
+
+@pytest.mark.parametrize(("options", "text"), WRONG, ids=IDS)
+@pytest.mark.usefixtures("no_process")
+def test_a_start_up_script_is_refused(directory: Path, options: dict, text: str) -> None:
+    with pytest.raises(ServingError, match=text):
+        server.start_servables(ServableStartConfig(str(directory), "model", llm_options=options))
+
+
+@pytest.mark.parametrize(("options", "text"), IN_A_FILE, ids=[text[:24] for _, text in IN_A_FILE])
+@pytest.mark.usefixtures("no_process")
+def test_a_configuration_file_is_refused(
+    directory: Path, options: dict, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = directory / "server.yaml"
+    served = {"path": "model", "runtime": "openvino", "llm_option": {**options}}
+    served["runtime"] = served["llm_option"].pop("runtime", "openvino")
+    file.write_text(json.dumps({"servables": [served]}))
+    assert main(["serve", "--config", str(file)]) != 0
+    assert re.search(text, capsys.readouterr().err)
+
+
+@pytest.mark.usefixtures("no_process")
+def test_words_of_the_command_line_are_refused(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(directory / "model")
+    assert main(["serve", path, "--llm-option", "kv-cache-dtyp=u8"]) != 0
+    assert "'kv_cache_dtyp' is no option; did you mean 'kv_cache_dtype'?" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_process")
+def test_ranks_are_not_started_for_a_wrong_option(directory: Path) -> None:
+    for options in ({"kv_cache_dtype": "u4"}, {"graph_mode": True}, {"dtipe": "f32"}):
+        with pytest.raises(ServingError, match=next(iter(options))):
+            LLM(directory / "model", tensor_parallel=2, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"url": "http://host/v1", "retry": 1}, "no option 'retry' .*; did you mean 'retries'?"),
+        ({"url": "host"}, "the upstream's url is 'host', expected one as"),
+        ({"url": "http://host/v1", "retries": 99}, "retries"),
+    ],
+)
+def test_another_servers_options_are_refused(options: dict, text: str) -> None:
+    with pytest.raises(InvalidInputs, match=text):
+        ServableStartConfig(".", "far", llm_options={"engine": "openai", "engine_options": options})
+
+
+def test_another_servers_model_has_one_option_beside(directory: Path) -> None:
+    options = {"engine": "openai", "engine_options": {"url": "http://host/v1"}, "dtype": "f32"}
+    with pytest.raises(InvalidInputs, match="no option dtype, expected max_model_len alone"):
+        ServableStartConfig(str(directory), "far", llm_options=options)
+
+
+def test_options_of_tasks_are_those_of_a_directory_that_has_one(directory: Path) -> None:
+    names = ["BertForSequenceClassification"]
+    (directory / "model" / "config.json").write_text(json.dumps({"architectures": names}))
+    made = ServableStartConfig(str(directory), "model", llm_options={"truncate": True, "top_k": 2})
+    assert merge_config([made])[0].llm_options == {"truncate": True, "top_k": 2}
+    with pytest.raises(InvalidInputs, match="top_k is -1, expected an int >= 0"):
+        ServableStartConfig(str(directory), "model", llm_options={"top_k": -1})
+
+
+def test_a_servable_with_a_configuration_takes_its_options_there(directory: Path) -> None:
+    (directory / "model" / "servable_config.py").write_text("")
+    made = ServableStartConfig(str(directory), "model", llm_options={"dtype": "f32"})
+    with pytest.raises(ServingError, match="options dtype are not for it; give them to declare"):
+        merge_config([made])
+
+
+def test_a_row_says_who_takes_an_option() -> None:
+    """No name in it is one that does not exist."""
+    places = {*ENGINES, *RUNTIMES, "transformers", "encoders"}
+    protocols = set(next(iter(TASK_OPTIONS.values())).aliases)
+    for row in OPTIONS.values():
+        without = {name for name, alias in row.aliases.items() if alias is None}
+        assert set(row.aliases) - protocols <= places
+        assert not set(RUNTIMES) <= without, f"no runtime takes {row.name}"
+
+
+def test_what_a_runtime_accepts_are_values_of_options_with_their_defaults() -> None:
+    for name, runtime in RUNTIMES.items():
+        for option, values in runtime.accepts.items():
+            assert OPTIONS[option].default in values, (name, option)
+            for value in values:
+                EngineConfig(**{option: value})
+
+
+def test_the_table_imports_no_library() -> None:
+    code = (
+        "import sys; import mindspore_serving.llm.options; "
+        "sys.exit(bool({'numpy', 'torch', 'openvino'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
