@@ -81,6 +81,17 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+async def readable(descriptor: int) -> None:
+    """Wait until `descriptor` is readable, which nobody else waits for."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(descriptor, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
 class FunctionThread:
     """A thread that runs functions for coroutines, one after another.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
+from mindspore_serving.process.group import RunningProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +44,12 @@ class Place:
     slots: int = 0  # that it takes of the machine's; 0 where any number may be taken
 
 
-class Process(Protocol):
+class Process(RunningProcess, Protocol):
     """A started worker process."""
-
-    @property
-    def pid(self) -> int: ...
 
     @property
     def is_moving(self) -> bool:
         """Whether its machine is leaving: the worker that follows it runs elsewhere."""
-        ...
-
-    async def wait(self) -> int:
-        """Its exit status once it has ended (negative: the signal that ended it)."""
-        ...
-
-    def kill(self) -> None:
-        """End it and everything it started, now.  Harmless if it is gone."""
-        ...
-
-    def log_tail(self) -> str:
-        """The end of what it wrote to its log, for error texts."""
         ...
 
 

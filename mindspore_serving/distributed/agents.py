@@ -1,49 +1,109 @@
-"""The agents of this machine: started together, ended together, started again.
+"""The agents of this machine: a group of processes, started again when it has ended.
 
-`Agents` lives as long as one gang; `AgentSupervisor` starts the next.  Runs on the threads of the
-script that calls `distributed.startup_agents`.
+The worker is a member of the group, at the other end of a connection.  `AgentSupervisor` is called
+by the script that calls `distributed.startup_agents`; the rest runs on an event loop of its own.
 """
 
+import asyncio
+import concurrent.futures
 import os
-import select
+import socket
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from mindspore_serving import log
-from mindspore_serving.core.backoff import Backoff
+from mindspore_serving.aio import BackgroundLoop, on_thread, readable
+from mindspore_serving.cluster.local import log_path, worker_variables
 from mindspore_serving.distributed import messages, rank_table
 from mindspore_serving.distributed.connecting import GangConnection, Refusal, Stopped, connect
-from mindspore_serving.distributed.launching import AgentProcess
-from mindspore_serving.distributed.messages import AgentSetup, Take
+from mindspore_serving.distributed.messages import AgentSetup, FromAgent, Take
 from mindspore_serving.distributed.places import AgentOptions, choose_ranks, environment
 from mindspore_serving.distributed.rank_table import Rank
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.process.vocabulary import Exit, Failed, Hello, why_other
+from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.child import Child, Program
+from mindspore_serving.process.child_log import ChildLog
+from mindspore_serving.process.group import Group, ProcessMember
+from mindspore_serving.process.supervisor import EndedForGood, Supervisor
+from mindspore_serving.process.vocabulary import Exit, Failed
 
 SEARCHING, BETWEEN_TRIES = 60.0, 1.0  # seconds, for the worker
 TABLES = "temp_rank_table"  # where agents find the rank table
 
 
-class Absent(StartError):
+class Absent(EndedForGood):
     """There is no worker."""
 
 
-class Agents:
-    """The processes of this machine's ranks, and their script's connection to the worker."""
+def start_agent(setup: AgentSetup, variables: Mapping[str, str]) -> ProcessMember:
+    """Start the child process of one rank.  Raises OSError."""
+    name = f"{setup.servable}, rank:{setup.rank}, device id:{setup.device_id}"
+    child = Child(
+        Program(
+            "mindspore_serving.distributed",
+            ["--name", name],
+            variables={**worker_variables(), **variables},
+            log=ChildLog(log_path(f"log_{setup.servable}_agent{setup.rank}")),
+            channel=socket.SOCK_STREAM,
+        )
+    )
+    channel: BlockingChannel[FromAgent] = BlockingChannel(child.stream, FromAgent)
+    with suppress(OSError):  # it has ended: that will be said
+        channel.send(setup)
+    return ProcessMember(f"rank {setup.rank}", child, channel, messages)
 
-    def __init__(self, options: AgentOptions, connection: GangConnection, stop: int) -> None:
-        """`stop` is a descriptor that is readable when all should end."""
-        self.ranks: list[Rank] = []
-        self._options = options
+
+class WorkerEnd:
+    """The worker, as a member of the group: the agents end with it, or when it says so."""
+
+    def __init__(self, connection: GangConnection) -> None:
         self._connection = connection
-        self._stop = stop
-        self._processes: list[AgentProcess] = []
+        self._reading = asyncio.ensure_future(self._read())
+
+    async def ready(self) -> None:
+        """As `Member.ready`: it is, as it has greeted."""
+
+    async def ended(self) -> str:
+        """As `Member.ended`.  Raises Stopped if it is for good, Refusal if it wants no agents."""
+        await asyncio.wait({self._reading})
+        return "" if self._reading.cancelled() else self._reading.result()
+
+    def kill(self) -> None:
+        """Listen to it no more; it goes on."""
+        self._reading.cancel()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    async def _read(self) -> str:
+        try:
+            while True:
+                for message in self._connection.receive(wait=False):
+                    if isinstance(message, Exit):
+                        raise Stopped("the servable is stopped")
+                    if isinstance(message, Failed):
+                        raise Refusal(f"the worker refuses: {message.text}")
+                await readable(self._connection.fileno())
+        except EOFError:
+            return "the worker has ended the connection"
+
+
+class Agents:
+    """The agents of one gang on this machine: their `ranks`, and the `group` of their processes
+    with the worker."""
+
+    def __init__(self, connection: GangConnection) -> None:
+        self.ranks: list[Rank] = []
+        self.group = Group()
+        self.group.add(WorkerEnd(connection))
+        self._connection = connection
         self._table: Path | None = None
 
-    def launch(self) -> None:
-        """Start the processes.  Raises ServingError or OSError; `end` is to be called then too."""
-        options, plan = self._options, self._connection.plan
+    def launch(self, options: AgentOptions) -> None:
+        """Start the processes.  Raises ServingError or OSError; `close` is to be called anyway."""
+        plan = self._connection.plan
         ranks = rank_table.parse(plan.rank_table)
         self.ranks = choose_ranks(ranks, options)
         self._connection.ask(Take([rank.number for rank in self.ranks]))
@@ -52,169 +112,102 @@ class Agents:
             groups = options.group_files[place] if options.group_files else ()
             variables = environment(rank, ranks, str(self._table), groups, options.start_port)
             setup = _setup(options, plan.servable, rank, options.model_files[place])
-            self._processes.append(AgentProcess(setup, variables))
+            self.group.add(start_agent(setup, variables))
 
-    def wait(self, *, for_end: bool) -> None:
-        """Wait until all have joined the gang, or with `for_end` until one of them or the worker
-        has ended.  Raises StartError with the reason of an end, Stopped if it is for good."""
-        poll = select.poll()
-        for descriptor in (self._stop, self._connection.fileno()):
-            poll.register(descriptor, select.POLLIN)
-        for process in self._processes:
-            poll.register(process.pidfd, select.POLLIN)
-            if not process.is_ready:
-                poll.register(process.stream.fileno(), select.POLLIN)
-        while for_end or not all(process.is_ready for process in self._processes):
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            if self._stop in ready:
-                raise Stopped("the agents are stopped")
-            for process in self._processes:
-                if process.stream.fileno() in ready and not self._read(process):
-                    poll.unregister(process.stream.fileno())
-            self._read_worker()
-            for process in self._processes:
-                if process.pidfd in ready:
-                    raise StartError(f"the agent of rank {process.rank} {process.end_text()}")
-
-    def give_up(self, error: Exception) -> None:
+    def give_up(self, error: BaseException) -> None:
         """Tell the worker that the agents cannot start, unless it is the worker that says so."""
-        if not isinstance(error, Refusal | Stopped):
+        is_ours = isinstance(error, ServingError | OSError)
+        if is_ours and not isinstance(error, Refusal | Stopped):
             with suppress(OSError):
                 self._connection.send(Failed(f"agents cannot start: {error}"))
 
-    def end(self) -> None:
-        """Kill all; close the connection."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.close()
-        self._connection.close()
+    async def wait(self) -> str:
+        """Wait for the end of one of them or of the worker; end all, and return its text.  Raises
+        Stopped if it is for good."""
+        try:
+            return await self.group.wait()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End all; close the connection."""
+        await self.group.close()
         if self._table is not None:
             self._table.unlink(missing_ok=True)
 
-    def _read(self, process: AgentProcess) -> bool:
-        """Take what an agent says of its start; whether it says more.  Raises StartError."""
-        with suppress(EOFError):  # it has died; its pidfd tells
-            for report in process.reports():
-                if isinstance(report, Failed):
-                    raise StartError(f"rank {process.rank}: {report.text}")
-                if isinstance(report, Hello):
-                    if why := why_other(report, messages, "agent"):
-                        raise StartError(f"rank {process.rank}: {why}")
-                else:
-                    process.is_ready = True
-            return not process.is_ready
-        return False
-
-    def _read_worker(self) -> None:
-        try:
-            for message in self._connection.receive(wait=False):
-                if isinstance(message, Exit):
-                    raise Stopped("the servable is stopped")
-                if isinstance(message, Failed):
-                    raise Refusal(f"the worker refuses: {message.text}")
-        except EOFError:
-            raise StartError("the worker has ended the connection") from None
-
 
 class AgentSupervisor:
-    """Keeps the agents of this machine running: `start`, then `supervise` on a thread."""
+    """Keeps the agents of this machine running, from `start` to `stop`, or until the servable is
+    stopped for good: then `on_end` is called, on another thread."""
 
-    def __init__(self, options: AgentOptions) -> None:
+    def __init__(self, options: AgentOptions, on_end: Callable[[], None]) -> None:
+        self.ranks: list[Rank] = []
         self._options = options
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
-        self._agents: Agents | None = None
+        self._loop = BackgroundLoop()
+        self._supervisor = Supervisor(
+            "the group of agents",
+            self._start,
+            Agents.wait,
+            lambda agents: agents.group.kill(),
+            on_change=lambda _: on_end() if self.is_over else None,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its agents have ended for good."""
+        return self._supervisor.state == "gone"
 
     def start(self) -> list[Rank]:
-        """Find the worker, start the agents, wait until all have joined.  Raises StartError, or
-        another ServingError; nothing is left running then."""
-        agents = Agents(self._options, self._find_worker(), self._stop)
+        """Find the worker, start the agents, wait until all have joined; return their ranks.
+
+        Raises StartError, or another ServingError; nothing is left running then.
+        """
         try:
-            agents.launch()
-            agents.wait(for_end=False)
-        except (ServingError, OSError) as error:
-            agents.give_up(error)
-            agents.end()
+            self._loop.run(self._supervisor.start())
+        except concurrent.futures.CancelledError:
+            raise Stopped("the agents are stopped") from None
+        return self.ranks
+
+    def stop(self) -> None:
+        """From another thread: end the agents, and `start`."""
+        self._loop.run(self._cancel())
+        self._loop.close()
+
+    async def _cancel(self) -> None:
+        self._supervisor.cancel()
+        await self._supervisor.join()
+
+    async def _start(self) -> Agents:
+        """Return agents that have all joined.  Raises ServingError."""
+        agents = Agents(await self._find_worker())
+        try:
+            agents.launch(self._options)
+            await agents.group.ready()
+        except BaseException as error:
+            if not self.ranks:  # later ones are tried again
+                agents.give_up(error)
+            await agents.close()
             if isinstance(error, OSError):
                 raise StartError(f"agents cannot be started: {error}") from error
             raise
-        self._agents = agents
-        return agents.ranks
+        self.ranks = agents.ranks
+        return agents
 
-    def supervise(self) -> None:
-        """Start the agents again when their gang has ended, until it is over for good."""
-        backoff = Backoff()
-        while self._agents is not None:
-            started = time.monotonic()
-            reason = self._until_end(self._agents)
-            self._agents = None
-            while reason is not None and self._agents is None:
-                delay = backoff.died(time.monotonic() - started) or 0.0
-                log.warning("agents have ended (%s), starting again in %g s", reason, delay)
-                reason, started = self._start_again(delay), time.monotonic()
-
-    def stop(self) -> None:
-        """From any thread: end the agents, and `start` or `supervise`."""
-        os.eventfd_write(self._stop, 1)
-
-    def _until_end(self, agents: Agents) -> str | None:
-        """Why they are to be started again; None if they are not."""
-        try:
-            agents.wait(for_end=True)
-        except Stopped:
-            return None
-        except StartError as error:
-            return str(error)
-        except Exception as error:  # what the worker sent is no message
-            log.error("watching agents", exc_info=True)
-            return str(error)
-        finally:
-            agents.end()
-        return None
-
-    def _start_again(self, delay: float) -> str | None:
-        """Why it failed; None if it did not, or nobody wants it."""
-        if self._is_stopped_within(delay):
-            return None
-        try:
-            connection = self._find_worker()
-        except Stopped:
-            return None
-        except Absent as error:
-            log.error("Failed to start agents again: %s", error)
-            return None
-        except StartError as error:
-            return str(error)
-        agents = Agents(self._options, connection, self._stop)
-        try:
-            agents.launch()
-        except (ServingError, OSError) as error:
-            agents.end()
-            return str(error)
-        self._agents = agents
-        return None
-
-    def _find_worker(self) -> GangConnection:
-        """A connection to the worker, which may be started later than we.  Raises Absent, or
+    async def _find_worker(self) -> GangConnection:
+        """Return a connection to the worker, which may be started later than we.  Raises Absent, or
         another StartError if it does not want us."""
-        address, end = self._options.address, time.monotonic() + SEARCHING
+        loop, address = asyncio.get_running_loop(), self._options.address
+        end = loop.time() + SEARCHING
         while True:
             try:
-                return connect(address)
+                return await on_thread("agents", connect, address)
             except OSError as error:
-                problem = error
-            if time.monotonic() >= end:
-                raise Absent(
-                    f"no worker of a distributed servable was on {address} for {SEARCHING:g} s: "
-                    f"{problem}"
-                )
-            if self._is_stopped_within(BETWEEN_TRIES):
-                raise Stopped("the agents are stopped")
-
-    def _is_stopped_within(self, seconds: float) -> bool:
-        poll = select.poll()
-        poll.register(self._stop, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+                if loop.time() >= end:
+                    raise Absent(
+                        f"no worker of a distributed servable was on {address} for "
+                        f"{SEARCHING:g} s: {error}"
+                    ) from error
+            await asyncio.sleep(BETWEEN_TRIES)
 
 
 def _setup(options: AgentOptions, servable: str, rank: Rank, files: tuple[str, ...]) -> AgentSetup:

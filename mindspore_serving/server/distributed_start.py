@@ -1,10 +1,9 @@
 """Starts the worker of a distributed servable, or the agents of a machine, in a script's process.
 
-Arguments are checked already.  Agents have a supervisor on a thread, and a `Lifetime` of their own.
+Arguments are checked already.  Agents have a supervisor, and a `Lifetime` of their own.
 """
 
 import atexit
-import threading
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ from mindspore_serving.server import startup
 from mindspore_serving.server.lifetime import Lifetime
 
 TAG = "Distributed server"  # of the address, in errors
-_supervisors: dict[AgentSupervisor, threading.Thread] = {}
+_supervisors: list[AgentSupervisor] = []
 _lifetime = Lifetime(lambda: stop_agents())
 
 
@@ -47,15 +46,8 @@ def start_worker(
 def start_agents(options: AgentOptions) -> None:
     """Start the agents of this machine, and keep them running; see `distributed.startup_agents`."""
     addresses.parse(options.address, TAG, allow_unix=False)
-    supervisor = AgentSupervisor(options)
-
-    def supervise() -> None:
-        supervisor.supervise()
-        if all(one is supervisor or not thread.is_alive() for one, thread in _supervisors.items()):
-            _lifetime.end()
-
-    thread = threading.Thread(target=supervise, name="agents", daemon=True)
-    _supervisors[supervisor] = thread
+    supervisor = AgentSupervisor(options, _end_if_all_are_over)
+    _supervisors.append(supervisor)
     _lifetime.begin()
     try:
         ranks = supervisor.start()
@@ -63,23 +55,24 @@ def start_agents(options: AgentOptions) -> None:
         print(f"Failed to start agents, {error}", flush=True)
         stop_agents()
         raise
-    thread.start()
     places = ", ".join(f"rank {rank.number} on device {rank.device_id}" for rank in ranks)
     print(f"Success to start agents, {places}", flush=True)
 
 
 def stop_agents() -> None:
     """End all agents of this process, and let it end."""
-    supervisors = list(_supervisors.items())
+    supervisors = list(_supervisors)
     _supervisors.clear()
     try:
-        for supervisor, _ in supervisors:
+        for supervisor in supervisors:
             supervisor.stop()
-        for _, thread in supervisors:
-            if thread.ident is not None:
-                thread.join()
     finally:
         _lifetime.over()
+
+
+def _end_if_all_are_over() -> None:
+    if all(supervisor.is_over for supervisor in _supervisors):
+        _lifetime.end()
 
 
 atexit.register(stop_agents)

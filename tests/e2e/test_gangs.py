@@ -299,7 +299,7 @@ def test_when_the_master_dies_nothing_stays_but_the_script_and_another_master_ma
     again = made.start_server()
     again.says("it serves")
     assert made.ask(1, 2) == ANSWER
-    assert "starting again" in agents.text
+    assert "the group of agents died" in agents.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -5,13 +5,11 @@
 Reads no configuration file: the caller has done so.
 """
 
+import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,12 +20,13 @@ from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.messages import AgentReady, FromAgents
 from mindspore_serving.llm.runtimes.mindir.cut import find_model
 from mindspore_serving.process.channel import BlockingChannel
-from mindspore_serving.process.child import Child, Program, exit_text
-from mindspore_serving.process.vocabulary import Failed, Hello, why_other
+from mindspore_serving.process.child import Child, Program
+from mindspore_serving.process.group import Group, ProcessMember
+from mindspore_serving.process.supervisor import Supervisor
+from mindspore_serving.process.vocabulary import Ready
 from mindspore_serving.servable.check import check_int
 
 MODULE = "mindspore_serving.llm.runtimes.agent_process"
-LONGEST_PAUSE = 30.0  # seconds between two starts of agents that end
 
 
 class Queue(Protocol):
@@ -36,52 +35,22 @@ class Queue(Protocol):
     def put(self, item: Any) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Agents:
-    """`size` agents of the model in `directory`, with `options` of its engine."""
+class _Agents(ProcessMember):
+    """The process of agent 0, which starts the others and ends with them."""
 
-    directory: Path
-    size: int
-    options: Mapping[str, Any]
+    def __init__(self, arguments: Sequence[str], size: int, on_rank: Callable[[int], None]) -> None:
+        """Start it.  `on_rank` is called with each that is ready.  Raises OSError."""
+        child = Child(Program(MODULE, arguments, channel=socket.SOCK_STREAM))
+        super().__init__("agent 0", child, BlockingChannel(child.stream, FromAgents), messages)
+        self._num_missing = size
+        self._on_rank = on_rank
 
-    def run(self, on_ready: Callable[[int], None]) -> str:
-        """Start them and wait for their end, which is returned; `on_ready` is called with each that
-        is ready."""
-        try:
-            ours, theirs = socket.socketpair()
-            with ours:
-                with theirs:
-                    child = Child(self._program(theirs.fileno()))
-                try:
-                    problem = _follow(ours, on_ready)
-                    status = child.join()
-                finally:
-                    child.close()
-        except OSError as error:  # no memory, no processes
-            return str(error)
-        return problem or exit_text(status)
-
-    def _program(self, report: int) -> Program:
-        arguments = {
-            "--directory": self.directory, "--size": self.size,
-            "--options": json.dumps(dict(self.options)), "--report": report,
-        }  # fmt: skip
-        return Program(MODULE, [str(word) for pair in arguments.items() for word in pair], [report])
-
-
-def _follow(stream: socket.socket, on_ready: Callable[[int], None]) -> str:
-    """Read what agent 0 reports until it ends; what it says of its end."""
-    channel = BlockingChannel[FromAgents](stream, FromAgents)
-    with suppress(EOFError):
-        while True:
-            message = channel.receive_one()
-            if isinstance(message, Hello) and (why := why_other(message, messages, "agents")):
-                return why
-            if isinstance(message, AgentReady):
-                on_ready(message.rank)
-            if isinstance(message, Failed):
-                return message.text
-    return ""
+    def on_ready(self, message: Ready) -> None:
+        """As `ProcessMember.on_ready`, when all have said so."""
+        assert isinstance(message, AgentReady)
+        self._num_missing -= 1
+        self.is_ready = not self._num_missing
+        self._on_rank(message.rank)
 
 
 def startup_agents(  # noqa: PLR0917  (the order is the original's)
@@ -125,9 +94,9 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
     for name, given in (("argmax_model", argmax_model), ("topk_model", topk_model)):
         _check_files(name, given)
     check_runtime(make_config({**(options or {}), "pipeline_parallel": size}), "mindir")
-    agents = _Agents(directory, size, options or {})
+    keeping = _keep(directory, size, options or {}, startup_queue)
     # No daemon: the script stays up with its agents.
-    threading.Thread(target=_keep, args=(agents, startup_queue), name="agents").start()
+    threading.Thread(target=asyncio.run, args=[keeping], name="agents").start()
 
 
 def _check_files(name: str, given: str | Sequence[str]) -> None:
@@ -136,24 +105,28 @@ def _check_files(name: str, given: str | Sequence[str]) -> None:
             raise StartError(f"{name} is {path!r}, expected a file")
 
 
-def _keep(agents: _Agents, queue: Queue) -> None:
-    """Run the agents, and again after each end, if they were ready once."""
-    ready: list[int] = []
+async def _keep(directory: Path, size: int, options: Mapping[str, Any], queue: Queue) -> None:
+    """Run the agents, and again after each end, if all were ready once."""
+    words = [f"--directory={directory}", f"--size={size}", f"--options={json.dumps({**options})}"]
 
-    def on_ready(rank: int) -> None:
-        ready.append(rank)
-        queue.put(rank)
+    def on_rank(rank: int) -> None:
+        if supervisor.state == "starting":  # for the first time
+            queue.put(rank)
 
-    problem = agents.run(on_ready)
-    if len(ready) < agents.size:
-        log.error("the agents cannot start: %s", problem)
-        queue.put(StartError(f"the agents cannot start: {problem}"))
-        return
-    pause = 1.0
-    while True:
-        log.error("the agents have ended (%s); they are started again", problem)
-        time.sleep(pause)
-        began = time.monotonic()
-        problem = agents.run(lambda rank: None)
-        is_short = time.monotonic() - began < LONGEST_PAUSE
-        pause = min(2 * pause, LONGEST_PAUSE) if is_short else 1.0
+    async def start() -> Group:
+        group = Group()
+        try:
+            group.add(_Agents(words, size, on_rank))
+            await group.ready()
+        except (OSError, StartError) as error:  # no memory, no processes; what the agents say
+            await group.close()
+            raise StartError(f"the agents cannot start: {error}") from error
+        return group
+
+    supervisor = Supervisor("the group of agents", start, Group.wait, Group.kill)
+    try:
+        await supervisor.start()
+    except StartError as error:
+        log.error("%s", error)
+        queue.put(error)
+    await supervisor.join()

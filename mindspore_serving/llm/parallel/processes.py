@@ -1,97 +1,85 @@
 """The processes of ranks 1 and up: started, watched and ended by rank 0."""
 
+import asyncio
 import os
 import socket
-import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import combinations
 
+from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.messages import FromRank
 from mindspore_serving.process.channel import BlockingChannel
-from mindspore_serving.process.child import Child, Program, exit_text
-from mindspore_serving.process.vocabulary import Failed, Hello, Ready, why_other
+from mindspore_serving.process.child import Child, Program
+from mindspore_serving.process.group import Group, ProcessMember
 
 MODULE = "mindspore_serving.llm.runtimes.rank"
-END_SECONDS = 5.0  # for a rank to end by itself once it is to
-CAUSE_SECONDS = 1.0  # for the kernel to say how a rank has ended
-CONTROL_SECONDS = 120.0  # for a rank to read a step, or to say that it is loaded
+CHANNEL_SECONDS = 120.0  # for a rank to read a step, or to say that it is loaded
 LOST_STATUS = 3  # of a rank that ends because another one has
 
 
-class RankProcess(Child):
-    """The child process of one rank, with the descriptors of its `peers` and the shared `memory`.
-
-    Raises OSError if it cannot be started.
-    """
+class RankProcess(ProcessMember):
+    """The child process of one rank."""
 
     def __init__(self, rank: int, peers: Mapping[int, socket.socket], memory: int) -> None:
+        """Start it with the sockets to its `peers` and the shared `memory`.  Raises OSError."""
         self.rank = rank
         descriptors = {peer: end.fileno() for peer, end in peers.items()}
         places = [f"{peer}={descriptor}" for peer, descriptor in descriptors.items()]
-        with ExitStack() as on_failure:
-            ours, theirs = socket.socketpair()
-            self.channel = BlockingChannel[FromRank](ours, FromRank, CONTROL_SECONDS)
-            on_failure.callback(self.channel.close)
-            with theirs:
-                control = theirs.fileno()
-                options = {"--rank": rank, "--control": control, "--memory": memory}
-                words = [str(word) for pair in options.items() for word in pair]
-                inherited = [control, memory, *descriptors.values()]
-                super().__init__(Program(MODULE, [*words, "--peers", *places], inherited))
-            on_failure.pop_all()
+        words = ["--rank", str(rank), "--memory", str(memory), "--peers", *places]
+        inherited = [memory, *descriptors.values()]
+        child = Child(Program(MODULE, words, inherited, channel=socket.SOCK_STREAM))
+        channel = BlockingChannel[FromRank](child.stream, FromRank, CHANNEL_SECONDS)
+        super().__init__(f"rank {rank}", child, channel, messages)
 
-    def wait_until_loaded(self) -> str:
-        """Why it cannot load; "" if it has.  Raises OSError if it neither says nor ends."""
+    def end_text(self, status: int) -> str:
+        """As `ProcessMember.end_text`; "" if it ended because another rank has."""
+        return "" if status == LOST_STATUS else super().end_text(status)
+
+
+class Ranks:
+    """The group of ranks 1 and up, for the thread of rank 0, which has no event loop."""
+
+    def __init__(self) -> None:
+        self.processes: list[RankProcess] = []
+        self._loop = BackgroundLoop()
+        self._group = self._loop.run(_new_group())
+        self._is_closed = False
+
+    def add(self, process: RankProcess) -> None:
+        """Have a rank live and end with the others."""
+        self.processes.append(process)
+        self._loop.run(_add(self._group, process))
+
+    def wait_until_ready(self) -> None:
+        """Wait until all have loaded.  Raises StartError with what the first says that cannot, or
+        how it has ended; TimeoutError."""
         try:
-            while not (problem := _problem_in(message := self.channel.receive_one())):
-                if isinstance(message, Ready):
-                    return ""
-        except EOFError:
-            return exit_text(self.join(END_SECONDS))
-        return problem
+            self._loop.run(asyncio.wait_for(self._group.ready(), CHANNEL_SECONDS))
+        except asyncio.TimeoutError:
+            raise TimeoutError(f"ranks have not loaded within {CHANNEL_SECONDS:g} s") from None
 
-    def problem(self) -> str:
-        """What it says of its end, or how it has ended; "" while it runs, and if it has ended
-        because another rank has."""
-        with suppress(OSError, EOFError):
-            for message in self.channel.receive(wait=False):
-                if problem := _problem_in(message):
-                    return problem
-        status = self.poll()
-        return "" if status in (None, LOST_STATUS) else exit_text(status or 0)
+    def cause(self) -> str:
+        """Return which rank has ended first, and how, as the end of a sentence; "" if none does."""
+        text = "" if self._is_closed else self._loop.run(self._group.find_cause())
+        return f"; {text}" if text else ""
 
     def close(self) -> None:
-        """As `Child.close`, and close the connection."""
-        self.channel.close()
-        super().close()
+        """End all.  Harmless a second time."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.run(self._group.close())
+            self._loop.close()
 
 
-def _problem_in(message: FromRank) -> str:
-    """What `message` says that goes wrong; "" if nothing does."""
-    if isinstance(message, Hello):
-        return why_other(message, messages, "rank")
-    return message.text if isinstance(message, Failed) else ""
+async def _new_group() -> Group:
+    return Group()
 
 
-def find_cause(processes: list[RankProcess]) -> str:
-    """Which rank has ended, and how, as the end of a sentence; "" if none does so soon."""
-    until = time.monotonic() + CAUSE_SECONDS
-    while time.monotonic() < until:
-        for process in processes:
-            if problem := process.problem():
-                return f"; rank {process.rank}: {problem}"
-        time.sleep(0.01)
-    return ""
-
-
-def end_ranks(processes: list[RankProcess]) -> None:
-    """Kill them all."""
-    for process in processes:
-        process.close()
-    processes.clear()
+async def _add(group: Group, process: RankProcess) -> None:
+    group.add(process)
 
 
 def connect_ranks(size: int) -> list[dict[int, socket.socket]]:
@@ -103,8 +91,8 @@ def connect_ranks(size: int) -> list[dict[int, socket.socket]]:
     return sockets
 
 
-def start_ranks(size: int) -> tuple[Links, list[RankProcess]]:
-    """The links of this process, which is rank 0 of `size`, and the processes of the others.
+def start_ranks(size: int) -> tuple[Links, Ranks]:
+    """Return the links of this process, which is rank 0 of `size`, and the other ranks.
 
     Raises OSError if they cannot be started; then none is left.
     """
@@ -115,10 +103,10 @@ def start_ranks(size: int) -> tuple[Links, list[RankProcess]]:
         for rank, peers in enumerate(sockets):
             for end in peers.values():
                 (passing if rank else failing).callback(end.close)
-        processes: list[RankProcess] = []
+        ranks = Ranks()
+        failing.callback(ranks.close)
         for rank in range(1, size):
-            processes.append(RankProcess(rank, sockets[rank], memory))
-            failing.callback(processes[-1].close)
+            ranks.add(RankProcess(rank, sockets[rank], memory))
         links = Links(0, sockets[0], memory)
         failing.pop_all()
-        return links, processes
+        return links, ranks

@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.messages import Load, compute
-from mindspore_serving.llm.parallel.processes import RankProcess, end_ranks, find_cause, start_ranks
+from mindspore_serving.llm.parallel.processes import Ranks, start_ranks
 from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step, Vectors
 from mindspore_serving.process.channel import encode
 
@@ -25,9 +25,9 @@ OpenRank: TypeAlias = Callable[[str | Path, str, EngineConfig, Links], Embedding
 
 
 class ParallelRunner:
-    """An `EmbeddingRunner` over `own`, the runner of rank 0, and the processes of the others."""
+    """An `EmbeddingRunner` over `own`, the runner of rank 0, and the other ranks."""
 
-    def __init__(self, own: EmbeddingRunner, links: Links, processes: list[RankProcess]) -> None:
+    def __init__(self, own: EmbeddingRunner, links: Links, ranks: Ranks) -> None:
         self.block_size = own.block_size
         self.num_blocks = own.num_blocks
         self.num_slots = own.num_slots
@@ -38,7 +38,7 @@ class ParallelRunner:
         self.rope_switch = own.rope_switch
         self._own = own
         self._links = links
-        self._processes = processes
+        self._ranks = ranks
         self._num_steps = 0
         self._lost: RunnerLost | None = None
 
@@ -50,7 +50,7 @@ class ParallelRunner:
 
     def close(self) -> None:
         """End all ranks; none has anything to finish."""
-        end_ranks(self._processes)
+        self._ranks.close()
         self._links.close()
         self._own.close()
 
@@ -72,7 +72,7 @@ class ParallelRunner:
         self._num_steps += 1
         self._links.begin(self._num_steps)
         frame = encode(compute(self._num_steps, step, embeds=embeds))
-        for process in self._processes:
+        for process in self._ranks.processes:
             try:
                 process.channel.write(frame)
             except OSError as error:
@@ -80,8 +80,8 @@ class ParallelRunner:
 
     def _lose(self, text: str) -> RunnerLost:
         """End all ranks; what is raised from now on."""
-        self._lost = RunnerLost(f"the ranks are ended: {text}{find_cause(self._processes)}")
-        end_ranks(self._processes)
+        self._lost = RunnerLost(f"the ranks are ended: {text}{self._ranks.cause()}")
+        self._ranks.close()
         return self._lost
 
 
@@ -99,28 +99,26 @@ def open_ranks(
     """
     size = config.num_ranks
     try:
-        links, processes = start_ranks(size)
+        links, ranks = start_ranks(size)
     except OSError as error:
         raise StartError(f"{size} ranks cannot be started: {error}") from error
     links.patience = LOAD_PATIENCE
     try:
-        for process in processes:
+        for process in ranks.processes:
             load = Load(str(directory), runtime, asdict(config))
             process.channel.send(load)
         own = open_rank(directory, runtime, config, links)
         on_ready(0)
-        for process in processes:
-            problem = process.wait_until_loaded()
-            if problem:
-                raise StartError(f"rank {process.rank} of {size} cannot load: {problem}")
+        ranks.wait_until_ready()
+        for process in ranks.processes:
             on_ready(process.rank)
     except BaseException as error:
         is_lost = isinstance(error, RunnerLost | OSError)
-        cause = find_cause(processes) if is_lost else ""
-        end_ranks(processes)
+        cause = ranks.cause() if is_lost else ""
+        ranks.close()
         links.close()
         if is_lost:
             raise StartError(f"the model cannot be loaded over ranks: {error}{cause}") from error
         raise
     links.patience = PATIENCE
-    return ParallelRunner(own, links, processes)
+    return ParallelRunner(own, links, ranks)

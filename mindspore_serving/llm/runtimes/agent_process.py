@@ -30,7 +30,7 @@ from mindspore_serving.llm.parallel.runner import open_ranks
 from mindspore_serving.llm.runtimes import open_rank, open_runner
 from mindspore_serving.llm.runtimes.agents import agents_address, is_ours
 from mindspore_serving.llm.step import Runner, RunnerLost
-from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter
 from mindspore_serving.process.vocabulary import Beat, Failed, Message, hello
 
@@ -42,12 +42,11 @@ Channel: TypeAlias = BlockingChannel[ToRank]
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    for name in ("--size", "--report"):
-        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--size", type=int, required=True)
     for name in ("--directory", "--options"):
         parser.add_argument(name, required=True)
-    arguments = enter(parser, ignores_signals=True, has_channel=False)
-    with closing(Channel(socket.socket(fileno=arguments.report), ToRank)) as report:
+    arguments = enter(parser, ignores_signals=True)
+    with closing(Channel(connect(arguments.channel), ToRank)) as report:
         try:
             report.send(hello(messages))
             _run(Path(arguments.directory), arguments.size, json.loads(arguments.options), report)

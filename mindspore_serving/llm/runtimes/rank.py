@@ -17,24 +17,24 @@ from mindspore_serving.llm.parallel.messages import Compute, Load, ToRank
 from mindspore_serving.llm.parallel.processes import LOST_STATUS
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import EmbeddingRunner, RunnerLost
-from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter
 from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    for name in ("--rank", "--control", "--memory"):
+    for name in ("--rank", "--memory"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--peers", nargs="+", required=True)
-    arguments = enter(parser, ignores_signals=True, has_channel=False)
+    arguments = enter(parser, ignores_signals=True)
     peers = {}
     for place in arguments.peers:
         rank, _, descriptor = place.partition("=")
         peers[int(rank)] = socket.socket(fileno=int(descriptor))
     links = Links(arguments.rank, peers, arguments.memory)
     os.close(arguments.memory)
-    control = BlockingChannel[ToRank](socket.socket(fileno=arguments.control), ToRank)
+    control = BlockingChannel[ToRank](connect(arguments.channel), ToRank)
     try:
         control.send(hello(messages))
         _serve(control, links)

@@ -4,18 +4,19 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 
 import msgspec
 from starlette.types import ASGIApp
 
 from mindspore_serving import log
-from mindspore_serving.core.backoff import Backoff
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.http.listener import Listener
 from mindspore_serving.process.child import exit_text
+from mindspore_serving.process.supervisor import Supervisor
 from mindspore_serving.process.vocabulary import Exit
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes import child as children
@@ -56,6 +57,7 @@ class FrontEnds:
         self._state = State(0, False, True, [], [], [], [])
         self._live: dict[Session, FrontEndProcess] = {}  # those that serve what they are to
         self._children: set[FrontEndProcess] = set()
+        self._supervisors: list[Supervisor[Session]] = []
         self._has_live = asyncio.Event()
         self._services: list[ServeHttp | ServeGrpc] = []
         self._listener: Listener | None = None
@@ -65,11 +67,12 @@ class FrontEnds:
     async def start(self, desk: Desk) -> None:
         """Raises StartError."""
         self.desk = desk
-        started = await asyncio.gather(*map(self._open, range(self.num_processes)))
-        self._tasks = [
-            asyncio.create_task(self._keep(number, *one)) for number, one in enumerate(started)
+        self._supervisors = [
+            Supervisor(f"front end {number}", partial(self._open, number), self._wait, self._kill)
+            for number in range(self.num_processes)
         ]
-        self._tasks += [asyncio.create_task(self._follow()), asyncio.create_task(self._watch())]
+        await asyncio.gather(*(supervisor.start() for supervisor in self._supervisors))
+        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch())]
 
     async def start_http(self, message: ServeHttp, app: ASGIApp) -> None:
         """Accept connections, for front ends to serve; what they cannot answer `app` does.  Raises
@@ -113,6 +116,8 @@ class FrontEnds:
 
     async def stop(self, grace: float) -> None:
         """Free the ports, let running requests finish within `grace` seconds, end the processes."""
+        for supervisor in self._supervisors:
+            supervisor.cancel()
         for task in self._tasks:
             task.cancel()
         if self._listener is not None:
@@ -135,8 +140,8 @@ class FrontEnds:
 
     # --- processes ----------------------------------------------------------------------------
 
-    async def _open(self, number: int) -> tuple[Session, FrontEndProcess]:
-        """A process that serves what there is to serve.  Raises StartError."""
+    async def _open(self, number: int) -> Session:
+        """Return the session of a new process that serves what there is.  Raises StartError."""
         child = await children.start(number)
         self._children.add(child)
         session = Session(child.ends, self.desk)
@@ -152,7 +157,7 @@ class FrontEnds:
             raise
         self._live[session] = child
         self._has_live.set()
-        return session, child
+        return session
 
     async def _begin(self, session: Session) -> None:
         """Returns when it serves what there is to serve.  Raises StartError."""
@@ -161,29 +166,19 @@ class FrontEnds:
             await self._ask(session, message)
         self._admit(session)  # what was renewed meanwhile
 
-    async def _keep(self, number: int, session: Session, child: FrontEndProcess) -> None:
-        """Have another process when one ends."""
-        loop, backoff = asyncio.get_running_loop(), Backoff()
-        while True:
-            began = loop.time()
-            status = await asyncio.shield(child.ended)
-            self._close(session, child)
-            log.error("front end %d %s; starting another", number, exit_text(status))
-            while True:
-                await asyncio.sleep(backoff.died(loop.time() - began) or 0.0)
-                began = loop.time()
-                try:
-                    session, child = await self._open(number)
-                    break
-                except StartError as error:
-                    log.error("front end %d: %s", number, error)
-
-    def _close(self, session: Session, child: FrontEndProcess) -> None:
+    async def _wait(self, session: Session) -> str:
+        """Return how the process of `session` has ended, once it has."""
+        child = self._live[session]
+        status = await asyncio.shield(child.ended)
         session.pipe.close()
         self._children.discard(child)
-        self._live.pop(session, None)
+        del self._live[session]
         if not self._live:
             self._has_live.clear()
+        return exit_text(status)
+
+    def _kill(self, session: Session) -> None:
+        self._live[session].kill()
 
     async def _serve(self, message: ServeHttp | ServeGrpc) -> None:
         """Raises StartError."""

@@ -190,7 +190,7 @@ def test_runtimes_without_ranks_and_encoders_refuse_them(llama):
         ("says", "rank 1: no room for my part"),
         ("dies", "rank 1: ended by signal SIGKILL"),
         ("leaves", "rank 1: exit status 7"),
-        ("other", "rank 1: the rank's mindspore_serving in /there has protocol other"),
+        ("other", "rank 1: the rank 1's mindspore_serving in /there has protocol other"),
     ],
 )
 def test_a_rank_that_cannot_load_is_one_error(llama, monkeypatch, end, problem):
