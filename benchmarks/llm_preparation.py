@@ -20,7 +20,7 @@ from mindspore_serving.core.llm_messages import Generate, Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.isolation.children import ForkServer
-from mindspore_serving.isolation.pool import Failure, Pool, PoolLimits
+from mindspore_serving.isolation.pool import JobFailure, Pool, PoolLimits
 from mindspore_serving.llm.processing import child
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import decode_work, encode_job, is_small
@@ -99,7 +99,7 @@ def _measure(
         asked = fresh()
         done, answers = threading.Event(), []
 
-        def on_done(answer: bytes | Failure) -> None:
+        def on_done(answer: bytes | JobFailure) -> None:
             answers.append(answer)
             done.set()
 

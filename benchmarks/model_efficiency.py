@@ -58,10 +58,10 @@ def direct_loop(model_format: str, pipe: Connection) -> None:
     """
     from mindspore_serving.backends.base import ModelSource
     from mindspore_serving.backends.formats import open_backend
-    from mindspore_serving.core.declaration import ModelSpec
+    from mindspore_serving.core.declaration import DeclaredModel
 
     path, config = path_of(model_format), config_of(model_format)
-    spec = ModelSpec(key="resnet50", format=BACKENDS[model_format].name, files=(path.name,))
+    spec = DeclaredModel(key="resnet50", format=BACKENDS[model_format].name, files=(path.name,))
     source = ModelSource(spec, (str(path),), config_file=str(config) if config else None)
     backend = open_backend(source)
 

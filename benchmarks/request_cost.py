@@ -26,7 +26,7 @@ from benchmarks.report import print_json, print_table
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.frontends.address import Address
-from mindspore_serving.frontends.http.connection import Connection
+from mindspore_serving.frontends.http.connection import HttpConnection
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
@@ -117,7 +117,7 @@ class Bench:
         self.http = HttpServer(Address("", "", 0), no_app, path)
         self.connections = []
         for _ in range(size):
-            connection = Connection(self.http.shared)
+            connection = HttpConnection(self.http.shared)
             connection.connection_made(self.transport)  # type: ignore[arg-type]
             self.connections.append(connection)
 

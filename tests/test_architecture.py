@@ -13,7 +13,7 @@ import pytest
 from mindspore_serving import cli, server
 from mindspore_serving.cli.options import SERVE
 from mindspore_serving.cli.settings import ServeSettings
-from mindspore_serving.core.params import Row, rows_of
+from mindspore_serving.core.params import OptionRow, rows_of
 from mindspore_serving.core.servable_options import SERVABLE
 from mindspore_serving.core.server_options import SERVER
 from tests.rooms import PACKAGE, ROOT, imports, package_of, sources, unit_of
@@ -255,7 +255,7 @@ def test_options_of_commands_are_rows() -> None:
     ids=["ServableStartConfig", "start_grpc_server", "start_restful_server"],
 )
 def test_arguments_of_the_public_api_are_rows(
-    function: Callable[..., object], rows: Mapping[str, Row], others: Sequence[str]
+    function: Callable[..., object], rows: Mapping[str, OptionRow], others: Sequence[str]
 ) -> None:
     arguments = inspect.signature(function).parameters
     assert arguments.keys() - set(others) <= rows.keys()
@@ -292,6 +292,17 @@ def test_routes_are_made_in_one_place() -> None:
         return [one for one in names if one.startswith(modules) and one not in types]
 
     assert offenders(sources(), makers).keys() == {"frontends/routes.py"}
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    """Unless a name is private to its file.  Both packages of users have always had `SSLConfig`."""
+    places: dict[str, list[str]] = {}
+    for path in sources():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name_of(path))
+    twice = {name: paths for name, paths in places.items() if len(paths) > 1}
+    assert twice == {"SSLConfig": ["client/caller.py", "server/ssl_config.py"]}
 
 
 def test_decisions_do_no_io() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Signature
 
 Array = np.ndarray[Any, Any]
@@ -23,7 +23,7 @@ class ModelSource:
     `device_type` "cpu", "gpu" or "ascend" is chosen already; `dec_key` is of an encrypted MindIR.
     """
 
-    spec: ModelSpec
+    spec: DeclaredModel
     paths: tuple[str, ...]
     device_type: str = "cpu"
     device_id: int = 0

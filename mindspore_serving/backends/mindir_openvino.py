@@ -61,7 +61,9 @@ class MindirOpenvinoBackend(OpenvinoBackend):
         self._kept.clear()
 
 
-def open_model(source: ModelSource, path: str, file: GraphFile) -> tuple[Any, programs.Program]:
+def open_model(
+    source: ModelSource, path: str, file: GraphFile
+) -> tuple[Any, programs.GraphProgram]:
     """The OpenVINO model of `file`, and what must be kept while it is used: it has the weights.
 
     Raises StartError naming the file: operators that are missing, each with its places, what is

@@ -18,7 +18,14 @@ from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StartError
 from mindspore_serving.mindir import wire
 from mindspore_serving.mindir.attributes import BFLOAT16, NUMPY
-from mindspore_serving.mindir.messages import Attribute, Graph, Kind, Model, Tensor, ValueType
+from mindspore_serving.mindir.messages import (
+    Attribute,
+    AttributeKind,
+    Graph,
+    MindirModel,
+    Tensor,
+    ValueType,
+)
 
 _COLLECTIVES = ("Barrier", "Broadcast", "Receive", "Reduce", "Send")
 _COLLECTIVE_FAMILIES = (
@@ -36,7 +43,7 @@ class GraphFile:
     signature: Signature
     operators: frozenset[str]
     is_encrypted: bool
-    model: Model = field(repr=False)
+    model: MindirModel = field(repr=False)
     graph: Graph = field(repr=False)
 
     @property
@@ -75,7 +82,7 @@ def read_graph_file(source: ModelSource, path: str) -> GraphFile:
         is_encrypted = crypto.is_encrypted(bytes(content[:4]))
         if is_encrypted and source.dec_key is None:
             raise StartError("the file is encrypted, pass its key as dec_key")
-        model = wire.read(Model, plain(source, content))
+        model = wire.read(MindirModel, plain(source, content))
         graph = model.graph
         if graph is None or not graph.output:
             raise wire.Damaged("there is no graph in it")
@@ -147,9 +154,11 @@ def _flatten(attribute: Attribute, tensors: list[Tensor]) -> bool:
     if is_open or not attribute.values:
         return False
     for value in attribute.values:
-        if value.type == Kind.TENSORS and len(value.tensors) == 1:
+        if value.type == AttributeKind.TENSORS and len(value.tensors) == 1:
             tensors.append(value.tensors[0])
-        elif value.type not in (Kind.TUPLE, Kind.LIST) or not _flatten(value, tensors):
+        elif value.type not in (AttributeKind.TUPLE, AttributeKind.LIST) or not _flatten(
+            value, tensors
+        ):
             return False
     return True
 
@@ -164,7 +173,7 @@ def _tensor(name: str, tensor: Tensor) -> TensorSpec | None:
     return TensorSpec(name, np.dtype(kind), shape)
 
 
-def _operators(model: Model) -> frozenset[str]:
+def _operators(model: MindirModel) -> frozenset[str]:
     """Names like "Conv2D"; a node says "REF::Conv2D:4", which points to such a primitive."""
     found = {primitive.op_type for primitive in model.primitives}
     for graph in (*([model.graph] if model.graph else ()), *model.functions):

@@ -8,7 +8,7 @@ import numpy as np
 from mindspore_serving.backends.base import Array, LoadedModel
 from mindspore_serving.batching.assemble import assemble, graph_batch_size, most_rows, split
 from mindspore_serving.batching.fitting import Row, instance_shape
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import ServingError, StageFailed, StartError
@@ -16,7 +16,7 @@ from mindspore_serving.errors import ServingError, StageFailed, StartError
 _NUM_INSTANCES = 2  # one would not tell a batch from another axis of one
 
 
-def check_batch(backend: LoadedModel, spec: ModelSpec) -> None:
+def check_batch(backend: LoadedModel, spec: DeclaredModel) -> None:
     """Run each graph on zeros, where shapes and types are known.  Raises StartError for an output
     whose first axis is not the batch: every request would fail.
 
@@ -38,7 +38,7 @@ def check_batch(backend: LoadedModel, spec: ModelSpec) -> None:
             raise StartError(f"model: {spec.key}, subgraph: {subgraph}: {error}") from error
 
 
-def _zeros(spec: ModelSpec, signature: Signature) -> "Row | None":
+def _zeros(spec: DeclaredModel, signature: Signature) -> "Row | None":
     """An instance; None if the model does not tell what it takes."""
     values = []
     for index, tensor in enumerate(signature.inputs):

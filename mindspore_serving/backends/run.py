@@ -16,7 +16,7 @@ from mindspore_serving.batching.assemble import (
     split,
 )
 from mindspore_serving.batching.fitting import Row, check_instance
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, WorkerUnavailable
 
@@ -24,7 +24,7 @@ Outcome: TypeAlias = "Results | ServingError"
 
 
 def run_model(
-    backend: LoadedModel, spec: ModelSpec, subgraph: int, instances: Sequence[Sequence[Value]]
+    backend: LoadedModel, spec: DeclaredModel, subgraph: int, instances: Sequence[Sequence[Value]]
 ) -> list[Outcome]:
     """One outcome per instance, in order: its outputs, or why it has none.
 
@@ -54,7 +54,7 @@ def run_model(
 
 
 def _run_chunk(
-    backend: LoadedModel, spec: ModelSpec, subgraph: int, rows: list[Row], size: int
+    backend: LoadedModel, spec: DeclaredModel, subgraph: int, rows: list[Row], size: int
 ) -> Sequence[Outcome]:
     try:
         outputs = backend.run(assemble(spec, rows, size), subgraph)

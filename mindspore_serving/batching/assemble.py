@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mindspore_serving.batching.fitting import Row, is_batched
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Signature, TensorSpec, Value
 from mindspore_serving.errors import StageFailed, StartError
 
@@ -25,7 +25,7 @@ Results: TypeAlias = "tuple[Value, ...]"
 """What one instance gets: an array or text per output."""
 
 
-def batch_size(spec: ModelSpec, signatures: Sequence[Signature]) -> int:
+def batch_size(spec: DeclaredModel, signatures: Sequence[Signature]) -> int:
     """How many instances one run takes: fixed, or 0 if any number; 1 without a batch dimension.
 
     Several graphs take what the fixed ones take.  Raises StartError if shapes contradict.
@@ -39,7 +39,7 @@ def batch_size(spec: ModelSpec, signatures: Sequence[Signature]) -> int:
     return fixed.pop() if fixed else 0
 
 
-def graph_batch_size(spec: ModelSpec, signature: Signature) -> int:
+def graph_batch_size(spec: DeclaredModel, signature: Signature) -> int:
     """`batch_size` of one graph whose shapes are known to agree."""
     if not spec.with_batch_dim:
         return 1
@@ -47,13 +47,13 @@ def graph_batch_size(spec: ModelSpec, signature: Signature) -> int:
     return max((_first_dim(tensor) for tensor in batched), default=0)
 
 
-def most_rows(spec: ModelSpec, signature: Signature) -> int:
+def most_rows(spec: DeclaredModel, signature: Signature) -> int:
     """The most instances of a run of a graph that takes more than one number; 0: any."""
     limits = [one.most_rows for i, one in enumerate(signature.inputs) if is_batched(spec, i)]
     return min(filter(None, limits), default=0)
 
 
-def group(spec: ModelSpec, rows: Sequence[Row]) -> list[list[int]]:
+def group(spec: DeclaredModel, rows: Sequence[Row]) -> list[list[int]]:
     """Indices of `rows` that may share a run, in order of first appearance.
 
     A group has equal types and shapes, and equal content in inputs without a batch dimension.
@@ -68,7 +68,7 @@ def group(spec: ModelSpec, rows: Sequence[Row]) -> list[list[int]]:
     return list(groups.values())
 
 
-def assemble(spec: ModelSpec, rows: Sequence[Row], size: int) -> list[Array]:
+def assemble(spec: DeclaredModel, rows: Sequence[Row], size: int) -> list[Array]:
     """The inputs of one run over `rows`, which are of one group; C-contiguous.
 
     `size` is the batch dimension: 0 for as many as there are rows, else missing rows repeat the
@@ -82,7 +82,7 @@ def assemble(spec: ModelSpec, rows: Sequence[Row], size: int) -> list[Array]:
     ]
 
 
-def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> list[Results]:
+def split(spec: DeclaredModel, outputs: Sequence[Array], count: int, size: int) -> list[Results]:
     """The first `count` instances of a run of batch dimension `size`.
 
     The rows share one fresh array per output.  Raises StageFailed naming one without `size` rows.
@@ -106,7 +106,7 @@ def _result(index: int, output: Array) -> Value:
     return _to_text(index, output) if _is_text(output) else output
 
 
-def _graph_batch_size(spec: ModelSpec, signature: Signature, subgraph: int) -> int:
+def _graph_batch_size(spec: DeclaredModel, signature: Signature, subgraph: int) -> int:
     where = f"model: {spec.key}, subgraph: {subgraph}"
     for index in spec.without_batch_dim_inputs:
         if index >= len(signature.inputs):
@@ -154,7 +154,7 @@ def _first_dim(tensor: TensorSpec) -> int:
     return max(tensor.shape[0], 0) if tensor.shape else 0
 
 
-def _key(spec: ModelSpec, row: Row) -> Hashable:
+def _key(spec: DeclaredModel, row: Row) -> Hashable:
     shapes = tuple((array.dtype.char, array.shape) for array in row)
     shared = tuple(array.tobytes() for i, array in enumerate(row) if not is_batched(spec, i))
     return shapes, shared

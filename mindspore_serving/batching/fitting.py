@@ -11,7 +11,7 @@ import numpy as np
 
 from mindspore_serving.core import casting
 from mindspore_serving.core import dtype as dtypes
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec, Value, to_argument
 from mindspore_serving.errors import InvalidInputs, InvalidTensor
@@ -21,7 +21,7 @@ Row: TypeAlias = "tuple[Array, ...]"
 """One instance: its arrays, one per input."""
 
 
-def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Value]) -> Row:
+def check_instance(spec: DeclaredModel, signature: Signature, instance: Sequence[Value]) -> Row:
     """The arrays of `instance` in the shapes the model wants.
 
     An array of another type is cast where `casting.cast` does, one of the right size but another
@@ -40,14 +40,14 @@ def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Val
     )
 
 
-def instance_shape(spec: ModelSpec, index: int, tensor: TensorSpec) -> tuple[int, ...] | None:
+def instance_shape(spec: DeclaredModel, index: int, tensor: TensorSpec) -> tuple[int, ...] | None:
     """The shape that input `index` has in one instance; None if unknown."""
     if tensor.shape is None:
         return None
     return tensor.shape[1:] if is_batched(spec, index) else tensor.shape
 
 
-def is_batched(spec: ModelSpec, index: int) -> bool:
+def is_batched(spec: DeclaredModel, index: int) -> bool:
     """Whether input `index` has a batch dimension."""
     return spec.with_batch_dim and index not in spec.without_batch_dim_inputs
 

@@ -31,9 +31,9 @@ from mindspore_serving.cli import (
 )
 from mindspore_serving.cli.bench_client import Connections
 from mindspore_serving.cli.bench_compare import Ratio
-from mindspore_serving.cli.bench_load import Outcome, Run, Seen, Target
-from mindspore_serving.cli.bench_profiles import Load
-from mindspore_serving.cli.bench_prompts import Lengths, Mix, Prompt
+from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, Seen, Target
+from mindspore_serving.cli.bench_profiles import LoadProfile
+from mindspore_serving.cli.bench_prompts import BenchPrompt, Lengths, Mix
 from mindspore_serving.cli.bench_settings import BenchSettings, check
 from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.errors import InvalidInputs, ServingError
@@ -108,17 +108,17 @@ def _servers(
     return found, report
 
 
-def _ratios(runs: Sequence[Run], seed: int) -> list[Ratio]:
+def _ratios(runs: Sequence[BenchRun], seed: int) -> list[Ratio]:
     pairs = zip(runs[::2], runs[1::2], strict=True)
     return [one for first, second in pairs for one in bench_compare.ratios(first, second, seed)]
 
 
 async def _measure(
     settings: BenchSettings, mix: Mix, targets: Sequence[Target], title: str
-) -> list[Run]:
+) -> list[BenchRun]:
     """A run of each load; of two targets, one of each."""
     prompts = await _to_prompts(settings, mix, targets)
-    runs: list[Run] = []
+    runs: list[BenchRun] = []
     loads = bench_profiles.loads(settings)
     while loads:
         load = loads.pop(0)
@@ -135,8 +135,8 @@ async def _measure(
 
 
 async def _load(
-    targets: Sequence[Target], prompts: Iterator[Prompt], load: Load, note: Seen
-) -> list[Run]:
+    targets: Sequence[Target], prompts: Iterator[BenchPrompt], load: LoadProfile, note: Seen
+) -> list[BenchRun]:
     if len(targets) > 1:
         return await bench_compare.in_turns(targets, prompts, load, note)
     if load.clients:
@@ -145,7 +145,7 @@ async def _load(
     return [await bench_load.at_times(targets[0], prompts, arrivals, load.label, note)]
 
 
-def _run(work: Coroutine[Any, Any, list[Run]]) -> list[Run]:
+def _run(work: Coroutine[Any, Any, list[BenchRun]]) -> list[BenchRun]:
     if sys.platform == "win32":
         return asyncio.run(work)
     import uvloop
@@ -157,7 +157,7 @@ def _counting(bar: Any) -> Seen:
     """Shows on `bar` how many requests have ended, and how many of them failed."""
     num_failed = 0
 
-    def note(outcome: Outcome) -> None:
+    def note(outcome: BenchOutcome) -> None:
         nonlocal num_failed
         num_failed += outcome.answer is None
         bar.set_postfix_str(f"{num_failed} failed" if num_failed else "", refresh=False)
@@ -220,20 +220,20 @@ def _to_target(settings: BenchSettings) -> tuple[Target, str]:
 
 async def _to_prompts(
     settings: BenchSettings, mix: Mix, targets: Sequence[Target]
-) -> Iterator[Prompt]:
+) -> Iterator[BenchPrompt]:
     """Prompts without end, of lengths by the first of `targets`.
 
     Raises ServingError if one of them does not answer a first request.
     """
     first = targets[0]
     if not first.dialect.is_stream:
-        prompts = [Prompt("", 1)]
+        prompts = [BenchPrompt("", 1)]
     elif settings.prompts is not None:
         prompts = bench_prompts.from_lines(_read(settings.prompts), mix.output_tokens)
     else:
         lengths = await _lengths(mix, settings.seed, first)
         for other in targets[1:]:
-            await _try(other, Prompt(bench_prompts.WORDS[0], 1))
+            await _try(other, BenchPrompt(bench_prompts.WORDS[0], 1))
         return bench_prompts.made_up(mix, lengths, settings.seed)
     for target in targets:
         await _try(target, prompts[0])
@@ -252,14 +252,14 @@ async def _lengths(mix: Mix, seed: int, target: Target) -> Lengths:
     draw = random.Random(f"lengths {seed}")
     samples = []
     for words in (1, max(mix.input_tokens // 2, 8)):
-        outcome = await _try(target, Prompt(bench_prompts.phrase(draw, words), 1))
+        outcome = await _try(target, BenchPrompt(bench_prompts.phrase(draw, words), 1))
         samples.append((words, outcome.answer.num_prompt if outcome.answer else 0))
     if not samples[0][1]:
         return Lengths()  # the server does not count prompts: take a word for a token
     return bench_prompts.to_lengths(*samples)
 
 
-async def _try(target: Target, prompt: Prompt) -> Outcome:
+async def _try(target: Target, prompt: BenchPrompt) -> BenchOutcome:
     outcome = await bench_load.ask(target, prompt)
     if outcome.answer is None:
         kind, text = outcome.failure

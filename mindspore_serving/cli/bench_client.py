@@ -29,7 +29,7 @@ class RequestFailed(ServingError):
         self.kind = kind
 
 
-class Connection(asyncio.Protocol):
+class BenchConnection(asyncio.Protocol):
     def __init__(self, connections: "Connections") -> None:
         self._connections = connections
         self._transport: asyncio.Transport
@@ -115,7 +115,7 @@ class Connections:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._free: list[Connection] = []
+        self._free: list[BenchConnection] = []
 
     @property
     def url(self) -> str:
@@ -133,17 +133,17 @@ class Connections:
             connection.close()
             raise
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: BenchConnection) -> None:
         self._free.append(connection)
 
     def close(self) -> None:
         while self._free:
             self._free.pop().close()
 
-    async def _connect(self, timeout: float) -> Connection:
+    async def _connect(self, timeout: float) -> BenchConnection:
         where, loop = self._endpoint, asyncio.get_running_loop()
         making = loop.create_connection(
-            lambda: Connection(self), where.host, where.port, ssl=where.context
+            lambda: BenchConnection(self), where.host, where.port, ssl=where.context
         )
         try:
             return (await asyncio.wait_for(making, timeout))[1]

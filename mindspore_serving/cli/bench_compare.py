@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.cli.bench_load import Outcome, Run, Seen, Target, ask
-from mindspore_serving.cli.bench_profiles import Load
-from mindspore_serving.cli.bench_prompts import Prompt
+from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, Seen, Target, ask
+from mindspore_serving.cli.bench_profiles import LoadProfile
+from mindspore_serving.cli.bench_prompts import BenchPrompt
 
 _RESAMPLES = 10_000
 _FEW = 20  # pairs; the interval of fewer is too narrow to say anything
@@ -41,19 +41,19 @@ class Ratio:
 
 
 async def in_turns(
-    targets: Sequence[Target], prompts: Iterator[Prompt], load: Load, seen: Seen
-) -> list[Run]:
+    targets: Sequence[Target], prompts: Iterator[BenchPrompt], load: LoadProfile, seen: Seen
+) -> list[BenchRun]:
     """Each of `load.count` prompts sent to both `targets`; their runs have outcomes in one order.
 
     The seconds of a run are those in which clients waited for that server.
     """
-    runs = [Run(f"{load.label}, {name}") for name in "AB"]
+    runs = [BenchRun(f"{load.label}, {name}") for name in "AB"]
     numbers = iter(range(load.count))
 
     async def client() -> None:
         for number in numbers:
             prompt = next(prompts)
-            pair: dict[int, Outcome] = {}
+            pair: dict[int, BenchOutcome] = {}
             for side in (number % 2, 1 - number % 2):
                 pair[side] = await ask(targets[side], prompt)
                 seen(pair[side])
@@ -69,7 +69,7 @@ async def in_turns(
     return runs
 
 
-def ratios(first: Run, second: Run, seed: int) -> list[Ratio]:
+def ratios(first: BenchRun, second: BenchRun, seed: int) -> list[Ratio]:
     """Of the pairs in which both answered; the same `seed` gives the same intervals."""
     found = []
     for name, to_seconds in _TIMES.items():
@@ -109,17 +109,17 @@ def _interval(logs: "np.ndarray[Any, Any]", seed: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _first_token(one: Outcome) -> float:
+def _first_token(one: BenchOutcome) -> float:
     return one.answer.times[0] - one.sent if one.answer and one.answer.times else 0.0
 
 
-def _per_token(one: Outcome) -> float:
+def _per_token(one: BenchOutcome) -> float:
     if one.answer is None or one.answer.num_generated < 2 or not one.answer.times:
         return 0.0
     return (one.answer.times[-1] - one.answer.times[0]) / (one.answer.num_generated - 1)
 
 
-def _whole(one: Outcome) -> float:
+def _whole(one: BenchOutcome) -> float:
     return one.ended - one.sent if one.answer else 0.0
 
 

@@ -1,6 +1,6 @@
 """How `bench` sends requests: from clients that send again when answered, or at a rate.
 
-Every request becomes an `Outcome`; nothing is left out, nothing is repeated.
+Every request becomes a `BenchOutcome`; nothing is left out, nothing is repeated.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from itertools import accumulate
 from time import perf_counter
 
 from mindspore_serving.cli.bench_client import Connections, RequestFailed
-from mindspore_serving.cli.bench_prompts import Prompt
-from mindspore_serving.cli.bench_protocols import Answer, AnswerError, Dialect
+from mindspore_serving.cli.bench_prompts import BenchPrompt
+from mindspore_serving.cli.bench_protocols import AnswerError, BenchAnswer, Dialect
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BenchOutcome:
     """One request, times in seconds of one clock.
 
     It was `due` and then `sent`; `answer` is None if it failed, by `failure`, a kind and a text.
@@ -27,16 +27,16 @@ class Outcome:
     due: float
     sent: float
     ended: float
-    answer: Answer | None
+    answer: BenchAnswer | None
     failure: tuple[str, str] = ("", "")
 
 
 @dataclass(slots=True)
-class Run:
+class BenchRun:
     """All requests at one load.  `busy` are the CPU seconds that the client took."""
 
     label: str
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[BenchOutcome] = field(default_factory=list)
     seconds: float = 0.0
     busy: float = 0.0
 
@@ -50,10 +50,10 @@ class Target:
     timeout: float
 
 
-Seen = Callable[[Outcome], None]
+Seen = Callable[[BenchOutcome], None]
 
 
-async def ask(target: Target, prompt: Prompt, due: float | None = None) -> Outcome:
+async def ask(target: Target, prompt: BenchPrompt, due: float | None = None) -> BenchOutcome:
     """One request, at once."""
     dialect = target.dialect
     body, reader = dialect.to_body(prompt), dialect.to_reader()
@@ -63,19 +63,19 @@ async def ask(target: Target, prompt: Prompt, due: float | None = None) -> Outco
         await target.connections.post(dialect.path, body, reader, target.timeout)
         answer = reader.finish()
     except RequestFailed as error:
-        return Outcome(due, sent, perf_counter(), None, (error.kind, str(error)))
+        return BenchOutcome(due, sent, perf_counter(), None, (error.kind, str(error)))
     except AnswerError as error:
-        return Outcome(due, sent, perf_counter(), None, ("failed answer", str(error)))
+        return BenchOutcome(due, sent, perf_counter(), None, ("failed answer", str(error)))
     except ValueError as error:
-        return Outcome(due, sent, perf_counter(), None, ("bad answer", str(error)))
-    return Outcome(due, sent, perf_counter(), answer)
+        return BenchOutcome(due, sent, perf_counter(), None, ("bad answer", str(error)))
+    return BenchOutcome(due, sent, perf_counter(), answer)
 
 
 async def by_clients(
-    target: Target, prompts: Iterator[Prompt], clients: int, count: int, seen: Seen
-) -> Run:
+    target: Target, prompts: Iterator[BenchPrompt], clients: int, count: int, seen: Seen
+) -> BenchRun:
     """`count` requests by `clients`, of which each waits for its answer."""
-    run = Run(f"{clients} client{'s' * (clients > 1)}")
+    run = BenchRun(f"{clients} client{'s' * (clients > 1)}")
     due = iter(range(count))
 
     async def client() -> None:
@@ -90,13 +90,13 @@ async def by_clients(
 
 
 async def at_times(
-    target: Target, prompts: Iterator[Prompt], arrivals: list[float], label: str, seen: Seen
-) -> Run:
+    target: Target, prompts: Iterator[BenchPrompt], arrivals: list[float], label: str, seen: Seen
+) -> BenchRun:
     """A request at each of the `arrivals`, seconds from now, however many wait for answers."""
-    run = Run(label)
+    run = BenchRun(label)
     tasks = []
 
-    async def one(prompt: Prompt, due: float) -> None:
+    async def one(prompt: BenchPrompt, due: float) -> None:
         outcome = await ask(target, prompt, due)
         run.outcomes.append(outcome)
         seen(outcome)
@@ -117,7 +117,7 @@ def poisson(rate: float, count: int, seed: int) -> list[float]:
 
 
 @contextmanager
-def _measured(run: Run) -> Iterator[None]:
+def _measured(run: BenchRun) -> Iterator[None]:
     """Measures the block into `run`."""
     wall, busy = perf_counter(), time.thread_time()
     yield

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
 
-from mindspore_serving.cli.bench_load import Run, poisson
+from mindspore_serving.cli.bench_load import BenchRun, poisson
 from mindspore_serving.cli.bench_prompts import Mix
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.errors import InvalidInputs
@@ -27,7 +27,7 @@ _MIXES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadProfile:
     """One run: `count` requests by `clients`, or, without clients, one at each of `arrivals`."""
 
     label: str
@@ -50,13 +50,13 @@ def mix(settings: BenchSettings) -> Mix:
     return Mix(input_tokens, output_tokens, spread, settings.shared_prefix)
 
 
-def loads(settings: BenchSettings) -> list[Load]:
+def loads(settings: BenchSettings) -> list[LoadProfile]:
     """The runs of a profile; of a sweep its first two, behind which come those `between`."""
     if settings.rate:
         is_even = settings.profile == "constant"
         return [_at_rate(rate, settings, is_even=is_even) for rate in settings.rate]
     count = settings.requests or _AT_ONCE
-    at_once = Load(f"{count} at once", count, arrivals=(0.0,) * count)
+    at_once = LoadProfile(f"{count} at once", count, arrivals=(0.0,) * count)
     return {
         "synchronous": [_by_clients(1, settings)],
         "throughput": [at_once],
@@ -66,7 +66,7 @@ def loads(settings: BenchSettings) -> list[Load]:
     ]
 
 
-def between(runs: Sequence[Run], settings: BenchSettings) -> list[Load]:
+def between(runs: Sequence[BenchRun], settings: BenchSettings) -> list[LoadProfile]:
     """Even rates from that of one client, of the first run, to that of all at once, of the second,
     which is the last of them; none if the second was not faster."""
     slow, fast = (sum(o.answer is not None for o in run.outcomes) / run.seconds for run in runs)
@@ -77,14 +77,14 @@ def between(runs: Sequence[Run], settings: BenchSettings) -> list[Load]:
     return [_at_rate(rate, settings, is_even=True) for rate in rates]
 
 
-def _by_clients(clients: int, settings: BenchSettings) -> Load:
+def _by_clients(clients: int, settings: BenchSettings) -> LoadProfile:
     least = _PAIRS if settings.compare else _LEAST
     count = settings.requests or max(least, _PER_CLIENT * clients)
-    return Load(f"{clients} client{'s' * (clients > 1)}", count, clients)
+    return LoadProfile(f"{clients} client{'s' * (clients > 1)}", count, clients)
 
 
-def _at_rate(rate: float, settings: BenchSettings, *, is_even: bool) -> Load:
+def _at_rate(rate: float, settings: BenchSettings, *, is_even: bool) -> LoadProfile:
     count = settings.requests or max(_LEAST, round(_SECONDS * rate))
     even = list(accumulate(repeat(1 / rate, count - 1), initial=0.0))
     arrivals = even if is_even else poisson(rate, count, settings.seed)
-    return Load(f"{rate:.3g} req/s", count, arrivals=tuple(arrivals))
+    return LoadProfile(f"{rate:.3g} req/s", count, arrivals=tuple(arrivals))

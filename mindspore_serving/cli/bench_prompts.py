@@ -26,7 +26,7 @@ WORDS = _WORDS.split()
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     text: str
     max_tokens: int
 
@@ -62,7 +62,7 @@ def to_lengths(short: tuple[int, int], long: tuple[int, int]) -> Lengths:
     return Lengths(short[1] - per_word * short[0], per_word)
 
 
-def made_up(mix: Mix, lengths: Lengths, seed: int) -> Iterator[Prompt]:
+def made_up(mix: Mix, lengths: Lengths, seed: int) -> Iterator[BenchPrompt]:
     """Prompts without end; the same `seed` gives the same."""
     draw = random.Random(seed)
     num_shared = round(mix.shared / lengths.per_word)
@@ -71,14 +71,14 @@ def made_up(mix: Mix, lengths: Lengths, seed: int) -> Iterator[Prompt]:
         tokens = _length(draw, mix.input_tokens, mix.spread)
         own = phrase(draw, max(1, lengths.words(tokens) - num_shared))
         max_tokens = round(_length(draw, mix.output_tokens, mix.spread))
-        yield Prompt(f"{shared} {own}".strip(), max(1, max_tokens))
+        yield BenchPrompt(f"{shared} {own}".strip(), max(1, max_tokens))
 
 
 def phrase(draw: random.Random, count: int) -> str:
     return " ".join(draw.choices(WORDS, k=count))
 
 
-def from_lines(text: str, output_tokens: int) -> list[Prompt]:
+def from_lines(text: str, output_tokens: int) -> list[BenchPrompt]:
     """A prompt of each line {"prompt": ..., "max_tokens": ...}; without max_tokens `output_tokens`.
 
     Raises InvalidInputs naming the line that is wrong.
@@ -97,7 +97,7 @@ def from_lines(text: str, output_tokens: int) -> list[Prompt]:
             raise InvalidInputs(
                 f'line {number}: expected {{"prompt": TEXT}}, and "max_tokens" 1 or more if given'
             )
-        found.append(Prompt(prompt, most))
+        found.append(BenchPrompt(prompt, most))
     if not found:
         raise InvalidInputs("there is no prompt in it")
     return found

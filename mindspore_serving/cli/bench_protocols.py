@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.cli.bench_prompts import Prompt
+from mindspore_serving.cli.bench_prompts import BenchPrompt
 
 
 class AnswerError(ValueError):
@@ -17,7 +17,7 @@ class AnswerError(ValueError):
 
 
 @dataclass(slots=True)
-class Answer:
+class BenchAnswer:
     """What came.  `times` are those of its pieces, in seconds of the clock they were given by."""
 
     times: list[float] = field(default_factory=list)
@@ -91,8 +91,8 @@ _encode = msgspec.json.Encoder().encode
 class StreamReader:
     """Reads server-sent events; `note` of each goes into `answer`."""
 
-    def __init__(self, note: Callable[[Answer, bytes, float], None]) -> None:
-        self.answer = Answer()
+    def __init__(self, note: Callable[[BenchAnswer, bytes, float], None]) -> None:
+        self.answer = BenchAnswer()
         self._note = note
         self._rest = b""
 
@@ -103,7 +103,7 @@ class StreamReader:
             if line.startswith(b"data:"):
                 self._note(self.answer, line[5:].strip(), now)
 
-    def finish(self) -> Answer:
+    def finish(self) -> BenchAnswer:
         """The whole answer.  Raises AnswerError."""
         if self.answer.error:
             raise AnswerError(self.answer.error)
@@ -121,7 +121,7 @@ class WholeReader:
     def take(self, data: bytes, now: float) -> None:
         self._body += data
 
-    def finish(self) -> Answer:
+    def finish(self) -> BenchAnswer:
         """Raises AnswerError if a part of it failed."""
         reply = _to_classic(self._body)
         if reply.error_msg is not None or reply.instances is None:
@@ -129,7 +129,7 @@ class WholeReader:
         for one in reply.instances:
             if one is not None and one.error_msg is not None:
                 raise AnswerError(one.error_msg)
-        return Answer(is_finished=True)
+        return BenchAnswer(is_finished=True)
 
 
 AnyReader = StreamReader | WholeReader
@@ -140,7 +140,7 @@ class Dialect:
     """A protocol: path and body of a request, and how to read the answer."""
 
     path: str
-    to_body: Callable[[Prompt], bytes]
+    to_body: Callable[[BenchPrompt], bytes]
     to_reader: Callable[[], AnyReader]
     is_stream: bool = True
 
@@ -168,7 +168,7 @@ def _openai(
     if not stop_at_end:
         common["ignore_eos"] = True
 
-    def to_body(prompt: Prompt) -> bytes:
+    def to_body(prompt: BenchPrompt) -> bytes:
         return _encode({**common, **to_input(prompt.text), "max_tokens": prompt.max_tokens})
 
     return Dialect(path, to_body, lambda: StreamReader(_note_chunk))
@@ -177,7 +177,7 @@ def _openai(
 def tgi() -> Dialect:
     """TGI's generate_stream, which has no way to go on behind an end token."""
 
-    def to_body(prompt: Prompt) -> bytes:
+    def to_body(prompt: BenchPrompt) -> bytes:
         parameters = {"max_new_tokens": prompt.max_tokens, "details": True}
         return _encode({"inputs": prompt.text, "parameters": parameters})
 
@@ -189,7 +189,7 @@ def classic(path: str, body: bytes) -> Dialect:
     return Dialect(path, lambda _: body, WholeReader, is_stream=False)
 
 
-def _note_chunk(answer: Answer, data: bytes, now: float) -> None:
+def _note_chunk(answer: BenchAnswer, data: bytes, now: float) -> None:
     if data == b"[DONE]":
         return
     chunk = _to_chunk(data)
@@ -209,7 +209,7 @@ def _note_chunk(answer: Answer, data: bytes, now: float) -> None:
         answer.num_cached = (details.cached_tokens or 0) if details else 0
 
 
-def _note_tgi_event(answer: Answer, data: bytes, now: float) -> None:
+def _note_tgi_event(answer: BenchAnswer, data: bytes, now: float) -> None:
     event = _to_tgi_event(data)
     if event.error is not None:
         answer.error = event.error

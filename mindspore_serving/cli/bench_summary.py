@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.cli.bench_load import Outcome, Run
+from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun
 
 QUANTILES = (50, 90, 99)
 Numbers = dict[str, float]
 
 
-def summarize(run: Run) -> dict[str, Any]:
+def summarize(run: BenchRun) -> dict[str, Any]:
     """Times in milliseconds, rates per second over the whole run; latencies of those answered.
 
     first_token_ms     from when a request was due to the first piece of its answer
@@ -103,7 +103,7 @@ def short(value: float) -> str:
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
-def _examples(outcomes: Sequence[Outcome]) -> dict[str, str]:
+def _examples(outcomes: Sequence[BenchOutcome]) -> dict[str, str]:
     """A text of each kind of failure."""
     found: dict[str, str] = {}
     for one in outcomes:

@@ -8,7 +8,7 @@ import yaml
 
 from mindspore_serving.cli.config_file import FIELDS, PATH, SERVABLES, is_path, schema
 from mindspore_serving.cli.tool_settings import ConfigSettings
-from mindspore_serving.core.params import Row
+from mindspore_serving.core.params import OptionRow
 
 HIDDEN_KEY = "***"
 
@@ -34,7 +34,7 @@ def effective(settings: ConfigSettings) -> dict[str, Any]:
     return {SERVABLES: paths + servables} | {n: v for n, v in found.items() if v is not None}
 
 
-def _shown(row: Row, value: Any) -> Any:
+def _shown(row: OptionRow, value: Any) -> Any:
     """`value` of an option as a file has it; None for none of its choices."""
     if row.choices and value not in row.choices:
         return None

@@ -14,7 +14,7 @@ import yaml
 
 from mindspore_serving.cli.options import SERVE
 from mindspore_serving.cli.settings import ServableSettings, ServeSettings
-from mindspore_serving.core.params import Row, rows_of
+from mindspore_serving.core.params import OptionRow, rows_of
 from mindspore_serving.core.yaml_text import Loader, faults
 from mindspore_serving.errors import InvalidInputs, StartError
 
@@ -45,7 +45,7 @@ _Loader.add_implicit_resolver(  # YAML 1.1 takes 1e3 for text
 )
 
 
-def is_path(row: Row, value: Any) -> bool:
+def is_path(row: OptionRow, value: Any) -> bool:
     """Whether a value is a path, which in a file is relative to that; "python" may be a name."""
     return row.is_path and bool(value) and (row.name != "python" or os.sep in value)
 
@@ -83,7 +83,7 @@ _ITEMS: dict[str, dict[str, Any]] = {
 }
 
 
-def _schema_of(row: Row) -> dict[str, Any]:
+def _schema_of(row: OptionRow) -> dict[str, Any]:
     found = {"type": row.json_type, **row.to_schema()}
     if found.get("default") in (None, ""):
         found.pop("default", None)
@@ -157,7 +157,7 @@ class _Reader:
                 self._fail(key, f"there is no option {name[:100]!r}{hint}")
             yield name, key, value
 
-    def _value(self, row: Row, key: yaml.Node, node: yaml.Node) -> Any:
+    def _value(self, row: OptionRow, key: yaml.Node, node: yaml.Node) -> Any:
         name = str(key.value)
         if row.json_type == "array":
             entries = self._list(node, repr(name))
@@ -171,7 +171,7 @@ class _Reader:
             self._fail(node, f"{name!r} is {value}, expected {row.accepted}")
         return self._absolute(value) if is_path(row, value) else value
 
-    def _pairs(self, row: Row, name: str, node: yaml.Node) -> Any:
+    def _pairs(self, row: OptionRow, name: str, node: yaml.Node) -> Any:
         """A mapping, as the command line gives it."""
         if not isinstance(node, yaml.MappingNode):
             self._fail(node, f"{name!r} should be {_KINDS['object']}")

@@ -7,7 +7,7 @@ from mindspore_serving.backends.base import ModelSource
 from mindspore_serving.backends.mindir_signature import read_graph_file
 from mindspore_serving.backends.source import check_files
 from mindspore_serving.cli.tool_settings import ConvertSettings
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import InvalidInputs, StartError
 
 _FORMAT = "mindir_openvino"
@@ -23,7 +23,7 @@ def run(settings: ConvertSettings) -> int:
     from mindspore_serving.backends.mindir_openvino import open_model
 
     path = str(Path(settings.source).absolute())
-    source = ModelSource(ModelSpec(key=settings.source, format=_FORMAT), (path,))
+    source = ModelSource(DeclaredModel(key=settings.source, format=_FORMAT), (path,))
     check_files(source)
     model, _weights = open_model(source, path, read_graph_file(source, path))
     openvino.save_model(model, str(target), compress_to_fp16=False)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
-from mindspore_serving.core.params import Row, param, rows_of
+from mindspore_serving.core.params import OptionRow, param, rows_of
 from mindspore_serving.errors import InvalidInputs
 
 SERVE = "serve"  # the place where options are given by their names in `--help`
@@ -121,7 +121,7 @@ def _with_default(text: str, default: Any) -> str:
     return f"{text} (default: {shown})"
 
 
-def _parsing(row: Row) -> dict[str, Any]:
+def _parsing(row: OptionRow) -> dict[str, Any]:
     """How argparse reads an option."""
     if row.kind is bool:
         return {"action": _Switch if row.default else _Flag}
@@ -178,5 +178,5 @@ def _value(text: str) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _flag(row: Row) -> str:
+def _flag(row: OptionRow) -> str:
     return "--" + (row.name_in(SERVE) or "").replace("_", "-")

@@ -9,7 +9,7 @@ from mindspore_serving import server
 from mindspore_serving.cli.options import SERVE, to_values
 from mindspore_serving.cli.preflight import check_interpreter, check_library
 from mindspore_serving.cli.settings import LANGUAGE, ServableSettings, ServeSettings
-from mindspore_serving.core.deployment import Deployment, Refused
+from mindspore_serving.core.deployment import Deployment, RefusedServable
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.params import rows_of
 from mindspore_serving.core.servable_options import SERVABLE
@@ -33,7 +33,7 @@ _OF_LANGUAGE_MODELS = [  # that say something where there is no default that doe
 ]
 
 
-def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[Refused]]:
+def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[RefusedServable]]:
     """What is to be started, and why the rest is not: what is no model, or lacks its library.
 
     Raises ServingError: there is nothing to be started, a path does not exist, a setting is wrong,
@@ -63,7 +63,7 @@ def _check_no_options(settings: ServeSettings) -> None:
             )
 
 
-def look_again(settings: ServeSettings) -> list[Deployment | Refused]:
+def look_again(settings: ServeSettings) -> list[Deployment | RefusedServable]:
     """What is to be served now, and what is not.  Raises ServingError: nothing is there, or a wrong
     setting."""
     configs, refused = _configs(settings)
@@ -118,13 +118,13 @@ def _upstream_options(settings: ServeSettings) -> dict[str, Any]:
     return {"engine": UPSTREAM, "engine_options": own, **most}
 
 
-def _joined(refused: list[Refused]) -> str:
+def _joined(refused: list[RefusedServable]) -> str:
     return "; ".join(map(str, refused))
 
 
 def _configs(
     settings: ServeSettings,
-) -> tuple[list[server.ServableStartConfig], list[Refused]]:
+) -> tuple[list[server.ServableStartConfig], list[RefusedServable]]:
     parts = [_configs_of(part) for part in settings.parts()]
     configs = [config for own, _ in parts for config in own]
     refused = [one for _, own in parts for one in own]
@@ -146,7 +146,7 @@ def _configs(
 
 def _configs_of(
     settings: ServeSettings,
-) -> tuple[list[server.ServableStartConfig], list[Refused]]:
+) -> tuple[list[server.ServableStartConfig], list[RefusedServable]]:
     """Those of the paths of `settings`, or of its upstream."""
     if settings.upstream:
         options = _upstream_options(settings)
@@ -162,13 +162,13 @@ def _configs_of(
             _check_library(settings, place)
             versions = _versions(settings.versions, *place, is_alone=len(found) == 1)
         except StartError as error:
-            refused.append(Refused(_name(settings, *place), str(error)))
+            refused.append(RefusedServable(_name(settings, *place), str(error)))
             continue
         configs += [_config(settings, place, version, own) for version in versions]
     return configs, refused
 
 
-def _discover(settings: ServeSettings) -> tuple[list[tuple[str, str]], list[Refused]]:
+def _discover(settings: ServeSettings) -> tuple[list[tuple[str, str]], list[RefusedServable]]:
     """The servables at the paths, and what is none.  Raises StartError for a path that does not
     exist, which is a typing mistake."""
     found: dict[tuple[str, str], None] = {}
@@ -180,7 +180,7 @@ def _discover(settings: ServeSettings) -> tuple[list[tuple[str, str]], list[Refu
             if not os.path.exists(path):
                 raise
             place = os.path.split(os.path.abspath(path))
-            refused.append(Refused(_name(settings, *place), str(error)))
+            refused.append(RefusedServable(_name(settings, *place), str(error)))
         else:
             found |= dict.fromkeys(at.places)
             refused += at.refused

@@ -11,8 +11,8 @@ from mindspore_serving.aio import new_loop
 from mindspore_serving.cli.endpoint import to_context
 from mindspore_serving.cli.node_settings import WorkerSettings
 from mindspore_serving.cluster.dialing import MasterAddress, read_token
-from mindspore_serving.cluster.node import Home, Node
-from mindspore_serving.cluster.node_messages import Join, check_offer
+from mindspore_serving.cluster.node import ClusterNode, Home
+from mindspore_serving.cluster.node_messages import JoinCluster, check_offer
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.server.lifetime import REPEAT
@@ -23,7 +23,7 @@ def run(settings: WorkerSettings) -> int:
     or cannot be reached at first."""
     offer = to_offer(settings)
     home = Home(_master(settings), _directory(settings.servables))
-    node = Node(offer, home, lambda: _say(joined(offer, home)))
+    node = ClusterNode(offer, home, lambda: _say(joined(offer, home)))
     _say(f"Joining {settings.join} ...")
     loop = new_loop()
     try:
@@ -34,18 +34,18 @@ def run(settings: WorkerSettings) -> int:
     return 0
 
 
-def to_offer(settings: WorkerSettings) -> Join:
+def to_offer(settings: WorkerSettings) -> JoinCluster:
     """What this machine says of itself.  Raises InvalidInputs."""
     ids, labels = settings.device_ids, dict(settings.labels)
     name = settings.name or socket.gethostname()
     slots = settings.slots or len(ids) or os.cpu_count() or 1
     kind = (settings.device_type or "none").lower()
-    offer = Join(__version__, name, slots, kind, list(ids), labels)
+    offer = JoinCluster(__version__, name, slots, kind, list(ids), labels)
     check_offer(offer)
     return offer
 
 
-def joined(offer: Join, home: Home) -> str:
+def joined(offer: JoinCluster, home: Home) -> str:
     """What to say once the master has let us in."""
     words = [f"{offer.slots} slot{'s' * (offer.slots != 1)}"]
     if offer.device_type != "none":
@@ -58,7 +58,7 @@ def joined(offer: Join, home: Home) -> str:
     return f"Joined {where} as {offer.name}: {', '.join(words)}"
 
 
-async def _run(node: Node, settings: WorkerSettings) -> None:
+async def _run(node: ClusterNode, settings: WorkerSettings) -> None:
     """The first signal lets workers finish, a later one ends them at once."""
     running = asyncio.ensure_future(node.run(settings.join_timeout))
     loop, leaving = asyncio.get_running_loop(), list[asyncio.Task[None]]()

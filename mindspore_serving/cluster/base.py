@@ -36,7 +36,7 @@ ANYTHING = Needs()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlace:
     """Where a worker runs."""
 
     node: str = ""  # "" is the master's machine
@@ -61,7 +61,7 @@ class Launched:
     stream: socket.socket
     arena: Arena | NoArena
     view: ArenaView | NoArena
-    place: Place = Place()
+    place: WorkerPlace = WorkerPlace()
     python: str = ""  # the interpreter that runs it, for people; "" for that of its machine
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindspore_serving.cluster import node_messages
-from mindspore_serving.cluster.node_connection import Connection, connect
+from mindspore_serving.cluster.node_connection import NodeConnection, connect
 from mindspore_serving.cluster.node_messages import preamble
 from mindspore_serving.errors import InvalidInputs, StartError, Temporary
 from mindspore_serving.process.vocabulary import hello
@@ -32,7 +32,7 @@ class MasterAddress:
     context: ssl.SSLContext | None
     token: str = field(repr=False)
 
-    async def dial(self) -> Connection:
+    async def dial(self) -> NodeConnection:
         """Raises StartError if trying again cannot help, else CannotReach."""
         connection = await dial("master", self.host, self.port, self.context)
         connection.writer.write(preamble(self.token))
@@ -40,7 +40,7 @@ class MasterAddress:
         return connection
 
 
-async def dial(what: str, host: str, port: int, context: ssl.SSLContext | None) -> Connection:
+async def dial(what: str, host: str, port: int, context: ssl.SSLContext | None) -> NodeConnection:
     """A connection to the machine there; `what` is its name in errors.  Raises StartError if trying
     again cannot help, else CannotReach."""
     where = f"the {what} at {host}:{port}"

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mindspore_serving.aio import FunctionThread
-from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, Place
+from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, WorkerPlace
 from mindspore_serving.cluster.dialing import TOKEN
 from mindspore_serving.cluster.environment import Environments
 from mindspore_serving.errors import ResourceShortage, StartError
@@ -59,7 +59,7 @@ class LocalLauncher:
                 kind = ResourceShortage if error.errno in _SHORTAGES else StartError
                 text = f"could not start a worker process for {name}: {error}"
                 raise kind(text) from error
-            launched.place = Place(device_id=needs.device_id)
+            launched.place = WorkerPlace(device_id=needs.device_id)
             launched.python = "" if interpreter.is_own else str(interpreter)
             return launched
 

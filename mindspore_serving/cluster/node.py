@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from mindspore_serving import log
 from mindspore_serving.cluster.dialing import CannotReach, MasterAddress
 from mindspore_serving.cluster.local import LocalLauncher
-from mindspore_serving.cluster.node_connection import FAILURES, Connection
+from mindspore_serving.cluster.node_connection import FAILURES, NodeConnection
 from mindspore_serving.cluster.node_messages import (
     Attach,
-    Join,
+    JoinCluster,
     NotStarted,
     Start,
     ToNode,
@@ -39,15 +39,15 @@ class Home:
     servables: str | None = None
 
 
-class Node:
+class ClusterNode:
     """Calls `on_joined` whenever it has joined.  `offer` is what it says of itself."""
 
-    def __init__(self, offer: Join, home: Home, on_joined: Callable[[], None]) -> None:
+    def __init__(self, offer: JoinCluster, home: Home, on_joined: Callable[[], None]) -> None:
         self._offer = offer
         self._home = home
         self._on_joined = on_joined
         self._launcher = LocalLauncher(is_inline=True)
-        self._connection: Connection | None = None
+        self._connection: NodeConnection | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # of workers
         self._workers: set[NodeWorker] = set()
         self._has_joined = False
@@ -99,7 +99,7 @@ class Node:
             connection.abort()
             await self._end_workers()
 
-    async def _join(self, connection: Connection) -> None:
+    async def _join(self, connection: NodeConnection) -> None:
         connection.send(self._offer)
         try:
             answer = await asyncio.wait_for(_first_answer(connection), ANSWER_SECONDS)
@@ -112,7 +112,7 @@ class Node:
         if isinstance(answer, Failed):
             raise StartError(f"the master refused this node: {answer.text}")
 
-    async def _follow(self, connection: Connection) -> str:
+    async def _follow(self, connection: NodeConnection) -> str:
         """Until the master is gone; returns why."""
         alive = asyncio.create_task(connection.keep_alive())
         try:
@@ -148,7 +148,7 @@ class Node:
         finally:
             connection.abort()
 
-    async def _dial_for_worker(self, name: str) -> Connection:
+    async def _dial_for_worker(self, name: str) -> NodeConnection:
         """Until it succeeds: the node is cancelled when its master is gone."""
         while True:
             try:
@@ -164,7 +164,7 @@ class Node:
         finally:
             self._workers.discard(worker)
 
-    async def _launch(self, start: Start, connection: Connection) -> NodeWorker | None:
+    async def _launch(self, start: Start, connection: NodeConnection) -> NodeWorker | None:
         """The worker; None if there is none, and the master knows why."""
         try:
             check_start(start, self._offer)
@@ -192,6 +192,6 @@ class Node:
         return options
 
 
-async def _first_answer(connection: Connection) -> Ready | Failed:
+async def _first_answer(connection: NodeConnection) -> Ready | Failed:
     answer: Ready | Failed = await connection.receive(Ready | Failed)
     return answer

@@ -36,7 +36,7 @@ FAILURES = (
 T = TypeVar("T")
 
 
-class Connection:
+class NodeConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
@@ -138,7 +138,7 @@ class Connection:
 
 async def accept(
     stream: socket.socket, context: ssl.SSLContext | None, seconds: float
-) -> Connection:
+) -> NodeConnection:
     """The server's end of `stream`, after the handshake of TLS."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(BUFFER, loop)
@@ -147,15 +147,15 @@ async def accept(
     transport, _ = await loop.connect_accepted_socket(
         lambda: protocol, stream, ssl=context, ssl_handshake_timeout=timeout
     )
-    return Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+    return NodeConnection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
 
 async def connect(
     host: str, port: int, context: ssl.SSLContext | None, seconds: float
-) -> Connection:
+) -> NodeConnection:
     """The client's end.  Raises OSError (also of TLS) or asyncio.TimeoutError."""
     opening = asyncio.open_connection(host, port, ssl=context, limit=BUFFER)
-    return Connection(*await asyncio.wait_for(opening, seconds))
+    return NodeConnection(*await asyncio.wait_for(opening, seconds))
 
 
 async def open_stream(

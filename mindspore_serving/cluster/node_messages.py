@@ -2,8 +2,8 @@
 
 A node keeps one connection to the master, and opens another for each worker that it starts.  Both
 begin with a preamble of fixed length and `Hello`; the next message says which it is.  All else are
-messages, but what goes to a worker: that is its stream as it is.  The answer to `Join` is `Ready`;
-`Failed` says why the other side is not served, and the connection ends.
+messages, but what goes to a worker: that is its stream as it is.  The answer to `JoinCluster` is
+`Ready`; `Failed` says why the other side is not served, and the connection ends.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
 MOST_SLOTS, MOST_LABELS, MOST_LABEL = 1024, 64, 128
 
 
-class Join(Message, frozen=True, tag=11):
+class JoinCluster(Message, frozen=True, tag=11):
     """The first message of a node after `Hello`: who it is, and what it offers."""
 
     version: str  # of the package
@@ -53,7 +53,7 @@ class Start(Message, frozen=True, tag=17):
     device_id: int | None
 
 
-class Started(Message, frozen=True, tag=18):
+class WorkerStarted(Message, frozen=True, tag=18):
     """The worker's process runs; its stream follows."""
 
     pid: int
@@ -93,10 +93,10 @@ class Data(Message, frozen=True, tag=23):
     content: bytes
 
 
-FirstMessage: TypeAlias = Join | Attach
+FirstMessage: TypeAlias = JoinCluster | Attach
 FromNode: TypeAlias = Beat | Leaving
 ToNode: TypeAlias = Ready | Failed | Start | Beat
-FromWorker: TypeAlias = Started | NotStarted | Data | Report | Moving | Exited
+FromWorker: TypeAlias = WorkerStarted | NotStarted | Data | Report | Moving | Exited
 
 
 def preamble(token: str) -> bytes:
@@ -116,7 +116,7 @@ def digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def check_offer(offer: Join) -> None:
+def check_offer(offer: JoinCluster) -> None:
     """Raises InvalidInputs naming what is wrong."""
     if not _NAME.fullmatch(offer.name):
         text = "1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit"
@@ -135,7 +135,7 @@ def check_offer(offer: Join) -> None:
         raise InvalidInputs(f"the labels cannot be used, expected {text}")
 
 
-def check_start(start: Start, offer: Join) -> None:
+def check_start(start: Start, offer: JoinCluster) -> None:
     """Raises InvalidInputs if a node with this `offer` does not do that."""
     if not _LOG_NAME.fullmatch(start.log_name) or not start.name.isprintable():
         raise InvalidInputs("the name of the worker or of its log cannot be used")

@@ -15,12 +15,12 @@ from typing import Any
 
 from mindspore_serving import __version__, log
 from mindspore_serving.cluster import node_messages
-from mindspore_serving.cluster.node_connection import FAILURES, Connection, accept
+from mindspore_serving.cluster.node_connection import FAILURES, NodeConnection, accept
 from mindspore_serving.cluster.node_messages import (
     PREAMBLE_SIZE,
     FirstMessage,
     FromNode,
-    Join,
+    JoinCluster,
     check_offer,
     digest,
     parse_preamble,
@@ -55,7 +55,7 @@ class NodeServer:
         self._listener = listener
         self._security = security
         self._launcher = launcher
-        self._launchers: dict[Connection, RemoteLauncher] = {}  # of the nodes
+        self._launchers: dict[NodeConnection, RemoteLauncher] = {}  # of the nodes
         self._strangers = Strangers(MOST_UNKNOWN)
         self._logged = -_LOG_SECONDS
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,7 +102,7 @@ class NodeServer:
         finally:
             self._strangers.discard(asyncio.current_task())
         try:
-            if isinstance(message, Join):
+            if isinstance(message, JoinCluster):
                 await self._serve(connection, message)
             elif not any(one.attach(message.id, connection) for one in self._launchers.values()):
                 connection.abort()  # its start was given up
@@ -110,7 +110,7 @@ class NodeServer:
             self._warn(host, str(error))
             await connection.refuse(Failed(str(error)))
 
-    async def _prove(self, stream: socket.socket) -> tuple[Connection, FirstMessage]:
+    async def _prove(self, stream: socket.socket) -> tuple[NodeConnection, FirstMessage]:
         """Raises one of FAILURES, when the connection has ended."""
         try:
             connection = await accept(stream, self._security.context(), HANDSHAKE_SECONDS)
@@ -133,7 +133,7 @@ class NodeServer:
             connection.abort()
             raise
 
-    async def _first_message(self, connection: Connection) -> FirstMessage:
+    async def _first_message(self, connection: NodeConnection) -> FirstMessage:
         proof = parse_preamble(await connection.reader.readexactly(PREAMBLE_SIZE))
         token = self._security.token
         if token and not hmac.compare_digest(proof, digest(token)):
@@ -144,7 +144,7 @@ class NodeServer:
         message: FirstMessage = await connection.receive(FirstMessage)
         return message
 
-    async def _serve(self, connection: Connection, offer: Join) -> None:
+    async def _serve(self, connection: NodeConnection, offer: JoinCluster) -> None:
         """Raises InvalidInputs if the node is not wanted."""
         _check(offer)
         machine = Machine(
@@ -172,7 +172,7 @@ class NodeServer:
             log.warning("a connection from %s to the port for nodes is refused: %s", host, why)
 
 
-async def _follow(connection: Connection, machine: Machine) -> str:
+async def _follow(connection: NodeConnection, machine: Machine) -> str:
     """Until the node is gone; returns why."""
     alive = asyncio.create_task(connection.keep_alive())
     try:
@@ -187,7 +187,7 @@ async def _follow(connection: Connection, machine: Machine) -> str:
         alive.cancel()
 
 
-def _check(offer: Join) -> None:
+def _check(offer: JoinCluster) -> None:
     if offer.version != __version__:
         raise InvalidInputs(_other_version(f"version {offer.version[:40]!r}"))
     check_offer(offer)

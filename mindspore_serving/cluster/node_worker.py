@@ -10,11 +10,11 @@ from dataclasses import replace
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.cluster.node_connection import (
     FAILURES,
-    Connection,
+    NodeConnection,
     copy,
     open_stream,
 )
-from mindspore_serving.cluster.node_messages import MOST_DATA, Exited, Moving, Report, Started
+from mindspore_serving.cluster.node_messages import MOST_DATA, Exited, Moving, Report, WorkerStarted
 from mindspore_serving.ipc import status
 
 _HOLD = 0.5  # seconds until the end of a dead worker's stream, unless a child of it holds on
@@ -24,7 +24,7 @@ _FLUSH_SECONDS = 10.0  # for the last of it to reach the master
 class NodeWorker:
     """Runs until the process has ended, or the master is gone: then the process is killed."""
 
-    def __init__(self, launched: Launched, connection: Connection) -> None:
+    def __init__(self, launched: Launched, connection: NodeConnection) -> None:
         self._launched = launched
         self._process = launched.process
         self._connection = connection
@@ -36,7 +36,7 @@ class NodeWorker:
             os.kill(self._process.pid, signal.SIGTERM)
 
     async def run(self) -> None:
-        self._connection.send(Started(self._process.pid))
+        self._connection.send(WorkerStarted(self._process.pid))
         reader, writer = await open_stream(self._launched.stream)
         to_worker = asyncio.create_task(self._copy_to_worker(writer))
         to_master = asyncio.create_task(self._copy_to_master(reader))

@@ -15,8 +15,8 @@ from typing import Any
 
 from mindspore_serving import __version__, log
 from mindspore_serving.cluster.dialing import MasterAddress
-from mindspore_serving.cluster.node import Home, Node
-from mindspore_serving.cluster.node_messages import Join
+from mindspore_serving.cluster.node import ClusterNode, Home
+from mindspore_serving.cluster.node_messages import JoinCluster
 from mindspore_serving.errors import ServingError, StartError
 
 PLACE_SECONDS = 60.0  # until Ray has found the machines
@@ -102,9 +102,9 @@ class _NodeActor:
         host = ray.util.get_node_ip_address()
         # A name of its own: the master may not know yet that the one before is lost.
         name = f"ray-{host}-{uuid.uuid4().hex[:6]}"
-        offer = Join(__version__, name, plan.slots, plan.device_type, list(ids), {})
+        offer = JoinCluster(__version__, name, plan.slots, plan.device_type, list(ids), {})
         address = MasterAddress(master.host, master.port, _trust(master.certificate), master.token)
-        self._node = Node(offer, Home(address, plan.servables), lambda: None)
+        self._node = ClusterNode(offer, Home(address, plan.servables), lambda: None)
         threading.Thread(target=self._run, name="node", daemon=True).start()
 
     def _run(self) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mindspore_serving.cluster.base import Launched, Needs
-from mindspore_serving.cluster.node_connection import FAILURES, Connection, copy, open_stream
+from mindspore_serving.cluster.node_connection import FAILURES, NodeConnection, copy, open_stream
 from mindspore_serving.cluster.node_messages import (
     MOST_DATA_MESSAGE,
     Data,
@@ -24,7 +24,7 @@ from mindspore_serving.cluster.node_messages import (
     NotStarted,
     Report,
     Start,
-    Started,
+    WorkerStarted,
 )
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc import status
@@ -36,7 +36,7 @@ START_SECONDS = 60.0  # until a node has started a process
 class RemoteProcess:
     """A worker process of a node.  It ends with its connection, if it has not reported its end."""
 
-    def __init__(self, connection: Connection, node: str, pid: int) -> None:
+    def __init__(self, connection: NodeConnection, node: str, pid: int) -> None:
         self._connection = connection
         self._node = node
         self._pid = pid
@@ -120,11 +120,11 @@ class RemoteLauncher:
     def __init__(self, node: str, send: Callable[[Start], None]) -> None:
         self._node = node
         self._send = send
-        self._pending: dict[str, asyncio.Future[Connection]] = {}
+        self._pending: dict[str, asyncio.Future[NodeConnection]] = {}
         self._processes: set[RemoteProcess] = set()
         self._relays: set[asyncio.Task[None]] = set()
 
-    def attach(self, worker_id: str, connection: Connection) -> bool:
+    def attach(self, worker_id: str, connection: NodeConnection) -> bool:
         """`connection` is that of a worker; whether such a one was asked for."""
         waiting = self._pending.get(worker_id)
         if waiting is None or waiting.done():
@@ -146,7 +146,7 @@ class RemoteLauncher:
         self._send(Start(worker_id, name, log_name, needs.device_id))
         try:
             connection = await asyncio.wait_for(waiting, START_SECONDS)
-            answer = connection.receive(Started | NotStarted)
+            answer = connection.receive(WorkerStarted | NotStarted)
             return self._launched(connection, await asyncio.wait_for(answer, START_SECONDS))
         except BaseException as error:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
@@ -158,7 +158,7 @@ class RemoteLauncher:
         finally:
             del self._pending[worker_id]
 
-    def _launched(self, connection: Connection, answer: Started | NotStarted) -> Launched:
+    def _launched(self, connection: NodeConnection, answer: WorkerStarted | NotStarted) -> Launched:
         if isinstance(answer, NotStarted):
             kind = ResourceShortage if answer.is_shortage else StartError
             raise kind(f"node {self._node}: {answer.text}")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mindspore_serving import log
-from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, Place
+from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, WorkerPlace
 from mindspore_serving.cluster.nodes import Machine, choose, is_too_large, why_none
 from mindspore_serving.errors import InvalidInputs, NoPlace, ResourceShortage
 
@@ -63,7 +63,7 @@ class SpreadingLauncher:
                     continue  # the node was lost meanwhile
                 raise
             taken = 0 if machine.slots is None else needed.slots
-            launched.place = Place(machine.name, needed.device_id, taken)
+            launched.place = WorkerPlace(machine.name, needed.device_id, taken)
             watch = asyncio.create_task(self._free_after(launched, machine, worker))
             self._watches.add(watch)
             watch.add_done_callback(self._watches.discard)

@@ -13,7 +13,7 @@ from mindspore_serving.core.tasks import TaskSpec
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSpec:
+class DeclaredModel:
     """A declared model: what to load and how to batch it; nothing is loaded yet.
 
     `files` are paths relative to the version directory, one per sub-graph; `factory` replaces them
@@ -66,7 +66,7 @@ class Declaration:
     """All that one servable declares.  Filled while its servable_config.py is imported."""
 
     name: str
-    models: dict[str, ModelSpec] = field(default_factory=dict)
+    models: dict[str, DeclaredModel] = field(default_factory=dict)
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
     methods: dict[str, Method] = field(default_factory=dict)
     distributed: DistributedSpec | None = None

@@ -34,7 +34,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedServable:
     """What is not served, and why.  `name` is what clients would call it, "" for what is no
     model."""
 

@@ -136,7 +136,7 @@ METHODS: dict[str, type[Any]] = {
 }
 
 
-class Token(msgspec.Struct, frozen=True, array_like=True):
+class GeneratedToken(msgspec.Struct, frozen=True, array_like=True):
     """A token: `data` are the bytes it stands for, `text` those decoded by themselves.
 
     `logprob` is None if it was not asked for, or the token follows nothing; never infinite: at
@@ -148,7 +148,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
     is_special: bool
     logprob: float | None = None
-    top: tuple["Token", ...] = ()
+    top: tuple["GeneratedToken", ...] = ()
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -158,7 +158,7 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
     num_prompt_tokens: int
     seed: int
-    prompt: tuple[Token, ...] | None = None
+    prompt: tuple[GeneratedToken, ...] | None = None
     queue_seconds: float = 0.0
     is_capped: bool = False
 
@@ -166,7 +166,7 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=1):
 class PromptScored(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Log-probabilities of the next tokens of the prompt, if `params.prompt_logprobs` is given."""
 
-    tokens: tuple[Token, ...]
+    tokens: tuple[GeneratedToken, ...]
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, array_like=True):
@@ -194,7 +194,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=3):
     index: int
     text: str
     token_ids: tuple[int, ...]
-    tokens: tuple[Token, ...] | None = None
+    tokens: tuple[GeneratedToken, ...] | None = None
     finish_reason: Literal["stop", "tool_calls", "length", "abort", "error"] | None = None
     stop_reason: str | int | None = None
     reasoning: str = ""
@@ -263,7 +263,7 @@ class Tokenized(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """`text` is what was tokenized; `offsets` are (start, stop) of each token in its characters."""
 
     text: str
-    tokens: tuple[Token, ...]
+    tokens: tuple[GeneratedToken, ...]
     offsets: tuple[tuple[int, int], ...]
 
 

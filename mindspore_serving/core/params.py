@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OptionRow:
     """A parameter of a request, or an option of the operator.
 
     Values are from `low`, which is excluded if `is_open`, to `high`; of a list that is the number
@@ -155,7 +155,7 @@ def param(
     is_secret: bool = False,
     **aliases: str | None,
 ) -> T:
-    """A dataclass field that is a parameter or an option: see `Row`.
+    """A dataclass field that is a parameter or an option: see `OptionRow`.
 
     Args:
         meaning: what it does, in one line.
@@ -164,7 +164,7 @@ def param(
         aliases: its name in a place, if it differs; None if it cannot be given there.
     """
     low = over if over is not None else -_INFINITE if at_least is None else at_least
-    row = Row(
+    row = OptionRow(
         default, meaning, low, at_most, over is not None, aliases,
         unit=unit, group=group, choices=tuple(choices), metavar=metavar, parse=parse,
         is_path=is_path,
@@ -175,7 +175,7 @@ def param(
     return found
 
 
-def documented(rows: Mapping[str, Row]) -> Callable[[T], T]:
+def documented(rows: Mapping[str, OptionRow]) -> Callable[[T], T]:
     """Put the meanings of arguments that have `rows` in place of {} in the text of a function or
     class."""
 
@@ -193,7 +193,7 @@ def documented(rows: Mapping[str, Row]) -> Callable[[T], T]:
     return document
 
 
-def rows_of(params: type) -> dict[str, Row]:
+def rows_of(params: type) -> dict[str, OptionRow]:
     """The rows of the fields of a dataclass that are parameters, by name, in their order."""
     hints = get_type_hints(params)
     found = {}

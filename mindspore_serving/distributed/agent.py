@@ -12,15 +12,15 @@ from typing import Any
 
 from mindspore_serving import backends, log
 from mindspore_serving.backends.base import LoadedModel, ModelSource
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Signature
 from mindspore_serving.distributed.connecting import GangConnection, connect
 from mindspore_serving.distributed.messages import (
     MOST_TENSORS,
     AgentSetup,
-    Join,
+    JoinGang,
     Ran,
-    Run,
+    RunRank,
     ToPeer,
     to_reports,
 )
@@ -54,7 +54,7 @@ def join(setup: AgentSetup, models: Sequence[LoadedModel]) -> GangConnection:
         connection = connect(setup.address)
     except OSError as error:
         raise StartError(f"the worker at {setup.address} is not there any more: {error}") from error
-    connection.ask(Join(setup.rank, to_reports(signatures), os.getpid()))
+    connection.ask(JoinGang(setup.rank, to_reports(signatures), os.getpid()))
     return connection
 
 
@@ -63,7 +63,7 @@ def serve(connection: GangConnection, models: Sequence[LoadedModel]) -> None:
     threading.Thread(target=_live, args=[connection], name="beats", daemon=True).start()
     with suppress(EOFError, ConnectionError):
         for message in _received(connection):
-            if isinstance(message, Run):
+            if isinstance(message, RunRank):
                 connection.send(run(models, message))
             elif isinstance(message, Exit):
                 for model in models:
@@ -78,7 +78,7 @@ def _received(connection: GangConnection) -> Iterator[ToPeer]:
         yield from connection.receive(wait=True)
 
 
-def run(models: Sequence[LoadedModel], asked: Run) -> Ran:
+def run(models: Sequence[LoadedModel], asked: RunRank) -> Ran:
     """The answer; whatever the model raises is one."""
     try:
         inputs: Any = native.decode_values(bytearray(asked.inputs)) if asked.inputs else ()
@@ -112,7 +112,7 @@ def _load_file(setup: AgentSetup, path: str) -> LoadedModel:
         )
     name = backends.resolve(FORMATS[suffix])
     source = ModelSource(
-        spec=ModelSpec(path, name, (path,), _factory(path) if name == "python" else None),
+        spec=DeclaredModel(path, name, (path,), _factory(path) if name == "python" else None),
         paths=(path,),
         device_type=backends.choose_device(None, [name], setup.servable),
         device_id=setup.device_id,

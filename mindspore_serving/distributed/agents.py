@@ -16,10 +16,10 @@ from pathlib import Path
 from mindspore_serving.aio import BackgroundLoop, on_thread, readable
 from mindspore_serving.cluster.local import log_path, worker_variables
 from mindspore_serving.distributed import messages, rank_table
-from mindspore_serving.distributed.connecting import GangConnection, Refusal, Stopped, connect
+from mindspore_serving.distributed.connecting import GangConnection, JoinRefusal, Stopped, connect
 from mindspore_serving.distributed.messages import AgentSetup, FromAgent, Take
 from mindspore_serving.distributed.places import AgentOptions, choose_ranks, environment
-from mindspore_serving.distributed.rank_table import Rank
+from mindspore_serving.distributed.rank_table import RankPlace
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program
@@ -84,7 +84,7 @@ class WorkerEnd:
                     if isinstance(message, Exit):
                         raise Stopped("the servable is stopped")
                     if isinstance(message, Failed):
-                        raise Refusal(f"the worker refuses: {message.text}")
+                        raise JoinRefusal(f"the worker refuses: {message.text}")
                 await readable(self._connection.fileno())
         except EOFError:
             return "the worker has ended the connection"
@@ -95,7 +95,7 @@ class Agents:
     with the worker."""
 
     def __init__(self, connection: GangConnection) -> None:
-        self.ranks: list[Rank] = []
+        self.ranks: list[RankPlace] = []
         self.group = Group()
         self.group.add(WorkerEnd(connection))
         self._connection = connection
@@ -117,7 +117,7 @@ class Agents:
     def give_up(self, error: BaseException) -> None:
         """Tell the worker that the agents cannot start, unless it is the worker that says so."""
         is_ours = isinstance(error, ServingError | OSError)
-        if is_ours and not isinstance(error, Refusal | Stopped):
+        if is_ours and not isinstance(error, JoinRefusal | Stopped):
             with suppress(OSError):
                 self._connection.send(Failed(f"agents cannot start: {error}"))
 
@@ -141,7 +141,7 @@ class AgentSupervisor:
     stopped for good: then `on_end` is called, on another thread."""
 
     def __init__(self, options: AgentOptions, on_end: Callable[[], None]) -> None:
-        self.ranks: list[Rank] = []
+        self.ranks: list[RankPlace] = []
         self._options = options
         self._loop = BackgroundLoop()
         self._supervisor = Supervisor(
@@ -157,7 +157,7 @@ class AgentSupervisor:
         """Whether its agents have ended for good."""
         return self._supervisor.state == "gone"
 
-    def start(self) -> list[Rank]:
+    def start(self) -> list[RankPlace]:
         """Find the worker, start the agents, wait until all have joined; return their ranks.
 
         Raises StartError, or another ServingError; nothing is left running then.
@@ -210,7 +210,9 @@ class AgentSupervisor:
             await asyncio.sleep(BETWEEN_TRIES)
 
 
-def _setup(options: AgentOptions, servable: str, rank: Rank, files: tuple[str, ...]) -> AgentSetup:
+def _setup(
+    options: AgentOptions, servable: str, rank: RankPlace, files: tuple[str, ...]
+) -> AgentSetup:
     return AgentSetup(
         options.address,
         servable,

@@ -9,7 +9,7 @@ import numpy as np
 from mindspore_serving import log
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.backends.base import Array
-from mindspore_serving.core.declaration import DistributedSpec, ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel, DistributedSpec
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.distributed import rank_table, security
 from mindspore_serving.distributed.gang import Gang
@@ -29,7 +29,7 @@ class GangModel:
         self._loop = loop
         self._leader = leader
         spec = leader.gang.spec
-        self.spec: ModelSpec = leader.gang.model
+        self.spec: DeclaredModel = leader.gang.model
         self.num_slots = spec.stage_size if spec.enable_pipeline_infer else 1
         self.signature = leader.gang.signature  # inputs of the first rank, outputs of the last
         self.agents = leader.places

@@ -30,7 +30,7 @@ class Stopped(EndedForGood):
     """The servable is stopped for good."""
 
 
-class Refusal(StartError):
+class JoinRefusal(StartError):
     """The worker does not want us; others may still come."""
 
 
@@ -112,7 +112,7 @@ def _plain(host: str, port: int) -> socket.socket:
 
 def _unexpected(message: ToPeer) -> StartError:
     if isinstance(message, Failed):
-        return Refusal(f"the worker refuses: {message.text}")
+        return JoinRefusal(f"the worker refuses: {message.text}")
     if isinstance(message, Exit):
         return Stopped("the servable is stopped")
     return StartError(f"the worker sent {type(message).__name__} out of turn")

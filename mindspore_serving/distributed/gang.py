@@ -8,11 +8,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from mindspore_serving.batching.assemble import batch_size
-from mindspore_serving.core.declaration import DistributedSpec, ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel, DistributedSpec
 from mindspore_serving.core.value import Signature
 from mindspore_serving.distributed import rank_table, stages
-from mindspore_serving.distributed.rank_table import Rank
-from mindspore_serving.distributed.stages import Stage
+from mindspore_serving.distributed.rank_table import RankPlace
+from mindspore_serving.distributed.stages import RankStage
 from mindspore_serving.errors import InvalidInputs, StartError
 
 Graphs = tuple[Signature, ...]
@@ -28,8 +28,8 @@ class Gang:
 
     name: str
     spec: DistributedSpec
-    ranks: Sequence[Rank]
-    routes: tuple[tuple[Stage, ...], ...] = ()  # of each sub-graph, once all ranks have joined
+    ranks: Sequence[RankPlace]
+    routes: tuple[tuple[RankStage, ...], ...] = ()  # of each sub-graph, once all ranks have joined
     _scripts: dict[int, Hashable] = field(default_factory=dict)  # by rank
     _joined: dict[int, Graphs] = field(default_factory=dict)
 
@@ -46,9 +46,9 @@ class Gang:
         return [rank.number for rank in self.ranks if rank.number not in self._joined]
 
     @property
-    def model(self) -> ModelSpec:
+    def model(self) -> DeclaredModel:
         """The model that all ranks are together."""
-        return ModelSpec(
+        return DeclaredModel(
             self.name,
             "distributed",
             with_batch_dim=self.spec.with_batch_dim,
@@ -153,7 +153,7 @@ class Gang:
         fed = [graph for graph in graphs if graph.inputs]
         return 0 if self.spec.without_batch_dim_inputs else batch_size(self.model, fed)
 
-    def _routes(self) -> tuple[tuple[Stage, ...], ...]:
+    def _routes(self) -> tuple[tuple[RankStage, ...], ...]:
         every = [self._joined[rank.number] for rank in self.ranks]
         return tuple(
             stages.plan(list(signatures), self.spec.stage_size)

@@ -14,7 +14,7 @@ from mindspore_serving import log
 from mindspore_serving.cluster.strangers import Strangers
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.messages import (
-    Join,
+    JoinGang,
     Plan,
     Proof,
     Ran,
@@ -22,7 +22,7 @@ from mindspore_serving.distributed.messages import (
     ToGang,
     to_signatures,
 )
-from mindspore_serving.distributed.peer import MOST_WORDS, Peer
+from mindspore_serving.distributed.peer import MOST_WORDS, GangPeer
 from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.ipc.messages import AgentPlace
@@ -58,9 +58,9 @@ class Leader:
         self._context = context
         self._timeout = timeout
         self._on_broken = on_broken
-        self._peers: set[Peer] = set()
+        self._peers: set[GangPeer] = set()
         self._strangers = Strangers(MOST_UNKNOWN)
-        self._agents: dict[int, Peer] = {}
+        self._agents: dict[int, GangPeer] = {}
         self._pids: dict[int, int] = {}  # of agents, by rank
         self._end = ""  # why there is no gang any more
         self.predictions = Predictions(gang, self._agents, self._break, limit)
@@ -75,7 +75,7 @@ class Leader:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Peer(self, self._secret, self._context), host, port, reuse_address=True
+                lambda: GangPeer(self, self._secret, self._context), host, port, reuse_address=True
             )
         except OSError as error:
             raise StartError(
@@ -133,17 +133,17 @@ class Leader:
 
     # --- peers ----------------------------------------------------------------------------------
 
-    def on_opened(self, peer: Peer) -> None:
+    def on_opened(self, peer: GangPeer) -> None:
         self._peers.add(peer)
         refuse = partial(peer.refuse, "too many newer connections wait")
         self._strangers.add(peer, peer.address, refuse)
 
-    def on_message(self, peer: Peer, message: ToGang) -> None:
+    def on_message(self, peer: GangPeer, message: ToGang) -> None:
         if self._end:
             return
         if isinstance(message, Ran) and peer.rank is not None:
             self.predictions.on_ran(peer.rank, message)
-        elif isinstance(message, Join):
+        elif isinstance(message, JoinGang):
             self._join(peer, message)
         elif isinstance(message, Take):
             self.gang.take(peer, message.ranks)
@@ -157,7 +157,7 @@ class Leader:
         elif not isinstance(message, Beat):
             raise InvalidInputs("an agent sends Join before it answers")
 
-    def _join(self, peer: Peer, message: Join) -> None:
+    def _join(self, peer: GangPeer, message: JoinGang) -> None:
         if peer.rank is not None:
             raise InvalidInputs(f"this agent has joined as rank {peer.rank} already")
         self.gang.join(message.rank, to_signatures(message.graphs))
@@ -170,7 +170,7 @@ class Leader:
         if self.gang.is_complete:
             self._complete.set_result(None)
 
-    def on_closed(self, peer: Peer) -> None:
+    def on_closed(self, peer: GangPeer) -> None:
         self._peers.discard(peer)
         self._strangers.discard(peer)
         if self._end:
@@ -201,7 +201,7 @@ class Leader:
                 peer.silent_for += elapsed
                 self._judge(peer)
 
-    def _judge(self, peer: Peer) -> None:
+    def _judge(self, peer: GangPeer) -> None:
         if not peer.is_known and peer.silent_for >= GREETING:
             peer.dismiss()
         elif peer.rank is not None and 0 < self._timeout <= peer.silent_for:

@@ -2,9 +2,9 @@
 `process.vocabulary`.
 
 A connection to the worker begins with `Challenge` and `Proof`.  A script then gets a `Plan` and
-sends `Take`; an agent sends `Join` when it has loaded its model, and answers each `Run`.  `Ready`
-is the answer to both.  `Failed` says why the worker ends a connection, or why a script could not
-start its agents; `Exit` that the servable is stopped for good.  A script sends its agent an
+sends `Take`; an agent sends `JoinGang` when it has loaded its model, and answers each `RunRank`.
+`Ready` is the answer to both.  `Failed` says why the worker ends a connection, or why a script
+could not start its agents; `Exit` that the servable is stopped for good.  A script sends its agent an
 `AgentSetup`, and gets `Hello`, then `Ready` when the agent has joined, or `Failed`.
 """
 
@@ -56,7 +56,7 @@ class Plan(Message, frozen=True, tag=11):
     beat_seconds: float
 
 
-class Run(Message, frozen=True, tag=13):
+class RunRank(Message, frozen=True, tag=13):
     """Run a sub-graph on `inputs` (`wire.native`), and return the outputs if `returns`."""
 
     id: int
@@ -80,7 +80,7 @@ class Take(Message, frozen=True, tag=21):
     ranks: list[int]
 
 
-class Join(Message, frozen=True, tag=23):
+class JoinGang(Message, frozen=True, tag=23):
     """An agent, the process `pid` of its machine, has loaded the model of its rank."""
 
     rank: int
@@ -89,7 +89,7 @@ class Join(Message, frozen=True, tag=23):
 
 
 class Ran(Message, frozen=True, tag=25):
-    """The answer to a `Run`: the outputs, or b"" if they were not asked for; or why it failed."""
+    """The answer to a `RunRank`: the outputs (b"" if nobody asked for them), or why it failed."""
 
     id: int
     outputs: bytes
@@ -111,9 +111,9 @@ class AgentSetup(Message, frozen=True, tag=30):
     dec_mode: str
 
 
-ToPeer: TypeAlias = Challenge | Plan | Ready | Failed | Run | Exit
+ToPeer: TypeAlias = Challenge | Plan | Ready | Failed | RunRank | Exit
 FromAgent: TypeAlias = Hello | Ready | Failed
-ToGang: TypeAlias = Proof | Take | Failed | Join | Beat | Ran
+ToGang: TypeAlias = Proof | Take | Failed | JoinGang | Beat | Ran
 
 
 def to_reports(graphs: Sequence[Signature]) -> list[GraphReport]:

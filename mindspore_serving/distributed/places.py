@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mindspore_serving.distributed import rank_table
-from mindspore_serving.distributed.rank_table import Rank
+from mindspore_serving.distributed.rank_table import RankPlace
 from mindspore_serving.errors import InvalidInputs
 
 Files = tuple[tuple[str, ...], ...]
@@ -29,7 +29,7 @@ class AgentOptions:
     dec_mode: str = "AES-GCM"
 
 
-def choose_ranks(ranks: Sequence[Rank], options: AgentOptions) -> list[Rank]:
+def choose_ranks(ranks: Sequence[RankPlace], options: AgentOptions) -> list[RankPlace]:
     """The ranks of this machine: one for each device with model files.  Raises InvalidInputs."""
     first = options.rank_start or 0
     if first >= len(ranks):
@@ -46,7 +46,7 @@ def choose_ranks(ranks: Sequence[Rank], options: AgentOptions) -> list[Rank]:
     return own
 
 
-def find_ip(ranks: Sequence[Rank]) -> str:
+def find_ip(ranks: Sequence[RankPlace]) -> str:
     """The first address of the rank table that is of this machine.  Raises InvalidInputs."""
     known = list(dict.fromkeys(rank.ip for rank in ranks))
     for ip in known:
@@ -69,7 +69,7 @@ def is_local(ip: str) -> bool:
 
 
 def environment(
-    rank: Rank, ranks: Sequence[Rank], table_path: str, groups: Sequence[str], port: int
+    rank: RankPlace, ranks: Sequence[RankPlace], table_path: str, groups: Sequence[str], port: int
 ) -> dict[str, str]:
     """The variables by which MindSpore's and PyTorch's collectives know the rank of a process.
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mindspore_serving.distributed.gang import Gang
-from mindspore_serving.distributed.messages import MOST_TENSORS, Ran, Run
-from mindspore_serving.distributed.peer import Peer
-from mindspore_serving.distributed.stages import Prediction, Source, Stage
+from mindspore_serving.distributed.messages import MOST_TENSORS, Ran, RunRank
+from mindspore_serving.distributed.peer import GangPeer
+from mindspore_serving.distributed.stages import GangPrediction, RankStage, StageInputs
 from mindspore_serving.errors import InvalidInputs, StageFailed, TooLarge, WorkerUnavailable
 from mindspore_serving.process.channel import encode
 
@@ -25,7 +25,7 @@ SETTLING = 10.0  # seconds that the other ranks have for a prediction in which o
 class _Pending:
     """A prediction, and who waits for it."""
 
-    prediction: Prediction
+    prediction: GangPrediction
     subgraph: int
     answer: "asyncio.Future[bytes]"
 
@@ -36,7 +36,7 @@ class Predictions:
     of them could not run it."""
 
     def __init__(
-        self, gang: Gang, agents: Mapping[int, Peer], on_stuck: OnStuck, limit: float
+        self, gang: Gang, agents: Mapping[int, GangPeer], on_stuck: OnStuck, limit: float
     ) -> None:
         spec = gang.spec
         self._slots = asyncio.Semaphore(spec.stage_size if spec.enable_pipeline_infer else 1)
@@ -59,7 +59,7 @@ class Predictions:
             raise WorkerUnavailable(self._reason)
         self._next_id += 1
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        pending = _Pending(Prediction(self._gang.routes[subgraph]), subgraph, answer)
+        pending = _Pending(GangPrediction(self._gang.routes[subgraph]), subgraph, answer)
         self._pending[self._next_id] = pending
         for stage in pending.prediction.begin():
             self._send(self._next_id, pending, stage, inputs)
@@ -67,13 +67,13 @@ class Predictions:
             self._expect(self._next_id, self._limit, "a prediction")
         return await answer
 
-    def _send(self, number: int, pending: _Pending, stage: Stage, inputs: bytes) -> None:
-        payload = b"" if stage.source is Source.NOTHING else inputs
+    def _send(self, number: int, pending: _Pending, stage: RankStage, inputs: bytes) -> None:
+        payload = b"" if stage.source is StageInputs.NOTHING else inputs
         frames: dict[bool, bytes] = {}
         for rank in stage.ranks:
             returns = stage.returns and rank == stage.last
             if returns not in frames:
-                frames[returns] = encode(Run(number, pending.subgraph, payload, returns))
+                frames[returns] = encode(RunRank(number, pending.subgraph, payload, returns))
             self._agents[rank].write(frames[returns])
 
     def on_ran(self, rank: int, ran: Ran) -> None:

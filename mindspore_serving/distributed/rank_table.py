@@ -20,7 +20,7 @@ DEVICES = 8  # of one machine
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class RankPlace:
     """A rank's number, the address of its machine and the device that it has there."""
 
     number: int
@@ -28,7 +28,7 @@ class Rank:
     device_id: int
 
 
-def parse(text: str) -> tuple[Rank, ...]:
+def parse(text: str) -> tuple[RankPlace, ...]:
     """The ranks of a table, which are numbered from 0 in the order of the file.  Raises
     InvalidInputs."""
     if len(text) > MAX_BYTES:
@@ -52,7 +52,7 @@ def parse(text: str) -> tuple[Rank, ...]:
     return ranks
 
 
-def check(ranks: Sequence[Rank], rank_size: int, stage_size: int) -> None:
+def check(ranks: Sequence[RankPlace], rank_size: int, stage_size: int) -> None:
     """Raise InvalidInputs if a servable of this size cannot run on `ranks`."""
     if rank_size % stage_size:
         raise _wrong(f"rank_size {rank_size} is not a multiple of stage_size {stage_size}")
@@ -64,29 +64,31 @@ def check(ranks: Sequence[Rank], rank_size: int, stage_size: int) -> None:
         _check_machines(ranks)
 
 
-def on_machine(ranks: Sequence[Rank], ip: str, first: int = 0) -> list[Rank]:
+def on_machine(ranks: Sequence[RankPlace], ip: str, first: int = 0) -> list[RankPlace]:
     """The ranks of the machine with address `ip`, from number `first` on."""
     return [rank for rank in ranks if rank.ip == ip and rank.number >= first]
 
 
-def _of_servers(table: dict[str, Any]) -> Iterator[Rank]:
+def _of_servers(table: dict[str, Any]) -> Iterator[RankPlace]:
     for where, server in _objects(table, "server_list", ""):
         ip = _text(server, "server_id", where)
         for place, device in _objects(server, "device", where):
-            yield Rank(_number(device, "rank_id", place), ip, _number(device, "device_id", place))
+            yield RankPlace(
+                _number(device, "rank_id", place), ip, _number(device, "device_id", place)
+            )
 
 
-def _of_groups(table: dict[str, Any]) -> Iterator[Rank]:
+def _of_groups(table: dict[str, Any]) -> Iterator[RankPlace]:
     for where, group in _objects(table, "group_list", ""):
         for place, instance in _objects(group, "instance_list", where):
             devices = list(_objects(instance, "devices", place))
             if len(devices) != 1:
                 raise _wrong(f"'{place}.devices' has {len(devices)} items, expected 1")
             number, ip = _number(instance, "rank_id", place), _text(instance, "server_id", place)
-            yield Rank(number, ip, _number(devices[0][1], "device_id", devices[0][0]))
+            yield RankPlace(number, ip, _number(devices[0][1], "device_id", devices[0][0]))
 
 
-def _check_devices(ranks: Sequence[Rank]) -> None:
+def _check_devices(ranks: Sequence[RankPlace]) -> None:
     for rank in ranks:
         if rank.device_id >= DEVICES:
             raise _wrong(f"device_id '{rank.device_id}' should be less than {DEVICES}")
@@ -95,7 +97,7 @@ def _check_devices(ranks: Sequence[Rank]) -> None:
             raise _wrong(f"device_id '{device}' of server_id '{ip}' has {count} ranks, expected 1")
 
 
-def _check_machines(ranks: Sequence[Rank]) -> None:
+def _check_machines(ranks: Sequence[RankPlace]) -> None:
     """A pipeline takes whole machines: eight ranks of each, on its devices in order."""
     if len(ranks) < DEVICES:
         raise _wrong(f"a servable of several stages needs {DEVICES} ranks, it has {len(ranks)}")

@@ -14,7 +14,7 @@ from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs, ServingError
 
 
-class Source(Enum):
+class StageInputs(Enum):
     """What the ranks of a stage are sent."""
 
     REQUEST = "the inputs of the request"
@@ -23,11 +23,11 @@ class Source(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RankStage:
     """Ranks that are sent the same.  The last of them returns its outputs if `returns`."""
 
     ranks: range
-    source: Source
+    source: StageInputs
     returns: bool
 
     @property
@@ -35,19 +35,19 @@ class Stage:
         return self.ranks[-1]
 
 
-def plan(signatures: Sequence[Signature], stage_size: int) -> tuple[Stage, ...]:
+def plan(signatures: Sequence[Signature], stage_size: int) -> tuple[RankStage, ...]:
     """The stages of one graph, of which each rank has the signature at its number.
 
     Raises InvalidInputs if the inputs of a stage come from nowhere.
     """
     size = len(signatures) // stage_size
     groups = [range(start, start + size) for start in range(0, len(signatures), size)]
-    sources = [Source.REQUEST]
+    sources = [StageInputs.REQUEST]
     for number, ranks in enumerate(groups[1:], 1):
         before, own = signatures[ranks[0] - 1].outputs, signatures[ranks[0]].inputs
         sources.append(_source(number, own, signatures[0].inputs, before))
-    feeds = [source is Source.PREVIOUS for source in (*sources[1:], Source.PREVIOUS)]
-    return tuple(map(Stage, groups, sources, feeds))
+    feeds = [source is StageInputs.PREVIOUS for source in (*sources[1:], StageInputs.PREVIOUS)]
+    return tuple(map(RankStage, groups, sources, feeds))
 
 
 def same_shapes(some: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> bool:
@@ -70,16 +70,16 @@ def _source(
     own: Sequence[TensorSpec],
     first: Sequence[TensorSpec],
     before: Sequence[TensorSpec],
-) -> Source:
+) -> StageInputs:
     if not own:
-        return Source.NOTHING
+        return StageInputs.NOTHING
     is_same = same_shapes(own, first)
     if is_same and [one.name for one in own] == [one.name for one in first]:
-        return Source.REQUEST
+        return StageInputs.REQUEST
     if not before or len(own) == len(before) and all(map(_fits, own, before)):
-        return Source.PREVIOUS
+        return StageInputs.PREVIOUS
     if is_same:
-        return Source.REQUEST
+        return StageInputs.REQUEST
     raise InvalidInputs(
         f"the inputs of stage {number} ({shown(own)}) are neither those of stage 0 "
         f"({shown(first)}) nor the outputs of stage {number - 1} ({shown(before)})"
@@ -99,23 +99,23 @@ def _fits(own: TensorSpec, given: TensorSpec) -> bool:
 
 
 @dataclass(slots=True)
-class Prediction:
+class GangPrediction:
     """One run of all ranks.  `outputs` is the encoded result, `error` why there is none; it is
     settled when no rank works on it any more."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[RankStage, ...]
     outputs: bytes | None = None
     error: ServingError | None = None
     _waiting: set[int] = field(default_factory=set)
 
-    def begin(self) -> list[Stage]:
+    def begin(self) -> list[RankStage]:
         """The stages to be sent their part now."""
-        stages = [stage for stage in self.stages if stage.source is not Source.PREVIOUS]
+        stages = [stage for stage in self.stages if stage.source is not StageInputs.PREVIOUS]
         for stage in stages:
             self._waiting.update(stage.ranks)
         return stages
 
-    def answered(self, rank: int, outputs: bytes) -> Stage | None:
+    def answered(self, rank: int, outputs: bytes) -> RankStage | None:
         """`rank` has run its part; the stage to be sent its outputs now, if there is one.  Raises
         InvalidInputs if nothing was expected of it."""
         self._settle(rank)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.cluster.dialing import DIAL_SECONDS, CannotReach, dial
-from mindspore_serving.cluster.node_connection import Connection, copy, open_stream
+from mindspore_serving.cluster.node_connection import NodeConnection, copy, open_stream
 from mindspore_serving.cluster.node_messages import MOST_DATA
 from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
 from mindspore_serving.errors import StartError
@@ -43,11 +43,11 @@ async def _open(host: str, port: int, context: ssl.SSLContext) -> tuple[socket.s
     ours, theirs = socket.socketpair()
     reader, writer = await open_stream(ours)
     writer.write(first)
-    relay = _relay(connection, Connection(reader, writer))
+    relay = _relay(connection, NodeConnection(reader, writer))
     return theirs, asyncio.run_coroutine_threadsafe(relay, asyncio.get_running_loop())
 
 
-async def _first(connection: Connection, where: str) -> bytes:
+async def _first(connection: NodeConnection, where: str) -> bytes:
     """What the worker says first: only then it has accepted our certificate, or that we have none.
     Raises StartError, CannotReach."""
     try:
@@ -62,7 +62,7 @@ async def _first(connection: Connection, where: str) -> bytes:
     return first
 
 
-async def _relay(worker: Connection, agent: Connection) -> None:
+async def _relay(worker: NodeConnection, agent: NodeConnection) -> None:
     """Until one end closes; what it has sent before is sent on."""
     copies = [
         asyncio.create_task(copy(worker.reader, agent.writer)),

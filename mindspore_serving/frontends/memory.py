@@ -12,7 +12,7 @@ from typing import NamedTuple
 NO_MEMORY = "The bodies of other requests take all memory that there is for them"
 
 
-class Peer(NamedTuple):
+class MemoryPeer(NamedTuple):
     """A connection, and the address that it comes from: "" where the clients of all connections are
     one to us, as those of a unix socket are; they share with nobody."""
 
@@ -20,14 +20,14 @@ class Peer(NamedTuple):
     connection: Hashable
 
 
-NOBODY = Peer("", "")
+NOBODY = MemoryPeer("", "")
 
 
-def peer_of(name: str) -> Peer:
+def peer_of(name: str) -> MemoryPeer:
     """The peer that grpcio calls `name`, such as ipv4:127.0.0.1:5000."""
     if not name.startswith("ip"):
         return NOBODY
-    return Peer(name.rpartition(":")[0], name)
+    return MemoryPeer(name.rpartition(":")[0], name)
 
 
 class Quota:
@@ -42,11 +42,11 @@ class Quota:
         self.largest, self._least = largest, least
         self._of: dict[Hashable, int] = {}  # by address, and by peer
 
-    def of(self, peer: Peer) -> tuple[int, int]:
+    def of(self, peer: MemoryPeer) -> tuple[int, int]:
         """What its address has, and what its connection has."""
         return self._of.get(peer.address, 0), self._of.get(peer, 0)
 
-    def has_room(self, peer: Peer, amount: int) -> bool:
+    def has_room(self, peer: MemoryPeer, amount: int) -> bool:
         """Whether it may have so many more."""
         if not self.held:
             return True
@@ -63,23 +63,23 @@ class Quota:
         most = 3 * (of_connection + most - of_address) // 4
         return of_connection + amount <= max(most, self.largest)
 
-    def take(self, peer: Peer, amount: int) -> bool:
+    def take(self, peer: MemoryPeer, amount: int) -> bool:
         """Whether it got so many more."""
         if not self.has_room(peer, amount):
             return False
         self._add(peer, amount)
         return True
 
-    def give_back(self, peer: Peer, amount: int) -> None:
+    def give_back(self, peer: MemoryPeer, amount: int) -> None:
         self._add(peer, -amount)
 
     def allowance(self, address: object) -> "Allowance":
         """That of a new connection, from `address` as sockets have it."""
         if not isinstance(address, tuple):
             return Allowance(self, NOBODY)
-        return Allowance(self, Peer(address[0], object()))
+        return Allowance(self, MemoryPeer(address[0], object()))
 
-    def _add(self, peer: Peer, amount: int) -> None:
+    def _add(self, peer: MemoryPeer, amount: int) -> None:
         self.held += amount
         if peer.address:
             for key in (peer.address, peer):
@@ -95,7 +95,7 @@ class Allowance:
 
     __slots__ = ("_peer", "_quota")
 
-    def __init__(self, quota: Quota, peer: Peer) -> None:
+    def __init__(self, quota: Quota, peer: MemoryPeer) -> None:
         self._quota = quota
         self._peer = peer
 

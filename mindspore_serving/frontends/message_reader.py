@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import grpc.aio
 
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, Overloaded, ServingError
-from mindspore_serving.frontends.memory import NO_MEMORY, Peer, Quota, peer_of
+from mindspore_serving.frontends.memory import NO_MEMORY, MemoryPeer, Quota, peer_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 QUICK = 0.5  # seconds within which a message does not count until it is complete
@@ -26,7 +26,7 @@ class _Reading:
     """The message of a call that comes; `begin` is a time of `MessageReader`'s own clock."""
 
     task: "asyncio.Task[Any] | None"
-    peer: Peer
+    peer: MemoryPeer
     begin: float
     is_counted: bool = False  # as the largest
     error: ServingError | None = None  # why it was ended
@@ -53,7 +53,7 @@ class MessageReader:
         """Messages that count before they are complete."""
         return len(self._counted)
 
-    async def read(self, context: Context) -> tuple[Peer, bytes]:
+    async def read(self, context: Context) -> tuple[MemoryPeer, bytes]:
         """The message of a call, which counts as its peer's: `give_back` it.  Raises
         ServingError."""
         reading = self._begin(peer_of(context.peer()))
@@ -70,20 +70,20 @@ class MessageReader:
         self.take(reading.peer, len(body))
         return reading.peer, body
 
-    def take(self, peer: Peer, num_bytes: int) -> None:
+    def take(self, peer: MemoryPeer, num_bytes: int) -> None:
         """Count a message of a peer that has come.  Raises Overloaded."""
         slow = self._slow if peer.address else 0.0  # nobody else could be meant
         if not self._make_room(peer, num_bytes, slow):
             raise Overloaded(NO_MEMORY)
 
-    def give_back(self, peer: Peer, num_bytes: int) -> None:
+    def give_back(self, peer: MemoryPeer, num_bytes: int) -> None:
         self._memory.give_back(peer, num_bytes)
 
     def end_all(self, error: ServingError) -> None:
         for reading in (*self._counted, *self._quick):
             self._cancel(reading, error)
 
-    def _begin(self, peer: Peer) -> _Reading:
+    def _begin(self, peer: MemoryPeer) -> _Reading:
         loop = asyncio.get_running_loop()
         if self._timer is None:
             self._seen = loop.time()
@@ -129,7 +129,7 @@ class MessageReader:
         else:
             self._cancel(reading, Overloaded(_LATE))
 
-    def _make_room(self, peer: Peer, num_bytes: int, slow: float) -> bool:
+    def _make_room(self, peer: MemoryPeer, num_bytes: int, slow: float) -> bool:
         """Whether `peer` has got so many bytes, for which messages that come may have to end."""
         while not self._memory.take(peer, num_bytes):
             slowest = self._find_slowest(peer, num_bytes, slow)
@@ -138,7 +138,7 @@ class MessageReader:
             self._cancel(slowest, Overloaded(_LATE))
         return True
 
-    def _find_slowest(self, peer: Peer, num_bytes: int, slow: float) -> _Reading | None:
+    def _find_slowest(self, peer: MemoryPeer, num_bytes: int, slow: float) -> _Reading | None:
         """The message that has come for longest of the peer that has most, if that is more than
         `peer` would have; else that of all, if it has come for `slow` seconds."""
         if not self._counted:

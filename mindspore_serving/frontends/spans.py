@@ -9,7 +9,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.frontends.access import CLIENT_LEFT
 from mindspore_serving.frontends.grpc.access import status_of
-from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.routes import ROUTE
 from mindspore_serving.tracing.request_span import RequestSpan, Tracer, current
@@ -20,7 +20,9 @@ from mindspore_serving.wire import status
 _QUIET = (b"/health", b"/livez", b"/readyz", b"/metrics", b"/v2/health/")
 
 
-def begin_http(tracer: Tracer, head: Head, request_id: bytes, scheme: str) -> RequestSpan | None:
+def begin_http(
+    tracer: Tracer, head: RequestHead, request_id: bytes, scheme: str
+) -> RequestSpan | None:
     """The span of a request, None for one that is not worth it."""
     if head.target.startswith(_QUIET):
         return None
@@ -32,7 +34,7 @@ def begin_http(tracer: Tracer, head: Head, request_id: bytes, scheme: str) -> Re
     return span
 
 
-def _describe(head: Head, method: str, scheme: str) -> dict[str, Attribute]:
+def _describe(head: RequestHead, method: str, scheme: str) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {
         "http.request.method": method,
         "url.path": head.target.partition(b"?")[0].decode("latin-1"),

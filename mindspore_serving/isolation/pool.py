@@ -18,7 +18,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.isolation.children import ForkedChild, ForkServer
 from mindspore_serving.isolation.fork_server import LEAVING
-from mindspore_serving.process.frames import Exchange
+from mindspore_serving.process.frames import FrameExchange
 
 QUICK_SECONDS = 0.25  # before a job has to wait for other slow ones
 LARGE = 1 << 20  # bytes of a job that is slow without being tried
@@ -27,7 +27,7 @@ _CANCELLED_SECONDS = 0.1  # that a job may still take when nobody wants it: most
 _SLOW_NICE = 10
 
 
-class Failure(Enum):
+class JobFailure(Enum):
     """Why a job has no answer; the value continues a sentence."""
 
     TIME = "takes too long"
@@ -55,12 +55,12 @@ class PoolLimits:
     max_waiting_bytes: int = 256 << 20
 
 
-class Job:
+class PoolJob:
     """A job that was submitted; `worker` does it now."""
 
     __slots__ = ("content", "is_cancelled", "on_done", "worker")
 
-    def __init__(self, content: bytes, on_done: "Callable[[bytes | Failure], None]") -> None:
+    def __init__(self, content: bytes, on_done: "Callable[[bytes | JobFailure], None]") -> None:
         self.content = content
         self.on_done = on_done
         self.is_cancelled = False
@@ -80,23 +80,23 @@ class Pool:
         self.num_killed = {"time": 0, "memory": 0, "cancelled": 0, "slow": 0}
         self._server, self._role = server, role
         self._changed = threading.Condition()
-        self._quick: deque[Job] = deque()
-        self._slow: deque[Job] = deque()
+        self._quick: deque[PoolJob] = deque()
+        self._slow: deque[PoolJob] = deque()
         self._num_bytes = 0  # of those two
         self._is_closed = False
         self._workers = [_Worker(self, is_slow=False) for _ in range(limits.num_processes)]
         self._workers.append(_Worker(self, is_slow=True))
 
-    def submit(self, content: bytes, on_done: Callable[[bytes | Failure], None]) -> Job:
+    def submit(self, content: bytes, on_done: Callable[[bytes | JobFailure], None]) -> PoolJob:
         """Have `content` answered; `on_done` is called on a thread of the pool, unless the job is
         cancelled before.  Raises Overloaded if too much waits."""
-        job, is_slow = Job(content, on_done), len(content) > LARGE
+        job, is_slow = PoolJob(content, on_done), len(content) > LARGE
         with self._changed:
             self._check_room(len(content), is_slow=is_slow)
             self._put(job, self._slow if is_slow else self._quick)
         return job
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: PoolJob) -> None:
         """Nobody wants the answer.  Harmless if it was given."""
         with self._changed:
             job.is_cancelled = True
@@ -130,7 +130,7 @@ class Pool:
         """Raises OSError."""
         return self._server.fork(self._role, self.limits.memory, nice)
 
-    def take(self, worker: "_Worker") -> Job | None:
+    def take(self, worker: "_Worker") -> PoolJob | None:
         """The next job of `worker`; waits for it.  None if the pool is closed."""
         queue = self._slow if worker.is_slow else self._quick
         with self._changed:
@@ -142,12 +142,12 @@ class Pool:
             job.worker = worker
             return job
 
-    def defer(self, job: Job) -> Failure | None:
+    def defer(self, job: PoolJob) -> JobFailure | None:
         """Let `job`, which is slow, wait for the worker of such ones; or say why not."""
         with self._changed:
             job.worker = None
             if len(self._slow) >= MOST_SLOW:
-                return Failure.CROWDED
+                return JobFailure.CROWDED
             if not job.is_cancelled:
                 self._put(job, self._slow)
             return None
@@ -156,7 +156,7 @@ class Pool:
         with self._changed:
             self.num_killed[reason] += 1
 
-    def finish(self, job: Job, answer: bytes | Failure) -> None:
+    def finish(self, job: PoolJob, answer: bytes | JobFailure) -> None:
         with self._changed:
             job.worker = None
             if job.is_cancelled or self._is_closed:
@@ -173,7 +173,7 @@ class Pool:
         if is_full or (is_slow and len(self._slow) >= MOST_SLOW):
             raise Overloaded(f"{num_waiting} requests wait already to be prepared; try again")
 
-    def _put(self, job: Job, queue: deque[Job]) -> None:
+    def _put(self, job: PoolJob, queue: deque[PoolJob]) -> None:
         queue.append(job)
         self._num_bytes += len(job.content)
         self._changed.notify_all()
@@ -206,7 +206,7 @@ class _Worker:
     def _run(self) -> None:
         self._ready()  # now, not when the first job comes
         while (job := self._pool.take(self)) is not None:
-            answer = self._do(job) if self._ready() else Failure.LOST
+            answer = self._do(job) if self._ready() else JobFailure.LOST
             if answer is None:
                 answer = self._pool.defer(job)
             if answer is not None:
@@ -223,26 +223,26 @@ class _Worker:
                     log.error("a process for jobs cannot be started: %s", error)
         return self._child is not None
 
-    def _do(self, job: Job) -> bytes | Failure | None:
+    def _do(self, job: PoolJob) -> bytes | JobFailure | None:
         """The answer; None if it takes longer than this worker has."""
         assert self._child is not None
-        exchange = Exchange(self._child.stream, job.content)
+        exchange = FrameExchange(self._child.stream, job.content)
         try:
             answer = self._wait(exchange, job)
         except EOFError:
-            return self._kill("memory", Failure.DEATH)
+            return self._kill("memory", JobFailure.DEATH)
         if answer is None:
             if job.is_cancelled or self._pool.is_closed:
-                return self._kill("cancelled", Failure.TIME)
+                return self._kill("cancelled", JobFailure.TIME)
             if not self.is_slow:
                 return self._kill("slow", None)
-            return self._kill("time", Failure.TIME)
+            return self._kill("time", JobFailure.TIME)
         if answer[:1] == LEAVING:
             self._drop()
             self._ready()
         return answer[1:]
 
-    def _wait(self, exchange: Exchange, job: Job) -> bytes | None:
+    def _wait(self, exchange: FrameExchange, job: PoolJob) -> bytes | None:
         """The answer; None when its time is over, or soon after nobody wants it any more."""
         until = time.monotonic() + self._seconds
         while True:
@@ -254,7 +254,7 @@ class _Worker:
             if job.is_cancelled:
                 until = min(until, time.monotonic() + _CANCELLED_SECONDS)
 
-    def _kill(self, reason: str, failure: Failure | None) -> Failure | None:
+    def _kill(self, reason: str, failure: JobFailure | None) -> JobFailure | None:
         self._drop()
         self._pool.count(reason)
         self._ready()  # the next job is not to wait for it

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 
-class Member(Protocol):
+class BudgetMember(Protocol):
     """A servable whose workers may be ended while nobody uses it."""
 
     @property
@@ -38,7 +38,7 @@ class LoadBudget:
     def __init__(self) -> None:
         self.most = 0
 
-    def admit(self, others: Iterable[Member]) -> bool:
+    def admit(self, others: Iterable[BudgetMember]) -> bool:
         """Whether one may be loaded beside `others`.  If not, that of them which has not been used
         for the longest time is unloaded, if it is idle: ask again."""
         loaded = [one for one in others if one.is_loaded]

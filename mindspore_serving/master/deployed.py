@@ -90,7 +90,7 @@ class Deployed:
         own, others = self.deployment, other.deployment
         return (own.name, own.version_number) == (others.name, others.version_number)
 
-    # --- see `budget.Member` ------------------------------------------------------------------
+    # --- see `budget.BudgetMember` ----------------------------------------------------------------
 
     @property
     def is_loaded(self) -> bool:

@@ -6,7 +6,7 @@ Knows nothing of other workers, nor whether this one is still wanted.
 import os
 
 from mindspore_serving import log
-from mindspore_serving.cluster.base import Needs, Place
+from mindspore_serving.cluster.base import Needs, WorkerPlace
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServingError, StartError
@@ -59,7 +59,7 @@ def _ranks_of(deployment: Deployment) -> int:
     return max(deployment.num_ranks, declared_ranks(os.path.join(root, CONFIG_FILE)))
 
 
-def check_slots(name: str, place: Place, card: ModelCard) -> None:
+def check_slots(name: str, place: WorkerPlace, card: ModelCard) -> None:
     """Warn if the model has more ranks than the worker takes slots of its machine."""
     if 0 < place.slots < card.num_ranks:
         log.warning(

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.mindir.messages import Attribute, Kind, Tensor
+from mindspore_serving.mindir.messages import Attribute, AttributeKind, Tensor
 from mindspore_serving.mindir.values import MONAD, Array, Constant, Value
 from mindspore_serving.mindir.wire import Damaged
 
@@ -29,8 +29,8 @@ NUMPY = {
 }
 BFLOAT16 = 16
 _MAX_DEPTH = 50
-_INTS = (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64) + (
-    (Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64)
+_INTS = (AttributeKind.INT8, AttributeKind.INT16, AttributeKind.INT32, AttributeKind.INT64) + (
+    (AttributeKind.UINT8, AttributeKind.UINT16, AttributeKind.UINT32, AttributeKind.UINT64)
 )
 
 ReadFile = Callable[[str], memoryview]
@@ -47,15 +47,15 @@ class Values:
         kind = attribute.type
         if depth > _MAX_DEPTH:
             raise Damaged(f"tuples are nested more than {_MAX_DEPTH} deep")
-        if kind in (Kind.TUPLE, Kind.LIST):
+        if kind in (AttributeKind.TUPLE, AttributeKind.LIST):
             return tuple(self.of(value, depth + 1) for value in attribute.values)
-        if kind in (Kind.TENSOR, Kind.TENSORS):
+        if kind in (AttributeKind.TENSOR, AttributeKind.TENSORS):
             return self._tensors(attribute)
-        if kind in (Kind.UMONAD, Kind.IOMONAD):
+        if kind in (AttributeKind.UMONAD, AttributeKind.IOMONAD):
             return MONAD
         if kind in _SCALARS:
-            return _SCALARS[Kind(kind)](attribute)
-        if kind == Kind.UNDEFINED:
+            return _SCALARS[AttributeKind(kind)](attribute)
+        if kind == AttributeKind.UNDEFINED:
             return _of_unsaid_kind(attribute)
         raise StartError(f"an attribute of kind {kind} ('{attribute.name}') is not read")
 
@@ -124,11 +124,11 @@ def _of_unsaid_kind(attribute: Attribute) -> Value:
     return tuple(attribute.ints) or tuple(attribute.floats) or None
 
 
-_SCALARS: dict[Kind, Callable[[Attribute], Value]] = {
+_SCALARS: dict[AttributeKind, Callable[[Attribute], Value]] = {
     **dict.fromkeys(_INTS, _int),
-    **dict.fromkeys((Kind.FLOAT, Kind.FLOAT16, Kind.BFLOAT16), _float),
-    Kind.DOUBLE: _number("doubles", "d"),
-    Kind.BOOL: lambda attribute: bool(_int(attribute)),
-    Kind.STRING: _text,
-    Kind.NONE: lambda _: None,
+    **dict.fromkeys((AttributeKind.FLOAT, AttributeKind.FLOAT16, AttributeKind.BFLOAT16), _float),
+    AttributeKind.DOUBLE: _number("doubles", "d"),
+    AttributeKind.BOOL: lambda attribute: bool(_int(attribute)),
+    AttributeKind.STRING: _text,
+    AttributeKind.NONE: lambda _: None,
 }

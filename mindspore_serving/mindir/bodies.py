@@ -11,7 +11,7 @@ import openvino as ov
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.storage import bare, holder
-from mindspore_serving.mindir.tensors import Unsupported, tensor
+from mindspore_serving.mindir.tensors import UnsupportedTensor, tensor
 from mindspore_serving.mindir.values import (
     Lost,
     Monad,
@@ -25,7 +25,7 @@ from mindspore_serving.mindir.values import (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BodyPlace:
     """Stands for result number `number` of a body.
 
     With `is_stored` it is of a variable or view; `roots` are those that it may share storage with.
@@ -41,7 +41,7 @@ class Results:
     """The results of a body, as nodes."""
 
     nodes: list[Any] = field(default_factory=list)
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, BodyPlace] = field(default_factory=dict)
 
     def add(self, output: Any) -> int:
         self.nodes.append(op.result(output))
@@ -55,9 +55,9 @@ class Results:
             key = id(value.source)
             if key not in self.places:
                 roots = (value.root,)
-                self.places[key] = Place(self.add(content(value)), roots, is_stored=True)
+                self.places[key] = BodyPlace(self.add(content(value)), roots, is_stored=True)
             return self.places[key]
-        return Place(self.add(value)) if isinstance(value, ov.Output) else value
+        return BodyPlace(self.add(value)) if isinstance(value, ov.Output) else value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,13 +114,13 @@ class Behind:
     """Values behind a branch or a loop; `output` gives its results by number."""
 
     output: Callable[[int], Any]
-    _variables: dict[Place, Variable] = field(default_factory=dict)
+    _variables: dict[BodyPlace, Variable] = field(default_factory=dict)
 
     def value(self, value: Value) -> Value:
         """What a place stands for, in storage where it was; a later moment for a monad."""
         if isinstance(value, Monad):
             return Monad(moment())
-        if not isinstance(value, Place):
+        if not isinstance(value, BodyPlace):
             return value
         if not value.is_stored:
             return self.output(value.number)
@@ -136,7 +136,7 @@ class Behind:
 
     def change(self, variable: Variable, change: Value) -> None:
         """Let `variable` hold `change`, a place or a value, as a write in the body does."""
-        new = self.output(change.number) if isinstance(change, Place) else read(change)
+        new = self.output(change.number) if isinstance(change, BodyPlace) else read(change)
         variable.current, variable.changed = new, moment()
 
 
@@ -148,7 +148,9 @@ def share(first: Variable, second: Variable) -> None:
 
 def check_movable(value: Value) -> None:
     if isinstance(value, View) and not value.is_movable:
-        raise Unsupported("a view at a position that depends on the data, in a branch or a loop")
+        raise UnsupportedTensor(
+            "a view at a position that depends on the data, in a branch or a loop"
+        )
 
 
 def is_lost(value: Value) -> bool:

@@ -12,20 +12,20 @@ from openvino import opset16 as op
 
 from mindspore_serving.mindir.bodies import (
     Behind,
+    BodyPlace,
     Contents,
     Held,
-    Place,
     Results,
     check_movable,
     content,
 )
 from mindspore_serving.mindir.storage import holders
-from mindspore_serving.mindir.tensors import Unsupported, cast, ints_of, reshape, tensor
+from mindspore_serving.mindir.tensors import UnsupportedTensor, cast, ints_of, reshape, tensor
 from mindspore_serving.mindir.values import (
-    Function,
+    BranchOutcome,
+    GraphFunction,
     Lost,
     Monad,
-    Outcome,
     Value,
     Variable,
     is_number,
@@ -33,7 +33,7 @@ from mindspore_serving.mindir.values import (
     moment,
 )
 
-Run = Callable[[tuple[Value, ...]], Outcome]
+Run = Callable[[tuple[Value, ...]], BranchOutcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def ints_like(number: int) -> Any:
     return cast(ints_of([number]), ov.Type.i32)
 
 
-def branch(condition: Value, then: Side, otherwise: Side) -> Outcome:
+def branch(condition: Value, then: Side, otherwise: Side) -> BranchOutcome:
     """An If of two sides, joined way by way; what either changes in place is changed behind it."""
     variables = holders((then.arguments, otherwise.arguments))
     insides = [_Inside.of(side, variables) for side in (then, otherwise)]
@@ -81,7 +81,7 @@ def branch(condition: Value, then: Side, otherwise: Side) -> Outcome:
     behind = Behind(outputs.__getitem__)
     for variable, change in changes.items():
         behind.change(variable, change)
-    return Outcome(
+    return BranchOutcome(
         {name: mapped(behind.value, way) for name, way in ways.items()},
         None if selector is None else outputs[selector.number],
     )
@@ -95,7 +95,7 @@ class _Inside:
     parameters: list[Any]
     first: dict[Variable, Value]
     last: dict[Variable, Value]
-    outcome: Outcome
+    outcome: BranchOutcome
 
     @classmethod
     def of(cls, side: Side, variables: Sequence[Variable]) -> "_Inside":
@@ -117,7 +117,9 @@ class _Inside:
             first = contents.now()
             outcome = side.run(mapped(enter, side.arguments))
             ways = {name: contents.held(way) for name, way in outcome.ways.items()}
-            return cls(outer, parameters, first, contents.now(), Outcome(ways, outcome.selector))
+            return cls(
+                outer, parameters, first, contents.now(), BranchOutcome(ways, outcome.selector)
+            )
 
     def selector(self, names: list[str]) -> Any:
         """The number, among `names`, of the way that was taken."""
@@ -134,7 +136,7 @@ class _Join:
 
     then: Results = field(default_factory=Results)
     otherwise: Results = field(default_factory=Results)
-    places: dict[tuple[int, int], Place] = field(default_factory=dict)
+    places: dict[tuple[int, int], BodyPlace] = field(default_factory=dict)
     alive: list[Value] = field(default_factory=list)  # so that no identity is used again
 
     def values(
@@ -150,10 +152,10 @@ class _Join:
     def leaf(self, first: Value, second: Value) -> Value:
         if isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):
             return tuple(self.leaf(*pair) for pair in zip(first, second, strict=True))
-        if isinstance(first, Function) and isinstance(second, Function):
+        if isinstance(first, GraphFunction) and isinstance(second, GraphFunction):
             if first.graph == second.graph:
-                return Function(first.graph, self.leaf(first.bound, second.bound))
-            raise Unsupported("two sides of a branch that give different functions")
+                return GraphFunction(first.graph, self.leaf(first.bound, second.bound))
+            raise UnsupportedTensor("two sides of a branch that give different functions")
         if first is second or (
             type(first) is type(second) and _is_plain(first) and first == second
         ):
@@ -177,7 +179,7 @@ class _Join:
         kind = pair[0].get_element_type()
         number = self.then.add(pair[0])
         self.otherwise.add(cast(pair[1], kind))
-        place = Place(number, tuple(holders(tuple(sources))), is_stored)
+        place = BodyPlace(number, tuple(holders(tuple(sources))), is_stored)
         if is_stored:
             self.places[key] = place
             self.alive.append(sources)

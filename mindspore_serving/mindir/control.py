@@ -11,16 +11,16 @@ from openvino import opset16 as op
 
 from mindspore_serving.mindir.bodies import Behind, Results, content
 from mindspore_serving.mindir.branch import Side, branch, ints_like
-from mindspore_serving.mindir.flow import Flow
+from mindspore_serving.mindir.flow import ControlFlow
 from mindspore_serving.mindir.iteration import UNCLEAR, settled
 from mindspore_serving.mindir.program import RETURN
 from mindspore_serving.mindir.storage import bare, seen
-from mindspore_serving.mindir.tensors import Unsupported, cast, known, reshape, tensor
+from mindspore_serving.mindir.tensors import UnsupportedTensor, cast, known, reshape, tensor
 from mindspore_serving.mindir.values import (
-    Choice,
-    Function,
+    BranchChoice,
+    BranchOutcome,
+    GraphFunction,
     Lost,
-    Outcome,
     Value,
     Variable,
     mapped,
@@ -31,25 +31,29 @@ class Walk(Protocol):
     """What calls graphs."""
 
     @property
-    def flow(self) -> Flow: ...
+    def flow(self) -> ControlFlow: ...
 
     @property
     def written(self) -> tuple[Variable, ...]:
         """The weights that the program writes, which every graph may reach."""
 
-    def run(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> Outcome: ...
+    def run(
+        self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]
+    ) -> BranchOutcome: ...
 
-    def body(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> Outcome: ...
+    def body(
+        self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]
+    ) -> BranchOutcome: ...
 
 
 def choose(
     walk: Walk, callee: Value, arguments: Sequence[Value], stops: tuple[str, ...]
-) -> Outcome:
+) -> BranchOutcome:
     """Call a function, or one of two; ends as `Walk.run` does."""
-    if isinstance(callee, Function):
+    if isinstance(callee, GraphFunction):
         return walk.run(callee.graph, (*callee.bound, *arguments), stops)
-    if not isinstance(callee, Choice):
-        raise Unsupported(f"a call of {type(callee).__name__} in place of a graph")
+    if not isinstance(callee, BranchChoice):
+        raise UnsupportedTensor(f"a call of {type(callee).__name__} in place of a graph")
     condition = seen(callee.condition, None)
     number = known(condition)
     if number is not None:
@@ -59,7 +63,7 @@ def choose(
     inner = stops if meeting in (RETURN, *stops) else (*stops, meeting)
 
     def side_of(function: Value) -> "Side":
-        def run(given: tuple[Value, ...]) -> Outcome:
+        def run(given: tuple[Value, ...]) -> BranchOutcome:
             return choose(walk, given[1], given[2:], inner)
 
         return Side(run, (walk.written, function, *arguments))
@@ -70,12 +74,14 @@ def choose(
     return walk.run(meeting, outcome.ways[meeting], stops)
 
 
-def loop(walk: Walk, header: str, arguments: tuple[Value, ...], stops: tuple[str, ...]) -> Outcome:
+def loop(
+    walk: Walk, header: str, arguments: tuple[Value, ...], stops: tuple[str, ...]
+) -> BranchOutcome:
     """Call graph `header`, which may end in a call of itself; ends as `Walk.run` does."""
     exits = [name for name in walk.flow.exits(header, stops) if name != RETURN]
     inner = tuple(dict.fromkeys((*stops, header, *exits)))
 
-    def iterate(given: tuple[Value, ...]) -> Outcome:
+    def iterate(given: tuple[Value, ...]) -> BranchOutcome:
         return walk.body(header, given, inner)
 
     arguments = mapped(bare, arguments)
@@ -84,7 +90,7 @@ def loop(walk: Walk, header: str, arguments: tuple[Value, ...], stops: tuple[str
     if header not in outcome.ways:
         return iterate(arguments)
     if outcome.selector is None:
-        raise Unsupported(f"the loop of graph '{header}' does not end")
+        raise UnsupportedTensor(f"the loop of graph '{header}' does not end")
     ways = [name for name in outcome.ways if name != header]
     results = Results()
     go_on = op.equal(outcome.selector, ints_like(list(outcome.ways).index(header)))
@@ -132,12 +138,12 @@ def _left(
     numbers: dict[str, int],
     last: Value,
     stops: tuple[str, ...],
-) -> Outcome:
+) -> BranchOutcome:
     """Go on behind a loop that has ended in way number `last`."""
     name, *others = left
 
-    def end(given: tuple[Value, ...]) -> Outcome:
-        return Outcome({name: given}) if name == RETURN else walk.run(name, given, stops)
+    def end(given: tuple[Value, ...]) -> BranchOutcome:
+        return BranchOutcome({name: given}) if name == RETURN else walk.run(name, given, stops)
 
     if not others:
         return end(left[name])

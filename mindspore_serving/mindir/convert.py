@@ -15,17 +15,17 @@ from openvino import opset16 as op
 from mindspore_serving.errors import StartError
 from mindspore_serving.mindir import control, tensors
 from mindspore_serving.mindir.attributes import BFLOAT16, NUMPY
-from mindspore_serving.mindir.flow import Flow, flow_of
+from mindspore_serving.mindir.flow import ControlFlow, flow_of
 from mindspore_serving.mindir.messages import Graph, ValueType
 from mindspore_serving.mindir.operators import MOVERS, OPERATORS, REPEATING, VIEWS, WRITERS
-from mindspore_serving.mindir.program import RETURN, Call, Program
+from mindspore_serving.mindir.program import RETURN, CalledGraph, GraphProgram
 from mindspore_serving.mindir.storage import claim, order_of, seen, stored, view, write
 from mindspore_serving.mindir.structure import STRUCTURE
-from mindspore_serving.mindir.tensors import Operator, Unsupported
+from mindspore_serving.mindir.tensors import Operator, UnsupportedTensor
 from mindspore_serving.mindir.values import (
-    Function,
+    BranchOutcome,
+    GraphFunction,
     Monad,
-    Outcome,
     Value,
     Variable,
     leaves,
@@ -37,7 +37,7 @@ _MAX_DEPTH = 200  # graphs inside graphs
 _MAX_CALLS = 200_000  # in all; graphs that call each other twice would double them each time
 
 
-def missing_operators(program: Program) -> dict[str, list[str]]:
+def missing_operators(program: GraphProgram) -> dict[str, list[str]]:
     """Operators that have no row, each with the places where it stands."""
     found: dict[str, list[str]] = {}
     for call in program.calls():
@@ -46,7 +46,7 @@ def missing_operators(program: Program) -> dict[str, list[str]]:
     return found
 
 
-def convert(program: Program, graph: Graph) -> ov.Model:
+def convert(program: GraphProgram, graph: Graph) -> ov.Model:
     """The model of `program`, with the inputs of `graph`, its main graph as it was read.
 
     Outputs are the results without their tuples, in order; inputs and outputs in bfloat16 become
@@ -72,8 +72,8 @@ def convert(program: Program, graph: Graph) -> ov.Model:
 class _Walk:
     """One program being converted; a `control.Walk`."""
 
-    program: Program
-    flow: Flow
+    program: GraphProgram
+    flow: ControlFlow
     variables: dict[str, Variable]
     writes: bool = False
     result: Value = None
@@ -88,10 +88,10 @@ class _Walk:
         """Names of weights that are written, but have no state."""
         return {name for name, one in self.variables.items() if one.changed and not one.is_written}
 
-    def run(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> Outcome:
+    def run(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> BranchOutcome:
         """Call graph `name`.  An end in one of `stops` is not called, it is the outcome."""
         if name in stops:
-            return Outcome({name: tuple(arguments)})
+            return BranchOutcome({name: tuple(arguments)})
         if self.depth > _MAX_DEPTH:
             raise StartError(f"graph '{name}' calls itself in a way that is no loop")
         self.depth += 1
@@ -102,7 +102,7 @@ class _Walk:
         finally:
             self.depth -= 1
 
-    def body(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> Outcome:
+    def body(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> BranchOutcome:
         """The calls of graph `name`, and then the one that it ends in."""
         body = self.program.graphs[name]
         if len(arguments) != len(body.inputs):
@@ -116,9 +116,9 @@ class _Walk:
             scope[call.name] = self._value(call, scope)
         if tail is not None:
             return self._called(tail, scope, stops)
-        return Outcome({RETURN: tuple(self._known(output, scope) for output in body.outputs)})
+        return BranchOutcome({RETURN: tuple(self._known(output, scope) for output in body.outputs)})
 
-    def _value(self, call: Call, scope: Mapping[str, Value]) -> Value:
+    def _value(self, call: CalledGraph, scope: Mapping[str, Value]) -> Value:
         self.num_calls += 1
         if self.num_calls > _MAX_CALLS:
             raise StartError(f"its graphs make more than {_MAX_CALLS} calls")
@@ -142,7 +142,7 @@ class _Walk:
             raise tensors.refused(call.place, call.operator, error) from error
         return value
 
-    def _applied(self, call: Call, operator: Operator, inputs: Sequence[Value]) -> Value:
+    def _applied(self, call: CalledGraph, operator: Operator, inputs: Sequence[Value]) -> Value:
         """The result of an operator, in storage of its own where the program writes."""
         attributes = call.attributes or {}
         if not self.writes:
@@ -159,7 +159,9 @@ class _Walk:
             return stored(value)
         return write(inputs[0], value)
 
-    def _called(self, call: Call, scope: Mapping[str, Value], stops: tuple[str, ...]) -> Outcome:
+    def _called(
+        self, call: CalledGraph, scope: Mapping[str, Value], stops: tuple[str, ...]
+    ) -> BranchOutcome:
         arguments = [self._known(name, scope) for name in call.inputs]
         if call.graph:
             return self.run(call.graph, arguments, stops)
@@ -175,7 +177,7 @@ class _Walk:
             if name in values:
                 return values[name]
         if name in self.program.graphs:
-            return Function(name)
+            return GraphFunction(name)
         raise StartError(f"'{name}' is used in a graph that does not define it")
 
 
@@ -205,7 +207,7 @@ def _end(value: Value, what: str) -> Any:
     """The tensor that `what` is at the end of the program."""
     try:
         return tensors.tensor(value)
-    except Unsupported as error:
+    except UnsupportedTensor as error:
         raise StartError(f"{what} of the network cannot be converted: {error}") from error
 
 
@@ -218,7 +220,7 @@ def _result(value: Value, number: int) -> Any:
     return result
 
 
-def _walked(program: Program, arguments: Sequence[Value]) -> _Walk:
+def _walked(program: GraphProgram, arguments: Sequence[Value]) -> _Walk:
     """A walk of all of `program`: once more where it writes weights that it was not seen to."""
     flow = flow_of(program)
     writers = [call for call in program.calls() if call.operator in WRITERS]
@@ -239,7 +241,7 @@ def _walked(program: Program, arguments: Sequence[Value]) -> _Walk:
         num_calls = walk.num_calls
 
 
-def _variables(program: Program, written: Collection[str]) -> dict[str, Variable]:
+def _variables(program: GraphProgram, written: Collection[str]) -> dict[str, Variable]:
     """Every weight; those of `written` read what the last run left."""
     found = {}
     for name, constant in program.weights.items():
@@ -255,7 +257,7 @@ def _check_results(value: Value, count: int | None) -> None:
     given = len(value) if isinstance(value, tuple) else 0
     if count is not None and given != count:
         one, other = (f"a tuple of {number}" if number else "a tensor" for number in (given, count))
-        raise Unsupported(f"it would give {one}, and gives {other} in the file")
+        raise UnsupportedTensor(f"it would give {one}, and gives {other} in the file")
 
 
 def _check_sizes(value: Value) -> None:
@@ -267,4 +269,6 @@ def _check_sizes(value: Value) -> None:
         if shape.is_static:
             size = prod(shape.to_shape()) * leaf.get_element_type().size
             if size > _MAX_BYTES:
-                raise Unsupported(f"a tensor of {size} bytes, at most {_MAX_BYTES} are accepted")
+                raise UnsupportedTensor(
+                    f"a tensor of {size} bytes, at most {_MAX_BYTES} are accepted"
+                )

@@ -7,11 +7,11 @@ itself in this way, and what follows a branch is a graph that both sides end in.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from mindspore_serving.mindir.program import RETURN, Body, Program
+from mindspore_serving.mindir.program import RETURN, GraphBody, GraphProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class ControlFlow:
     """The calls at the end of graphs; a target of `stops` counts as an end."""
 
     edges: dict[str, frozenset[str]]
@@ -64,12 +64,12 @@ class Flow:
         return after
 
 
-def flow_of(program: Program) -> Flow:
+def flow_of(program: GraphProgram) -> ControlFlow:
     """The flow between all graphs of `program`."""
-    return Flow({body.name: _ends(body, program) for body in program.graphs.values()})
+    return ControlFlow({body.name: _ends(body, program) for body in program.graphs.values()})
 
 
-def _ends(body: Body, program: Program) -> frozenset[str]:
+def _ends(body: GraphBody, program: GraphProgram) -> frozenset[str]:
     _, call = body.parted()
     if call is None:
         return frozenset({RETURN})

@@ -13,12 +13,12 @@ from openvino import opset16 as op
 from mindspore_serving.mindir.bodies import Contents, Held, check_movable, content, share
 from mindspore_serving.mindir.branch import Run
 from mindspore_serving.mindir.storage import flat, holder, holders
-from mindspore_serving.mindir.tensors import Unsupported, tensor
+from mindspore_serving.mindir.tensors import UnsupportedTensor, tensor
 from mindspore_serving.mindir.values import (
+    BranchOutcome,
     Constant,
     Lost,
     Monad,
-    Outcome,
     Value,
     Variable,
     is_number,
@@ -38,7 +38,7 @@ class Iteration:
     what they hold; None for one whose content is not known behind the loop.
     """
 
-    outcome: Outcome
+    outcome: BranchOutcome
     parameters: list[Any] = field(default_factory=list)
     starts: list[Any] = field(default_factory=list)
     next: list[Value] = field(default_factory=list)
@@ -60,7 +60,7 @@ def settled(
         iteration = attempt.run(iterate)
         if header not in iteration.outcome.ways or not plan.learn(attempt, iteration):
             return iteration
-    raise Unsupported(f"the loop of graph '{header}' does not settle on what it carries")
+    raise UnsupportedTensor(f"the loop of graph '{header}' does not settle on what it carries")
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class _Attempt:
             ways = {name: contents.held(way) for name, way in outcome.ways.items()}
         following = self._following(ways.get(plan.header))
         return Iteration(
-            Outcome(ways, outcome.selector),
+            BranchOutcome(ways, outcome.selector),
             self.parameters,
             self.starts,
             following,
@@ -185,11 +185,15 @@ class _Attempt:
             return list(self.parameters)
         before, after = list(flat(self.plan.arguments)), list(flat(way))
         if len(before) != len(after):
-            raise Unsupported(f"the loop of graph '{self.plan.header}' changes what it carries")
+            raise UnsupportedTensor(
+                f"the loop of graph '{self.plan.header}' changes what it carries"
+            )
         for number, (start, value) in enumerate(zip(before, after, strict=True)):
             is_stored = holder(start) is not None
             if (isinstance(value, Held) or _is_plain(value)) != (is_stored or _is_plain(start)):
-                raise Unsupported(f"the loop of graph '{self.plan.header}' changes what it carries")
+                raise UnsupportedTensor(
+                    f"the loop of graph '{self.plan.header}' changes what it carries"
+                )
             stays = isinstance(value, Held) and value.source is start
             if is_stored and not stays and number not in self.entries:
                 self.moved.add(number)
@@ -210,7 +214,7 @@ class _Attempt:
         if not changed.isdisjoint(roots) or (
             is_changed and (len(set(roots)) < len(roots) or not others.isdisjoint(roots))
         ):
-            raise Unsupported(UNCLEAR)
+            raise UnsupportedTensor(UNCLEAR)
 
 
 def _is_plain(value: Value) -> bool:

@@ -10,7 +10,7 @@ from enum import IntEnum
 from mindspore_serving.mindir.wire import SELF, repeated, single
 
 
-class Kind(IntEnum):
+class AttributeKind(IntEnum):
     """AttributeProto.AttributeType: what an attribute's value is."""
 
     UNDEFINED = 0
@@ -96,7 +96,7 @@ class ValueType:
 
 
 @dataclass(slots=True)
-class Node:
+class NodeProto:
     """A call.  `op_type` names an operator, a row of the primitives, a graph or a node; `domain` is
     the full name in the network that was exported."""
 
@@ -112,7 +112,7 @@ class Node:
 class Graph:
     """A function: its inputs, weights (`parameter`), calls in the order of their data, outputs."""
 
-    node: list[Node] = repeated(1, Node)
+    node: list[NodeProto] = repeated(1, NodeProto)
     name: str = single(2, "text")
     parameter: list[Tensor] = repeated(3, Tensor)
     input: list[ValueType] = repeated(5, ValueType)
@@ -129,7 +129,7 @@ class Primitive:
 
 
 @dataclass(slots=True)
-class Model:
+class MindirModel:
     """A file: the graph that is called, the graphs that it calls, and their operators."""
 
     graph: Graph | None = single(7, Graph)

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mindspore_serving.mindir.attributes import Values
-from mindspore_serving.mindir.messages import Attribute, Graph, Kind, Model, Node, Primitive
+from mindspore_serving.mindir.messages import (
+    Attribute,
+    AttributeKind,
+    Graph,
+    MindirModel,
+    NodeProto,
+    Primitive,
+)
 from mindspore_serving.mindir.values import Constant, Value
 from mindspore_serving.mindir.wire import Damaged
 
@@ -19,7 +26,7 @@ RETURN = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CalledGraph:
     """One node: `name` is its result's.  It calls an operator, a graph, or what a node gave.
 
     `place` is its full name in the network, such as "Default/backbone-ResNet/Conv2D-op3".
@@ -38,15 +45,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class GraphBody:
     """A graph: names of its inputs, its calls in order, the names that it returns."""
 
     name: str
     inputs: tuple[str, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[CalledGraph, ...]
     outputs: tuple[str, ...]
 
-    def parted(self) -> tuple[list[Call], Call | None]:
+    def parted(self) -> tuple[list[CalledGraph], CalledGraph | None]:
         """The calls, and apart the call of a graph whose result is this graph's own, if any.
 
         What only keeps the order of effects behind that call is in neither.
@@ -64,20 +71,20 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class GraphProgram:
     """All graphs of a file by name; `main` is the one that is called."""
 
-    main: Body
-    graphs: Mapping[str, Body]
+    main: GraphBody
+    graphs: Mapping[str, GraphBody]
     constants: Mapping[str, Value]
     weights: Mapping[str, Constant]
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[CalledGraph]:
         for body in self.graphs.values():
             yield from body.calls
 
 
-def make_program(model: Model, values: Values) -> Program:
+def make_program(model: MindirModel, values: Values) -> GraphProgram:
     """The program of `model`.  Raises StartError: a name that is not defined, or twice."""
     if model.graph is None:
         raise Damaged("there is no graph in it")
@@ -89,7 +96,7 @@ def make_program(model: Model, values: Values) -> Program:
     reader = _Reader(values, primitives, names)
     bodies = {graph.name: reader.body(graph) for graph in graphs}
     weights = {tensor.name: values.tensor(tensor) for graph in graphs for tensor in graph.parameter}
-    program = Program(bodies[model.graph.name], bodies, reader.constants, weights)
+    program = GraphProgram(bodies[model.graph.name], bodies, reader.constants, weights)
     for body in bodies.values():
         _check_order(body, program)
     return program
@@ -105,12 +112,14 @@ class _Reader:
         self._attributes: dict[str, dict[str, Value]] = {}
         self.constants: dict[str, Value] = {}
 
-    def body(self, graph: Graph) -> Body:
+    def body(self, graph: Graph) -> GraphBody:
         calls = [call for node in graph.node if (call := self._call(node)) is not None]
         inputs = tuple(entry.name for entry in graph.input)
-        return Body(graph.name, inputs, tuple(calls), tuple(entry.name for entry in graph.output))
+        return GraphBody(
+            graph.name, inputs, tuple(calls), tuple(entry.name for entry in graph.output)
+        )
 
-    def _call(self, node: Node) -> Call | None:
+    def _call(self, node: NodeProto) -> CalledGraph | None:
         """None for a constant, which is kept: graphs use those of each other."""
         if len(node.output) != 1:
             raise Damaged(f"node '{node.name}' has {len(node.output)} results, not one")
@@ -121,7 +130,7 @@ class _Reader:
             self.constants[name] = self._values.of(node.attribute[0])
             return None
         target = node.op_type.removeprefix(_REFERENCE)
-        call = Call(name, tuple(node.input), node.domain or node.name)
+        call = CalledGraph(name, tuple(node.input), node.domain or node.name)
         if target == node.op_type:
             operator, attributes = target, self._read(node.attribute)
         elif target in self._primitives:
@@ -141,17 +150,17 @@ class _Reader:
         return {entry.name: self._values.of(entry) for entry in entries}
 
 
-def _num_results(node: Node) -> int | None:
+def _num_results(node: NodeProto) -> int | None:
     for entry in node.attribute:
         if entry.name == _RESULT:
-            if entry.type in (Kind.TUPLE, Kind.LIST):
+            if entry.type in (AttributeKind.TUPLE, AttributeKind.LIST):
                 is_open = entry.seq_info is not None and entry.seq_info.is_dyn_len
                 return None if is_open else len(entry.values)
-            return 0 if entry.type in (Kind.TENSOR, Kind.TENSORS) else None
+            return 0 if entry.type in (AttributeKind.TENSOR, AttributeKind.TENSORS) else None
     return None
 
 
-def _check_order(body: Body, program: Program) -> None:
+def _check_order(body: GraphBody, program: GraphProgram) -> None:
     known = {*body.inputs, *program.constants, *program.weights, *program.graphs}
     for call in body.calls:
         needed = (*call.inputs, call.node) if call.node else call.inputs

@@ -14,15 +14,15 @@ import openvino as ov
 
 from mindspore_serving.mindir.tensors import (
     Operator,
-    Unsupported,
+    UnsupportedTensor,
     apply,
     cast,
     tensor,
     with_part,
 )
 from mindspore_serving.mindir.values import (
-    Choice,
-    Function,
+    BranchChoice,
+    GraphFunction,
     Lost,
     Monad,
     Value,
@@ -69,7 +69,7 @@ def seen(value: Value, order: int | None) -> Value:
             return leaf
         since = leaf.since if isinstance(leaf, View) else 0
         if variable.changed > max(order or 0, since):
-            raise Unsupported(f"it reads what is changed in place, and {_OPEN}")
+            raise UnsupportedTensor(f"it reads what is changed in place, and {_OPEN}")
         if order is None:
             variable.is_seen_apart = True
         else:
@@ -86,9 +86,9 @@ def claim(target: Value, order: int | None) -> None:
     """
     variable = holder(target)
     if variable is None:
-        raise Unsupported("it changes a constant in place, which MindSpore leaves undefined")
+        raise UnsupportedTensor("it changes a constant in place, which MindSpore leaves undefined")
     if order is None or variable.is_seen_apart or max(variable.changed, variable.seen) > order:
-        raise Unsupported(f"it changes in place what others read, and {_OPEN}")
+        raise UnsupportedTensor(f"it changes in place what others read, and {_OPEN}")
 
 
 def write(target: Value, content: Any) -> Value:
@@ -157,9 +157,9 @@ def flat(value: Value) -> Iterator[Value]:
     if isinstance(value, tuple):
         for part in value:
             yield from flat(part)
-    elif isinstance(value, Function):
+    elif isinstance(value, GraphFunction):
         yield from flat(value.bound)
-    elif isinstance(value, Choice):
+    elif isinstance(value, BranchChoice):
         yield from flat((value.condition, value.then, value.otherwise))
     else:
         yield value
@@ -169,15 +169,15 @@ def _fitting(content: Any, before: Any) -> Any:
     """`content` in the type of `before`, whose shape it must have."""
     kind, new = before.get_element_type(), content.get_element_type()
     if new.is_real() and not kind.is_real():
-        raise Unsupported(f"it writes {new.to_string()} into {kind.to_string()}")
+        raise UnsupportedTensor(f"it writes {new.to_string()} into {kind.to_string()}")
     shape, target = content.get_partial_shape(), before.get_partial_shape()
     if not target.compatible(shape):
-        raise Unsupported(f"it writes shape {shape.to_string()} into {target.to_string()}")
+        raise UnsupportedTensor(f"it writes shape {shape.to_string()} into {target.to_string()}")
     return cast(content, kind)
 
 
 def _with_part(view: View, content: Any) -> Any:
     """All of what `view` is a part of, with `content` at the places that it shows."""
     if view.repeats:
-        raise Unsupported("it changes a view in which elements are repeated")
+        raise UnsupportedTensor("it changes a view in which elements are repeated")
     return with_part(tensor(view.base), view.part, content)

@@ -7,16 +7,16 @@ from openvino import opset16 as op
 
 from mindspore_serving.mindir import tensors
 from mindspore_serving.mindir.storage import seen
-from mindspore_serving.mindir.values import Choice, Function, Value
+from mindspore_serving.mindir.values import BranchChoice, GraphFunction, Value
 
 
-def _partial(function: Function, *arguments: Value) -> Function:
-    return Function(function.graph, (*function.bound, *arguments))
+def _partial(function: GraphFunction, *arguments: Value) -> GraphFunction:
+    return GraphFunction(function.graph, (*function.bound, *arguments))
 
 
 def _switch(condition: Value, then: Value, otherwise: Value) -> Value:
-    if isinstance(then, Function | Choice):
-        return Choice(condition, then, otherwise)
+    if isinstance(then, GraphFunction | BranchChoice):
+        return BranchChoice(condition, then, otherwise)
     parts = (tensors.tensor(seen(value, None)) for value in (condition, then, otherwise))
     return op.select(*parts).output(0)
 
@@ -29,7 +29,7 @@ def _switch_layer(index: Value, functions: tuple[Value, ...]) -> Value:
         is_it = op.equal(
             op.floor_mod(number, tensors.tensor(len(functions))), tensors.tensor(place)
         )
-        chosen = Choice(is_it.output(0), function, chosen)
+        chosen = BranchChoice(is_it.output(0), function, chosen)
     return chosen
 
 

@@ -34,7 +34,7 @@ _SIGNED = (ov.Type.i8, ov.Type.i16)
 _MAX_WORDS = 400  # characters of an error of OpenVINO
 
 
-class Unsupported(Exception):
+class UnsupportedTensor(Exception):
     """Arguments that an operator is not converted with; the text says which."""
 
 
@@ -51,7 +51,7 @@ def tensor(value: Value) -> Any:
         return scalar(value, ov.Type.f32 if isinstance(value, float) else ov.Type.i64)
     if isinstance(value, tuple) and value:
         return _stacked(value)
-    raise Unsupported(
+    raise UnsupportedTensor(
         value.why if isinstance(value, Lost) else f"{_shown(value)} in place of a tensor"
     )
 
@@ -94,7 +94,9 @@ def _to_ints(value: Value) -> tuple[int, ...]:
     for part in leaves(read(value)):
         array = known(part)
         if array is None:
-            raise Unsupported(f"{_shown(part)} in place of integers that are known at the start")
+            raise UnsupportedTensor(
+                f"{_shown(part)} in place of integers that are known at the start"
+            )
         found.extend(int(number) for number in array.ravel())
     return tuple(found)
 
@@ -102,20 +104,20 @@ def _to_ints(value: Value) -> tuple[int, ...]:
 def _to_int(value: Value) -> int:
     numbers = _to_ints(value)
     if len(numbers) != 1:
-        raise Unsupported(f"{len(numbers)} integers in place of one")
+        raise UnsupportedTensor(f"{len(numbers)} integers in place of one")
     return numbers[0]
 
 
 def _to_float(value: Value) -> float:
     array = known(value)
     if array is None or array.size != 1:
-        raise Unsupported(f"{_shown(value)} in place of a number that is known at the start")
+        raise UnsupportedTensor(f"{_shown(value)} in place of a number that is known at the start")
     return float(array.ravel()[0])
 
 
 def _to_text(value: Value) -> str:
     if not isinstance(value, str):
-        raise Unsupported(f"{_shown(value)} in place of a text")
+        raise UnsupportedTensor(f"{_shown(value)} in place of a text")
     return value
 
 
@@ -140,7 +142,7 @@ def apply(operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, 
         inputs.pop()
     parameters, rest, ahead = _parameters(operator)
     if len(inputs) > len(parameters) and rest is None:
-        raise Unsupported(f"{len(inputs)} inputs, at most {len(parameters)} are known")
+        raise UnsupportedTensor(f"{len(inputs)} inputs, at most {len(parameters)} are known")
     arguments = {
         name: _converted(convert, value)
         for (name, convert), value in zip(parameters.items(), inputs[:ahead], strict=False)
@@ -155,7 +157,7 @@ def apply(operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, 
     try:
         inspect.signature(operator).bind(**arguments)
     except TypeError as error:
-        raise Unsupported(str(error)) from error
+        raise UnsupportedTensor(str(error)) from error
     return _outputs(operator(**arguments))
 
 
@@ -217,7 +219,7 @@ def rank(value: Any) -> int:
     """The number of dimensions.  Raises Unsupported where it is open."""
     length = value.get_partial_shape().rank
     if length.is_dynamic:
-        raise Unsupported("a tensor whose number of dimensions is open")
+        raise UnsupportedTensor("a tensor whose number of dimensions is open")
     return int(length.get_length())
 
 
@@ -230,7 +232,7 @@ def dims(value: Any) -> tuple[int, ...]:
 def known_dims(value: Any) -> tuple[int, ...]:
     """Return the sizes.  Raises Unsupported where one is open."""
     if -1 in dims(value):
-        raise Unsupported("an axis of open size")
+        raise UnsupportedTensor("an axis of open size")
     return dims(value)
 
 

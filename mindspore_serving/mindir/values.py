@@ -1,8 +1,8 @@
 """What flows along the edges of a graph while it is converted, and how it is read.
 
 A value is an OpenVINO output, a `Constant`, a Python number, text or None, a tuple of values, a
-`Function`, a `Variable`, a `View` of one, or a `Monad`, which stands for an order of effects and
-nothing else.
+`GraphFunction`, a `Variable`, a `View` of one, or a `Monad`, which stands for an order of effects
+and nothing else.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class GraphFunction:
     """A graph of the file by name, with its first arguments."""
 
     graph: str
@@ -54,16 +54,16 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BranchChoice:
     """One of two functions, or of further choices."""
 
     condition: Value
-    then: "Function | Choice"
-    otherwise: "Function | Choice"
+    then: "GraphFunction | BranchChoice"
+    otherwise: "GraphFunction | BranchChoice"
 
     def graphs(self) -> Iterator[str]:
         for side in (self.then, self.otherwise):
-            if isinstance(side, Choice):
+            if isinstance(side, BranchChoice):
                 yield from side.graphs()
             else:
                 yield side.graph
@@ -115,7 +115,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BranchOutcome:
     """How a part of the program may end: calls of graphs by name, or the return.
 
     With several ways, `selector` is a 1-element int32 tensor: the number of the way that was taken,
@@ -150,9 +150,9 @@ def mapped(change: Callable[[Value], Value], value: Value) -> Value:
     """`value` with every leaf changed; the arguments of functions are leaves too."""
     if isinstance(value, tuple):
         return tuple(mapped(change, part) for part in value)
-    if isinstance(value, Function):
+    if isinstance(value, GraphFunction):
         return replace(value, bound=mapped(change, value.bound))
-    if isinstance(value, Choice):
+    if isinstance(value, BranchChoice):
         parts = (value.condition, value.then, value.otherwise)
-        return Choice(*(mapped(change, part) for part in parts))
+        return BranchChoice(*(mapped(change, part) for part in parts))
     return change(value)

@@ -1,7 +1,7 @@
 """Frames over a stream socket: four bytes of length, then so many bytes.  Knows no content.
 
 The only place that writes and reads lengths: `pack` and `Frames` for whoever reads what has come,
-`send` and `receive` for whoever waits, `Exchange` for whoever waits no longer than it wants.
+`send` and `receive` for whoever waits, `FrameExchange` for whoever waits no longer than it wants.
 """
 
 import select
@@ -88,7 +88,7 @@ def _receive_exactly(stream: socket.socket, count: int) -> bytes | None:
     return bytes(data)
 
 
-class Exchange:
+class FrameExchange:
     """One frame sent and one received, without waiting longer than wanted.
 
     `wait` goes on with both; it is called until it returns the answer.

@@ -6,7 +6,7 @@ Accepted are FILE, NAME/FILE and NAME/VERSION/FILE.  Finds the file; loads nothi
 import os
 from collections.abc import Iterator
 
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.model_files import SUFFIXES, ModelFile, find_models, recognize
 
@@ -42,7 +42,7 @@ def has_model_file(root: str, *, allow_pickle: bool = False) -> bool:
     return any(files for _, files in _places(root, allow_pickle=allow_pickle))
 
 
-def find_bare_model(root: str, version: int, *, allow_pickle: bool = False) -> ModelSpec:
+def find_bare_model(root: str, version: int, *, allow_pickle: bool = False) -> DeclaredModel:
     """The model of one version of `root`; of a file, and of files beside each other, that is 1.
 
     Of several, that with the name "model" is meant.  Raises StartError if there is none, or several
@@ -63,7 +63,7 @@ def find_bare_model(root: str, version: int, *, allow_pickle: bool = False) -> M
         raise StartError(why_not(root, version, allow_pickle=allow_pickle))
     (file,) = found
     inside = file.name if versions(root) or os.path.isfile(root) else f"../{file.name}"
-    return ModelSpec(file.name, file.format, (inside,), allow_pickle=allow_pickle)
+    return DeclaredModel(file.name, file.format, (inside,), allow_pickle=allow_pickle)
 
 
 def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:

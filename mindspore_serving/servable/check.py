@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, get_args, get_origin
 
 from mindspore_serving import log
-from mindspore_serving.core.params import Row
+from mindspore_serving.core.params import OptionRow
 from mindspore_serving.errors import InvalidInputs, did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
@@ -137,7 +137,7 @@ def check_dec(dec_key: object, dec_mode: object) -> None:
         )
 
 
-def check_option(row: Row, value: object) -> Any:
+def check_option(row: OptionRow, value: object) -> Any:
     """`value`, if it is of the type and in the range of an option; None is an empty dict."""
     kind, name = row.kind, row.name
     if row.choices and value != row.default and value not in row.choices:

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from mindspore_serving import errors
-from mindspore_serving.core.deployment import Refused
+from mindspore_serving.core.deployment import RefusedServable
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare
 from mindspore_serving.servable.check import check_servable_name
@@ -22,7 +22,7 @@ class DiscoveredServables:
     """`places` are the servables, as (directory, name); `refused` says of the rest why not."""
 
     places: list[tuple[str, str]]
-    refused: list[Refused]
+    refused: list[RefusedServable]
 
 
 def discover(path: str, *, allow_pickle: bool = False) -> DiscoveredServables:
@@ -74,26 +74,26 @@ def _inside(directory: str, *, allow_pickle: bool) -> DiscoveredServables:
             else:
                 found.refused.append(_refuse(path, name, allow_pickle=allow_pickle))
         except OSError as error:
-            found.refused.append(Refused("", f"{name} cannot be read: {error}"))
+            found.refused.append(RefusedServable("", f"{name} cannot be read: {error}"))
     for file in find_models(directory, allow_pickle=allow_pickle):
         if "/" not in file.name:
-            found.refused.append(Refused("", f"{file.name} {file.why_not or _BESIDE}"))
+            found.refused.append(RefusedServable("", f"{file.name} {file.why_not or _BESIDE}"))
     return found
 
 
-def _refuse(path: str, name: str, *, allow_pickle: bool) -> Refused:
+def _refuse(path: str, name: str, *, allow_pickle: bool) -> RefusedServable:
     """The directory `path`: under its name only if it holds a model."""
     reason = bare.why_not(path, allow_pickle=allow_pickle)
     if bare.has_model_file(path, allow_pickle=allow_pickle):
-        return Refused(name, reason)
-    return Refused("", f"{name}: {reason}")
+        return RefusedServable(name, reason)
+    return RefusedServable("", f"{name}: {reason}")
 
 
 def _add(found: DiscoveredServables, directory: str, name: str) -> None:
     try:
         found.places.append((directory, check_servable_name("servable_name", name)))
     except InvalidInputs as error:
-        found.refused.append(Refused(name, str(error)))
+        found.refused.append(RefusedServable(name, str(error)))
 
 
 def _names(directory: str) -> list[str]:
@@ -102,7 +102,7 @@ def _names(directory: str) -> list[str]:
     return sorted(name for name in os.listdir(directory) if name[0] not in "._")
 
 
-def _nothing(path: str, refused: list[Refused], *, allow_pickle: bool) -> str:
+def _nothing(path: str, refused: list[RefusedServable], *, allow_pickle: bool) -> str:
     if os.path.isfile(path):
         return bare.why_not(path, allow_pickle=allow_pickle)
     shown = [*map(str, refused[:_SHOWN])] + ["..."] * (len(refused) > _SHOWN)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from mindspore_serving import log
-from mindspore_serving.core.declaration import Declaration, ModelSpec
+from mindspore_serving.core.declaration import Declaration, DeclaredModel
 from mindspore_serving.core.value import Value, to_value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, did_you_mean
 from mindspore_serving.servable.backend_choice import check_backend
@@ -168,7 +168,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     without: tuple[int, ...] = ()
     if without_batch_dim_inputs is not None:
         without = as_int_tuple("without_batch_dim_inputs", without_batch_dim_inputs, 0)
-    declaration.models[key] = ModelSpec(
+    declaration.models[key] = DeclaredModel(
         key=key,
         format=name,
         files=files,

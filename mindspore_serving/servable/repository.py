@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import errors
-from mindspore_serving.core.declaration import Declaration, ModelSpec
+from mindspore_serving.core.declaration import Declaration, DeclaredModel
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.value import Signature, TensorSpec
@@ -172,7 +172,7 @@ def choose_version(
 
 
 def model_paths(
-    servable_directory: str, servable_name: str, version: int, spec: ModelSpec
+    servable_directory: str, servable_name: str, version: int, spec: DeclaredModel
 ) -> tuple[str, ...]:
     """The files of a model as absolute paths; links are not resolved, so names stay as declared.
 
@@ -200,7 +200,7 @@ def model_paths(
     return tuple(paths)
 
 
-def config_path(servable_directory: str, servable_name: str, spec: ModelSpec) -> str | None:
+def config_path(servable_directory: str, servable_name: str, spec: DeclaredModel) -> str | None:
     """The absolute path of a model's configuration file, which must exist; None if it has none."""
     if spec.config_file is None:
         return None

@@ -13,7 +13,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
-class AdapterControl:
+class MasterAdapterControl:
     """See `core.service.AdapterControl`.  Directories of adapters are below `directories`; None is
     anywhere, and without any nobody may load or unload."""
 

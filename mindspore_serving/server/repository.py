@@ -12,7 +12,7 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
-from mindspore_serving.core.deployment import Deployment, Refused
+from mindspore_serving.core.deployment import Deployment, RefusedServable
 from mindspore_serving.core.service import Changes, ModelState, ServableReadiness
 from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.metrics.exposition import Page
@@ -21,12 +21,12 @@ from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
 MOST_SHOWN = 128  # characters of a name that a client gave
 UNLOAD_SECONDS = 60.0  # that a servable which leaves may take for what it has
 
-Wanted = Callable[[], Sequence[Deployment | Refused]]
+Wanted = Callable[[], Sequence[Deployment | RefusedServable]]
 Roll = Callable[[Sequence[Deployment], Sequence[Deployment], float], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundVersion:
     """A version that is to be served, and its files."""
 
     deployment: Deployment
@@ -54,7 +54,7 @@ class ModelRepository:
         self._wanted: Wanted = lambda: ()
         self._added: dict[str, Wanted] = {}  # by name, in place of what those give
         self._files: dict[tuple[str, int], Fingerprint] = {}  # of what is deployed, when it was
-        self._failed: dict[str, list[Found]] = {}  # what could not be loaded
+        self._failed: dict[str, list[FoundVersion]] = {}  # what could not be loaded
         self._failures: dict[str, str] = {}  # ... and why
         self._refused: dict[str, str] = {}  # by name: why it is not even tried, at the last look
         self._told: dict[str, str] = {}  # of those, what the log has
@@ -62,12 +62,12 @@ class ModelRepository:
         self._changes: dict[str, Changes] = {}  # by name: what clients have other than is wanted
         self._generations = itertools.count(1)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._last: dict[str, list[Found]] = {}  # at the last look
+        self._last: dict[str, list[FoundVersion]] = {}  # at the last look
         self._tasks: set[asyncio.Task[None]] = set()  # that load and unload
-        self._looking: asyncio.Task[dict[str, list[Found]]] | None = None  # for clients
+        self._looking: asyncio.Task[dict[str, list[FoundVersion]]] | None = None  # for clients
 
     async def begin(
-        self, first: Sequence[Deployment | Refused], wanted: Wanted
+        self, first: Sequence[Deployment | RefusedServable], wanted: Wanted
     ) -> list[Deployment]:
         """The deployments of `first`, which are served now, and later what `wanted` gives, when
         somebody asks for it.  Its ServingErrors are reported to them."""
@@ -208,13 +208,13 @@ class ModelRepository:
         if not task.cancelled():
             task.exception()  # is seen by who waits, if somebody does
 
-    async def _look(self) -> dict[str, list[Found]]:
+    async def _look(self) -> dict[str, list[FoundVersion]]:
         """What is to be served now, for clients: all that ask meanwhile wait for one look."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(on_thread("files", self._find))
         return await asyncio.shield(self._looking)
 
-    async def _follow(self, found: dict[str, list[Found]]) -> None:
+    async def _follow(self, found: dict[str, list[FoundVersion]]) -> None:
         last, self._last = self._last, found
         for name in self._failed.keys() - found.keys():
             self._forget_failure(name)
@@ -226,7 +226,7 @@ class ModelRepository:
         settled = [name for name in names if found.get(name) == last.get(name)]
         await asyncio.gather(*(self._adapt(name, found.get(name, [])) for name in settled))
 
-    async def _adapt(self, name: str, found: list[Found]) -> None:
+    async def _adapt(self, name: str, found: list[FoundVersion]) -> None:
         """Serve `found`, which has not changed between two looks."""
         if self._locks[name].locked() or (found and self._failed.get(name) == found):
             return
@@ -236,7 +236,9 @@ class ModelRepository:
             except ServingError as error:
                 log.error("servable %s stays as it is: %s", name, error)
 
-    async def _replace(self, name: str, found: Sequence[Found], *, is_forced: bool = False) -> None:
+    async def _replace(
+        self, name: str, found: Sequence[FoundVersion], *, is_forced: bool = False
+    ) -> None:
         """Serve `found`, and nothing else of that name."""
         current = {one.version_number: one for one in self._deployed_as(name)}
         new = [one for one in found if is_forced or self._is_new(one, current)]
@@ -265,7 +267,7 @@ class ModelRepository:
         self._failed.pop(name, None)
         self._failures.pop(name, None)
 
-    def _is_new(self, found: Found, current: dict[int, Deployment]) -> bool:
+    def _is_new(self, found: FoundVersion, current: dict[int, Deployment]) -> bool:
         deployment = found.deployment
         running = current.get(deployment.version_number)
         if running is None or replace(running, generation=0) != replace(deployment, generation=0):
@@ -275,7 +277,7 @@ class ModelRepository:
     def _deployed_as(self, name: str) -> list[Deployment]:
         return [one for one in self._deployed() if one.name == name]
 
-    def _find(self) -> dict[str, list[Found]]:
+    def _find(self) -> dict[str, list[FoundVersion]]:
         """What is to be served now.  Raises ServingError."""
         given = self._without_refused(self._wanted())
         given = [one for one in given if one.name not in self._added]
@@ -283,19 +285,19 @@ class ModelRepository:
         given += (one for one in added if isinstance(one, Deployment))
         return look_at([replace(one, **self._changes.get(one.name, {})) for one in given])
 
-    def _without_refused(self, found: Sequence[Deployment | Refused]) -> list[Deployment]:
+    def _without_refused(self, found: Sequence[Deployment | RefusedServable]) -> list[Deployment]:
         """The deployments of `found`; the rest is noted."""
-        refused = (one for one in found if isinstance(one, Refused) and one.name)
+        refused = (one for one in found if isinstance(one, RefusedServable) and one.name)
         self._refused = {one.name: one.reason for one in refused}
         return [one for one in found if isinstance(one, Deployment)]
 
 
-def look_at(deployments: Sequence[Deployment]) -> dict[str, list[Found]]:
+def look_at(deployments: Sequence[Deployment]) -> dict[str, list[FoundVersion]]:
     """`deployments` with their files, by name."""
-    found: dict[str, list[Found]] = {}
+    found: dict[str, list[FoundVersion]] = {}
     for one in deployments:
         files = fingerprint(one.servable_directory, one.servable_name, one.version_number)
-        found.setdefault(one.name, []).append(Found(one, files))
+        found.setdefault(one.name, []).append(FoundVersion(one, files))
     return found
 
 

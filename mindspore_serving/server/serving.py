@@ -15,7 +15,7 @@ from mindspore_serving import __version__, log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.spreading import SpreadingLauncher
-from mindspore_serving.core.deployment import Capacity, Deployment, Refused
+from mindspore_serving.core.deployment import Capacity, Deployment, RefusedServable
 from mindspore_serving.core.service import Inference, ServableReadiness
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
@@ -42,11 +42,11 @@ from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.v2 import service as v2_service
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.frontends.v2.models import Models
+from mindspore_serving.frontends.v2.models import V2Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.master.master import Master
 from mindspore_serving.metrics.exposition import Page
-from mindspore_serving.server.adapter_control import AdapterControl
+from mindspore_serving.server.adapter_control import MasterAdapterControl
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.machines import Machines
 from mindspore_serving.server.model_control import ClientModelControl
@@ -109,7 +109,7 @@ class Serving:
 
     async def deploy(
         self,
-        first: Sequence[Deployment | Refused],
+        first: Sequence[Deployment | RefusedServable],
         wanted: Wanted,
         poll_seconds: float,
         *,
@@ -284,9 +284,9 @@ class Serving:
         if self._tracer is not None:
             await on_thread("traces", self._tracer.close)
 
-    def adapter_control(self, directories: Sequence[str] | None) -> AdapterControl:
+    def adapter_control(self, directories: Sequence[str] | None) -> MasterAdapterControl:
         """For who may load LoRA adapters from below `directories`; None is anywhere."""
-        return AdapterControl(self._master.adapters, self._master.control, directories)
+        return MasterAdapterControl(self._master.adapters, self._master.control, directories)
 
     def _site(self, options: FrontEndOptions) -> Site:
         """What a server shows."""
@@ -311,5 +311,5 @@ class Serving:
     def _v2(self, site: Site, options: FrontEndOptions) -> V2:
         """The protocol of one front end; both have the same regions of shared memory."""
         memory = self._memory if options.client_shared_memory else SharedMemory()
-        models, traces = Models(site.control, site.models), self._master.traces
+        models, traces = V2Models(site.control, site.models), self._master.traces
         return V2(site, models, memory, options.limits, traces)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.aio import BackgroundLoop
-from mindspore_serving.core.deployment import Capacity, Deployment, Refused
+from mindspore_serving.core.deployment import Capacity, Deployment, RefusedServable
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.params import documented
 from mindspore_serving.core.server_limits import ServerLimits
@@ -73,8 +73,8 @@ def deploy(
 
 
 def load(
-    deployments: Sequence[Deployment | Refused],
-    wanted: Callable[[], Sequence[Deployment | Refused]] | None = None,
+    deployments: Sequence[Deployment | RefusedServable],
+    wanted: Callable[[], Sequence[Deployment | RefusedServable]] | None = None,
     poll_seconds: float = 0.0,
     *,
     is_strict: bool = True,

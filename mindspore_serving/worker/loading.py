@@ -15,9 +15,9 @@ from mindspore_serving.backends.probing import check_batch
 from mindspore_serving.batching import assemble
 from mindspore_serving.core.declaration import (
     Declaration,
+    DeclaredModel,
     DistributedSpec,
     LanguageSpec,
-    ModelSpec,
 )
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.graph import Method, Stage, StageKind
@@ -138,7 +138,7 @@ def _open_gang(
     _add_model(host, gang.spec, gang)
 
 
-def _row(spec: ModelSpec, enable_lite: bool) -> str:
+def _row(spec: DeclaredModel, enable_lite: bool) -> str:
     """What runs the model: a name of `backends.formats`."""
     if enable_lite and spec.format == "mindir" and not spec.backend:
         return "mindir_lite"
@@ -154,7 +154,7 @@ def _check_device(setup: Setup, host: Host) -> None:
         )
 
 
-def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
+def _load_model(host: Host, spec: DeclaredModel, setup: Setup) -> None:
     directory, name = setup.servable_directory, setup.servable_name
     source = ModelSource(
         spec=spec,
@@ -169,7 +169,7 @@ def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
     _add_model(host, spec, backends.open_backend(source))
 
 
-def _add_model(host: Host, spec: ModelSpec, backend: LoadedModel) -> None:
+def _add_model(host: Host, spec: DeclaredModel, backend: LoadedModel) -> None:
     host.backends[spec.key] = backend
     graphs = [signatures.of_model(spec, signature) for signature in backend.signature]
     host.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)

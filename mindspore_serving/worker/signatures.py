@@ -13,7 +13,7 @@ import numpy as np
 from mindspore_serving.batching import fitting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core import signature as signatures
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
@@ -23,7 +23,7 @@ from mindspore_serving.servable.builtins import NUMBERS
 from mindspore_serving.servable.language import PARAMETERS
 
 
-def of_model(spec: ModelSpec, signature: Signature) -> InstanceSignature:
+def of_model(spec: DeclaredModel, signature: Signature) -> InstanceSignature:
     """One instance of a graph: `signature` without the batch dimension."""
     inputs = [
         _to_spec(tensor, fitting.instance_shape(spec, i, tensor))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.backends import ModelSource, open_backend
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 
 KEY16, KEY32 = b"0123456789abcdef", b"0123456789abcdef0123456789abcdef"
 
@@ -22,7 +22,7 @@ def source():
             for name in ("options", "factory", "allow_pickle")
             if name in fields
         }
-        spec = ModelSpec(
+        spec = DeclaredModel(
             key=";".join(Path(path).name for path in paths) or "model",
             format=model_format,
             files=tuple(Path(path).name for path in paths),

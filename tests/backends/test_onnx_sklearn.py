@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.backends.run import run_model
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.errors import InvalidInputs, StartError
 
@@ -17,7 +17,7 @@ LABELS = ["pos", "neg", "pos", "neg"] * 3
 
 
 def outcomes(backend, rows, **fields):
-    spec = ModelSpec("m", "onnx", ("m",), **fields)
+    spec = DeclaredModel("m", "onnx", ("m",), **fields)
     return run_model(backend, spec, 0, rows)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.backends.run import run_model
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import StageFailed, StartError
 
 openvino = pytest.importorskip("openvino", reason="it writes and runs these models")
@@ -81,7 +81,7 @@ def test_absolute_values_that_are_known_at_the_start_have_no_sign(ir, opened):
 def test_more_instances_than_the_dimension_of_a_file_takes_are_several_runs(ir, opened):
     backend = opened("openvino", ir / "most2.xml")
     rows = [(row,) for row in X]
-    outcomes = run_model(backend, ModelSpec("m", "openvino", ("most2.xml",)), 0, rows)
+    outcomes = run_model(backend, DeclaredModel("m", "openvino", ("most2.xml",)), 0, rows)
     np.testing.assert_array_equal([result for (result,) in outcomes], -X)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.backends import ModelSource, open_backend
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 
 openvino = pytest.importorskip("openvino", reason="it writes and runs these models")
 RANDOM = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def attention(x):
 @pytest.mark.parametrize("shape", [(1, 4, 4, 8), (2, 12, 12, 16), (2, 4, 5, 8)], ids=str)
 def test_attention_with_as_many_heads_as_tokens_is_that_of_numpy(tmp_path, shape):
     openvino.save_model(attention_model(*shape), tmp_path / "net.xml", compress_to_fp16=False)
-    spec = ModelSpec("net", "openvino", with_batch_dim=False)
+    spec = DeclaredModel("net", "openvino", with_batch_dim=False)
     backend = open_backend(ModelSource(spec, (str(tmp_path / "net.xml"),)))
     x = RANDOM.standard_normal((3, *shape)).astype(np.float32)
     (y,) = backend.run([x])

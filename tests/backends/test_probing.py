@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from mindspore_serving.backends.probing import check_batch
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
 F4 = np.dtype("f4")
-SPEC = ModelSpec("net", "python")
+SPEC = DeclaredModel("net", "python")
 
 
 class Model:
@@ -76,7 +76,7 @@ def test_a_model_of_texts_gets_texts():
 
 
 def test_without_a_batch_dimension_any_output_is_right():
-    check_batch(Model(np.transpose, (-1, 3)), ModelSpec("net", "python", with_batch_dim=False))
+    check_batch(Model(np.transpose, (-1, 3)), DeclaredModel("net", "python", with_batch_dim=False))
 
 
 def test_a_model_of_at_most_one_instance_gets_no_more():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.backends.run import run_model
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs, StageFailed, WorkerUnavailable
 
@@ -17,7 +17,7 @@ def as_lists(outcomes):
 
 @pytest.mark.mindspore
 def test_a_fixed_batch_is_filled_up_and_only_real_instances_come_back(mindir, opened):
-    backend, spec = opened("mindir", mindir / "add_batch3.mindir"), ModelSpec("add", "mindir")
+    backend, spec = opened("mindir", mindir / "add_batch3.mindir"), DeclaredModel("add", "mindir")
     instances = [(f32(i, i), f32(10, 20)) for i in range(7)]
     outcomes = run_model(backend, spec, 0, instances)
     assert as_lists(outcomes) == [[[10.0 + i, 20.0 + i]] for i in range(7)]
@@ -26,7 +26,7 @@ def test_a_fixed_batch_is_filled_up_and_only_real_instances_come_back(mindir, op
 @pytest.mark.mindspore
 def test_without_batch_dimension_every_instance_is_a_run(mindir, opened):
     backend = opened("mindir", mindir / "add.mindir")
-    spec = ModelSpec("add", "mindir", with_batch_dim=False)
+    spec = DeclaredModel("add", "mindir", with_batch_dim=False)
     x = f32([1, 2], [3, 4])
     outcomes = run_model(backend, spec, 0, [(x, x), (x, 2 * x)])
     assert as_lists(outcomes) == [[(2 * x).tolist()], [(3 * x).tolist()]]
@@ -34,7 +34,7 @@ def test_without_batch_dimension_every_instance_is_a_run(mindir, opened):
 
 @pytest.mark.mindspore
 def test_a_bad_instance_fails_alone(mindir, opened):
-    backend, spec = opened("mindir", mindir / "add_batch3.mindir"), ModelSpec("add", "mindir")
+    backend, spec = opened("mindir", mindir / "add_batch3.mindir"), DeclaredModel("add", "mindir")
     good = (f32(1, 2), f32(3, 4))
     bad = (f32(1, 2, 3), f32(3, 4))
     first, second, third = run_model(backend, spec, 0, [good, bad, good])
@@ -48,7 +48,7 @@ def test_a_bad_instance_fails_alone(mindir, opened):
 @pytest.mark.mindspore
 def test_results_stay_when_the_model_runs_again_and_do_not_touch_the_inputs(mindir, opened):
     backend = opened("mindir", mindir / "same.mindir")
-    spec = ModelSpec("same", "mindir", with_batch_dim=False)
+    spec = DeclaredModel("same", "mindir", with_batch_dim=False)
     given = f32([1, 2], [3, 4])
     ((first,),) = run_model(backend, spec, 0, [(given,)])
     run_model(backend, spec, 0, [(f32([9, 9], [9, 9]),)])
@@ -58,14 +58,14 @@ def test_results_stay_when_the_model_runs_again_and_do_not_touch_the_inputs(mind
 
 @pytest.mark.onnx
 def test_an_open_batch_is_run_at_once_with_as_many_as_there_are(onnx, opened):
-    backend, spec = opened("onnx", onnx / "open.onnx"), ModelSpec("open", "onnx")
+    backend, spec = opened("onnx", onnx / "open.onnx"), DeclaredModel("open", "onnx")
     outcomes = run_model(backend, spec, 0, [(f32(i, 0), f32(1, 1)) for i in range(4)])
     assert as_lists(outcomes) == [[[i + 1.0, 1.0], [i - 1.0, -1.0]] for i in range(4)]
 
 
 @pytest.mark.onnx
 def test_an_output_without_the_batch_fails_the_run_and_is_named(onnx, opened):
-    backend, spec = opened("onnx", onnx / "unbatched.onnx"), ModelSpec("sum", "onnx")
+    backend, spec = opened("onnx", onnx / "unbatched.onnx"), DeclaredModel("sum", "onnx")
     outcomes = run_model(backend, spec, 0, [(f32(1, 2),), (f32(3, 4),)])
     assert [type(outcome) for outcome in outcomes] == [StageFailed] * 2
     assert "shape [] of model output 0 does not match current batch size 2" in str(outcomes[0])
@@ -74,7 +74,7 @@ def test_an_output_without_the_batch_fails_the_run_and_is_named(onnx, opened):
 @pytest.mark.onnx
 def test_instances_of_different_lengths_are_run_apart(onnx, opened):
     backend = opened("onnx", onnx / "unbatched.onnx")
-    spec = ModelSpec("sum", "onnx", with_batch_dim=False)
+    spec = DeclaredModel("sum", "onnx", with_batch_dim=False)
     outcomes = run_model(backend, spec, 0, [(f32([1, 2]),), (f32([1, 2, 3]),)])
     assert as_lists(outcomes) == [[3.0], [6.0]]
 
@@ -99,7 +99,9 @@ class ReusesMemory:
 
 
 def test_a_run_that_fails_fails_its_own_instances_alone():
-    outcomes = run_model(ReusesMemory(), ModelSpec("m", "x"), 0, [(f32(i),) for i in (1, -1, 2, 3)])
+    outcomes = run_model(
+        ReusesMemory(), DeclaredModel("m", "x"), 0, [(f32(i),) for i in (1, -1, 2, 3)]
+    )
     assert [type(outcome) for outcome in outcomes] == [StageFailed, StageFailed, tuple, tuple]
     assert str(outcomes[0]) == "Predict Failed, model: 'm', error msg: negative"
 
@@ -109,15 +111,15 @@ def test_a_model_that_is_lost_is_told_from_one_that_fails():
         def run(self, inputs, subgraph=0):
             raise WorkerUnavailable("rank 3 is lost")
 
-    (outcome,) = run_model(Lost(), ModelSpec("m", "x"), 0, [(f32(1),)])
+    (outcome,) = run_model(Lost(), DeclaredModel("m", "x"), 0, [(f32(1),)])
     assert type(outcome) is WorkerUnavailable
     assert str(outcome) == "Predict Failed, model: 'm', error msg: rank 3 is lost"
 
 
 def test_results_of_one_run_survive_the_next_even_if_the_backend_reuses_memory():
-    outcomes = run_model(ReusesMemory(), ModelSpec("m", "x"), 0, [(f32(i),) for i in range(5)])
+    outcomes = run_model(ReusesMemory(), DeclaredModel("m", "x"), 0, [(f32(i),) for i in range(5)])
     assert as_lists(outcomes) == [[[float(i)]] for i in range(5)]
 
 
 def test_no_instances_are_no_outcomes():
-    assert run_model(ReusesMemory(), ModelSpec("m", "x"), 0, []) == []
+    assert run_model(ReusesMemory(), DeclaredModel("m", "x"), 0, []) == []

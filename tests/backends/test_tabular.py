@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.backends.run import run_model
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.errors import StageFailed, StartError
 
@@ -65,7 +65,7 @@ def test_classes_with_names_are_texts(iris, saved, opened):
     model = DecisionTreeClassifier(random_state=0).fit(x, NAMES[y])
     backend = opened("sklearn", saved(model), allow_pickle=True)
     assert backend.signature[0].outputs[0].dtype == TEXT
-    spec = ModelSpec("m", "sklearn", ("m",))
+    spec = DeclaredModel("m", "sklearn", ("m",))
     results = run_model(backend, spec, 0, [(row,) for row in x[::30]])
     assert [name for name, _ in results] == list(NAMES[y][::30])
     assert results[0][1].shape == (3,)
@@ -111,7 +111,7 @@ def test_a_pipeline_of_texts_takes_texts(saved, opened):
     model = make_pipeline(TfidfVectorizer(), MultinomialNB()).fit(texts, ["+", "-", "+", "-"])
     backend = opened("sklearn", saved(model))
     assert tell(backend)[0] == ("x", TEXT, (-1,))
-    results = run_model(backend, ModelSpec("m", "sklearn"), 0, [("good",), ("so awful",)])
+    results = run_model(backend, DeclaredModel("m", "sklearn"), 0, [("good",), ("so awful",)])
     assert [name for name, _ in results] == ["+", "-"]
     expected = model.predict_proba(["good", "so awful"])
     np.testing.assert_array_equal([row for _, row in results], expected)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from mindspore_serving.backends.run import run_model
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.errors import StartError
 
 skops_io = pytest.importorskip("skops.io", reason="it writes these models")
-SPEC = ModelSpec("m", "sklearn")
+SPEC = DeclaredModel("m", "sklearn")
 COLOURS = [["red", "s"], ["blue", "m"], ["red", "m"], ["green", "s"]]
 MIXED = [["red", 1.0, 2.5], ["blue", 2.0, 0.5], ["red", 3.0, 1.0], ["green", 1.0, 4.0]]
 REVIEWS = ["good fine", "bad awful", "great good", "awful poor"]

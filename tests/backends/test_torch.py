@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.backends.run import run_model
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import StageFailed, StartError
 
 pytestmark = pytest.mark.torch
@@ -50,7 +50,7 @@ def test_more_instances_than_the_dimension_of_a_file_takes_are_several_runs(torc
     backend = opened("pytorch", torch_files / "most8.pt2")
     assert [one.most_rows for one in backend.signature[0].inputs] == [8, 8]
     rows = [(f32(i, i), f32(1, 2)) for i in range(21)]
-    outcomes = run_model(backend, ModelSpec("m", "pytorch", ("most8.pt2",)), 0, rows)
+    outcomes = run_model(backend, DeclaredModel("m", "pytorch", ("most8.pt2",)), 0, rows)
     for i, (total, difference) in enumerate(outcomes):
         np.testing.assert_array_equal(total, [i + 1, i + 2])
         np.testing.assert_array_equal(difference, [i - 1, i - 2])

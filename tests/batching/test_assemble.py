@@ -9,13 +9,13 @@ from mindspore_serving.batching.assemble import (
     split,
 )
 from mindspore_serving.batching.fitting import check_instance
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
 
 
 def spec(**fields):
-    return ModelSpec("m", "mindir", **fields)
+    return DeclaredModel("m", "mindir", **fields)
 
 
 def signature(*shapes, dtype="f4", outputs=()):

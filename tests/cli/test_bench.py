@@ -11,8 +11,8 @@ import pytest
 
 from mindspore_serving.cli import bench_load, bench_protocols
 from mindspore_serving.cli.bench_client import Connections
-from mindspore_serving.cli.bench_load import Outcome, Run, Target
-from mindspore_serving.cli.bench_prompts import Prompt
+from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, Target
+from mindspore_serving.cli.bench_prompts import BenchPrompt
 from mindspore_serving.cli.bench_protocols import Dialect
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.endpoint import to_endpoint
@@ -216,9 +216,9 @@ def target(port: int, timeout: float = PATIENCE) -> Target:
     return Target(connections, bench_protocols.completions("m", stop_at_end=True), timeout)
 
 
-def ask(to: Target, words: list[str], clients: int = 1) -> Run:
-    async def work() -> Run:
-        prompts = (Prompt(word, 5) for word in words)
+def ask(to: Target, words: list[str], clients: int = 1) -> BenchRun:
+    async def work() -> BenchRun:
+        prompts = (BenchPrompt(word, 5) for word in words)
         try:
             return await bench_load.by_clients(to, prompts, clients, len(words), lambda _: None)
         finally:
@@ -264,7 +264,7 @@ def test_nobody_there_is_a_failure_like_others() -> None:
 def test_latencies_count_from_when_a_request_was_due(faulty: Threads) -> None:
     """A client that is held up for 0.3 s must not make the server look faster."""
 
-    async def work() -> list[Outcome]:
+    async def work() -> list[BenchOutcome]:
         to = target(faulty.server_address[1])
         arrivals = [0.0, 0.1, 0.2, 0.3]
         done = await bench_load.at_times(to, held_up(0.3), arrivals, "", lambda _: None)
@@ -276,14 +276,14 @@ def test_latencies_count_from_when_a_request_was_due(faulty: Threads) -> None:
     assert held.ended - held.due >= 0.3
 
 
-def held_up(seconds: float) -> Iterator[Prompt]:
+def held_up(seconds: float) -> Iterator[BenchPrompt]:
     """Four prompts, before the second of which nothing else runs for `seconds`."""
     for number in range(4):
         if number == 1:
             threading.Event().wait(seconds)
-        yield Prompt("good", 5)
+        yield BenchPrompt("good", 5)
 
 
 def test_a_dialect_of_a_classic_method_sends_its_body_as_it_is() -> None:
     dialect: Dialect = bench_protocols.classic("/model/a:b", b"{ }")
-    assert (dialect.path, dialect.to_body(Prompt("", 1))) == ("/model/a:b", b"{ }")
+    assert (dialect.path, dialect.to_body(BenchPrompt("", 1))) == ("/model/a:b", b"{ }")

@@ -12,24 +12,24 @@ import pytest
 from mindspore_serving.cli import bench_protocols
 from mindspore_serving.cli.bench_client import Connections
 from mindspore_serving.cli.bench_compare import in_turns, lines, ratios, to_json
-from mindspore_serving.cli.bench_load import Outcome, Run, Target
-from mindspore_serving.cli.bench_profiles import Load
-from mindspore_serving.cli.bench_prompts import Prompt
-from mindspore_serving.cli.bench_protocols import Answer
+from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, Target
+from mindspore_serving.cli.bench_profiles import LoadProfile
+from mindspore_serving.cli.bench_prompts import BenchPrompt
+from mindspore_serving.cli.bench_protocols import BenchAnswer
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.endpoint import to_endpoint
 from tests.waiting import PATIENCE
 
 
-def answered(first: float, whole: float, num_tokens: int = 5) -> Outcome:
-    answer = Answer([10 + first, 10 + whole], num_generated=num_tokens)
-    return Outcome(10.0, 10.0, 10 + whole, answer)
+def answered(first: float, whole: float, num_tokens: int = 5) -> BenchOutcome:
+    answer = BenchAnswer([10 + first, 10 + whole], num_generated=num_tokens)
+    return BenchOutcome(10.0, 10.0, 10 + whole, answer)
 
 
-FAILED = Outcome(10.0, 10.0, 11.0, None, ("timeout", ""))
+FAILED = BenchOutcome(10.0, 10.0, 11.0, None, ("timeout", ""))
 
 
-def noisy(factor: float, seed: int) -> list[Outcome]:
+def noisy(factor: float, seed: int) -> list[BenchOutcome]:
     """Sixty answers, each of its own length, `factor` as long as with 1 but for 5 % of noise."""
     lengths, noise = random.Random("lengths"), random.Random(seed)
     found = []
@@ -39,8 +39,8 @@ def noisy(factor: float, seed: int) -> list[Outcome]:
     return found
 
 
-def runs(a: list[Outcome], b: list[Outcome]) -> tuple[Run, Run]:
-    return Run("1 client, A", a), Run("1 client, B", b)
+def runs(a: list[BenchOutcome], b: list[BenchOutcome]) -> tuple[BenchRun, BenchRun]:
+    return BenchRun("1 client, A", a), BenchRun("1 client, B", b)
 
 
 def test_a_ratio_is_the_geometric_mean_of_the_pairs() -> None:
@@ -116,14 +116,14 @@ def writing(name: str, asked: list[str]) -> Iterator[Target]:
         thread.join()
 
 
-def compared(clients: int, words: list[str]) -> tuple[list[str], list[Run]]:
+def compared(clients: int, words: list[str]) -> tuple[list[str], list[BenchRun]]:
     """Which servers were asked, in order; and the runs."""
     asked: list[str] = []
 
-    async def work(targets: list[Target]) -> list[Run]:
-        load = Load("label", len(words), clients)
+    async def work(targets: list[Target]) -> list[BenchRun]:
+        load = LoadProfile("label", len(words), clients)
         try:
-            return await in_turns(targets, (Prompt(w, 5) for w in words), load, lambda _: None)
+            return await in_turns(targets, (BenchPrompt(w, 5) for w in words), load, lambda _: None)
         finally:
             for target in targets:
                 target.connections.close()

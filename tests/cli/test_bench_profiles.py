@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 import pytest
 
 from mindspore_serving.cli import bench, bench_chart, bench_png
-from mindspore_serving.cli.bench_load import Outcome, Run, poisson
+from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, poisson
 from mindspore_serving.cli.bench_profiles import between, loads, mix
 from mindspore_serving.cli.bench_prompts import Mix
-from mindspore_serving.cli.bench_protocols import Answer
+from mindspore_serving.cli.bench_protocols import BenchAnswer
 from mindspore_serving.cli.bench_settings import PROFILES, SCENARIOS, BenchSettings, check
 from mindspore_serving.cli.bench_summary import summarize
 from mindspore_serving.errors import InvalidInputs
@@ -53,8 +53,8 @@ def test_one_client_and_all_at_once() -> None:
     assert labels(profile="throughput") == [("64 at once", 64)]
 
 
-def of_rate(rate: float) -> Run:
-    return Run("", [Outcome(0, 0, 1, Answer())] * 10, seconds=10 / rate)
+def of_rate(rate: float) -> BenchRun:
+    return BenchRun("", [BenchOutcome(0, 0, 1, BenchAnswer())] * 10, seconds=10 / rate)
 
 
 def test_a_sweep_goes_from_the_rate_of_one_to_that_of_all_at_once() -> None:
@@ -111,8 +111,8 @@ def test_the_documentation_has_every_option_profile_and_scenario() -> None:
 
 
 def measured(label: str, seconds: float) -> dict[str, Any]:
-    answer = Answer([seconds, 2 * seconds], num_generated=4)
-    return summarize(Run(label, [Outcome(0.0, 0.0, 3 * seconds, answer)], seconds=1.0))
+    answer = BenchAnswer([seconds, 2 * seconds], num_generated=4)
+    return summarize(BenchRun(label, [BenchOutcome(0.0, 0.0, 3 * seconds, answer)], seconds=1.0))
 
 
 def charts(page: str) -> dict[str, ElementTree.Element]:
@@ -174,12 +174,16 @@ def test_two_servers_have_lines_of_their_own() -> None:
 
 
 def test_a_run_without_answers_or_streams_has_no_empty_chart() -> None:
-    whole = summarize(Run("1 client", [Outcome(0.0, 0.0, 0.25, Answer())], seconds=1.0))
+    whole = summarize(
+        BenchRun("1 client", [BenchOutcome(0.0, 0.0, 0.25, BenchAnswer())], seconds=1.0)
+    )
     assert list(charts(bench_chart.page([whole], []))) == [
         "Time of a whole answer, ms",
         "Answers per second",
     ]
-    failed = summarize(Run("1 client", [Outcome(0.0, 0.0, 0.1, None, ("timeout", ""))], 1.0))
+    failed = summarize(
+        BenchRun("1 client", [BenchOutcome(0.0, 0.0, 0.1, None, ("timeout", ""))], 1.0)
+    )
     assert charts(bench_chart.page([failed], [])) == {}
     both = [measured("1 client", 0.1), failed]
     assert (

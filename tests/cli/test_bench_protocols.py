@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mindspore_serving.cli import bench_protocols
-from mindspore_serving.cli.bench_prompts import Prompt
-from mindspore_serving.cli.bench_protocols import Answer, AnswerError, Dialect
+from mindspore_serving.cli.bench_prompts import BenchPrompt
+from mindspore_serving.cli.bench_protocols import AnswerError, BenchAnswer, Dialect
 
 CHAT = bench_protocols.chat("tiny", stop_at_end=False)
 COMPLETIONS = bench_protocols.completions("tiny", stop_at_end=True)
@@ -39,7 +39,7 @@ SPOKEN = [
 ]
 
 
-def read(dialect: Dialect, pieces: list[bytes]) -> Answer:
+def read(dialect: Dialect, pieces: list[bytes]) -> BenchAnswer:
     """The answer, each piece a second after the one before it."""
     reader = dialect.to_reader()
     for second, piece in enumerate(pieces):
@@ -105,7 +105,7 @@ def test_something_that_is_no_json_is_an_error() -> None:
 
 
 def test_lengths_are_kept_unless_the_model_may_stop() -> None:
-    prompt = Prompt("hi", 9)
+    prompt = BenchPrompt("hi", 9)
     asked = json.loads(CHAT.to_body(prompt))
     assert asked["messages"] == [{"role": "user", "content": "hi"}]
     assert (asked["max_tokens"], asked["ignore_eos"], asked["stream"]) == (9, True, True)

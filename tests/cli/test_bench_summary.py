@@ -2,23 +2,23 @@
 
 import pytest
 
-from mindspore_serving.cli.bench_load import Outcome, Run, poisson
-from mindspore_serving.cli.bench_protocols import Answer
+from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, poisson
+from mindspore_serving.cli.bench_protocols import BenchAnswer
 from mindspore_serving.cli.bench_summary import notes, short, summarize, table
 
 
-def answered(due: float, sent: float, times: list[float], num_tokens: int) -> Outcome:
-    answer = Answer(times, num_prompt=10, num_cached=4, num_generated=num_tokens)
-    return Outcome(due, sent, times[-1] + 0.5, answer)
+def answered(due: float, sent: float, times: list[float], num_tokens: int) -> BenchOutcome:
+    answer = BenchAnswer(times, num_prompt=10, num_cached=4, num_generated=num_tokens)
+    return BenchOutcome(due, sent, times[-1] + 0.5, answer)
 
 
-def two_answers_and_a_failure() -> Run:
+def two_answers_and_a_failure() -> BenchRun:
     outcomes = [
         answered(0.0, 0.0, [1.0, 1.2, 1.6], 4),
         answered(1.0, 1.5, [4.0, 4.1], 2),
-        Outcome(2.0, 2.0, 2.1, None, ("status 429", '{"error": "full"}')),
+        BenchOutcome(2.0, 2.0, 2.1, None, ("status 429", '{"error": "full"}')),
     ]
-    return Run("2 clients", outcomes, seconds=10.0, busy=1.0)
+    return BenchRun("2 clients", outcomes, seconds=10.0, busy=1.0)
 
 
 def test_every_number_is_what_its_name_says() -> None:
@@ -41,8 +41,8 @@ def test_every_number_is_what_its_name_says() -> None:
 
 
 def test_with_no_answer_there_are_no_latencies() -> None:
-    failed = Outcome(0.0, 0.0, 0.1, None, ("timeout", "timeout"))
-    row = summarize(Run("1 client", [failed], seconds=1.0))
+    failed = BenchOutcome(0.0, 0.0, 0.1, None, ("timeout", "timeout"))
+    row = summarize(BenchRun("1 client", [failed], seconds=1.0))
     assert row["whole_ms"] is None
     assert row["first_token_ms"] is None
     assert table([row])[-1].split()[:4] == ["1", "client", "0", "1"]
@@ -55,7 +55,9 @@ def test_the_table_is_aligned_and_shows_streams_only_where_there_are_some() -> N
     assert lines[1].split() == [*heads, *["p50", "p90", "p99"] * 3]
     assert lines[2].split()[2:6] == ["2", "1", "0.20", "0.60"]
     assert len(lines[1]) == len(lines[2]) == len(lines[0])
-    plain = Run("1 client", [Outcome(0.0, 0.0, 0.25, Answer(is_finished=True))], seconds=1.0)
+    plain = BenchRun(
+        "1 client", [BenchOutcome(0.0, 0.0, 0.25, BenchAnswer(is_finished=True))], seconds=1.0
+    )
     assert table([summarize(plain)])[1].split()[-3:] == ["p50", "p90", "p99"]
     assert table([summarize(plain)])[2].split() == ["1", "client", "1", "0", "1.00", *["250"] * 3]
 

@@ -12,15 +12,15 @@ from mindspore_serving import __version__
 from mindspore_serving.cluster import node_connection, node_messages, node_server, spreading
 from mindspore_serving.cluster.base import ANYTHING, Needs
 from mindspore_serving.cluster.dialing import MasterAddress
-from mindspore_serving.cluster.node_connection import Connection, connect
+from mindspore_serving.cluster.node_connection import NodeConnection, connect
 from mindspore_serving.cluster.node_messages import (
     Attach,
     Data,
     FromWorker,
-    Join,
+    JoinCluster,
     Start,
-    Started,
     ToNode,
+    WorkerStarted,
     preamble,
 )
 from mindspore_serving.cluster.node_server import NodeServer, Security
@@ -34,8 +34,8 @@ from tests.e2e.authority import Authority
 from tests.waiting import PATIENCE, until
 
 TOKEN = "a token of no use elsewhere"
-B = Join(__version__, "b", 2, "none", [], {})
-JOIN = Join(__version__, "a", 2, "none", [], {})
+B = JoinCluster(__version__, "b", 2, "none", [], {})
+JOIN = JoinCluster(__version__, "a", 2, "none", [], {})
 
 
 def opening(token: str = TOKEN) -> bytes:
@@ -67,25 +67,25 @@ async def serving(token: str = TOKEN, context: "ssl.SSLContext | None" = None):
             _dialled.pop().abort()
 
 
-_dialled: list[Connection] = []
+_dialled: list[NodeConnection] = []
 
 
-async def dial(port: int, first: bytes) -> Connection:
+async def dial(port: int, first: bytes) -> NodeConnection:
     connection = await connect("127.0.0.1", port, None, PATIENCE)
     _dialled.append(connection)
     connection.writer.write(first)
     return connection
 
 
-async def join(port: int, message: Join = JOIN, token: str = TOKEN) -> Connection:
+async def join(port: int, message: JoinCluster = JOIN, token: str = TOKEN) -> NodeConnection:
     return await dial(port, opening(token) + encode(message))
 
 
-async def answer(connection: Connection) -> object:
+async def answer(connection: NodeConnection) -> object:
     return await asyncio.wait_for(connection.receive(ToNode), PATIENCE)
 
 
-async def is_closed(connection: Connection) -> bool:
+async def is_closed(connection: NodeConnection) -> bool:
     """Whether the server ends it, perhaps with a word."""
     with suppress(ConnectionError):
         await asyncio.wait_for(connection.reader.read(), PATIENCE)
@@ -110,7 +110,7 @@ async def test_a_wrong_token_is_refused(token):
 
 async def test_another_version_is_refused_with_both():
     async with serving() as (_, port):
-        connection = await join(port, Join("0.9", "a", 2, "none", [], {}))
+        connection = await join(port, JoinCluster("0.9", "a", 2, "none", [], {}))
         refused = await answer(connection)
         assert "the node has version '0.9'" in refused.text
         assert f"the master version '{__version__}'" in refused.text
@@ -196,7 +196,7 @@ async def test_small_pieces_of_a_workers_stream_let_others_have_their_turn():
     reader = asyncio.StreamReader()
     reader.feed_data(encode(Data(b"x")) * 1000)
     others = []
-    connection = Connection(reader, NoWriter())
+    connection = NodeConnection(reader, NoWriter())
     turns = asyncio.create_task(count_turns(others))
     for _ in range(1000):
         await connection.receive(FromWorker)
@@ -299,7 +299,7 @@ async def test_a_worker_that_sends_frames_that_are_none_is_lost():
         while not isinstance(message := await answer(node), Start):
             pass
         worker = await dial(port, opening() + encode(Attach(message.id)))
-        worker.send(Started(256))
+        worker.send(WorkerStarted(256))
         launched = await starting
         assert (launched.place.node, launched.process.pid) == ("a", 256)
         worker.writer.write(struct.pack("<I", 2**31))

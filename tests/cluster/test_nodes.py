@@ -4,7 +4,7 @@ import pytest
 
 from mindspore_serving import __version__
 from mindspore_serving.cluster.base import Needs
-from mindspore_serving.cluster.node_messages import Join, Start, check_offer, check_start
+from mindspore_serving.cluster.node_messages import JoinCluster, Start, check_offer, check_start
 from mindspore_serving.cluster.nodes import Machine, choose, why_none
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import InvalidInputs
@@ -122,7 +122,7 @@ def test_why_a_machine_has_no_place(machine, needs, problem):
         assert f"{machine.name or 'this machine'}: {problem}" in why_none(needs, [machine])
 
 
-def offer(**changes: object) -> Join:
+def offer(**changes: object) -> JoinCluster:
     fields = {
         "version": __version__,
         "name": "a",
@@ -131,7 +131,7 @@ def offer(**changes: object) -> Join:
         "device_ids": [],
         "labels": {},
     }
-    return Join(**{**fields, **changes})
+    return JoinCluster(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from mindspore_serving.cluster.base import Launched
-from mindspore_serving.cluster.node_connection import Connection, open_stream
+from mindspore_serving.cluster.node_connection import NodeConnection, open_stream
 from mindspore_serving.cluster.node_messages import FromWorker
 from mindspore_serving.cluster.node_worker import NodeWorker
 from mindspore_serving.cluster.remote import RemoteProcess
@@ -39,7 +39,9 @@ async def far():
     tasks = []
 
     async def start_far(name):
-        to_node, to_master = [Connection(*await open_stream(end)) for end in socket.socketpair()]
+        to_node, to_master = [
+            NodeConnection(*await open_stream(end)) for end in socket.socketpair()
+        ]
         child = start(name)
         launched = Launched(child, child.stream, NoArena(), NoArena(status.SIZE))
         tasks.append(asyncio.create_task(NodeWorker(launched, to_master).run()))

@@ -13,7 +13,7 @@ from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.distributed import messages
 from mindspore_serving.distributed.backend import GangModel
 from mindspore_serving.distributed.connecting import GangConnection, connect
-from mindspore_serving.distributed.messages import Join, Ran, Run, Take
+from mindspore_serving.distributed.messages import JoinGang, Ran, RunRank, Take
 from mindspore_serving.errors import StartError
 from mindspore_serving.ipc.messages import Fault
 from mindspore_serving.process.vocabulary import Failed
@@ -83,7 +83,7 @@ class Opening:
 
     def agent(self, rank: int, *args: Any) -> GangConnection:
         connection = self.connect()
-        connection.ask(Join(rank, report(*args), PID))
+        connection.ask(JoinGang(rank, report(*args), PID))
         return connection
 
 
@@ -92,7 +92,7 @@ class Agent:
 
     def __init__(self, connection: GangConnection) -> None:
         self.connection = connection
-        self._runs: list[Run] = []
+        self._runs: list[RunRank] = []
 
     @property
     def is_idle(self) -> bool:
@@ -100,12 +100,12 @@ class Agent:
         self._runs += self.connection.receive(wait=False)
         return not self._runs
 
-    def next(self) -> Run:
+    def next(self) -> RunRank:
         while not self._runs:
             self._runs += self.connection.receive(wait=True)
         return self._runs.pop(0)
 
-    def answer(self, value: "np.ndarray | None" = None, run: Run | None = None) -> None:
+    def answer(self, value: "np.ndarray | None" = None, run: RunRank | None = None) -> None:
         """To `run`, or the next one."""
         outputs = native.encode_values([value]) if value is not None else b""
         self.connection.send(Ran((run or self.next()).id, outputs))

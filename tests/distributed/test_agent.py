@@ -9,7 +9,13 @@ import pytest
 
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.distributed import agent
-from mindspore_serving.distributed.messages import AgentSetup, Ran, Run, to_reports, to_signatures
+from mindspore_serving.distributed.messages import (
+    AgentSetup,
+    Ran,
+    RunRank,
+    to_reports,
+    to_signatures,
+)
 from mindspore_serving.errors import Code, StartError
 from mindspore_serving.wire import native
 
@@ -25,7 +31,7 @@ def python(directory: Path, source: str, name: str = "rank.py") -> Path:
 
 
 def run(models, subgraph, *inputs, returns=True):
-    ran = agent.run(models, Run(1, subgraph, native.encode_values(inputs), returns))
+    ran = agent.run(models, RunRank(1, subgraph, native.encode_values(inputs), returns))
     assert isinstance(ran, Ran)
     return ran
 
@@ -71,7 +77,7 @@ def test_a_file_that_is_changed_in_the_same_second_is_read_again(tmp_path, monke
 
 def test_a_model_of_a_later_stage_may_get_no_inputs():
     models = [type("Constant", (), {"run": lambda self, inputs: [np.ones(len(inputs))]})()]
-    ran = agent.run(models, Run(1, 0, b"", True))
+    ran = agent.run(models, RunRank(1, 0, b"", True))
     assert native.decode_values(ran.outputs)[0].shape == (0,)
 
 
@@ -86,7 +92,7 @@ def test_whatever_a_model_raises_is_answered(tmp_path, source):
 def test_a_sub_graph_that_is_not_there_and_inputs_that_are_none_are_answered(tmp_path):
     models = agent.load(setup(python(tmp_path, "def model(x):\n    return x\n")))
     assert "IndexError" in run(models, 5, np.arange(3)).fault.text
-    assert agent.run(models, Run(1, 0, b"\xff" * 9, True)).fault is not None
+    assert agent.run(models, RunRank(1, 0, b"\xff" * 9, True)).fault is not None
 
 
 def test_a_result_that_is_too_large_to_send_is_answered(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from mindspore_serving.core.declaration import DistributedSpec
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.distributed import rank_table
 from mindspore_serving.distributed.gang import Gang
-from mindspore_serving.distributed.stages import Source
+from mindspore_serving.distributed.stages import StageInputs
 from mindspore_serving.errors import InvalidInputs
 from tests.distributed import tables
 
@@ -46,7 +46,9 @@ def test_its_signature_is_the_inputs_of_the_first_and_the_outputs_of_the_last():
     (signature,) = gang.signature
     assert signature.inputs[0].shape == (2, 3)
     assert signature.outputs[0].shape == (2, 11)
-    assert [stage.source for stage in gang.routes[0]] == [Source.REQUEST] + [Source.PREVIOUS] * 7
+    assert [stage.source for stage in gang.routes[0]] == [StageInputs.REQUEST] + [
+        StageInputs.PREVIOUS
+    ] * 7
 
 
 def test_a_table_that_does_not_fit_the_declaration_makes_no_gang():
@@ -146,7 +148,7 @@ def test_a_later_stage_may_have_no_inputs():
     gang = taken(8, 2)
     for number in range(8):
         gang.join(number, (graph(None if number >= 4 else (4, 3)),))
-    assert [stage.source for stage in gang.routes[0]] == [Source.REQUEST, Source.NOTHING]
+    assert [stage.source for stage in gang.routes[0]] == [StageInputs.REQUEST, StageInputs.NOTHING]
 
 
 def test_the_last_rank_is_refused_when_the_stages_do_not_fit_together():
@@ -163,6 +165,6 @@ def test_every_sub_graph_has_its_own_route():
         second = graph(None) if number >= 4 else graph()
         gang.join(number, (graph(), second))
     assert [[stage.source for stage in route] for route in gang.routes] == [
-        [Source.REQUEST, Source.REQUEST],
-        [Source.REQUEST, Source.NOTHING],
+        [StageInputs.REQUEST, StageInputs.REQUEST],
+        [StageInputs.REQUEST, StageInputs.NOTHING],
     ]

@@ -17,7 +17,7 @@ from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.distributed import connecting, leader, messages, predictions, security
 from mindspore_serving.distributed.backend import GangModel
 from mindspore_serving.distributed.connecting import GangConnection, connect
-from mindspore_serving.distributed.messages import Join, Ran, Take
+from mindspore_serving.distributed.messages import JoinGang, Ran, Take
 from mindspore_serving.errors import ServingError, StageFailed, StartError, WorkerUnavailable
 from mindspore_serving.ipc.messages import Fault
 from mindspore_serving.process.channel import encode
@@ -258,7 +258,7 @@ def test_wrong_ranks_are_refused(opening):
     ):
         with pytest.raises(StartError, match=problem):
             gang.agent(rank, *args)
-    agent.send(Join(1, report(), PID))
+    agent.send(JoinGang(1, report(), PID))
     with pytest.raises(StartError, match="has joined as rank 0 already"):
         agent.ask(Beat())
 
@@ -313,12 +313,12 @@ def test_a_flood_of_signs_of_life_is_not_read_faster_than_its_limit(opening, poo
 @pytest.mark.parametrize(
     "message",
     [
-        Join(1, [], PID),
-        Join(1, [messages.GraphReport([messages.TensorReport("x", 99, None)], [])], PID),
-        Join(1, [messages.GraphReport([messages.TensorReport("x", 11, [-2])], [])], PID),
-        Join(1, [messages.GraphReport([messages.TensorReport("x", 11, [1] * 33)], [])], PID),
-        Join(1, [messages.GraphReport([messages.TensorReport("x", 13, None)], [])], PID),
-        Join(-(1 << 60), report(), PID),
+        JoinGang(1, [], PID),
+        JoinGang(1, [messages.GraphReport([messages.TensorReport("x", 99, None)], [])], PID),
+        JoinGang(1, [messages.GraphReport([messages.TensorReport("x", 11, [-2])], [])], PID),
+        JoinGang(1, [messages.GraphReport([messages.TensorReport("x", 11, [1] * 33)], [])], PID),
+        JoinGang(1, [messages.GraphReport([messages.TensorReport("x", 13, None)], [])], PID),
+        JoinGang(-(1 << 60), report(), PID),
         Take([1 << 60]),
         Ran(1, b""),
     ],
@@ -342,7 +342,12 @@ def edited(frame: bytes, edits: list[tuple[int, int]]) -> bytes:
 EDITS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=4)
 FRAMES = [
     encode(message)
-    for message in (Join(1, report(), PID), Take([0, 1]), Ran(1, b"abc", Fault(3, "text")), Beat())
+    for message in (
+        JoinGang(1, report(), PID),
+        Take([0, 1]),
+        Ran(1, b"abc", Fault(3, "text")),
+        Beat(),
+    )
 ]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindspore_serving.distributed import rank_table
-from mindspore_serving.distributed.rank_table import Rank
+from mindspore_serving.distributed.rank_table import RankPlace
 from mindspore_serving.errors import InvalidInputs
 from tests.distributed import tables
 
@@ -17,7 +17,11 @@ EIGHT = (("10.0.0.1", 8),)
 @pytest.mark.parametrize("make", [tables.servers, tables.groups])
 def test_both_formats_give_the_ranks_in_the_order_of_the_file(make):
     found = rank_table.parse(json.dumps(make(("10.0.0.1", 2), ("10.0.0.2", 1))))
-    assert found == (Rank(0, "10.0.0.1", 0), Rank(1, "10.0.0.1", 1), Rank(2, "10.0.0.2", 0))
+    assert found == (
+        RankPlace(0, "10.0.0.1", 0),
+        RankPlace(1, "10.0.0.1", 1),
+        RankPlace(2, "10.0.0.2", 0),
+    )
 
 
 def test_several_groups_and_servers_are_one_list():
@@ -122,7 +126,7 @@ def test_whatever_the_table_is_the_answer_is_ranks_or_one_error(table):
     assert [rank.number for rank in found] == list(range(len(found)))
 
 
-def ranks(*machines: tuple[str, int]) -> tuple[Rank, ...]:
+def ranks(*machines: tuple[str, int]) -> tuple[RankPlace, ...]:
     return rank_table.parse(tables.text(*machines))
 
 
@@ -135,7 +139,11 @@ def ranks(*machines: tuple[str, int]) -> tuple[Rank, ...]:
         (ranks(("10.0.0.1", 2), ("10.0.0.1", 2)), (4, 1), "device_id '0' of server_id"),
         (ranks(("10.0.0.1", 4)), (4, 2), "a servable of several stages needs 8 ranks, it has 4"),
         (ranks(("10.0.0.1", 4), ("10.0.0.2", 4)), (8, 2), "rank 4 is on '10.0.0.2'"),
-        (tuple(Rank(n, "a", 7 - n) for n in range(8)), (8, 2), "rank 0 should have device_id '0'"),
+        (
+            tuple(RankPlace(n, "a", 7 - n) for n in range(8)),
+            (8, 2),
+            "rank 0 should have device_id '0'",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_the_declaration_is_refused(found, sizes, problem):

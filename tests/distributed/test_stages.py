@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.core.value import Signature, TensorSpec
-from mindspore_serving.distributed.stages import Prediction, Source, Stage, plan
+from mindspore_serving.distributed.stages import GangPrediction, RankStage, StageInputs, plan
 from mindspore_serving.errors import InvalidInputs, StageFailed
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
@@ -24,35 +24,35 @@ def sources(*stages):
 
 
 def test_ranks_form_stages_and_the_last_one_returns_the_result():
-    assert plan([graph([X])] * 4, 1) == (Stage(range(4), Source.REQUEST, True),)
+    assert plan([graph([X])] * 4, 1) == (RankStage(range(4), StageInputs.REQUEST, True),)
     first, second = plan([graph([X])] * 4, 2)
     assert (first.ranks, first.returns) == (range(2), False)
     assert (second.ranks, second.returns, second.last) == (range(2, 4), True, 3)
 
 
 def test_a_later_stage_without_inputs_gets_none():
-    assert sources(graph([X]), graph([])) == [Source.REQUEST, Source.NOTHING]
+    assert sources(graph([X]), graph([])) == [StageInputs.REQUEST, StageInputs.NOTHING]
 
 
 def test_a_later_stage_with_the_inputs_of_the_first_gets_those_of_the_request():
-    assert sources(graph([X]), graph([X])) == [Source.REQUEST, Source.REQUEST]
+    assert sources(graph([X]), graph([X])) == [StageInputs.REQUEST, StageInputs.REQUEST]
 
 
 def test_a_later_stage_with_other_inputs_gets_the_outputs_before_it():
     stages = plan([graph([X], [HIDDEN]), graph([tensor("h", (2, 8))])], 2)
-    assert [stage.source for stage in stages] == [Source.REQUEST, Source.PREVIOUS]
+    assert [stage.source for stage in stages] == [StageInputs.REQUEST, StageInputs.PREVIOUS]
     assert stages[0].returns
 
 
 def test_a_name_decides_where_shapes_do_not():
-    assert sources(graph([X]), graph([tensor("h")]))[1] is Source.PREVIOUS
-    assert sources(graph([X], [HIDDEN]), graph([tensor("h")]))[1] is Source.REQUEST
+    assert sources(graph([X]), graph([tensor("h")]))[1] is StageInputs.PREVIOUS
+    assert sources(graph([X], [HIDDEN]), graph([tensor("h")]))[1] is StageInputs.REQUEST
 
 
 def test_what_a_model_does_not_say_fits():
     unknown = TensorSpec("h", None, None)
-    assert sources(graph([X], []), graph([unknown]))[1] is Source.PREVIOUS
-    assert sources(graph([X], [HIDDEN]), graph([tensor("h", (-1, 8))]))[1] is Source.PREVIOUS
+    assert sources(graph([X], []), graph([unknown]))[1] is StageInputs.PREVIOUS
+    assert sources(graph([X], [HIDDEN]), graph([tensor("h", (-1, 8))]))[1] is StageInputs.PREVIOUS
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_inputs_that_come_from_nowhere_are_refused(own):
 
 
 def test_a_prediction_of_one_stage_ends_when_all_ranks_have_answered():
-    prediction = Prediction(plan([graph([X])] * 3, 1))
+    prediction = GangPrediction(plan([graph([X])] * 3, 1))
     assert [stage.ranks for stage in prediction.begin()] == [range(3)]
     prediction.answered(2, b"result")
     prediction.answered(0, b"")
@@ -75,7 +75,7 @@ def test_a_prediction_of_one_stage_ends_when_all_ranks_have_answered():
 
 
 def test_a_chained_stage_begins_with_the_outputs_of_the_last_rank_before_it():
-    prediction = Prediction(plan([graph([X], [HIDDEN])] * 2 + [graph([HIDDEN])] * 2, 2))
+    prediction = GangPrediction(plan([graph([X], [HIDDEN])] * 2 + [graph([HIDDEN])] * 2, 2))
     (first,) = prediction.begin()
     assert prediction.answered(0, b"") is None
     following = prediction.answered(1, b"hidden")
@@ -88,12 +88,15 @@ def test_a_chained_stage_begins_with_the_outputs_of_the_last_rank_before_it():
 
 
 def test_stages_that_wait_for_nothing_begin_together():
-    prediction = Prediction(plan([graph([X]), graph([])], 2))
-    assert [stage.source for stage in prediction.begin()] == [Source.REQUEST, Source.NOTHING]
+    prediction = GangPrediction(plan([graph([X]), graph([])], 2))
+    assert [stage.source for stage in prediction.begin()] == [
+        StageInputs.REQUEST,
+        StageInputs.NOTHING,
+    ]
 
 
 def test_after_a_failure_nothing_more_begins_and_the_first_error_counts():
-    prediction = Prediction(plan([graph([X], [HIDDEN])] * 2 + [graph([HIDDEN])] * 2, 2))
+    prediction = GangPrediction(plan([graph([X], [HIDDEN])] * 2 + [graph([HIDDEN])] * 2, 2))
     prediction.begin()
     prediction.failed(0, StageFailed("no memory"))
     assert prediction.answered(1, b"hidden") is None
@@ -102,7 +105,7 @@ def test_after_a_failure_nothing_more_begins_and_the_first_error_counts():
 
 
 def test_an_answer_nobody_asked_for_is_refused():
-    prediction = Prediction(plan([graph([X])] * 2, 1))
+    prediction = GangPrediction(plan([graph([X])] * 2, 1))
     prediction.begin()
     prediction.answered(0, b"")
     for rank in (0, 5):

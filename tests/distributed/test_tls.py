@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.distributed import leader, security, tunnel
-from mindspore_serving.distributed.connecting import Refusal, connect
+from mindspore_serving.distributed.connecting import JoinRefusal, connect
 from mindspore_serving.distributed.security import AUTHORITY, CERTIFICATE, KEY
 from mindspore_serving.errors import StartError
 from mindspore_serving.process.vocabulary import Exit
@@ -105,7 +105,7 @@ def test_an_agent_whose_certificate_has_expired_does_not_join(mutual, use, ours)
 def test_an_agent_without_tls_is_told_to_use_it(mutual, use, monkeypatch):
     monkeypatch.setattr(leader, "GREETING", 0.1)
     use()
-    with pytest.raises(Refusal, match=f"it wants TLS: set {AUTHORITY}"):
+    with pytest.raises(JoinRefusal, match=f"it wants TLS: set {AUTHORITY}"):
         connect(mutual.address)
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from mindspore_serving.frontends.memory import NOBODY, Peer, Quota, peer_of
+from mindspore_serving.frontends.memory import NOBODY, MemoryPeer, Quota, peer_of
 
 MOST = 1024
 
 
-def take_all(quota: Quota, peer: Peer) -> int:
+def take_all(quota: Quota, peer: MemoryPeer) -> int:
     """How much the peer gets, one by one."""
     count = 0
     while quota.take(peer, 1):
@@ -17,8 +17,8 @@ def take_all(quota: Quota, peer: Peer) -> int:
 
 def test_a_connection_takes_less_than_its_address_and_that_less_than_all() -> None:
     quota = Quota(MOST)
-    by_connection = [take_all(quota, Peer("a", number)) for number in range(20)]
-    by_address = [take_all(quota, Peer(name, 0)) for name in "bcd"]
+    by_connection = [take_all(quota, MemoryPeer("a", number)) for number in range(20)]
+    by_address = [take_all(quota, MemoryPeer(name, 0)) for name in "bcd"]
     assert by_connection[0] == 9 * MOST // 16  # three quarters of three quarters
     assert sum(by_connection) <= 3 * MOST // 4
     assert all(by_connection[:4])
@@ -26,30 +26,32 @@ def test_a_connection_takes_less_than_its_address_and_that_less_than_all() -> No
     assert quota.held <= MOST
 
 
-@pytest.mark.parametrize(("peer", "amount"), [(Peer("a", 0), MOST), (NOBODY, MOST), (NOBODY, 9999)])
-def test_a_peer_that_is_alone_gets_what_it_needs(peer: Peer, amount: int) -> None:
+@pytest.mark.parametrize(
+    ("peer", "amount"), [(MemoryPeer("a", 0), MOST), (NOBODY, MOST), (NOBODY, 9999)]
+)
+def test_a_peer_that_is_alone_gets_what_it_needs(peer: MemoryPeer, amount: int) -> None:
     assert Quota(MOST).take(peer, amount)
 
 
 def test_the_largest_unit_is_taken_in_parts_where_it_is_free() -> None:
     quota = Quota(MOST, largest=1000)
-    assert take_all(quota, Peer("a", 0)) == 1000
-    assert take_all(quota, Peer("b", 0)) == 24
+    assert take_all(quota, MemoryPeer("a", 0)) == 1000
+    assert take_all(quota, MemoryPeer("b", 0)) == 24
 
 
 def test_a_connection_has_its_least_where_nothing_is_free() -> None:
     quota = Quota(MOST, least=10)
     assert quota.take(NOBODY, MOST)
-    assert [take_all(quota, Peer("a", number)) for number in range(3)] == [10, 10, 10]
+    assert [take_all(quota, MemoryPeer("a", number)) for number in range(3)] == [10, 10, 10]
     assert not quota.take(NOBODY, 1)
 
 
 def test_what_is_given_back_can_be_taken_again() -> None:
     quota = Quota(MOST)
-    count = take_all(quota, Peer("a", 0))
-    quota.give_back(Peer("a", 0), count)
-    assert (quota.held, quota.of(Peer("a", 0))) == (0, (0, 0))
-    assert take_all(quota, Peer("a", 1)) == count
+    count = take_all(quota, MemoryPeer("a", 0))
+    quota.give_back(MemoryPeer("a", 0), count)
+    assert (quota.held, quota.of(MemoryPeer("a", 0))) == (0, (0, 0))
+    assert take_all(quota, MemoryPeer("a", 1)) == count
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_what_is_given_back_can_be_taken_again() -> None:
     [("ipv4:127.0.0.1:5000", "ipv4:127.0.0.1"), ("ipv6:%5B::1%5D:5000", "ipv6:%5B::1%5D")],
 )
 def test_a_peer_of_grpc_has_the_address_without_the_port(name: str, address: str) -> None:
-    assert peer_of(name) == Peer(address, name)
+    assert peer_of(name) == MemoryPeer(address, name)
 
 
 @pytest.mark.parametrize("name", ["unix:", "unix:2", ""])

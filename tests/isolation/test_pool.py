@@ -13,7 +13,7 @@ from mindspore_serving.errors import Overloaded
 from mindspore_serving.isolation import pool
 from mindspore_serving.isolation.children import ForkServer
 from mindspore_serving.isolation.fork_server import MOST_GROWTH
-from mindspore_serving.isolation.pool import LARGE, MOST_SLOW, Failure, Pool, PoolLimits
+from mindspore_serving.isolation.pool import LARGE, MOST_SLOW, JobFailure, Pool, PoolLimits
 from tests.e2e.harness import children, eventually
 from tests.isolation.roles import MODULE
 from tests.waiting import PATIENCE
@@ -77,7 +77,7 @@ def test_a_job_that_takes_too_long_fails_and_the_next_is_done():
     with closing(Jobs(replace(LIMITS, seconds=2.0))) as jobs:
         slow, next_one = jobs.submit(b"sleep 600")[1], jobs.submit(b"echo next")[1]
         assert next_one() == b"next"
-        assert slow() is Failure.TIME
+        assert slow() is JobFailure.TIME
         assert jobs.pool.num_killed["time"] == 1
 
 
@@ -88,14 +88,14 @@ def test_a_job_that_is_only_slow_is_done_aside(jobs):
 
 @pytest.mark.parametrize("job", [b"take 200000000", b"die 9", b"die 11"])
 def test_a_job_whose_process_dies_fails_and_the_next_is_done(jobs, job):
-    assert jobs.do(job) is Failure.DEATH
+    assert jobs.do(job) is JobFailure.DEATH
     assert jobs.do(b"echo next") == b"next"
 
 
 def test_a_process_that_answers_with_no_frame_is_replaced():
     with closing(Jobs(role="babble")) as jobs:
-        assert jobs.do(b"first") is Failure.DEATH
-        assert jobs.do(b"second") is Failure.DEATH
+        assert jobs.do(b"first") is JobFailure.DEATH
+        assert jobs.do(b"second") is JobFailure.DEATH
 
 
 def test_memory_is_for_each_job(jobs):
@@ -136,7 +136,7 @@ def test_a_fork_server_that_was_killed_is_started_again(patient):
 
     def is_done_by_another() -> bool:
         answer = patient.do(b"who")  # by the process of before, while it still lives
-        return answer is not Failure.DEATH and int(answer.split()[1]) != pid
+        return answer is not JobFailure.DEATH and int(answer.split()[1]) != pid
 
     eventually(is_done_by_another)
 

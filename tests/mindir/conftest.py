@@ -11,7 +11,7 @@ import torch
 from openvino import opset16 as op
 
 from mindspore_serving.backends import ModelSource, open_backend
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 
 _x = op.parameter((1,))
 # Reads the limit below: with AVX2 OpenVINO's own normalisation ends the process.
@@ -62,7 +62,9 @@ def export(cell, path, inputs, shapes=None):
 
 def opened(path, **fields):
     """The file at `path` on OpenVINO."""
-    return open_backend(ModelSource(ModelSpec(Path(path).name, "mindir_openvino"), (str(path),)))
+    return open_backend(
+        ModelSource(DeclaredModel(Path(path).name, "mindir_openvino"), (str(path),))
+    )
 
 
 def run_by_mindspore(path, inputs):

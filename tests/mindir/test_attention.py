@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="PyTorch computes what is compared")
 
 from mindspore_serving.mindir.operators import OPERATORS
 from mindspore_serving.mindir.operators.enumerations import LAYOUT
-from mindspore_serving.mindir.tensors import Unsupported, apply
+from mindspore_serving.mindir.tensors import UnsupportedTensor, apply
 from tests.mindir.cases_mathematics import attention
 from tests.mindir.test_operators import compare_with_reference
 
@@ -38,5 +38,7 @@ def test_attention_of_every_layout_and_mask_equals_pytorch(layout, sparse_mode):
 @pytest.mark.parametrize("number", range(4, 10))
 def test_other_layouts_of_attention_are_refused_by_name(number):
     name = LAYOUT.names[number]
-    with pytest.raises(Unsupported, match=rf"input_layout {number} \({name}\), accepted: bnsd"):
+    with pytest.raises(
+        UnsupportedTensor, match=rf"input_layout {number} \({name}\), accepted: bnsd"
+    ):
         apply(OPERATORS["FlashAttentionScore"], [None] * 3, {"input_layout": number})

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="the audit of enumerations uses it")
 
 from mindspore_serving.mindir.operators import OPERATORS  # noqa: E402
 from mindspore_serving.mindir.operators.types import element_type  # noqa: E402
-from mindspore_serving.mindir.tensors import Unsupported, apply, tensor  # noqa: E402
+from mindspore_serving.mindir.tensors import UnsupportedTensor, apply, tensor  # noqa: E402
 from tests.mindir.conftest import export, opened  # noqa: E402
 from tests.mindir.enumerations import PLACE, dtype_arguments  # noqa: E402
 from tests.mindir.test_operators import CELLS  # noqa: E402
@@ -137,7 +137,7 @@ def test_every_data_type_is_read_as_it_is_named_or_refused():
             expected = ov.Type.bf16 if kind == "bf16" else ov.Type(np.dtype(kind))
             assert (name, element_type(number)) == (name, expected)
         else:
-            with pytest.raises(Unsupported, match=rf"data type {number} \(\w+\)") as refusal:
+            with pytest.raises(UnsupportedTensor, match=rf"data type {number} \(\w+\)") as refusal:
                 element_type(number)
             assert f"({name})" in str(refusal.value).replace("_", "")
 
@@ -194,5 +194,5 @@ def test_positions_in_sorted_numbers_are_of_int32_or_int64():
     for number, kind in ((34, ov.Type.i32), (35, ov.Type.i64)):
         result = tensor(apply(OPERATORS["SearchSorted"], inputs, {"dtype": number}))
         assert result.get_element_type() == kind
-    with pytest.raises(Unsupported, match="dtype 43, accepted: 34"):
+    with pytest.raises(UnsupportedTensor, match="dtype 43, accepted: 34"):
         apply(OPERATORS["SearchSorted"], inputs, {"dtype": 43})

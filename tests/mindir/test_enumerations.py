@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="PyTorch computes what MindSpore does not on
 
 from mindspore_serving.errors import StartError  # noqa: E402
 from mindspore_serving.mindir.operators import OPERATORS, enumerations  # noqa: E402
-from mindspore_serving.mindir.tensors import Unsupported, apply  # noqa: E402
+from mindspore_serving.mindir.tensors import UnsupportedTensor, apply  # noqa: E402
 from mindspore_serving.mindir.values import leaves, mapped  # noqa: E402
 from tests.mindir import enumerations as audit  # noqa: E402
 from tests.mindir.conftest import arrays_of, compare, export, opened, run_by_mindspore  # noqa: E402
@@ -104,7 +104,9 @@ def test_other_values_of_an_enumeration_are_refused_by_name(row):
     words = "padding mode" if row.enumeration == "PadMode" else row.argument
     for name, value in row.values.items():
         if row.status(name) == audit.REFUSED and isinstance(value, int):
-            with pytest.raises(Unsupported, match=rf"{words} {value}( \({name}\))?, accepted"):
+            with pytest.raises(
+                UnsupportedTensor, match=rf"{words} {value}( \({name}\))?, accepted"
+            ):
                 called_with(row, value)
 
 

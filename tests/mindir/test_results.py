@@ -11,7 +11,7 @@ from mindspore import mint, nn
 from mindspore_serving.errors import StartError
 from mindspore_serving.mindir import convert
 from mindspore_serving.mindir.operators import OPERATORS
-from mindspore_serving.mindir.tensors import Unsupported, apply
+from mindspore_serving.mindir.tensors import UnsupportedTensor, apply
 from tests.mindir.conftest import export, opened
 
 pytestmark = [
@@ -36,7 +36,7 @@ def test_logsigmoid_of_mint_gives_all_rows(tmp_path):
 @pytest.mark.parametrize("name", [name for name in OPERATORS if "etitem" in name.lower()])
 def test_an_item_of_a_tensor_is_refused(name):
     tensor = op.parameter((2, 3), ov.Type.f32).output(0)
-    with pytest.raises(Unsupported, match="item 0 of what is no tuple"):
+    with pytest.raises(UnsupportedTensor, match="item 0 of what is no tuple"):
         apply(OPERATORS[name], [tensor, 0], {})
 
 

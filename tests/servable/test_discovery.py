@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.discovery import discover
@@ -78,7 +78,7 @@ def test_a_directory_with_one_model_file_is_a_servable(servable, file, model_for
     assert version == 1
     assert declaration.methods == {}
     inside = file if place else f"../{file}"
-    assert declaration.models == {file: ModelSpec(file, model_format, (inside,))}
+    assert declaration.models == {file: DeclaredModel(file, model_format, (inside,))}
     (path,) = repository.model_paths(servable.directory, "tiny", 1, declaration.models[file])
     assert path == str(servable.path / place / file)
 
@@ -165,7 +165,7 @@ def test_a_pickle_is_a_model_where_the_operator_allows_it(servable):
     servable.add("1/model.pkl")
     place = (servable.directory, servable.name)
     declaration, _ = repository.make_declaration(*place, allow_pickle=True)
-    expected = ModelSpec("model.pkl", "sklearn", ("model.pkl",), allow_pickle=True)
+    expected = DeclaredModel("model.pkl", "sklearn", ("model.pkl",), allow_pickle=True)
     assert list(declaration.models.values()) == [expected]
     assert discover(servable.directory, allow_pickle=True).places == of(*place)
 

@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 
-from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs, StartError
@@ -122,7 +122,7 @@ def test_a_servable_of_nearly_the_name_is_proposed(servable, make_servable):
 
 
 def spec(*files, config_file=None):
-    return ModelSpec("m", "mindir", files, config_file=config_file)
+    return DeclaredModel("m", "mindir", files, config_file=config_file)
 
 
 def test_model_files_are_absolute_and_in_order(servable):

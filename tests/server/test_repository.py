@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mindspore_serving.core.deployment import Deployment, Refused
+from mindspore_serving.core.deployment import Deployment, RefusedServable
 from mindspore_serving.core.service import ModelState, ServableReadiness
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError
 from mindspore_serving.metrics.exposition import Page
@@ -214,7 +214,11 @@ async def test_the_index_has_what_is_served_and_what_could_be(server):
 
 async def test_the_index_has_what_is_refused_with_the_reason_until_it_is_not(server):
     model = server.wanted
-    server.wanted = [*model, Refused("scaler", "it is a pickle"), Refused("", "notes.md: no model")]
+    server.wanted = [
+        *model,
+        RefusedServable("scaler", "it is a pickle"),
+        RefusedServable("", "notes.md: no model"),
+    ]
     await server.begin()
     index = [
         ModelState("net", 2, True, True),
@@ -311,7 +315,7 @@ async def test_what_could_not_be_loaded_is_tried_again_when_it_has_changed(serve
 async def test_a_servable_that_is_refused_now_stays_as_it_is(server, follow, caplog):
     server.want(("net", 1), ("other", 1))
     await follow()
-    server.wanted = [Refused("net", "it is a pickle")]
+    server.wanted = [RefusedServable("net", "it is a pickle")]
     await until(lambda: server.rolls)
     assert server.rolls == [([], [("other", 1)])]
     assert caplog.text.count("servable net stays as it is: it is a pickle") == 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindspore_serving.core.declaration import Declaration, ModelSpec
+from mindspore_serving.core.declaration import Declaration, DeclaredModel
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec, describe
@@ -42,33 +42,33 @@ def models(*inputs):
 
 
 def test_an_instance_of_a_model_has_no_batch_dimension():
-    assert of_model(ModelSpec("add", "onnx"), ADD) == InstanceSignature(
+    assert of_model(DeclaredModel("add", "onnx"), ADD) == InstanceSignature(
         (ValueSpec("a", "float32", (3,)), ValueSpec("b", "int64", (None,))),
         (ValueSpec("sum", "float16", (3, 2)),),
     )
 
 
 def test_an_instance_of_a_model_without_batch_dimension_is_all_of_it():
-    known = of_model(ModelSpec("add", "onnx", with_batch_dim=False), ADD)
+    known = of_model(DeclaredModel("add", "onnx", with_batch_dim=False), ADD)
     assert [spec.shape for spec in known.inputs] == [(None, 3), (8, None)]
     assert known.outputs[0].shape == (None, 3, 2)
 
 
 def test_an_input_without_batch_dimension_keeps_its_first():
-    known = of_model(ModelSpec("add", "onnx", without_batch_dim_inputs=(1,)), ADD)
+    known = of_model(DeclaredModel("add", "onnx", without_batch_dim_inputs=(1,)), ADD)
     assert [spec.shape for spec in known.inputs] == [(3,), (8, None)]
 
 
 def test_what_a_model_does_not_tell_is_unknown():
     silent = Signature((TensorSpec("x", None, None),), (TensorSpec("y", np.dtype("f4"), None),))
-    assert of_model(ModelSpec("add", "python"), silent) == InstanceSignature(
+    assert of_model(DeclaredModel("add", "python"), silent) == InstanceSignature(
         (ValueSpec("x"),), (ValueSpec("y", "float32"),)
     )
 
 
 def test_a_type_that_requests_cannot_carry_is_unknown():
     outputs = (TensorSpec("y", np.dtype("c8"), (-1,)),)
-    assert of_model(ModelSpec("add", "onnx"), Signature((), outputs)).outputs == (
+    assert of_model(DeclaredModel("add", "onnx"), Signature((), outputs)).outputs == (
         ValueSpec("y", None, ()),
     )
 

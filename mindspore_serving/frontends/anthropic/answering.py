@@ -13,7 +13,7 @@ from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_event
 from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
 from mindspore_serving.frontends.anthropic.tools import read_tools
-from mindspore_serving.frontends.anthropic.writing import PING, Writing, write_whole
+from mindspore_serving.frontends.anthropic.writing import PING, AnthropicWriting, write_whole
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.messages import to_template
@@ -33,7 +33,7 @@ async def answer(site: Site, http: Request, body: MessagesRequest) -> Response:
         with naming("messages", MESSAGES, body):
             generation = stack.enter_context(model.generate(request, terms_of(http)))
             started = await while_there(http, generation.begin())
-        writing = Writing(model.name, request.params, started.num_prompt_tokens)
+        writing = AnthropicWriting(model.name, request.params, started.num_prompt_tokens)
         headers = capped_header("max_tokens", started)
         if body.stream:
             events = generation.written(writing.begin(), writing.write, to_event)

@@ -5,18 +5,18 @@ from typing import Any
 import msgspec
 
 
-class Problem(msgspec.Struct):
+class AnthropicProblem(msgspec.Struct):
     type: str
     message: str
 
 
-class Error(msgspec.Struct, kw_only=True):
+class AnthropicError(msgspec.Struct, kw_only=True):
     type: str = "error"
-    error: Problem
+    error: AnthropicProblem
     request_id: str | None
 
 
-class Message(msgspec.Struct, kw_only=True):
+class AnthropicAnswer(msgspec.Struct, kw_only=True):
     id: str
     type: str = "message"
     role: str = "assistant"

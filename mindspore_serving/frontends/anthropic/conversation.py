@@ -9,7 +9,12 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.anthropic.requests import Block, CountRequest
 from mindspore_serving.frontends.chat.fields import unexpected
-from mindspore_serving.frontends.chat.messages import CalledFunction, Message, Part, ToolCall
+from mindspore_serving.frontends.chat.messages import (
+    CalledFunction,
+    ChatMessage,
+    ContentPart,
+    ToolCall,
+)
 from mindspore_serving.frontends.decoding import check_free
 
 _ACCEPTED = {  # by role
@@ -32,13 +37,13 @@ class _Said:
     """What one role says, in one message or several in turn."""
 
     role: str
-    texts: list[Part] = field(default_factory=list)
+    texts: list[ContentPart] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     answers: str | None = None  # the id of the call that a tool answers
 
-    def to_message(self) -> Message:
-        return Message(
+    def to_message(self) -> ChatMessage:
+        return ChatMessage(
             self.role,
             self.texts or None,
             tool_calls=self.calls or None,
@@ -60,18 +65,18 @@ class _Conversation:
     def answer(self, block: Block, text: str) -> None:
         """What a tool gave."""
         text = f"Error: {text}" if block.is_error else text
-        self._said.append(_Said("tool", [Part("text", text)], answers=block.tool_use_id))
+        self._said.append(_Said("tool", [ContentPart("text", text)], answers=block.tool_use_id))
 
-    def to_messages(self) -> list[Message]:
+    def to_messages(self) -> list[ChatMessage]:
         return [one.to_message() for one in self._said]
 
 
-def to_messages(body: CountRequest, card: ModelCard) -> list[Message]:
+def to_messages(body: CountRequest, card: ModelCard) -> list[ChatMessage]:
     """The messages of a chat with a model, the system prompt first.  Raises InvalidField."""
     found = _Conversation()
     for place, role, content in _turns(body):
         if isinstance(content, str):
-            found.by(role).texts.append(Part("text", content))
+            found.by(role).texts.append(ContentPart("text", content))
             continue
         if not content:
             raise InvalidField(place, "is [], expected a text or at least one block")
@@ -117,7 +122,7 @@ def _all(content: str | Sequence[Block] | None) -> Iterator[Block]:
 def _add(found: _Conversation, role: str, place: str, block: Block) -> None:
     _check(place, block, _ACCEPTED[role], f"of {role}")
     if block.type == "text":
-        found.by(role).texts.append(Part("text", block.text))
+        found.by(role).texts.append(ContentPart("text", block.text))
     elif block.type == "image":
         found.by(role).texts.append(_picture(f"{place}.source", block))
     elif block.type == "thinking":
@@ -139,13 +144,15 @@ def _text(place: str, content: str | list[Block] | None) -> str:
     return "\n".join([block.text or "" for block in content])
 
 
-def _picture(place: str, block: Block) -> Part:
+def _picture(place: str, block: Block) -> ContentPart:
     source = block.source
     assert source is not None
     if source.type == "base64" and source.data:
-        return Part("image_url", image_url=f"data:{source.media_type or ''};base64,{source.data}")
+        return ContentPart(
+            "image_url", image_url=f"data:{source.media_type or ''};base64,{source.data}"
+        )
     if source.type == "url" and source.url:
-        return Part("image_url", image_url=source.url)
+        return ContentPart("image_url", image_url=source.url)
     raise InvalidField(place, "has no picture, expected type base64 with data, or url with url")
 
 

@@ -8,7 +8,7 @@ from starlette.types import Scope
 
 from mindspore_serving import log
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.anthropic.answers import Error, Problem
+from mindspore_serving.frontends.anthropic.answers import AnthropicError, AnthropicProblem
 from mindspore_serving.frontends.chat import errors as openai
 
 REQUEST_ID = "request-id"
@@ -25,7 +25,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class AnthropicFailure:
     """An error as an answer; `retry_after` is in seconds."""
 
     status: int
@@ -34,9 +34,9 @@ class Failure:
 
     def to_body(self) -> bytes:
         other = "invalid_request_error" if self.status < 500 else "api_error"
-        problem = Problem(_TYPES.get(self.status, other), self.text)
+        problem = AnthropicProblem(_TYPES.get(self.status, other), self.text)
         request_id = log.request_id.get() or None
-        return msgspec.json.encode(Error(error=problem, request_id=request_id))
+        return msgspec.json.encode(AnthropicError(error=problem, request_id=request_id))
 
     def to_event(self) -> bytes:
         """For a stream that has begun."""
@@ -49,14 +49,14 @@ class Failure:
         return Response(self.to_body(), self.status, headers, "application/json")
 
 
-def to_failure(error: Exception) -> Failure:
+def to_failure(error: Exception) -> AnthropicFailure:
     """The answer to a request that ended with `error`, which is being handled.  A server that has
     too much to do is overloaded."""
     found = openai.to_failure(error)
     status = OVERLOADED if found.status == 429 else found.status
     too_long = found.reason == "context_length_exceeded"
     text = f"prompt is too long: {found.text}" if too_long else found.text
-    return Failure(status, text, found.retry_after)
+    return AnthropicFailure(status, text, found.retry_after)
 
 
 def to_response(error: Exception) -> Response:
@@ -71,7 +71,7 @@ def to_event(error: Exception) -> bytes:
 def to_refusal(error: Exception) -> Response:
     """The answer to a request that is refused before any route, for what its key may do."""
     found = openai.to_failure(error)
-    return Failure(found.status, found.text, found.retry_after).to_response()
+    return AnthropicFailure(found.status, found.text, found.retry_after).to_response()
 
 
 def asks_as_anthropic(scope: Scope) -> bool:

@@ -8,7 +8,7 @@ from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.fields import Fields, Refusal, translation, unexpected
+from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields, translation, unexpected
 from mindspore_serving.frontends.decoding import check_free
 
 _SCHEMA = "output_config.format"
@@ -56,11 +56,11 @@ def grammar(body: Any, _: ModelCard) -> Grammar | None:
 MESSAGES = Fields(
     "anthropic",
     refused=(
-        Refusal(
+        FieldRefusal(
             "temperature", "is {}, expected a number from 0 to 1", lambda value: not 0 <= value <= 1
         ),
-        Refusal("mcp_servers", "is not supported: call them yourself, and give tools"),
-        Refusal("container", "is not supported: there are no tools of the server"),
+        FieldRefusal("mcp_servers", "is not supported: call them yourself, and give tools"),
+        FieldRefusal("container", "is not supported: there are no tools of the server"),
     ),
     translated=(template_options, grammar),
     ignored=(

@@ -10,7 +10,7 @@ from mindspore_serving.frontends.chat.fields import Int
 Object = dict[str, Any]
 
 
-class Source(msgspec.Struct):
+class AnthropicSource(msgspec.Struct):
     """Of a picture: base64 in `data`, or a `url`."""
 
     type: str
@@ -31,16 +31,16 @@ class Block(msgspec.Struct):
     tool_use_id: str | None = None
     content: "str | list[Block] | None" = None
     is_error: bool | None = None
-    source: Source | None = None
+    source: AnthropicSource | None = None
     cache_control: Any = None
 
 
-class Message(msgspec.Struct):
+class AnthropicMessage(msgspec.Struct):
     role: str
     content: str | list[Block]
 
 
-class Tool(msgspec.Struct):
+class AnthropicTool(msgspec.Struct):
     name: str
     type: str | None = None
     description: str | None = None
@@ -49,13 +49,13 @@ class Tool(msgspec.Struct):
     cache_control: Any = None
 
 
-class ToolChoice(msgspec.Struct):
+class AnthropicToolChoice(msgspec.Struct):
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(msgspec.Struct):
+class AnthropicThinking(msgspec.Struct):
     type: str
     budget_tokens: Int | None = None
     display: str | None = None
@@ -74,12 +74,12 @@ class OutputConfig(msgspec.Struct):
 class CountRequest(msgspec.Struct, kw_only=True):
     """The body of /v1/messages/count_tokens: all that the model reads."""
 
-    messages: list[Message]
+    messages: list[AnthropicMessage]
     model: str | None = None
     system: str | list[Block] | None = None
-    tools: list[Tool] | None = None
-    tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
+    tools: list[AnthropicTool] | None = None
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: AnthropicThinking | None = None
     output_config: OutputConfig | None = None
     cache_control: Any = None
     context_management: Any = None

@@ -3,7 +3,7 @@
 from functools import partial
 
 from mindspore_serving.frontends.anthropic import answering, models
-from mindspore_serving.frontends.anthropic.answers import Count, Error, Message
+from mindspore_serving.frontends.anthropic.answers import AnthropicAnswer, AnthropicError, Count
 from mindspore_serving.frontends.anthropic.conversation import find_ignored
 from mindspore_serving.frontends.anthropic.errors import to_refusal, to_response
 from mindspore_serving.frontends.anthropic.fields import MESSAGES
@@ -17,7 +17,7 @@ PROTOCOL = HttpProtocol(
     to_refusal,
     title="Anthropic",
     about="Anthropic's protocol, for language models.",
-    errors={JSON: Error},
+    errors={JSON: AnthropicError},
 )
 _HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -30,7 +30,7 @@ ROUTES = (
         "/v1/messages",
         answering.answer,
         "Answer a conversation; with `stream`, as events",
-        {JSON: Message, EVENTS: EVENT},
+        {JSON: AnthropicAnswer, EVENTS: EVENT},
         body=Body(MessagesRequest, {MessagesRequest: MESSAGES}, {**_HELLO, "max_tokens": 8}),
         refused_early=GENERATING,
     ),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from mindspore_serving.core.llm_messages import ToolChoice
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.anthropic.requests import CountRequest, Tool
+from mindspore_serving.frontends.anthropic.requests import AnthropicTool, CountRequest
 from mindspore_serving.frontends.chat.fields import show, unexpected
 from mindspore_serving.frontends.decoding import check_free
 
@@ -33,7 +33,7 @@ def read_tools(body: CountRequest) -> tuple[Tools, ToolChoice]:
     return found, _choice(body, names)
 
 
-def _to_tool(place: str, tool: Tool) -> dict[str, Any]:
+def _to_tool(place: str, tool: AnthropicTool) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
         raise unexpected(f"{place}.type", tool.type, "custom: there are no built-in tools")
     if not _NAME.fullmatch(tool.name):

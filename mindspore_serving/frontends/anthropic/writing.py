@@ -9,7 +9,7 @@ import msgspec
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.anthropic.answers import Message
+from mindspore_serving.frontends.anthropic.answers import AnthropicAnswer
 from mindspore_serving.frontends.anthropic.content import Content
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
 
@@ -19,7 +19,7 @@ PING = sse.event(b'{"type": "ping"}', b"ping")
 _encode = msgspec.json.Encoder().encode
 
 
-class Writing:
+class AnthropicWriting:
     """One message: what is known from the start, and what the model has written so far."""
 
     def __init__(self, model: str, params: SamplingParams, num_prompt_tokens: int) -> None:
@@ -55,10 +55,10 @@ class Writing:
         """As `take`, in bytes."""
         return _write(self.take(event))
 
-    def to_object(self) -> Message:
+    def to_object(self) -> AnthropicAnswer:
         """The message as it is now."""
         content = self._content.to_objects()
-        return Message(
+        return AnthropicAnswer(
             id=self._name, model=self._model, content=content, usage=self._usage, **self._stop()
         )
 
@@ -97,7 +97,7 @@ def _usage(num_prompt: int, num_cached: int, num_generated: int) -> Object:
     }
 
 
-async def write_whole(generation: Generation, writing: Writing) -> bytes:
+async def write_whole(generation: Generation, writing: AnthropicWriting) -> bytes:
     """The message of `generation`, which has begun, when it is complete.  Raises ServingError."""
     async for event in generation:
         writing.take(event)

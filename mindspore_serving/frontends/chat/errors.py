@@ -56,7 +56,7 @@ class RefusedField(InvalidField):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ChatFailure:
     """An error as an answer.  `kind` and `reason` are the body's `type` and `code`, `retry_after`
     is in seconds."""
 
@@ -81,20 +81,20 @@ class Failure:
         return to_json(self.to_object(), self.status, self.retry_after)
 
 
-def to_failure(error: Exception) -> Failure:
+def to_failure(error: Exception) -> ChatFailure:
     """The answer to a request that ended with `error`, which is being handled.  One that is no
     ServingError is described in the log alone."""
     if isinstance(error, RequestRefused):
         return _of_refused(error.refused)
     if not isinstance(error, ServingError):
         log.error("answering a request", exc_info=True)
-        return Failure(500, "The server failed to answer; its log says why.", _SERVER[0])
+        return ChatFailure(500, "The server failed to answer; its log says why.", _SERVER[0])
     kind, reason = _KINDS.get(error.code, _SERVER)
     param = "model" if reason == "model_not_found" else None
     if isinstance(error, InvalidField):
         param, reason = error.field or None, getattr(error, "reason", None)
     again = status.retry_after(error)
-    return Failure(status.of(error.code).http, str(error), kind, param, reason, again)
+    return ChatFailure(status.of(error.code).http, str(error), kind, param, reason, again)
 
 
 def to_response(error: Exception) -> Response:
@@ -107,14 +107,14 @@ def to_event(error: Exception) -> bytes:
     return to_failure(error).to_event()
 
 
-def _of_refused(refused: Refused) -> Failure:
+def _of_refused(refused: Refused) -> ChatFailure:
     if refused.reason == "overloaded":
         again = status.seconds_of(refused.retry_after)
-        return Failure(429, refused.text, _CROWDED[0], None, _CROWDED[1], again)
+        return ChatFailure(429, refused.text, _CROWDED[0], None, _CROWDED[1], again)
     if refused.reason == "context":
         text = f"{refused.text}: the maximum context length is {refused.max_model_len} tokens"
-        return Failure(400, text, _REQUEST, None, "context_length_exceeded")
-    return Failure(400, refused.text, _REQUEST, refused.field or None)
+        return ChatFailure(400, text, _REQUEST, None, "context_length_exceeded")
+    return ChatFailure(400, refused.text, _REQUEST, refused.field or None)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class FieldRefusal:
     """`field` is refused for `problem`, where "{}" is its value, if `is_wrong` of that."""
 
     field: str
@@ -68,7 +68,7 @@ class Fields:
     """
 
     protocol: str
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[FieldRefusal, ...] = ()
     translated: tuple[Translation, ...] = ()
     ignored: tuple[str, ...] = ()
     _plain: Mapping[str, str] = field(init=False)  # parameter -> field

@@ -6,12 +6,12 @@ import codecs
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mindspore_serving.core.llm_messages import Token
+from mindspore_serving.core.llm_messages import GeneratedToken
 
 LEAST = -9999.0  # "very unlikely"
 
 
-def of_chat(tokens: Iterable[Token]) -> dict[str, Any]:
+def of_chat(tokens: Iterable[GeneratedToken]) -> dict[str, Any]:
     """`logprobs` of a choice of a chat."""
     content = [
         {**_entry(token), "top_logprobs": [_entry(other) for other in token.top]}
@@ -20,12 +20,12 @@ def of_chat(tokens: Iterable[Token]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def _entry(token: Token) -> dict[str, Any]:
+def _entry(token: GeneratedToken) -> dict[str, Any]:
     logprob = LEAST if token.logprob is None else token.logprob
     return {"token": token.text, "logprob": logprob, "bytes": list(token.data)}
 
 
-def name_of(token: Token) -> str:
+def name_of(token: GeneratedToken) -> str:
     """A text of its own for every token: one that is part of a character shows its bytes."""
     try:
         return token.data.decode()
@@ -46,7 +46,7 @@ class CompletionLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = start
 
-    def take(self, tokens: Iterable[Token]) -> dict[str, Any]:
+    def take(self, tokens: Iterable[GeneratedToken]) -> dict[str, Any]:
         """The next tokens."""
         names, logprobs, tops, offsets = [], [], [], []
         for token in tokens:
@@ -64,7 +64,7 @@ class CompletionLogprobs:
         }
 
 
-def _top(token: Token) -> dict[str, float] | None:
+def _top(token: GeneratedToken) -> dict[str, float] | None:
     """The likeliest and the token's own, by name."""
     if token.logprob is None:
         return None
@@ -74,20 +74,20 @@ def _top(token: Token) -> dict[str, float] | None:
     return found
 
 
-def of_prompt(tokens: Sequence[Token], count: int) -> list[dict[str, Any] | None]:
+def of_prompt(tokens: Sequence[GeneratedToken], count: int) -> list[dict[str, Any] | None]:
     """`prompt_logprobs` as vLLM has them: for each token of the prompt its own and the `count`
     likeliest, by id; None for the first, which follows nothing."""
     return [None if token.logprob is None else _by_id(token, count) for token in tokens]
 
 
-def _by_id(token: Token, count: int) -> dict[str, Any]:
+def _by_id(token: GeneratedToken, count: int) -> dict[str, Any]:
     found = {str(one.id): _ranked(one, rank) for rank, one in enumerate(token.top[:count], 1)}
     rank = next((place for place, one in enumerate(token.top, 1) if one.id == token.id), None)
     found.setdefault(str(token.id), _ranked(token, rank))
     return found
 
 
-def _ranked(token: Token, rank: int | None) -> dict[str, Any]:
+def _ranked(token: GeneratedToken, rank: int | None) -> dict[str, Any]:
     return {"logprob": token.logprob, "rank": rank, "decoded_token": token.text}
 
 

@@ -25,7 +25,7 @@ class ImageUrl(msgspec.Struct):
     detail: str | None = None
 
 
-class Part(msgspec.Struct):
+class ContentPart(msgspec.Struct):
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -43,9 +43,9 @@ class ToolCall(msgspec.Struct):
     type: str | None = None
 
 
-class Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -56,7 +56,7 @@ class Message(msgspec.Struct):
     thinking: str | None = None
 
 
-def to_template(messages: Sequence[Message], card: ModelCard) -> list[dict[str, Any]]:
+def to_template(messages: Sequence[ChatMessage], card: ModelCard) -> list[dict[str, Any]]:
     """Messages for a model.  Raises InvalidField."""
     if not messages:
         raise InvalidField("messages", "is [], expected at least one message")
@@ -69,7 +69,7 @@ def to_template(messages: Sequence[Message], card: ModelCard) -> list[dict[str, 
     return found
 
 
-def _convert(place: str, message: Message, names: dict[str, str]) -> dict[str, Any]:
+def _convert(place: str, message: ChatMessage, names: dict[str, str]) -> dict[str, Any]:
     role = message.role
     found: dict[str, Any] = {"role": _ROLES.get(role, role)}
     if message.name is not None:
@@ -88,14 +88,14 @@ def _convert(place: str, message: Message, names: dict[str, str]) -> dict[str, A
     return found
 
 
-def _calls(message: Message) -> list[ToolCall]:
+def _calls(message: ChatMessage) -> list[ToolCall]:
     calls = message.tool_calls or []
     if message.function_call is not None:
         calls = [*calls, ToolCall(message.function_call)]
     return calls
 
 
-def _content(place: str, message: Message, *, takes_images: bool) -> str | list[dict[str, Any]]:
+def _content(place: str, message: ChatMessage, *, takes_images: bool) -> str | list[dict[str, Any]]:
     """The content; "" in place of null."""
     content = message.content
     if isinstance(content, str):
@@ -114,7 +114,7 @@ def _content(place: str, message: Message, *, takes_images: bool) -> str | list[
     return "\n".join([part["text"] for part in parts])
 
 
-def _part(place: str, part: Part, *, takes_images: bool) -> dict[str, Any]:
+def _part(place: str, part: ContentPart, *, takes_images: bool) -> dict[str, Any]:
     if part.type in _IMAGE_PARTS and takes_images:
         url = part.image_url.url if isinstance(part.image_url, ImageUrl) else part.image_url
         if not url:

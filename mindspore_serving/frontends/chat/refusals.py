@@ -11,8 +11,8 @@ from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import ServingError, Temporary
-from mindspore_serving.frontends.http.exchange import Exchange, Output
-from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
+from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.refusing import Fields, TurnedAway
 from mindspore_serving.frontends.mindspore.rest import to_timeout
@@ -35,14 +35,18 @@ class LanguageRefusals:
         self,
         control: Control,
         limits: ServerLimits,
-        others: Callable[[FastPath, Head, Output], Exchange | None] = lambda *_: None,
+        others: Callable[[FastPath, RequestHead, ExchangeOutput], Exchange | None] = lambda *_: (
+            None
+        ),
     ) -> None:
         self._control = control
         self._longest = limits.request_timeout
         self._others = others
         self._answers: dict[tuple[bytes, str, float | None], Answer] = {}
 
-    def __call__(self, path: FastPath, head: Head, output: Output) -> Exchange | None:
+    def __call__(
+        self, path: FastPath, head: RequestHead, output: ExchangeOutput
+    ) -> Exchange | None:
         if not path.inference.is_refusing or head.target not in PATHS:
             return self._others(path, head, output)
         if not self._may_ask(path, head):
@@ -57,7 +61,7 @@ class LanguageRefusals:
         exchange.protocol = row.protocol.name
         return exchange
 
-    def _may_ask(self, path: FastPath, head: Head) -> bool:
+    def _may_ask(self, path: FastPath, head: RequestHead) -> bool:
         fields = head.fields
         if path.sites is not None and not path.sites.is_plain_json(fields):
             return False

@@ -29,10 +29,10 @@ def to_response(error: Exception) -> Response:
     """An error as Cohere's clients read it: an object with a message, and the status that names the
     exception."""
     failure = to_failure(error)
-    return to_json(Error(failure.text), failure.status, failure.retry_after)
+    return to_json(CohereError(failure.text), failure.status, failure.retry_after)
 
 
-class Error(msgspec.Struct):
+class CohereError(msgspec.Struct):
     message: str
 
 
@@ -42,7 +42,7 @@ class Document(msgspec.Struct):
     text: str
 
 
-class RerankRequest(msgspec.Struct, kw_only=True):
+class CohereRerankRequest(msgspec.Struct, kw_only=True):
     """The body.  `truncation` cuts documents that are too long; `instruction` says what a document
     is judged by, to a model that reads instructions."""
 
@@ -56,7 +56,7 @@ class RerankRequest(msgspec.Struct, kw_only=True):
     rank_fields: list[str] | None = None
 
 
-class Rank(msgspec.Struct, omit_defaults=True):
+class CohereRank(msgspec.Struct, omit_defaults=True):
     index: int
     relevance_score: float
     document: Document | None = None
@@ -67,12 +67,12 @@ class Ranking(msgspec.Struct):
 
     id: str
     model: str
-    results: list[Rank]
+    results: list[CohereRank]
     usage: dict[str, int]
     meta: dict[str, Any]
 
 
-async def rerank(site: Site, http: Request, body: RerankRequest) -> Response:
+async def rerank(site: Site, http: Request, body: CohereRerankRequest) -> Response:
     """The `top_n` best documents, best first.  Their texts come along on the path of Jina and
     vLLM, unless the body says otherwise."""
     model = find_scorer(site.models, body.model)
@@ -89,7 +89,7 @@ async def rerank(site: Site, http: Request, body: RerankRequest) -> Response:
         shows = http.url.path != V2
     values = found.probabilities[:, 0].tolist()
     order = best_first(values)[: body.top_n]
-    results = [Rank(i, values[i], Document(texts[i]) if shows else None) for i in order]
+    results = [CohereRank(i, values[i], Document(texts[i]) if shows else None) for i in order]
     usage = {"prompt_tokens": found.num_tokens, "total_tokens": found.num_tokens}
     version = "2" if http.url.path == V2 else "1"
     meta = {"api_version": {"version": version}, "tokens": {"input_tokens": found.num_tokens}}
@@ -97,7 +97,7 @@ async def rerank(site: Site, http: Request, body: RerankRequest) -> Response:
     return to_json(Ranking(name, model.name, results, usage, meta))
 
 
-def to_texts(body: RerankRequest) -> list[str]:
+def to_texts(body: CohereRerankRequest) -> list[str]:
     """Raises InvalidField."""
     if not body.query.strip():
         raise InvalidField("query", "is empty, expected a text")
@@ -115,7 +115,7 @@ PROTOCOL = HttpProtocol(
     to_response,
     title="Cohere",
     about="Cohere's protocol for ranking, with the fields of Jina's and vLLM's, for rerankers.",
-    errors={JSON: Error},
+    errors={JSON: CohereError},
 )
 _rank = partial(
     HttpRoute,
@@ -123,7 +123,7 @@ _rank = partial(
     protocol=PROTOCOL,
     needs=LANGUAGE,
     answers={JSON: Ranking},
-    body=Body(RerankRequest, {RerankRequest: FIELDS}),
+    body=Body(CohereRerankRequest, {CohereRerankRequest: FIELDS}),
     decodes=True,
     handler=rerank,
 )

@@ -11,7 +11,7 @@ import grpc
 from mindspore_serving import log
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.access import Entry, Responses
-from mindspore_serving.frontends.memory import Peer
+from mindspore_serving.frontends.memory import MemoryPeer
 from mindspore_serving.frontends.message_reader import Context
 
 Behavior = Callable[[Any, Context], Any]
@@ -27,11 +27,11 @@ class Unsent(Protocol):
         """Until the call ends."""
         ...
 
-    async def begin(self, context: Context, num_bytes: int) -> Peer:
+    async def begin(self, context: Context, num_bytes: int) -> MemoryPeer:
         """Until `end`.  Gives whose it is."""
         ...
 
-    def end(self, peer: Peer, num_bytes: int) -> None: ...
+    def end(self, peer: MemoryPeer, num_bytes: int) -> None: ...
 
 
 class Counted:

@@ -17,7 +17,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.keys import KeyHolder, Keys
-from mindspore_serving.frontends.memory import NOBODY, Peer, Quota, peer_of
+from mindspore_serving.frontends.memory import NOBODY, MemoryPeer, Quota, peer_of
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.frontends.spans import begin_rpc, fail
@@ -59,7 +59,7 @@ class OpenCalls:
         self._quota = Quota(most)
 
     @asynccontextmanager
-    async def holding(self, context: Context) -> AsyncIterator[Peer]:
+    async def holding(self, context: Context) -> AsyncIterator[MemoryPeer]:
         """While a call is open, of the peer that this gives.  Ends it if it is one too many."""
         peer = peer_of(context.peer())
         if not self._quota.take(peer, 1):
@@ -122,7 +122,7 @@ class CallGate:
         return self._keys.find(_find(context, "authorization")).admit()
 
     @contextmanager
-    def holding(self, peer: Peer, num_bytes: int) -> Iterator[None]:
+    def holding(self, peer: MemoryPeer, num_bytes: int) -> Iterator[None]:
         """While a message that was read otherwise is held.  Raises Overloaded."""
         self.reader.take(peer, num_bytes)
         try:

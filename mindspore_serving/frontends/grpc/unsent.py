@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.frontends.grpc.calls import abort
-from mindspore_serving.frontends.memory import NOBODY, Peer, Quota, peer_of
+from mindspore_serving.frontends.memory import NOBODY, MemoryPeer, Quota, peer_of
 from mindspore_serving.frontends.message_reader import Context
 
 SMALL = 4096  # bytes: the call itself takes more
@@ -36,7 +36,7 @@ class UnsentReplies:
         if num_bytes > SMALL:
             context.add_done_callback(end)
 
-    async def begin(self, context: Context, num_bytes: int) -> Peer:
+    async def begin(self, context: Context, num_bytes: int) -> MemoryPeer:
         """As `hold`, until `end`: a message of a stream.  Gives whose it is."""
         if num_bytes <= SMALL:
             return NOBODY
@@ -47,7 +47,7 @@ class UnsentReplies:
             await abort(context, error)
         return peer
 
-    def take(self, peer: Peer, num_bytes: int) -> None:
+    def take(self, peer: MemoryPeer, num_bytes: int) -> None:
         """For a message to `peer`, until `end`.  Raises Overloaded if there is no room."""
         if num_bytes <= SMALL:
             return
@@ -55,11 +55,11 @@ class UnsentReplies:
             text = f"no memory for an answer of {num_bytes} bytes, as others are not taken"
             raise Overloaded(f"{text} (max_unsent_memory)")
 
-    def end(self, peer: Peer, num_bytes: int) -> None:
+    def end(self, peer: MemoryPeer, num_bytes: int) -> None:
         """A message to `peer` is sent, or nobody wants it.  Not the context is given: asking one
         whose call has ended for its peer ends this process (grpcio 1.85)."""
         if num_bytes > SMALL:
             self._quota.give_back(peer, num_bytes)
 
-    def _end(self, peer: Peer, num_bytes: int, _: object) -> None:
+    def _end(self, peer: MemoryPeer, num_bytes: int, _: object) -> None:
         self.end(peer, num_bytes)

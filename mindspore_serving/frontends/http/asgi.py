@@ -13,8 +13,14 @@ from starlette.types import ASGIApp, Message, Scope
 from mindspore_serving import log
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends import access
-from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
-from mindspore_serving.frontends.http.head import Head, Refusal
+from mindspore_serving.frontends.http.exchange import (
+    CONTINUE,
+    Exchange,
+    ExchangeOutput,
+    head_of,
+    length_of,
+)
+from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.protocols import PATHS
 from mindspore_serving.frontends.request_id import NAME, id_of
@@ -42,7 +48,7 @@ class Application(Exchange):
     _is_chunked = False
     _is_over = False  # all of the answer is written, or nobody wants it
 
-    def __init__(self, app: ASGIApp, head: Head, output: Output) -> None:
+    def __init__(self, app: ASGIApp, head: RequestHead, output: ExchangeOutput) -> None:
         super().__init__(output, head.keep_alive)
         self._app = app
         self._scope = _scope_of(head, output)
@@ -225,14 +231,14 @@ class Application(Exchange):
         self.output.finished()
 
 
-def _scope_of(head: Head, output: Output) -> Scope:
+def _scope_of(head: RequestHead, output: ExchangeOutput) -> Scope:
     """Raises Refusal for a target without a path."""
     try:
         url = httptools.parse_url(head.target)
     except httptools.HttpParserInvalidURLError:
         url = None
     if url is None or not url.path or not url.path.startswith(b"/"):
-        raise Refusal(400, "The request target has no path.")
+        raise HeadRefusal(400, "The request target has no path.")
     describe = output.transport.get_extra_info
     return {
         "type": "http",

@@ -12,8 +12,13 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable
 from mindspore_serving.frontends.access import CLIENT_LEFT, Entry, Responses
 from mindspore_serving.frontends.http.body_pool import BodyPool
-from mindspore_serving.frontends.http.exchange import Exchange, Flow, Output, Refused
-from mindspore_serving.frontends.http.head import Head, Refusal
+from mindspore_serving.frontends.http.exchange import (
+    Exchange,
+    ExchangeOutput,
+    Flow,
+    RefusedExchange,
+)
+from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
 from mindspore_serving.frontends.http.unsent import UnsentAnswers
 from mindspore_serving.frontends.memory import Quota
@@ -29,18 +34,18 @@ class Shared:
 
     limits: ServerLimits
     max_body: int  # bytes
-    open_exchange: Callable[[Head, Output], Exchange]
+    open_exchange: Callable[[RequestHead, ExchangeOutput], Exchange]
     memory: Quota
     responses: Responses
     unsent: UnsentAnswers
     pool: BodyPool
-    connections: "set[Connection]" = field(default_factory=set)
+    connections: "set[HttpConnection]" = field(default_factory=set)
     is_stopping: bool = False
     # One for all: what is read is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """Requests are answered one at a time.  While some wait for their turn, one read follows each
     answer, and none if many wait: that bounds the memory that a client can take.  One that closes
     its end has left: TCP does not say whether it still reads, and its work is to end at once."""
@@ -101,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._parser.feed(self._shared.buffer[:nbytes])
             else:
                 self._parser.fill(nbytes)
-        except Refusal as refusal:
+        except HeadRefusal as refusal:
             self._refuse(refusal)
 
     def pause_writing(self) -> None:
@@ -142,12 +147,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests ---
 
-    def _open(self, head: Head) -> Exchange:
+    def _open(self, head: RequestHead) -> Exchange:
         """The exchange of the next request."""
         last = self._exchanges[-1] if self._exchanges else None
         is_ending = last is not None and not last.keep_alive
         if is_ending or self._is_discarding or self.transport.is_closing():
-            raise Refusal(400, "Nothing may follow the last request.")  # stops the parser only
+            raise HeadRefusal(400, "Nothing may follow the last request.")  # stops the parser only
         exchange = self._shared.open_exchange(head, self)
         if self._shared.is_stopping:
             exchange.keep_alive = False
@@ -160,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.pause_reading()
         return exchange
 
-    def _entry(self, head: Head | None = None) -> Entry:
+    def _entry(self, head: RequestHead | None = None) -> Entry:
         """For the access log; without a head, of what is no HTTP."""
         address = self.transport.get_extra_info("peername")
         client = f"{address[0]}:{address[1]}" if address else "unix"
@@ -186,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
             self._exchanges[0].start()
             self.resume_reading()
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: HeadRefusal) -> None:
         """Parse no more; answer `refusal` after the complete requests before it."""
         if self._is_discarding or self.transport.is_closing():
             return
@@ -201,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
         elif last is not None and not last.keep_alive:
             self.flow.pause_reading()
             return
-        refused = Refused(self, refusal)
+        refused = RefusedExchange(self, refusal)
         if self._shared.responses.is_logged:
             refused.entry = self._entry()
         self._exchanges.append(refused)
@@ -269,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
         if awaited is None and is_silent:
             self.transport.close()
         elif awaited is not None and (is_silent or now - self._awaited[1] > most):
-            self._refuse(Refusal(408, "The request came too slowly."))
+            self._refuse(HeadRefusal(408, "The request came too slowly."))
 
     def _await(self, awaited: object | None, now: float) -> None:
         if awaited is not self._awaited[0]:
@@ -288,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_discarding:
             return
         if first is None:
-            self._refuse(Refusal(503, "The server is stopping."))
+            self._refuse(HeadRefusal(503, "The server is stopping."))
         elif not (first.is_complete or first.has_responded):
             first.expire(ServableUnavailable("the server is stopping"))
 

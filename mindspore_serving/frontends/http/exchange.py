@@ -8,7 +8,7 @@ from typing import Protocol
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.body_pool import BodyPool
-from mindspore_serving.frontends.http.head import Refusal
+from mindspore_serving.frontends.http.head import HeadRefusal
 from mindspore_serving.frontends.memory import Allowance
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.tracing.request_span import RequestSpan
@@ -52,7 +52,7 @@ class Flow:
         await self._room.wait()
 
 
-class Output(Protocol):
+class ExchangeOutput(Protocol):
     """A connection, as its exchanges see it."""
 
     transport: asyncio.Transport
@@ -97,7 +97,7 @@ class Exchange:
         "status",
     )
 
-    def __init__(self, output: Output, keep_alive: bool) -> None:
+    def __init__(self, output: ExchangeOutput, keep_alive: bool) -> None:
         self.output = output
         self.entry: Entry | None = None
         self.span: RequestSpan | None = None
@@ -143,10 +143,10 @@ class Exchange:
         entry.request_id = self.request_id.decode()
 
 
-class Refused(Exchange):
+class RefusedExchange(Exchange):
     """The answer to what cannot be served as HTTP; the last of its connection."""
 
-    def __init__(self, output: Output, refusal: Refusal) -> None:
+    def __init__(self, output: ExchangeOutput, refusal: HeadRefusal) -> None:
         super().__init__(output, False)
         self._refusal = refusal
 

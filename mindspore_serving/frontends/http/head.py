@@ -5,7 +5,7 @@ from dataclasses import dataclass
 _MAX_DIGITS = 19  # of 64 bits; Python refuses to read thousands
 
 
-class Refusal(Exception):
+class HeadRefusal(Exception):
     """What was read is not served as HTTP: the answer has `status` and `text`, and the connection
     ends."""
 
@@ -16,7 +16,7 @@ class Refusal(Exception):
 
 
 @dataclass(slots=True)  # not frozen: one is made per request, and takes half the time so
-class Head:
+class RequestHead:
     """The request line and the headers, whose names are in lower case.
 
     Of several headers with one name `fields` has the last.
@@ -51,13 +51,13 @@ class Head:
     def check(self) -> None:
         """Raises Refusal for what cannot be served, whatever the path."""
         if self.version != "1.1" and self.version != "1.0":
-            raise Refusal(505, f"HTTP/{self.version} is not served here: use HTTP/1.1.")
+            raise HeadRefusal(505, f"HTTP/{self.version} is not served here: use HTTP/1.1.")
         if b"transfer-encoding" in self.fields and not self._is_chunked():
-            raise Refusal(501, "The only Transfer-Encoding is chunked, in HTTP/1.1.")
+            raise HeadRefusal(501, "The only Transfer-Encoding is chunked, in HTTP/1.1.")
         if len(self.fields.get(b"content-length", b"")) > _MAX_DIGITS:
-            raise Refusal(400, f"Content-Length has more than {_MAX_DIGITS} digits.")
+            raise HeadRefusal(400, f"Content-Length has more than {_MAX_DIGITS} digits.")
         if self.method == b"CONNECT":
-            raise Refusal(400, "CONNECT is not served: this is not a proxy.")
+            raise HeadRefusal(400, "CONNECT is not served: this is not a proxy.")
 
     def _is_chunked(self) -> bool:
         found = [value for name, value in self.headers if name == b"transfer-encoding"]

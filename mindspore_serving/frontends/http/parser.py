@@ -10,7 +10,7 @@ import httptools
 from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.http.exchange import Exchange
-from mindspore_serving.frontends.http.head import Head, Refusal
+from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 
 READ_SIZE = 64 << 10  # bytes of one read from the socket
 LARGE_BODY = 256 << 10  # bytes; more than one read, so a head and such a body do not come together
@@ -19,7 +19,9 @@ LARGE_BODY = 256 << 10  # bytes; more than one read, so a head and such a body d
 class RequestParser:
     """Calls `open_exchange` with the head of each request, and feeds the exchange its body."""
 
-    def __init__(self, limits: ServerLimits, open_exchange: Callable[[Head], Exchange]) -> None:
+    def __init__(
+        self, limits: ServerLimits, open_exchange: Callable[[RequestHead], Exchange]
+    ) -> None:
         self._max_head, self._max_headers = limits.max_head, limits.max_headers
         self._open = open_exchange
         self._parser = httptools.HttpRequestParser(self)
@@ -111,10 +113,10 @@ class RequestParser:
 
     def _check_number(self) -> None:
         if len(self._headers) > self._max_headers:
-            raise Refusal(431, f"There are more than {self._max_headers} headers.")
+            raise HeadRefusal(431, f"There are more than {self._max_headers} headers.")
 
-    def _too_large(self) -> Refusal:
-        return Refusal(431, f"The headers are bigger than {self._max_head} bytes.")
+    def _too_large(self) -> HeadRefusal:
+        return HeadRefusal(431, f"The headers are bigger than {self._max_head} bytes.")
 
     # --- called by httptools ---
 
@@ -128,7 +130,9 @@ class RequestParser:
         parser, headers = self._parser, self._headers
         version = parser.get_http_version()
         keep_alive = version == "1.1" and parser.should_keep_alive()
-        head = Head(parser.get_method(), self._target, version, headers, dict(headers), keep_alive)
+        head = RequestHead(
+            parser.get_method(), self._target, version, headers, dict(headers), keep_alive
+        )
         if self._is_doubtful:
             self._is_doubtful = self._max_head < READ_SIZE
             if head.size > self._max_head:
@@ -170,7 +174,7 @@ class RequestParser:
             self._exchange.end()
 
 
-def _without_upgrade(head: Head) -> bytes:
+def _without_upgrade(head: RequestHead) -> bytes:
     """The head without its offer of another protocol, with which httptools reads no body."""
     headers = [b"%b: %b\r\n" % pair for pair in head.headers if pair[0] != b"upgrade"]
     version = head.version.encode()
@@ -178,11 +182,11 @@ def _without_upgrade(head: Head) -> bytes:
     return b"".join([start, *headers, b"\r\n"])
 
 
-def _refusal_of(error: httptools.HttpParserError) -> Refusal:
+def _refusal_of(error: httptools.HttpParserError) -> HeadRefusal:
     cause = error.__context__  # raised by a function above
-    if isinstance(cause, Refusal):
+    if isinstance(cause, HeadRefusal):
         return cause
     if cause is not None:
         log.error("reading a request", exc_info=True)
-        return Refusal(500, "Internal Server Error")
-    return Refusal(400, "Invalid HTTP request received.")
+        return HeadRefusal(500, "Internal Server Error")
+    return HeadRefusal(400, "Invalid HTTP request received.")

@@ -13,8 +13,14 @@ from mindspore_serving.core.pieces import Buffer, Pieces, here
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.access import Entry
-from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
-from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.exchange import (
+    CONTINUE,
+    Exchange,
+    ExchangeOutput,
+    head_of,
+    length_of,
+)
+from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http.refusing import RefusalPace, is_read
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY
@@ -41,10 +47,10 @@ class FastPath:
     rest: MsRest
     keys: Keys
     sites: SiteRules | None = None
-    others: "Callable[[FastPath, Head, Output], Exchange | None]" = lambda *_: None
+    others: "Callable[[FastPath, RequestHead, ExchangeOutput], Exchange | None]" = lambda *_: None
     pace: RefusalPace = field(default_factory=RefusalPace)
 
-    def open(self, head: Head, output: Output) -> Exchange | None:
+    def open(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
         """The exchange of a call with one answer; None for other requests, also from browsers, and
         for a method whose name may mean a stream: the application knows."""
         if head.method != b"POST":
@@ -94,7 +100,7 @@ class Predict(Exchange):
         "timeout",
     )
 
-    def __init__(self, path: FastPath, head: Head, output: Output) -> None:
+    def __init__(self, path: FastPath, head: RequestHead, output: ExchangeOutput) -> None:
         self.output = output  # as Exchange.__init__, without the cost of a call
         self.keep_alive = head.keep_alive
         self.is_complete = False
@@ -118,7 +124,7 @@ class Predict(Exchange):
         self._is_over = False  # the answer is written, or nobody wants it
         self._is_read = False  # to its end, though it is refused
 
-    def ask_for_room(self, head: Head, servable: str, method: str, version: int) -> None:
+    def ask_for_room(self, head: RequestHead, servable: str, method: str, version: int) -> None:
         """Refuse it now, without its body, if there is none."""
         found = self._path.inference.refusal(servable, version, method, self.timeout)
         if found is not None:

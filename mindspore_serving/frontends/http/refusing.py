@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from math import ceil
 
-from mindspore_serving.frontends.http.exchange import Exchange, Output, head_of, length_of
-from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, head_of, length_of
+from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.request_id import NAME, id_of
 
 SMALL = 64 << 10  # bytes of a body that is read all the same
@@ -39,7 +39,7 @@ class RefusalPace:
         return min(LONGEST, ceil(due / TICK) * TICK - now)
 
 
-def is_read(head: Head) -> bool:
+def is_read(head: RequestHead) -> bool:
     """Whether a refused request is read to its end: it is small, and comes without being asked."""
     size = head.fields.get(b"content-length", b"0")
     return (
@@ -57,8 +57,8 @@ class TurnedAway(Exchange):
 
     def __init__(
         self,
-        head: Head,
-        output: Output,
+        head: RequestHead,
+        output: ExchangeOutput,
         pace: RefusalPace,
         answer: Callable[[bytes], tuple[int, Fields, bytes]],
     ) -> None:

@@ -9,9 +9,9 @@ from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.access import Responses
 from mindspore_serving.frontends.http.asgi import Application
 from mindspore_serving.frontends.http.body_pool import BodyPool
-from mindspore_serving.frontends.http.connection import Connection, Shared
-from mindspore_serving.frontends.http.exchange import Exchange, Output
-from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.connection import HttpConnection, Shared
+from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
+from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http.listener import Connecting, Listener
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.unsent import UnsentAnswers
@@ -70,7 +70,7 @@ class HttpServer:
         """Serve the connections that it is given, which others have accepted."""
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
         head_timeout = self.shared.limits.head_timeout
-        return Connecting(lambda done: Connection(self.shared, done), tls, head_timeout)
+        return Connecting(lambda done: HttpConnection(self.shared, done), tls, head_timeout)
 
     @property
     def port(self) -> int:
@@ -106,7 +106,7 @@ class HttpServer:
             connection.transport.abort()
         self._listener = self._sweeper = None
 
-    def _open(self, head: Head, output: Output) -> Exchange:
+    def _open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
         exchange = self._path.open(head, output) or Application(self._app, head, output)
         if self._tracer is not None:
             scheme = "https" if output.transport.get_extra_info("sslcontext") else "http"

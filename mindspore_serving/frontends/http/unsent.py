@@ -13,7 +13,7 @@ from mindspore_serving import log
 LARGE = 1 << 20  # bytes: who waits with fewer is found when connections are looked at in turn
 
 
-class Writing(Protocol):
+class UnsentAnswer(Protocol):
     """A connection, of which `transport` holds what is not sent."""
 
     transport: asyncio.Transport
@@ -25,15 +25,15 @@ class UnsentAnswers:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._connections: dict[Writing, None] = {}
+        self._connections: dict[UnsentAnswer, None] = {}
 
-    def add(self, connection: Writing) -> None:
+    def add(self, connection: UnsentAnswer) -> None:
         """Much of what was written to it is not sent."""
         self._connections.setdefault(connection)
         if connection.transport.get_write_buffer_size() >= LARGE:
             self.end_oldest()
 
-    def discard(self, connection: Writing) -> None:
+    def discard(self, connection: UnsentAnswer) -> None:
         """Most of it is sent, or the connection is lost."""
         self._connections.pop(connection, None)
 
@@ -61,6 +61,6 @@ class UnsentAnswers:
             one.transport.abort()
 
 
-def _address_of(connection: Writing) -> str:
+def _address_of(connection: UnsentAnswer) -> str:
     name = connection.transport.get_extra_info("peername")
     return str(name[0]) if isinstance(name, tuple) else ""

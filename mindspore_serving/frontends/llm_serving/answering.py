@@ -23,10 +23,16 @@ from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.models import Generation, LanguageModels, ServedModel
 from mindspore_serving.frontends.disconnect import Owned, while_there
-from mindspore_serving.frontends.llm_serving.frames import SSE, Form, Frames, frames_of, message
+from mindspore_serving.frontends.llm_serving.frames import (
+    SSE,
+    Form,
+    StreamFrames,
+    frames_of,
+    message,
+)
 from mindspore_serving.frontends.llm_serving.requests import (
     ClientRequest,
-    Parameters,
+    LlmServingParameters,
     decode,
     to_request,
 )
@@ -68,7 +74,7 @@ def find_model(models: LanguageModels, name: str) -> ServedModel:
 
 async def _answer(site: Site, form: Form, request: Request, body: ClientRequest) -> Response:
     model = find_model(site.models, request.path_params["name"])
-    given = body.parameters or Parameters()
+    given = body.parameters or LlmServingParameters()
     writer = Writer(None, given.seed or 0, bool(given.details))
     with ExitStack() as stack:
         wanted = to_request(body, model, is_stream=body.stream)
@@ -89,7 +95,7 @@ async def _answer(site: Site, form: Form, request: Request, body: ClientRequest)
         return EventStream(owned, {**frames.headers, **headers}, ping=frames.ping)
 
 
-def _capped(given: Parameters, started: Started | None) -> dict[str, str]:
+def _capped(given: LlmServingParameters, started: Started | None) -> dict[str, str]:
     """The header that says so, if the answer is shorter than was asked for."""
     if started is None or given.max_new_tokens is None:
         return {}
@@ -103,7 +109,7 @@ async def _gather(generation: Generation, writer: Writer) -> None:
 
 
 async def _events(
-    generation: Generation, writer: Writer, frames: Frames, *, has_last: bool
+    generation: Generation, writer: Writer, frames: StreamFrames, *, has_last: bool
 ) -> AsyncIterator[bytes]:
     count = 0
     for count, shown in enumerate(writer.tokens, 1):  # why the request was not accepted

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mindspore_serving.core.llm_messages import Token
+from mindspore_serving.core.llm_messages import GeneratedToken
 
 Form = Literal["r21", "bare"]
 
@@ -23,13 +23,13 @@ SSE = {
 LINES = {"content-type": "text/plain; charset=utf-8"}
 
 
-class Shown(msgspec.Struct, frozen=True, gc=False):
+class ShownText(msgspec.Struct, frozen=True, gc=False):
     """A token as it is shown, and the likeliest in its place if they were asked for."""
 
     id: int
     text: str
     logprob: float
-    top: tuple[Token, ...] = ()
+    top: tuple[GeneratedToken, ...] = ()
 
     def to_json(self) -> bytes:
         return _token(self.id, self.text, self.logprob)
@@ -48,8 +48,8 @@ class Whole:
     text: str
     finish_reason: str
     num_generated: int
-    tokens: Sequence[Shown]
-    prompt: Sequence[Token] | None = None  # if it was asked for
+    tokens: Sequence[ShownText]
+    prompt: Sequence[GeneratedToken] | None = None  # if it was asked for
     seed: int = 0
     num_prompt_tokens: int | None = None  # if details were asked for
 
@@ -100,7 +100,7 @@ def _joined(parts: Sequence[bytes]) -> bytes:
     return b", ".join(parts)
 
 
-def _chunk(shown: Shown) -> bytes:
+def _chunk(shown: ShownText) -> bytes:
     return b'{"details": null, "generated_text": %b, "tokens": %b, "top_tokens": [%b]}' % (
         _encode(shown.text),
         shown.to_json(),
@@ -113,13 +113,13 @@ def message(data: bytes) -> bytes:
     return b"data: " + _ENVELOPE % data + b"\r\n\r\n"
 
 
-class Frames(Protocol):
+class StreamFrames(Protocol):
     """A form of streams."""
 
     headers: dict[str, str]
     ping: bytes  # what fills a silence
 
-    def chunk(self, index: int, shown: Shown) -> bytes:
+    def chunk(self, index: int, shown: ShownText) -> bytes:
         """The `index`-th token, from 1."""
         ...
 
@@ -132,7 +132,7 @@ class EventFrames:
     headers = SSE
     ping = b": You can't see this ping\r\n\r\n"
 
-    def chunk(self, index: int, shown: Shown) -> bytes:
+    def chunk(self, index: int, shown: ShownText) -> bytes:
         return message(_encode(shown.text))
 
     def last(self, whole: Whole) -> bytes:
@@ -145,7 +145,7 @@ class IndexedFrames:
     headers = LINES
     ping = b""
 
-    def chunk(self, index: int, shown: Shown) -> bytes:
+    def chunk(self, index: int, shown: ShownText) -> bytes:
         return b'data:{"token": {"text": %b, "index": %d}}\n' % (_encode(shown.text), index)
 
     def last(self, whole: Whole) -> bytes:
@@ -158,7 +158,7 @@ class BareFrames:
     headers = SSE
     ping = b""  # clients parse every line
 
-    def chunk(self, index: int, shown: Shown) -> bytes:
+    def chunk(self, index: int, shown: ShownText) -> bytes:
         return _ENVELOPE % (b"[%b]" % _chunk(shown)) + b"\n"
 
     def last(self, whole: Whole) -> bytes:
@@ -171,14 +171,14 @@ class DataFrames:
     headers = LINES
     ping = b""
 
-    def chunk(self, index: int, shown: Shown) -> bytes:
+    def chunk(self, index: int, shown: ShownText) -> bytes:
         return b"data:%b\n" % _chunk(shown)
 
     def last(self, whole: Whole) -> bytes:
         return b"data:%b\n" % whole.to_json()
 
 
-_FRAMES: dict[tuple[Form, bool], Frames] = {
+_FRAMES: dict[tuple[Form, bool], StreamFrames] = {
     ("r21", True): EventFrames(),
     ("r21", False): IndexedFrames(),
     ("bare", True): BareFrames(),
@@ -186,6 +186,6 @@ _FRAMES: dict[tuple[Form, bool], Frames] = {
 }
 
 
-def frames_of(form: Form, protocol: str | None) -> Frames:
+def frames_of(form: Form, protocol: str | None) -> StreamFrames:
     """The frames of a server's form and a request's `return_protocol`: "sse", or anything else."""
     return _FRAMES[form, protocol in (None, "sse")]

@@ -33,7 +33,7 @@ TEMPLATES = {
 
 
 @FIELDS.extend
-class Parameters(msgspec.Struct, kw_only=True):
+class LlmServingParameters(msgspec.Struct, kw_only=True):
     """Other sampling parameters are added from their table."""
 
     do_sample: bool | None = True
@@ -51,7 +51,7 @@ class Parameters(msgspec.Struct, kw_only=True):
 
 class ClientRequest(msgspec.Struct, kw_only=True):
     inputs: str
-    parameters: Parameters | None = None
+    parameters: LlmServingParameters | None = None
     stream: bool = False
 
 
@@ -88,7 +88,7 @@ def decode(body: bytes) -> ClientRequest:
 
 def to_request(body: ClientRequest, model: ServedModel, *, is_stream: bool) -> Generate:
     """Raises InvalidField for what has no nearest value, such as too many stop texts."""
-    given = body.parameters or Parameters()
+    given = body.parameters or LlmServingParameters()
     template = TEMPLATES.get(model.servable)
     return Generate(
         prompt=template.format(body.inputs) if template else body.inputs,

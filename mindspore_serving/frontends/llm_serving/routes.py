@@ -7,7 +7,11 @@ import msgspec
 
 from mindspore_serving.frontends.llm_serving import answering
 from mindspore_serving.frontends.llm_serving.fields import FIELDS
-from mindspore_serving.frontends.llm_serving.requests import ClientRequest, Parameters, to_response
+from mindspore_serving.frontends.llm_serving.requests import (
+    ClientRequest,
+    LlmServingParameters,
+    to_response,
+)
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,
@@ -21,11 +25,11 @@ from mindspore_serving.frontends.operation import (
 from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
 
 
-class Error(msgspec.Struct):
+class LlmServingError(msgspec.Struct):
     detail: str | list[dict[str, Any]]
 
 
-class Answer(msgspec.Struct):
+class LlmServingAnswer(msgspec.Struct):
     generated_text: str
     finish_reason: str
     generated_tokens: int
@@ -42,13 +46,15 @@ PROTOCOL = HttpProtocol(
     title="llm-serving",
     about="MindSpore's llm-serving, for language models. `name` is one of the models, such as "
     f"`{MODEL}`.",
-    errors={JSON: Error},
+    errors={JSON: LlmServingError},
 )
 _STREAMS = {EVENTS: EVENT, TEXT: STRING}
 _EXAMPLE = {"inputs": "Hello", "parameters": {"max_new_tokens": 8}}
 
 _route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
-_post = partial(_route, "POST", body=Body(ClientRequest, {Parameters: Lax(FIELDS)}, _EXAMPLE))
+_post = partial(
+    _route, "POST", body=Body(ClientRequest, {LlmServingParameters: Lax(FIELDS)}, _EXAMPLE)
+)
 _get = partial(_route, "GET", answers={EVENTS: EVENT})
 
 ROUTES = (
@@ -56,13 +62,13 @@ ROUTES = (
         "/models/{name}",
         answering.answer,
         "Continue a text; with `stream`, as events or lines",
-        {JSON: Answer, **_STREAMS},
+        {JSON: LlmServingAnswer, **_STREAMS},
     ),
     _post(
         "/models/{name}/generate",
         partial(answering.answer, is_stream=False),
         "Continue a text",
-        {JSON: Answer},
+        {JSON: LlmServingAnswer},
     ),
     _post(
         "/models/{name}/generate_stream",

@@ -7,7 +7,7 @@ import codecs
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from mindspore_serving.core.llm_messages import Chunk, RequestRefused, Started, Token
+from mindspore_serving.core.llm_messages import Chunk, GeneratedToken, RequestRefused, Started
 from mindspore_serving.errors import (
     DeadlineExceeded,
     NotFound,
@@ -17,30 +17,32 @@ from mindspore_serving.errors import (
     UpstreamFailed,
 )
 from mindspore_serving.frontends.chat.models import Generation
-from mindspore_serving.frontends.llm_serving.frames import Shown, Whole
+from mindspore_serving.frontends.llm_serving.frames import ShownText, Whole
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class LlmServingFault:
     """A failure in the form of an answer: a text, a token id, a finish reason."""
 
     text: str
     token_id: int
     finish_reason: str
 
-    def to_shown(self) -> Shown:
-        return Shown(self.token_id, self.text, 0.0)
+    def to_shown(self) -> ShownText:
+        return ShownText(self.token_id, self.text, 0.0)
 
 
-OUT_OF_RANGE = Fault("Error202: prompt out of range", -202, "prompt_out_of_range")
-EMPTY = Fault("Error203: prompt token empty", -203, "prompt_token_ids_empty")
-FAILED = Fault("error304: generation task stop abnormally!, please retry!", -1, "predict_failed")
+OUT_OF_RANGE = LlmServingFault("Error202: prompt out of range", -202, "prompt_out_of_range")
+EMPTY = LlmServingFault("Error203: prompt token empty", -203, "prompt_token_ids_empty")
+FAILED = LlmServingFault(
+    "error304: generation task stop abnormally!, please retry!", -1, "predict_failed"
+)
 
 
 _BY_STATUS = (NotFound, Overloaded, ServableUnavailable, DeadlineExceeded, UpstreamFailed)
 
 
-def to_fault(error: ServingError) -> Fault:
+def to_fault(error: ServingError) -> LlmServingFault:
     """Raises `error` again if HTTP has a status for it."""
     if isinstance(error, RequestRefused):
         if error.refused.reason == "context":
@@ -64,9 +66,9 @@ class Writer:
     text: str = ""
     finish_reason: str = ""
     num_generated: int = 0
-    tokens: list[Shown] = field(default_factory=list)
+    tokens: list[ShownText] = field(default_factory=list)
 
-    def write(self, chunk: Chunk) -> list[Shown]:
+    def write(self, chunk: Chunk) -> list[ShownText]:
         """What `chunk` adds.  Of several tokens, the last is shown with the text of them all."""
         tokens = chunk.tokens or ()
         shown = [_shown(token, "") for token in tokens[:-1]]
@@ -80,7 +82,7 @@ class Writer:
         pairs = zip(chunk.tokens or (), texts, strict=True)
         self._add(chunk, [_shown(token, text) for token, text in pairs])
 
-    def _add(self, chunk: Chunk, shown: list[Shown]) -> list[Shown]:
+    def _add(self, chunk: Chunk, shown: list[ShownText]) -> list[ShownText]:
         self.text += chunk.text
         self.num_generated += len(chunk.token_ids)
         self.tokens += shown
@@ -93,7 +95,7 @@ class Writer:
             self.finish_reason = "stop_sequence" if is_text else "eos"
         return shown
 
-    def fail(self, fault: Fault) -> Shown:
+    def fail(self, fault: LlmServingFault) -> ShownText:
         """End the answer with the text of `fault`."""
         shown = fault.to_shown()
         self.text += fault.text
@@ -132,11 +134,11 @@ async def chunks_of(
         yield Chunk(0, "", (), (), "abort")
 
 
-def _shown(token: Token, text: str) -> Shown:
-    return Shown(token.id, text, token.logprob or 0.0, token.top)
+def _shown(token: GeneratedToken, text: str) -> ShownText:
+    return ShownText(token.id, text, token.logprob or 0.0, token.top)
 
 
-def _texts(tokens: Sequence[Token]) -> list[str]:
+def _texts(tokens: Sequence[GeneratedToken]) -> list[str]:
     """The text of each; "" for special tokens, and for part of a character until it is whole."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     texts = ["" if token.is_special else decode(token.data) for token in tokens]

@@ -10,7 +10,7 @@ from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import Forbidden, InvalidField
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import Fields, capped_header
-from mindspore_serving.frontends.chat.messages import Message, to_template
+from mindspore_serving.frontends.chat.messages import ChatMessage, to_template
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.tools import read_tools
 from mindspore_serving.frontends.disconnect import Owned, while_there
@@ -23,22 +23,22 @@ from mindspore_serving.frontends.ollama.fields import (
 )
 from mindspore_serving.frontends.ollama.models import without_tag
 from mindspore_serving.frontends.ollama.requests import (
-    ChatRequest,
-    GenerateRequest,
-    Generating,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaGenerating,
     to_content,
     to_messages,
 )
-from mindspore_serving.frontends.ollama.writing import LINES, Writing, write_whole
+from mindspore_serving.frontends.ollama.writing import LINES, OllamaWriting, write_whole
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
 
-async def chat(site: Site, http: Request, body: ChatRequest) -> Response:
+async def chat(site: Site, http: Request, body: OllamaChatRequest) -> Response:
     """The answer to a conversation; without messages, that the model is loaded."""
     model = find_generator(site.models, without_tag(body.model))
-    writing = Writing(body.model or model.name, is_chat=True)
+    writing = OllamaWriting(body.model or model.name, is_chat=True)
     common = _common(CHAT, body, model)
     if not body.messages:
         return _loaded(body, writing)
@@ -54,10 +54,10 @@ async def chat(site: Site, http: Request, body: ChatRequest) -> Response:
         return await _answer(http, body, model.generate(request, terms_of(http)), writing)
 
 
-async def generate(site: Site, http: Request, body: GenerateRequest) -> Response:
+async def generate(site: Site, http: Request, body: OllamaGenerateRequest) -> Response:
     """The answer to a prompt; without one, that the model is loaded."""
     model = find_generator(site.models, without_tag(body.model))
-    writing = Writing(body.model or model.name, is_chat=False)
+    writing = OllamaWriting(body.model or model.name, is_chat=False)
     common = _common(GENERATE, body, model)
     if not body.prompt:
         return _loaded(body, writing)
@@ -67,7 +67,7 @@ async def generate(site: Site, http: Request, body: GenerateRequest) -> Response
 
 
 async def _answer(
-    http: Request, body: Generating, generation: Generation, writing: Writing
+    http: Request, body: OllamaGenerating, generation: Generation, writing: OllamaWriting
 ) -> Response:
     """One object, or a stream of lines; what the model does is streamed in both, for its times."""
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ async def _answer(
         return EventStream(owned, headers, media_type=LINES, ping=b" ")
 
 
-def _loaded(body: Generating, writing: Writing) -> Response:
+def _loaded(body: OllamaGenerating, writing: OllamaWriting) -> Response:
     """The answer to a request that asks for nothing but the model.  Raises Forbidden if it is to
     be unloaded."""
     if body.keep_alive in (0, "0", "0s"):
@@ -92,13 +92,17 @@ def _loaded(body: Generating, writing: Writing) -> Response:
     return Response(writing.loaded(), media_type="application/json")
 
 
-def _to_request(body: GenerateRequest, model: ServedModel, common: dict[str, Any]) -> Generate:
+def _to_request(
+    body: OllamaGenerateRequest, model: ServedModel, common: dict[str, Any]
+) -> Generate:
     """The request for a prompt, which is a conversation unless it is raw, or the model knows none.
     Raises InvalidField."""
     if not body.raw and model.card.has_chat_template:
-        said = [Message("user", to_content("images", body.prompt or "", body.images, model.card))]
+        said = [
+            ChatMessage("user", to_content("images", body.prompt or "", body.images, model.card))
+        ]
         if body.system:
-            said.insert(0, Message("system", body.system))
+            said.insert(0, ChatMessage("system", body.system))
         messages = to_template(said, model.card)
         return Generate(messages=messages, parse_output=True, **common)
     if body.images:
@@ -108,7 +112,7 @@ def _to_request(body: GenerateRequest, model: ServedModel, common: dict[str, Any
     return Generate(prompt=body.prompt, **common)
 
 
-def _common(fields: Fields, body: Generating, model: ServedModel) -> dict[str, Any]:
+def _common(fields: Fields, body: OllamaGenerating, model: ServedModel) -> dict[str, Any]:
     """What the requests for both have in common.  Raises InvalidField."""
     fields.refuse(body)
     made = fields.options(body, model.card, has_sampling=True)

@@ -6,11 +6,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 
-class Error(msgspec.Struct):
+class OllamaError(msgspec.Struct):
     error: str
 
 
-class Message(msgspec.Struct):
+class OllamaAnswerMessage(msgspec.Struct):
     role: str
     content: str
     thinking: str | UnsetType = UNSET
@@ -22,7 +22,7 @@ class ChatAnswer(msgspec.Struct, kw_only=True):
 
     model: str
     created_at: str
-    message: Message
+    message: OllamaAnswerMessage
     logprobs: list[dict[str, Any]] | UnsetType = UNSET
     done: bool
     done_reason: str | UnsetType = UNSET
@@ -52,7 +52,7 @@ class GenerateAnswer(msgspec.Struct, kw_only=True):
     eval_duration: int | UnsetType = UNSET
 
 
-class Embeddings(msgspec.Struct, kw_only=True):
+class OllamaEmbeddings(msgspec.Struct, kw_only=True):
     model: str
     embeddings: list[list[float]]
     total_duration: int
@@ -64,7 +64,7 @@ class Vector(msgspec.Struct):
     embedding: list[float]
 
 
-class Details(msgspec.Struct):
+class OllamaDetails(msgspec.Struct):
     parent_model: str
     format: str
     family: str
@@ -81,21 +81,21 @@ class ListedModel(msgspec.Struct, kw_only=True):
     modified_at: str
     size: int = 0
     digest: str
-    details: Details
+    details: OllamaDetails
     size_vram: int | UnsetType = UNSET
     expires_at: str | UnsetType = UNSET
     context_length: int | UnsetType = UNSET
 
 
-class Models(msgspec.Struct):
+class OllamaModels(msgspec.Struct):
     models: list[ListedModel]
 
 
-class Shown(msgspec.Struct):
+class OllamaModelDetails(msgspec.Struct):
     modelfile: str
     parameters: str
     template: str
-    details: Details
+    details: OllamaDetails
     model_info: dict[str, Any]
     capabilities: list[str]
     modified_at: str

@@ -15,15 +15,15 @@ from mindspore_serving.frontends.chat.vectors import (
     write_vectors,
 )
 from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.ollama.answers import Embeddings, Vector
+from mindspore_serving.frontends.ollama.answers import OllamaEmbeddings, Vector
 from mindspore_serving.frontends.ollama.fields import EMBED
 from mindspore_serving.frontends.ollama.models import without_tag
-from mindspore_serving.frontends.ollama.requests import EmbeddingsRequest, EmbedRequest
+from mindspore_serving.frontends.ollama.requests import EmbeddingsRequest, OllamaEmbedRequest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 
 
-async def embed(site: Site, http: Request, body: EmbedRequest) -> Embeddings:
+async def embed(site: Site, http: Request, body: OllamaEmbedRequest) -> OllamaEmbeddings:
     """The vectors of `input`, in its order; none of none."""
     began = time.monotonic_ns()
     model = find_embedder(site.models, without_tag(body.model))
@@ -37,7 +37,7 @@ async def embed(site: Site, http: Request, body: EmbedRequest) -> Embeddings:
             found = await while_there(http, model.call(request, Embedded, terms_of(http)))
         rows = await write_vectors(vectors_of(found, body.dimensions))
         count = sum(found.num_prompt_tokens)
-    return Embeddings(
+    return OllamaEmbeddings(
         model=body.model or model.name,
         embeddings=rows,
         total_duration=time.monotonic_ns() - began,

@@ -5,15 +5,15 @@ from starlette.responses import Response
 
 from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.ollama.answers import Error
+from mindspore_serving.frontends.ollama.answers import OllamaError
 
 
 def to_line(error: Exception) -> bytes:
     """The end of a stream that has begun, because of `error`, which is being handled."""
-    return msgspec.json.encode(Error(to_failure(error).text)) + b"\n"
+    return msgspec.json.encode(OllamaError(to_failure(error).text)) + b"\n"
 
 
 def to_response(error: Exception) -> Response:
     """The answer to a request that ended with `error`, which is being handled."""
     failure = to_failure(error)
-    return to_json(Error(failure.text), failure.status, failure.retry_after)
+    return to_json(OllamaError(failure.text), failure.status, failure.retry_after)

@@ -9,7 +9,13 @@ from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.fields import Fields, Refusal, show, translation, unexpected
+from mindspore_serving.frontends.chat.fields import (
+    FieldRefusal,
+    Fields,
+    show,
+    translation,
+    unexpected,
+)
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields
 from mindspore_serving.frontends.decoding import check_free
 
@@ -46,8 +52,8 @@ def repetition_penalty(options: Any, _: ModelCard) -> float | None:
 OPTIONS = Fields(
     "ollama",
     refused=(
-        Refusal("mirostat", "is {}, expected 0: there is no Mirostat, give top_p or min_p"),
-        Refusal("tfs_z", "is {}, expected 1: give top_p or min_p", lambda value: value != 1),
+        FieldRefusal("mirostat", "is {}, expected 0: there is no Mirostat, give top_p or min_p"),
+        FieldRefusal("tfs_z", "is {}, expected 1: give top_p or min_p", lambda value: value != 1),
     ),
     translated=(max_tokens, seed, stop, repetition_penalty),
     ignored=(
@@ -129,9 +135,11 @@ CHAT = Fields("ollama", translated=(*_BOTH, drop_turns), ignored=("shift",))
 GENERATE = Fields(
     "ollama",
     refused=(
-        Refusal("suffix", "is not supported: the models answer behind the prompt, not inside it"),
-        Refusal("template", "is not supported: give the whole prompt, and raw: true"),
-        Refusal("context", "is not supported: give the conversation to /api/chat"),
+        FieldRefusal(
+            "suffix", "is not supported: the models answer behind the prompt, not inside it"
+        ),
+        FieldRefusal("template", "is not supported: give the whole prompt, and raw: true"),
+        FieldRefusal("context", "is not supported: give the conversation to /api/chat"),
     ),
     translated=(*_BOTH, truncate),
     ignored=CHAT.ignored,

@@ -15,7 +15,13 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import Forbidden, NotFound
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.ollama.answers import Details, ListedModel, Models, Pulled, Shown
+from mindspore_serving.frontends.ollama.answers import (
+    ListedModel,
+    OllamaDetails,
+    OllamaModelDetails,
+    OllamaModels,
+    Pulled,
+)
 from mindspore_serving.frontends.ollama.requests import ModelRequest, PullRequest
 from mindspore_serving.frontends.ollama.writing import LINES, to_time
 from mindspore_serving.frontends.site import Site
@@ -34,18 +40,18 @@ def refuse_change(_: Site, http: Request) -> NoReturn:
     )
 
 
-def list_all(site: Site) -> Models:
-    return Models([_listed(model) for model in site.models.listed()])
+def list_all(site: Site) -> OllamaModels:
+    return OllamaModels([_listed(model) for model in site.models.listed()])
 
 
-def list_running(site: Site) -> Models:
-    return Models([_running(model) for model in site.models.listed()])
+def list_running(site: Site) -> OllamaModels:
+    return OllamaModels([_running(model) for model in site.models.listed()])
 
 
-async def show(site: Site, _: Request, body: ModelRequest) -> Shown:
+async def show(site: Site, _: Request, body: ModelRequest) -> OllamaModelDetails:
     model = site.models.find(without_tag(body.model or body.name), is_exact=True)
     card = model.card
-    return Shown(
+    return OllamaModelDetails(
         modelfile=f"# {model.name}, served by MindSpore Serving",
         parameters="\n".join([f"{name} {value}" for name, value in card.sampling]),
         template="",
@@ -92,9 +98,9 @@ def _running(model: ServedModel) -> ListedModel:
     return replace(_listed(model), size_vram=0, expires_at=NEVER, context_length=length)
 
 
-def _details(model: ServedModel) -> Details:
+def _details(model: ServedModel) -> OllamaDetails:
     card = model.card
-    return Details(
+    return OllamaDetails(
         parent_model=model.servable if model.adapter else "",
         format=card.runtime,
         family=card.architecture,

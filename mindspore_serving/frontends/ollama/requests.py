@@ -7,15 +7,14 @@ import msgspec
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import Int
-from mindspore_serving.frontends.chat.messages import Message as ChatMessage
-from mindspore_serving.frontends.chat.messages import Part, ToolCall
+from mindspore_serving.frontends.chat.messages import ChatMessage, ContentPart, ToolCall
 from mindspore_serving.frontends.chat.tools import Tool
 from mindspore_serving.frontends.ollama.fields import NO_IMAGES, Options
 
 Object = dict[str, Any]
 
 
-class Message(msgspec.Struct):
+class OllamaMessage(msgspec.Struct):
     role: str
     content: str | None = None
     thinking: str | None = None
@@ -40,7 +39,7 @@ class PullRequest(ModelRequest, kw_only=True):
     insecure: bool | None = None
 
 
-class Common(msgspec.Struct, kw_only=True):
+class OllamaRequest(msgspec.Struct, kw_only=True):
     """What every request to a model may have."""
 
     model: str | None = None
@@ -48,7 +47,7 @@ class Common(msgspec.Struct, kw_only=True):
     keep_alive: float | str | None = None
 
 
-class Generating(Common, kw_only=True):
+class OllamaGenerating(OllamaRequest, kw_only=True):
     """What chats and prompts share."""
 
     stream: bool | None = None
@@ -59,14 +58,14 @@ class Generating(Common, kw_only=True):
     truncate: bool | None = None
 
 
-class ChatRequest(Generating, kw_only=True):
+class OllamaChatRequest(OllamaGenerating, kw_only=True):
     """The body of /api/chat."""
 
-    messages: list[Message] = []
+    messages: list[OllamaMessage] = []
     tools: list[Tool] | None = None
 
 
-class GenerateRequest(Generating, kw_only=True):
+class OllamaGenerateRequest(OllamaGenerating, kw_only=True):
     """The body of /api/generate."""
 
     prompt: str | None = None
@@ -81,15 +80,15 @@ class GenerateRequest(Generating, kw_only=True):
 # As the bodies are described.
 
 
-class ChatBody(ChatRequest, kw_only=True):
+class ChatBody(OllamaChatRequest, kw_only=True):
     options: Options | None = None  # type: ignore[assignment]  # what is read of the object
 
 
-class GenerateBody(GenerateRequest, kw_only=True):
+class GenerateBody(OllamaGenerateRequest, kw_only=True):
     options: Options | None = None  # type: ignore[assignment]
 
 
-class EmbedRequest(Common, kw_only=True):
+class OllamaEmbedRequest(OllamaRequest, kw_only=True):
     """The body of /api/embed."""
 
     input: str | list[str]
@@ -97,7 +96,7 @@ class EmbedRequest(Common, kw_only=True):
     dimensions: Int | None = None
 
 
-class EmbeddingsRequest(Common, kw_only=True):
+class EmbeddingsRequest(OllamaRequest, kw_only=True):
     """The body of /api/embeddings, the older form for one text."""
 
     prompt: str | None = None
@@ -112,11 +111,11 @@ def to_content(place: str, text: str, images: list[Any] | None, card: ModelCard)
         raise InvalidField(place, NO_IMAGES)
     if not all(isinstance(image, str) for image in images):
         raise InvalidField(place, "is wrong, expected a list of pictures in base64")
-    parts = [Part("image_url", image_url=f"data:;base64,{image}") for image in images]
-    return [*parts, Part("text", text)]
+    parts = [ContentPart("image_url", image_url=f"data:;base64,{image}") for image in images]
+    return [*parts, ContentPart("text", text)]
 
 
-def to_messages(body: ChatRequest, card: ModelCard) -> list[ChatMessage]:
+def to_messages(body: OllamaChatRequest, card: ModelCard) -> list[ChatMessage]:
     """The messages as those of OpenAI's chats.  Raises InvalidField."""
     return [
         ChatMessage(

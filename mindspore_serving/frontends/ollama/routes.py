@@ -27,7 +27,7 @@ PROTOCOL = HttpProtocol(
     to_response,
     title="Ollama",
     about="Ollama's protocol, for language models.",
-    errors={JSON: answers.Error},
+    errors={JSON: answers.OllamaError},
 )
 _SHOWN = {"model": MODEL}
 _HELLO = {"model": MODEL, "options": {"num_predict": 8}}
@@ -52,7 +52,7 @@ def _generating() -> tuple[HttpRoute, ...]:
                 requests.ChatBody,
                 {requests.ChatBody: CHAT, Options: Lax(OPTIONS)},
                 {**_HELLO, "messages": [{"role": "user", "content": "Hello"}]},
-                read_as=requests.ChatRequest,
+                read_as=requests.OllamaChatRequest,
             ),
             refused_early=GENERATING,
         ),
@@ -65,7 +65,7 @@ def _generating() -> tuple[HttpRoute, ...]:
                 requests.GenerateBody,
                 {requests.GenerateBody: GENERATE, Options: Lax(OPTIONS)},
                 {**_HELLO, "prompt": "Hello"},
-                read_as=requests.GenerateRequest,
+                read_as=requests.OllamaGenerateRequest,
             ),
             refused_early=GENERATING,
         ),
@@ -78,8 +78,8 @@ def _embedding() -> tuple[HttpRoute, ...]:
             "/api/embed",
             embedding.embed,
             "A vector for each text, by a model that embeds",
-            {JSON: answers.Embeddings},
-            body=Body(requests.EmbedRequest, {requests.EmbedRequest: EMBED}),
+            {JSON: answers.OllamaEmbeddings},
+            body=Body(requests.OllamaEmbedRequest, {requests.OllamaEmbedRequest: EMBED}),
             refused_early=EMBEDDING,
         ),
         _ask(
@@ -95,13 +95,16 @@ def _embedding() -> tuple[HttpRoute, ...]:
 def _about_models() -> tuple[HttpRoute, ...]:
     return (
         _get(
-            "/api/tags", lambda site, _: models.list_all(site), "The models", {JSON: answers.Models}
+            "/api/tags",
+            lambda site, _: models.list_all(site),
+            "The models",
+            {JSON: answers.OllamaModels},
         ),
         _get(
             "/api/ps",
             lambda site, _: models.list_running(site),
             "The models, which are all loaded",
-            {JSON: answers.Models},
+            {JSON: answers.OllamaModels},
         ),
         _get(
             "/api/version",
@@ -113,7 +116,7 @@ def _about_models() -> tuple[HttpRoute, ...]:
             "/api/show",
             models.show,
             "One model",
-            {JSON: answers.Shown},
+            {JSON: answers.OllamaModelDetails},
             body=Body(requests.ModelRequest, example=_SHOWN),
         ),
         _post(

@@ -12,7 +12,11 @@ from msgspec import UNSET
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, ToolCallDelta
 from mindspore_serving.frontends.chat.logprobs import of_chat
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
-from mindspore_serving.frontends.ollama.answers import ChatAnswer, GenerateAnswer, Message
+from mindspore_serving.frontends.ollama.answers import (
+    ChatAnswer,
+    GenerateAnswer,
+    OllamaAnswerMessage,
+)
 
 Object = dict[str, Any]
 
@@ -21,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
-class Part:
+class OllamaPart:
     """A part of an answer, or all of it."""
 
     text: str = ""
@@ -33,7 +37,7 @@ class Part:
     def is_empty(self) -> bool:
         return not (self.text or self.thinking or self.calls or self.logprobs)
 
-    def add(self, other: "Part") -> None:
+    def add(self, other: "OllamaPart") -> None:
         self.text += other.text
         self.thinking += other.thinking
         self.calls += other.calls
@@ -72,7 +76,7 @@ class _Calls:
         return [{"id": f"call_{secrets.token_hex(6)}", "function": function}]
 
 
-class Writing:
+class OllamaWriting:
     """One answer to a request that has just come."""
 
     def __init__(self, model: str, *, is_chat: bool) -> None:
@@ -87,7 +91,7 @@ class Writing:
         """The model begins with the prompt."""
         self._started = time.monotonic_ns()
 
-    def take(self, chunk: Chunk) -> Part:
+    def take(self, chunk: Chunk) -> OllamaPart:
         """What `chunk` has.  Raises ServingError if the model failed."""
         self._first = self._first or time.monotonic_ns()
         reason = finish_reason(chunk)
@@ -96,9 +100,9 @@ class Writing:
             self._reason = "length" if reason == "length" else "stop"
             calls += self._calls.finish()
         logprobs = of_chat(chunk.tokens)["content"] if chunk.tokens else []
-        return Part(chunk.text, chunk.reasoning, calls, logprobs)
+        return OllamaPart(chunk.text, chunk.reasoning, calls, logprobs)
 
-    def end(self, part: Part, finished: Finished) -> bytes:
+    def end(self, part: OllamaPart, finished: Finished) -> bytes:
         """The last part, or all of it, with counts and times, in nanoseconds.  The model was loaded
         before, and the time of the prompt is up to the first text."""
         now = time.monotonic_ns()
@@ -117,20 +121,20 @@ class Writing:
     def line(self, event: Event) -> bytes:
         """The line that an event of the model makes, perhaps none."""
         if isinstance(event, Finished):
-            return self.end(Part(), event) + b"\n"
-        part = self.take(event) if isinstance(event, Chunk) else Part()
+            return self.end(OllamaPart(), event) + b"\n"
+        part = self.take(event) if isinstance(event, Chunk) else OllamaPart()
         return b"" if part.is_empty else self._object(part, done=False) + b"\n"
 
     def loaded(self) -> bytes:
         """The answer to a request that asks for nothing but that the model is there."""
-        return self._object(Part(), done=True, done_reason="load")
+        return self._object(OllamaPart(), done=True, done_reason="load")
 
-    def _object(self, part: Part, **fields: Any) -> bytes:
+    def _object(self, part: OllamaPart, **fields: Any) -> bytes:
         """The answer to a chat is a message, that to a prompt a text."""
         created, thinking = to_time(time.time()), part.thinking or UNSET
         fields["logprobs"] = part.logprobs or UNSET
         if self._is_chat:
-            message = Message("assistant", part.text, thinking, part.calls or UNSET)
+            message = OllamaAnswerMessage("assistant", part.text, thinking, part.calls or UNSET)
             answer: object = ChatAnswer(
                 model=self._model, created_at=created, message=message, **fields
             )
@@ -150,9 +154,9 @@ def to_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-async def write_whole(generation: Generation, writing: Writing) -> bytes:
+async def write_whole(generation: Generation, writing: OllamaWriting) -> bytes:
     """The answer of `generation`, which has begun, when it is complete.  Raises ServingError."""
-    whole, made = Part(), b""
+    whole, made = OllamaPart(), b""
     async for event in generation:
         if isinstance(event, Chunk):
             whole.add(writing.take(event))

@@ -26,7 +26,7 @@ class Usage(msgspec.Struct):
     completion_tokens_details: CompletionDetails
 
 
-class Head(msgspec.Struct, kw_only=True):
+class ChunkHead(msgspec.Struct, kw_only=True):
     """The same in every chunk of an answer.  `created` is in seconds since 1970."""
 
     id: str
@@ -52,7 +52,7 @@ class ChatChoice(msgspec.Struct):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(Head, kw_only=True):
+class ChatCompletion(ChunkHead, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
@@ -69,12 +69,12 @@ class CompletionChoice(msgspec.Struct):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class Completion(Head, kw_only=True):
+class OpenAICompletion(ChunkHead, kw_only=True):
     choices: list[CompletionChoice]
     usage: Usage
 
 
-class Response(msgspec.Struct, kw_only=True):
+class OpenAIResponse(msgspec.Struct, kw_only=True):
     id: str
     object: str = "response"
     created_at: int
@@ -137,14 +137,14 @@ class Embedding(msgspec.Struct):
     embedding: list[float] | str
 
 
-class Embeddings(msgspec.Struct):
+class OpenAIEmbeddings(msgspec.Struct):
     object: str
     data: list[Embedding]
     model: str
     usage: dict[str, int]
 
 
-class Model(msgspec.Struct, kw_only=True):
+class OpenAIModel(msgspec.Struct, kw_only=True):
     """`max_model_len`, `root`, `parent` and `input_modalities` are not OpenAI's: tokens of prompt
     and answer together, the directory of an adapter, the model that it belongs to, and what a model
     reads beside text."""
@@ -159,9 +159,9 @@ class Model(msgspec.Struct, kw_only=True):
     input_modalities: list[str] | UnsetType = UNSET
 
 
-class Models(msgspec.Struct, kw_only=True):
+class OpenAIModels(msgspec.Struct, kw_only=True):
     object: str = "list"
-    data: list[Model]
+    data: list[OpenAIModel]
 
 
 class Tokens(msgspec.Struct):
@@ -171,5 +171,5 @@ class Tokens(msgspec.Struct):
     token_strs: list[str] | None
 
 
-class Prompt(msgspec.Struct):
+class OpenAIPrompt(msgspec.Struct):
     prompt: str

@@ -10,9 +10,9 @@ from mindspore_serving.core.llm_messages import (
     Chunk,
     Finished,
     Generate,
+    GeneratedToken,
     PromptScored,
     Started,
-    Token,
 )
 from mindspore_serving.frontends.chat import messages
 from mindspore_serving.frontends.chat.errors import naming, to_event
@@ -21,11 +21,15 @@ from mindspore_serving.frontends.chat.models import Generation, ServedModel, fin
 from mindspore_serving.frontends.chat.tools import read_tools
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai.answers import ChatCompletion, Head
-from mindspore_serving.frontends.openai.chat_choices import ChatChunks, Choice, Showing
+from mindspore_serving.frontends.openai.answers import ChatCompletion, ChunkHead
+from mindspore_serving.frontends.openai.chat_choices import (
+    ChatChunks,
+    ChatResponseOptions,
+    WholeChoice,
+)
 from mindspore_serving.frontends.openai.envelope import make_head, to_usage
 from mindspore_serving.frontends.openai.fields import CHAT
-from mindspore_serving.frontends.openai.requests import ChatRequest, has_usage
+from mindspore_serving.frontends.openai.requests import OpenAIChatRequest, has_usage
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
@@ -33,7 +37,7 @@ from mindspore_serving.frontends.terms import terms_of
 TGI = "tgi"  # what the Python client of TGI calls every model
 
 
-async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
+async def answer(site: Site, http: Request, body: OpenAIChatRequest) -> Response:
     """The answer to a chat: one object, or a stream of chunks."""
     model = find_generator(site.models, body.model)
     wants_usage = has_usage(body)
@@ -55,7 +59,7 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
     return to_json(whole, headers=headers)
 
 
-def to_request(body: ChatRequest, model: ServedModel) -> Generate:
+def to_request(body: OpenAIChatRequest, model: ServedModel) -> Generate:
     """The request to the model.  Raises InvalidField."""
     CHAT.refuse(body)
     parallel = body.parallel_tool_calls is not False
@@ -78,11 +82,11 @@ def to_request(body: ChatRequest, model: ServedModel) -> Generate:
     )
 
 
-def _showing(body: ChatRequest, request: Generate, started: Started) -> Showing:
+def _showing(body: OpenAIChatRequest, request: Generate, started: Started) -> ChatResponseOptions:
     last = (request.messages or [{}])[-1]
     is_echoed = bool(body.echo) and last.get("role") == "assistant"
     ids = [token.id for token in started.prompt or ()] if body.return_token_ids else None
-    return Showing(
+    return ChatResponseOptions(
         str(last.get("content") or "") if is_echoed else "",
         has_logprobs=bool(body.logprobs),
         prompt_ids=ids,
@@ -91,13 +95,15 @@ def _showing(body: ChatRequest, request: Generate, started: Started) -> Showing:
     )
 
 
-async def _collect(generation: Generation, head: Head, showing: Showing) -> ChatCompletion:
-    choices: dict[int, Choice] = {}
+async def _collect(
+    generation: Generation, head: ChunkHead, showing: ChatResponseOptions
+) -> ChatCompletion:
+    choices: dict[int, WholeChoice] = {}
     finished: list[Finished] = []
-    prompt: list[Token] = []
+    prompt: list[GeneratedToken] = []
     async for event in generation:
         if isinstance(event, Chunk):
-            choices.setdefault(event.index, Choice(showing)).add(event)
+            choices.setdefault(event.index, WholeChoice(showing)).add(event)
         elif isinstance(event, PromptScored):
             prompt += event.tokens
         elif isinstance(event, Finished):

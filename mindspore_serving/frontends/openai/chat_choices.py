@@ -11,19 +11,19 @@ from mindspore_serving.core.llm_messages import (
     Chunk,
     Event,
     Finished,
-    Token,
+    GeneratedToken,
     ToolCallDelta,
 )
 from mindspore_serving.frontends.chat.logprobs import of_chat, of_prompt
 from mindspore_serving.frontends.chat.models import finish_reason
-from mindspore_serving.frontends.openai.answers import AnswerMessage, ChatChoice, Head
+from mindspore_serving.frontends.openai.answers import AnswerMessage, ChatChoice, ChunkHead
 from mindspore_serving.frontends.openai.envelope import DONE, ChunkWriter, encode, to_usage
 
 _ROLE: Mapping[str, object] = {"role": "assistant", "content": "", "refusal": None}
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class ChatResponseOptions:
     """What is shown to a client besides the answers.
 
     `echo` is put before each; `prompt_ids` are those of the prompt, None if no ids are wanted;
@@ -37,7 +37,7 @@ class Showing:
     num_prompt_logprobs: int | None = None
     may_call: bool = False
 
-    def of_prompt(self, tokens: Sequence[Token]) -> dict[str, Any]:
+    def of_prompt(self, tokens: Sequence[GeneratedToken]) -> dict[str, Any]:
         """The fields of the prompt, of which `tokens` have log-probabilities if they are wanted."""
         found: dict[str, Any] = {}
         if self.num_prompt_logprobs is not None and tokens:
@@ -51,14 +51,14 @@ class Showing:
 
 
 @dataclass(slots=True)
-class Choice:
+class WholeChoice:
     """An answer that is shown as a whole."""
 
-    showing: Showing
+    showing: ChatResponseOptions
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
+    tokens: list[GeneratedToken] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
 
@@ -95,7 +95,9 @@ class Choice:
 class ChatChunks:
     """Makes the events of `n` choices."""
 
-    def __init__(self, head: Head, n: int, showing: Showing, *, has_usage: bool) -> None:
+    def __init__(
+        self, head: ChunkHead, n: int, showing: ChatResponseOptions, *, has_usage: bool
+    ) -> None:
         self._writer = ChunkWriter(
             replace(head, object="chat.completion.chunk"), has_usage=has_usage
         )
@@ -124,13 +126,13 @@ class ChatChunks:
 
 
 class _StreamedChoice:
-    def __init__(self, writer: ChunkWriter, index: int, showing: Showing) -> None:
+    def __init__(self, writer: ChunkWriter, index: int, showing: ChatResponseOptions) -> None:
         self._writer = writer
         self._showing = showing
         self._index = index
         self._has_role = False  # whether it was sent
         self.role: dict[str, str | None] = {}  # in every event
-        self._waiting: list[Token] = []  # whose log-probabilities no event has had yet
+        self._waiting: list[GeneratedToken] = []  # whose log-probabilities no event has had yet
         self._new_ids: list[int] = []  # the same of ids
         self._before, self._after = writer.frame(
             b'{"index":%d,"delta":{"content":' % index, b'},"logprobs":null,"finish_reason":null}'

@@ -12,13 +12,13 @@ from starlette.requests import Request
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import Fields
-from mindspore_serving.frontends.chat.messages import Message
+from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import find_generator
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.openai import chat
-from mindspore_serving.frontends.openai.answers import Compacted, Response
+from mindspore_serving.frontends.openai.answers import Compacted, OpenAIResponse
 from mindspore_serving.frontends.openai.fields import CHAT
-from mindspore_serving.frontends.openai.requests import ChatRequest
+from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
 from mindspore_serving.frontends.openai.response_input import (
     encode_summary,
     read,
@@ -27,11 +27,11 @@ from mindspore_serving.frontends.openai.response_input import (
 )
 from mindspore_serving.frontends.openai.response_requests import (
     CompactRequest,
-    Kind,
     MessageItem,
+    ResponseKind,
     ResponseRequest,
 )
-from mindspore_serving.frontends.openai.response_writing import Writing, write_whole
+from mindspore_serving.frontends.openai.response_writing import ResponseWriting, write_whole
 from mindspore_serving.frontends.openai.stored_responses import conversation_before
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
@@ -58,10 +58,10 @@ async def compact(site: Site, http: Request, body: CompactRequest) -> Compacted:
     items = [*before, *(to_items(body.input) if body.input else ())]
     messages = to_messages([msgspec.Raw(item) for item in items], body.instructions)
     most = max(1, model.card.max_model_len // _SHARE)
-    asked = ChatRequest(
-        messages=[*messages.found, Message("user", _ASK)], max_completion_tokens=most
+    asked = OpenAIChatRequest(
+        messages=[*messages.found, ChatMessage("user", _ASK)], max_completion_tokens=most
     )
-    writing = Writing(ResponseRequest(input=""), model.name)
+    writing = ResponseWriting(ResponseRequest(input=""), model.name)
     with naming("input", CHAT, asked):
         generation = model.generate(chat.to_request(asked, model), terms_of(http))
         with generation:
@@ -77,7 +77,7 @@ async def compact(site: Site, http: Request, body: CompactRequest) -> Compacted:
 
 
 def _is_users(item: bytes) -> bool:
-    if read("input", item, Kind).type not in (None, "message"):
+    if read("input", item, ResponseKind).type not in (None, "message"):
         return False
     return read("input", item, MessageItem).role == "user"
 
@@ -93,6 +93,6 @@ def _shown(item: bytes) -> Object:
     return {**fixed, "content": content}
 
 
-def _text_of(whole: Response) -> str:
+def _text_of(whole: OpenAIResponse) -> str:
     parts = [part for item in whole.output for part in item.get("content") or ()]
     return "".join(part["text"] for part in parts if part["type"] == "output_text")

@@ -13,14 +13,14 @@ from mindspore_serving.core.llm_messages import (
     Chunk,
     Event,
     Finished,
+    GeneratedToken,
     PromptScored,
     Started,
-    Token,
 )
 from mindspore_serving.frontends.chat.errors import to_event
 from mindspore_serving.frontends.chat.logprobs import CompletionLogprobs, joined, of_prompt
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
-from mindspore_serving.frontends.openai.answers import CompletionChoice, Head
+from mindspore_serving.frontends.openai.answers import ChunkHead, CompletionChoice
 from mindspore_serving.frontends.openai.envelope import DONE, ChunkWriter, encode, to_usage
 
 MOST_UNREAD = 64  # events that are held for a reader that is slower than the models
@@ -29,7 +29,7 @@ Queue: TypeAlias = "asyncio.Queue[tuple[int, Event] | Exception | None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class CompletionResponseOptions:
     """What is shown to a client.
 
     `n` choices for each prompt; the prompt before the answer if `echo`, which lacks its beginning
@@ -68,10 +68,10 @@ class Echo:
 
     text: str = ""
     ids: list[int] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
+    tokens: list[GeneratedToken] = field(default_factory=list)
 
 
-def to_echo(prompt: str | list[int], started: Started, showing: Showing) -> Echo:
+def to_echo(prompt: str | list[int], started: Started, showing: CompletionResponseOptions) -> Echo:
     """`started` has the tokens of the prompt if it cannot be shown as it was given."""
     ids = [token.id for token in started.prompt or ()] if showing.has_ids else []
     if not showing.echo:
@@ -86,7 +86,9 @@ def to_echo(prompt: str | list[int], started: Started, showing: Showing) -> Echo
     return Echo(b"".join(shown).decode("utf-8", "replace"), ids)
 
 
-def to_choice(index: int, chunk: Chunk, echo: Echo, showing: Showing) -> CompletionChoice:
+def to_choice(
+    index: int, chunk: Chunk, echo: Echo, showing: CompletionResponseOptions
+) -> CompletionChoice:
     """The choice of an answer that is there.  Raises ServingError if the model failed."""
     logprobs = None
     if showing.has_logprobs:
@@ -98,16 +100,16 @@ def to_choice(index: int, chunk: Chunk, echo: Echo, showing: Showing) -> Complet
     return CompletionChoice(index, text, logprobs, _reason_of(chunk, showing), **more)
 
 
-def _reason_of(chunk: Chunk, showing: Showing) -> str | None:
+def _reason_of(chunk: Chunk, showing: CompletionResponseOptions) -> str | None:
     reason = finish_reason(chunk)
     return reason if showing.has_answer or reason is None else "length"
 
 
-def _prompt_logprobs(echo: Echo, showing: Showing) -> dict[str, Any]:
+def _prompt_logprobs(echo: Echo, showing: CompletionResponseOptions) -> dict[str, Any]:
     return CompletionLogprobs(shows_special=showing.shows_special).take(echo.tokens)
 
 
-def _answer_logprobs(echo: Echo, showing: Showing) -> CompletionLogprobs:
+def _answer_logprobs(echo: Echo, showing: CompletionResponseOptions) -> CompletionLogprobs:
     """Those of the tokens behind the prompt, to be taken as they come."""
     return CompletionLogprobs(shows_special=showing.shows_special, start=len(echo.text))
 
@@ -144,7 +146,12 @@ class CompletionChunks:
     """Makes chunks of events; `echoes` has one entry for each prompt."""
 
     def __init__(
-        self, head: Head, showing: Showing, echoes: Sequence[Echo], *, has_usage: bool
+        self,
+        head: ChunkHead,
+        showing: CompletionResponseOptions,
+        echoes: Sequence[Echo],
+        *,
+        has_usage: bool,
     ) -> None:
         self._writer = ChunkWriter(head, has_usage=has_usage)
         self._prompts = [
@@ -175,7 +182,9 @@ class CompletionChunks:
 class _Prompt:
     """The choices of one prompt; `first` is the index of the first of them."""
 
-    def __init__(self, writer: ChunkWriter, first: int, echo: Echo, showing: Showing) -> None:
+    def __init__(
+        self, writer: ChunkWriter, first: int, echo: Echo, showing: CompletionResponseOptions
+    ) -> None:
         self.echo = echo
         self._has_begun = not (showing.echo or showing.has_ids)
         self._choices = [_Choice(writer, first + i, echo, showing) for i in range(showing.n)]
@@ -189,7 +198,9 @@ class _Prompt:
 
 
 class _Choice:
-    def __init__(self, writer: ChunkWriter, index: int, echo: Echo, showing: Showing) -> None:
+    def __init__(
+        self, writer: ChunkWriter, index: int, echo: Echo, showing: CompletionResponseOptions
+    ) -> None:
         self._writer = writer
         self._index = index
         self._echo = echo

@@ -19,11 +19,11 @@ from mindspore_serving.frontends.chat.models import Generation, ServedModel, fin
 from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai.answers import Completion, CompletionChoice, Head
+from mindspore_serving.frontends.openai.answers import ChunkHead, CompletionChoice, OpenAICompletion
 from mindspore_serving.frontends.openai.completion_choices import (
     CompletionChunks,
+    CompletionResponseOptions,
     Echo,
-    Showing,
     begin_all,
     best,
     stream_completions,
@@ -85,8 +85,8 @@ def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:
     ]
 
 
-def _showing(body: CompletionRequest) -> Showing:
-    return Showing(
+def _showing(body: CompletionRequest) -> CompletionResponseOptions:
+    return CompletionResponseOptions(
         n=1 if body.n is None else body.n,
         echo=bool(body.echo),
         has_logprobs=body.logprobs is not None,
@@ -99,8 +99,11 @@ def _showing(body: CompletionRequest) -> Showing:
 
 
 async def _collect(
-    generations: Sequence[Generation], echoes: Sequence[Echo], head: Head, showing: Showing
-) -> Completion:
+    generations: Sequence[Generation],
+    echoes: Sequence[Echo],
+    head: ChunkHead,
+    showing: CompletionResponseOptions,
+) -> OpenAICompletion:
     choices: list[CompletionChoice] = []
     finished: list[Finished] = []
     for generation, echo in zip(generations, echoes, strict=True):  # all are under way together
@@ -115,4 +118,4 @@ async def _collect(
         for chunk in best(chunks, showing.n):
             choices.append(to_choice(len(choices), chunk, echo, showing))
     usage = to_usage(finished, has_answer=showing.has_answer)
-    return Completion(**msgspec.structs.asdict(head), choices=choices, usage=usage)
+    return OpenAICompletion(**msgspec.structs.asdict(head), choices=choices, usage=usage)

@@ -16,7 +16,7 @@ from mindspore_serving.frontends.chat.vectors import (
     write_vectors,
 )
 from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.openai.answers import Embedding, Embeddings
+from mindspore_serving.frontends.openai.answers import Embedding, OpenAIEmbeddings
 from mindspore_serving.frontends.openai.fields import EMBEDDINGS
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
@@ -35,7 +35,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     truncate_prompt_tokens: Any = None
 
 
-async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Embeddings:
+async def answer(site: Site, http: Request, body: EmbeddingRequest) -> OpenAIEmbeddings:
     """The vectors of `input`, in its order, as JSON numbers or as base64."""
     model = find_embedder(site.models, body.model)
     EMBEDDINGS.refuse(body)
@@ -51,4 +51,4 @@ async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Embedding
     rows = [Embedding("embedding", index, one) for index, one in enumerate(written)]
     count = sum(found.num_prompt_tokens)
     usage = {"prompt_tokens": count, "total_tokens": count}
-    return Embeddings("list", rows, model.name, usage)
+    return OpenAIEmbeddings("list", rows, model.name, usage)

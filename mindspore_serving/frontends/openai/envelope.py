@@ -14,16 +14,21 @@ from mindspore_serving import __version__
 from mindspore_serving.core.llm_messages import Finished
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.frontends.chat.models import ServedModel
-from mindspore_serving.frontends.openai.answers import CompletionDetails, Head, PromptDetails, Usage
+from mindspore_serving.frontends.openai.answers import (
+    ChunkHead,
+    CompletionDetails,
+    PromptDetails,
+    Usage,
+)
 from mindspore_serving.frontends.sse import event
 
 DONE = event(b"[DONE]")
 encode = msgspec.json.Encoder().encode
 
 
-def make_head(prefix: str, kind: str, model: ServedModel) -> Head:
+def make_head(prefix: str, kind: str, model: ServedModel) -> ChunkHead:
     """A new answer of `model`, which is a `kind`; `prefix` begins its id."""
-    return Head(
+    return ChunkHead(
         id=f"{prefix}-{secrets.token_hex(16)}",
         object=kind,
         created=int(time.time()),
@@ -64,7 +69,7 @@ class ChunkWriter:
     What is the same in all of them is encoded once, for an event is made for every token.
     """
 
-    def __init__(self, head: Head, *, has_usage: bool) -> None:
+    def __init__(self, head: ChunkHead, *, has_usage: bool) -> None:
         self.has_usage = has_usage
         self._start = b"data: " + encode(head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"

@@ -1,14 +1,14 @@
 """The fields of OpenAI's requests: which are refused, translated and ignored, by route."""
 
-from mindspore_serving.frontends.chat.fields import Fields, Refusal
+from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields
 from mindspore_serving.frontends.openai import translations as to
 
 MAX_TEMPERATURE = 2.0
 
 
-def not_supported(**advice: str) -> tuple[Refusal, ...]:
+def not_supported(**advice: str) -> tuple[FieldRefusal, ...]:
     return tuple(
-        Refusal(field, f"is not supported: {problem}") for field, problem in advice.items()
+        FieldRefusal(field, f"is not supported: {problem}") for field, problem in advice.items()
     )
 
 
@@ -19,7 +19,7 @@ _REFUSED = (
         guided_choice="give structured_outputs",
         guided_grammar="give structured_outputs",
     ),
-    Refusal(
+    FieldRefusal(
         "temperature",
         f"is {{}}, expected a number from 0 to {MAX_TEMPERATURE:g}",
         lambda value: not 0 <= value <= MAX_TEMPERATURE,
@@ -86,7 +86,7 @@ COMPLETIONS = Fields(
 EMBEDDINGS = Fields(
     "openai",
     refused=(
-        Refusal(
+        FieldRefusal(
             "truncate_prompt_tokens",
             "is not supported: longer texts are refused; cut them yourself",
             lambda value: True,

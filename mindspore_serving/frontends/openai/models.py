@@ -5,7 +5,7 @@ from starlette.types import Scope
 
 from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.chat.models import ServedModel
-from mindspore_serving.frontends.openai.answers import Model
+from mindspore_serving.frontends.openai.answers import OpenAIModel
 from mindspore_serving.frontends.site import Site
 
 
@@ -14,8 +14,8 @@ def names_model(_: Site, scope: Scope) -> bool:
     return not is_predict(scope["path"])
 
 
-def to_model(model: ServedModel) -> Model:
-    return Model(
+def to_model(model: ServedModel) -> OpenAIModel:
+    return OpenAIModel(
         id=model.name,
         created=model.card.created,
         max_model_len=model.card.max_model_len,

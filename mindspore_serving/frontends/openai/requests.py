@@ -8,7 +8,7 @@ import msgspec
 
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import Int
-from mindspore_serving.frontends.chat.messages import Message
+from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.tools import Tool, ToolChoiceBody
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS
 from mindspore_serving.frontends.openai.grammars import ResponseFormat, StructuredOutputs
@@ -21,7 +21,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class Common(msgspec.Struct, kw_only=True):
+class OpenAIRequest(msgspec.Struct, kw_only=True):
     """What chats and completions share; other sampling parameters are added from their table."""
 
     model: str | None = None
@@ -42,10 +42,10 @@ class Common(msgspec.Struct, kw_only=True):
 
 
 @CHAT.extend
-class ChatRequest(Common, kw_only=True):
+class OpenAIChatRequest(OpenAIRequest, kw_only=True):
     """The body of /v1/chat/completions."""
 
-    messages: list[Message]
+    messages: list[ChatMessage]
     max_completion_tokens: Int | None = None
     logprobs: bool | None = None
     top_logprobs: Int | None = None
@@ -61,7 +61,7 @@ class ChatRequest(Common, kw_only=True):
 
 
 @COMPLETIONS.extend
-class CompletionRequest(Common, kw_only=True):
+class CompletionRequest(OpenAIRequest, kw_only=True):
     """The body of /v1/completions."""
 
     prompt: str | list[str | Int | list[Int]]
@@ -75,7 +75,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: list[ChatMessage] | None = None
     tools: list[Tool] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
@@ -90,7 +90,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     tokens: list[Int]
 
 
-def has_usage(body: Common) -> bool:
+def has_usage(body: OpenAIRequest) -> bool:
     """Whether the stream ends with a chunk that counts tokens.  Raises InvalidField."""
     if body.stream_options is None:
         return False

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.fields import Fields, Refusal, translation
+from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields, translation
 from mindspore_serving.frontends.chat.tools import (
     AllowedTool,
     AllowedTools,
@@ -19,7 +19,7 @@ from mindspore_serving.frontends.chat.tools import Tool as ChatTool
 from mindspore_serving.frontends.openai.fields import not_supported
 from mindspore_serving.frontends.openai.grammars import JsonSchema, ResponseFormat
 from mindspore_serving.frontends.openai.response_input import read
-from mindspore_serving.frontends.openai.response_requests import LOGPROBS, Tool
+from mindspore_serving.frontends.openai.response_requests import LOGPROBS, ResponseTool
 
 
 @translation("max_output_tokens", to="max_completion_tokens")
@@ -69,17 +69,17 @@ def find_left_out(body: Any) -> list[str]:
     return [place for place, tool in _read_tools(body) if not _is_function(tool)]
 
 
-def _read_tools(body: Any) -> Iterator[tuple[str, Tool]]:
+def _read_tools(body: Any) -> Iterator[tuple[str, ResponseTool]]:
     for index, raw in enumerate(body.tools or ()):
         place = f"tools[{index}]"
-        yield place, read(place, bytes(raw), Tool)
+        yield place, read(place, bytes(raw), ResponseTool)
 
 
-def _is_function(tool: Tool) -> bool:
+def _is_function(tool: ResponseTool) -> bool:
     return tool.type == "function"
 
 
-def _to_tool(place: str, tool: Tool) -> ChatTool:
+def _to_tool(place: str, tool: ResponseTool) -> ChatTool:
     if tool.name is None:
         raise InvalidField(f"{place}.name", "is missing")
     return ChatTool("function", Function(tool.name, tool.description, tool.parameters))
@@ -108,7 +108,7 @@ RESPONSES = Fields(
             prompt="there are no stored prompts: give instructions and input",
             background="the answer is in the response: leave it out, or stream",
         ),
-        Refusal(
+        FieldRefusal(
             "truncation",
             "is {}, expected disabled: nothing is left out of the input, and one that is too long "
             "is refused",

@@ -11,16 +11,21 @@ import msgspec
 
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import unexpected
-from mindspore_serving.frontends.chat.messages import CalledFunction, Message, Part, ToolCall
+from mindspore_serving.frontends.chat.messages import (
+    CalledFunction,
+    ChatMessage,
+    ContentPart,
+    ToolCall,
+)
 from mindspore_serving.frontends.decoding import decode
 from mindspore_serving.frontends.openai.response_requests import (
     CallItem,
     CompactionItem,
-    Kind,
     MessageItem,
     OutputItem,
     ReasoningItem,
-    Tool,
+    ResponseKind,
+    ResponseTool,
 )
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -28,27 +33,36 @@ _FIRST = ("system", "developer")
 _KINDS = ("message", "function_call", "function_call_output", "reasoning", "compaction")
 _SUMMARY = "ms1."  # before a summary in base64: it is no secret, and is not read by clients
 
-Item = TypeVar("Item", MessageItem, CallItem, OutputItem, ReasoningItem, CompactionItem, Kind, Tool)
+Item = TypeVar(
+    "Item",
+    MessageItem,
+    CallItem,
+    OutputItem,
+    ReasoningItem,
+    CompactionItem,
+    ResponseKind,
+    ResponseTool,
+)
 
 
 @dataclass(slots=True)
 class Messages:
     """Messages, and where in the request each of them is."""
 
-    found: list[Message] = field(default_factory=list)
+    found: list[ChatMessage] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     thoughts: dict[int, list[str]] = field(default_factory=dict)  # by the place of the message
 
-    def add(self, place: str, message: Message) -> None:
+    def add(self, place: str, message: ChatMessage) -> None:
         self.found.append(message)
         self.places.append(place)
 
-    def assistant(self, place: str, *, is_done: bool) -> Message:
+    def assistant(self, place: str, *, is_done: bool) -> ChatMessage:
         """The assistant's message that the next item belongs to: the last one, unless the item
         would come before what is in it already, if `is_done`."""
         last = self.found[-1] if self.found else None
         if last is None or last.role != "assistant" or is_done:
-            last = Message(role="assistant")
+            last = ChatMessage(role="assistant")
             self.add(place, last)
         return last
 
@@ -83,11 +97,11 @@ def to_messages(
     """The conversation: `instructions`, the items `before` and the input.  Raises InvalidField."""
     messages = Messages()
     if instructions:
-        messages.add("instructions", Message(role="system", content=instructions))
+        messages.add("instructions", ChatMessage(role="system", content=instructions))
     for raw in before:
         _add(messages, "previous_response_id", raw)
     if isinstance(given, str):
-        messages.add("input", Message(role="user", content=given))
+        messages.add("input", ChatMessage(role="user", content=given))
     elif not given:
         raise InvalidField("input", "is [], expected a text or at least one item")
     else:
@@ -98,14 +112,14 @@ def to_messages(
 
 
 def _add(messages: Messages, place: str, raw: bytes) -> None:
-    kind = read(place, raw, Kind)
+    kind = read(place, raw, ResponseKind)
     if kind.type is None or kind.type == "message":
         _add_message(messages, place, read(place, raw, MessageItem))
     elif kind.type == "function_call":
         _add_call(messages, place, read(place, raw, CallItem))
     elif kind.type == "function_call_output":
         item = read(place, raw, OutputItem)
-        message = Message(role="tool", content=item.output, tool_call_id=item.call_id)
+        message = ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id)
         messages.add(place, message)
     elif kind.type == "reasoning":
         _add_reasoning(messages, place, read(place, raw, ReasoningItem))
@@ -130,10 +144,10 @@ def _add_message(messages: Messages, place: str, item: MessageItem) -> None:
         # Instructions and a system message: most templates know one, at the beginning.
         first = messages.found[0]
         first.content = _parts(first.content)
-        first.content += [Part("text", ""), *_parts(item.content)]
+        first.content += [ContentPart("text", ""), *_parts(item.content)]
     else:
         role = "system" if item.role in _FIRST else item.role
-        messages.add(place, Message(role=role, content=item.content))
+        messages.add(place, ChatMessage(role=role, content=item.content))
 
 
 def _add_call(messages: Messages, place: str, item: CallItem) -> None:
@@ -165,8 +179,8 @@ def _decode_summary(place: str, content: str) -> str:
         raise InvalidField(place, problem) from None
 
 
-def _parts(content: str | list[Part] | None) -> list[Part]:
-    return content if isinstance(content, list) else [Part("text", content or "")]
+def _parts(content: str | list[ContentPart] | None) -> list[ContentPart]:
+    return content if isinstance(content, list) else [ContentPart("text", content or "")]
 
 
 def read(place: str, raw: bytes, kind: type[Item]) -> Item:

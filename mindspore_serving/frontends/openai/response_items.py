@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mindspore_serving.core.llm_messages import Chunk, Token, ToolCallDelta
+from mindspore_serving.core.llm_messages import Chunk, GeneratedToken, ToolCallDelta
 from mindspore_serving.frontends.chat.logprobs import of_chat
 
 Object = dict[str, Any]
@@ -32,14 +32,14 @@ class _Open:
         return {"type": f"response.{kind}", **place, **fields}
 
 
-class Output:
+class ResponseOutput:
     """The items of one response so far.  Every method returns the events of what it did."""
 
     def __init__(self) -> None:
         self.items: list[Object] = []
         self._open: _Open | None = None
 
-    def take(self, chunk: Chunk, tokens: Sequence[Token] = ()) -> list[Object]:
+    def take(self, chunk: Chunk, tokens: Sequence[GeneratedToken] = ()) -> list[Object]:
         """`tokens` are those that the text is made of, if their log-probabilities are wanted."""
         events: list[Object] = []
         if chunk.reasoning:
@@ -56,7 +56,7 @@ class Output:
         events = [] if self.items else self._add_text("message", "", ())
         return [*events, *self._close(status)]
 
-    def _add_text(self, kind: str, text: str, tokens: Sequence[Token]) -> list[Object]:
+    def _add_text(self, kind: str, text: str, tokens: Sequence[GeneratedToken]) -> list[Object]:
         opened, events = self._open, []
         if opened is None or opened.item["type"] != kind:
             events = self._close("completed")

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.frontends.chat.fields import Int
-from mindspore_serving.frontends.chat.messages import Part
+from mindspore_serving.frontends.chat.messages import ContentPart
 
 Object = dict[str, Any]
 
@@ -24,12 +24,12 @@ class Text(msgspec.Struct):
     format: Format | None = None
 
 
-class Thinking(msgspec.Struct):
+class ResponseReasoning(msgspec.Struct):
     effort: str | None = None
     summary: str | None = None
 
 
-class Tool(msgspec.Struct):
+class ResponseTool(msgspec.Struct):
     """A function: what chats have in an object `function` is here beside `type`."""
 
     type: str
@@ -39,14 +39,14 @@ class Tool(msgspec.Struct):
     strict: bool | None = None
 
 
-class ToolChoice(msgspec.Struct, omit_defaults=True):
+class ResponseToolChoice(msgspec.Struct, omit_defaults=True):
     type: str
     name: str | None = None
     mode: str | None = None
     tools: list[Object] | None = None
 
 
-class Kind(msgspec.Struct):
+class ResponseKind(msgspec.Struct):
     """What every item of the input may have."""
 
     type: str | None = None
@@ -54,7 +54,7 @@ class Kind(msgspec.Struct):
 
 class MessageItem(msgspec.Struct):
     role: str
-    content: str | list[Part]
+    content: str | list[ContentPart]
 
 
 class CallItem(msgspec.Struct):
@@ -67,12 +67,12 @@ class OutputItem(msgspec.Struct):
     """What a called function gave."""
 
     call_id: str
-    output: str | list[Part]
+    output: str | list[ContentPart]
 
 
 class ReasoningItem(msgspec.Struct):
-    content: list[Part] | None = None
-    summary: list[Part] | None = None
+    content: list[ContentPart] | None = None
+    summary: list[ContentPart] | None = None
 
 
 class CompactionItem(msgspec.Struct):
@@ -104,9 +104,9 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     top_logprobs: Int | None = None
     include: list[str] | None = None
     text: Text | None = None
-    reasoning: Thinking | None = None
+    reasoning: ResponseReasoning | None = None
     tools: list[msgspec.Raw] | None = None
-    tool_choice: str | ToolChoice | None = None
+    tool_choice: str | ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     truncation: str | None = None
     metadata: dict[str, str] | None = None

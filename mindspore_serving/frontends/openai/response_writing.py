@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Token
+from mindspore_serving.core.llm_messages import Chunk, Event, Finished, GeneratedToken
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
-from mindspore_serving.frontends.openai.answers import Response
-from mindspore_serving.frontends.openai.response_items import Output
+from mindspore_serving.frontends.openai.answers import OpenAIResponse
+from mindspore_serving.frontends.openai.response_items import ResponseOutput
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
 
 Object = dict[str, Any]
@@ -20,7 +20,7 @@ Object = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
 
 
-class Writing:
+class ResponseWriting:
     """One response: what is known from the start, and what the model has written so far."""
 
     def __init__(self, body: ResponseRequest, model: str) -> None:
@@ -28,8 +28,8 @@ class Writing:
         self._model = model
         self._name = f"resp_{secrets.token_hex(16)}"
         self._created = int(time.time())
-        self._output = Output()
-        self._tokens: list[Token] = []  # that no event has had yet
+        self._output = ResponseOutput()
+        self._tokens: list[GeneratedToken] = []  # that no event has had yet
         self._status = "in_progress"
         self._usage: Object | None = None
 
@@ -41,13 +41,13 @@ class Writing:
             self._usage = _to_usage(event)
         return []
 
-    def to_object(self, error: Object | None = None) -> Response:
+    def to_object(self, error: Object | None = None) -> OpenAIResponse:
         """The response as it is now."""
         body, status = self._body, "failed" if error else self._status
         is_cut = status == "incomplete"
         text = msgspec.to_builtins(body.text.format) if body.text and body.text.format else None
         thinking = body.reasoning
-        return Response(
+        return OpenAIResponse(
             id=self._name,
             created_at=self._created,
             completed_at=int(time.time()) if status == "completed" else None,
@@ -98,7 +98,7 @@ def _to_usage(finished: Finished) -> Object:
     }
 
 
-async def write_whole(generation: Generation, writing: Writing) -> Response:
+async def write_whole(generation: Generation, writing: ResponseWriting) -> OpenAIResponse:
     """The response of `generation`, which has begun, when it is complete.  Raises ServingError."""
     async for event in generation:
         writing.take(event)
@@ -106,7 +106,7 @@ async def write_whole(generation: Generation, writing: Writing) -> Response:
 
 
 async def stream_response(
-    generation: Generation, writing: Writing, keep: Callable[[Response], None]
+    generation: Generation, writing: ResponseWriting, keep: Callable[[OpenAIResponse], None]
 ) -> AsyncIterator[bytes]:
     """The events of the response of `generation`, which has begun; `keep` gets it when it is
     complete."""

@@ -21,12 +21,12 @@ from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai import answers, chat
 from mindspore_serving.frontends.openai.answers import InputTokens
 from mindspore_serving.frontends.openai.fields import CHAT
-from mindspore_serving.frontends.openai.requests import ChatRequest
+from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
 from mindspore_serving.frontends.openai.response_input import Messages, to_items, to_messages
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
 from mindspore_serving.frontends.openai.response_writing import (
-    Writing,
+    ResponseWriting,
     stream_response,
     write_whole,
 )
@@ -54,9 +54,9 @@ async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
     RESPONSES.refuse(body)
     before = await conversation_before(site, http, body.previous_response_id)
     messages = to_messages(body.input, body.instructions, before)
-    writing = Writing(_filled(body, model), model.name)
+    writing = ResponseWriting(_filled(body, model), model.name)
 
-    def keep(whole: answers.Response) -> None:
+    def keep(whole: answers.OpenAIResponse) -> None:
         if body.store is not False:
             found = to_stored(whole, whole.output, (*before, *to_items(body.input)))
             site.responses.keep(owner_of(http), whole.id, found, site.models.limits)
@@ -110,10 +110,10 @@ def _filled(body: ResponseRequest, model: ServedModel) -> ResponseRequest:
     return msgspec.structs.replace(body, **missing)
 
 
-def _to_chat(body: ResponseRequest, messages: Messages, card: ModelCard) -> ChatRequest:
+def _to_chat(body: ResponseRequest, messages: Messages, card: ModelCard) -> OpenAIChatRequest:
     same = {name: getattr(body, name) for name in SAME}
     options = RESPONSES.options(body, card, has_sampling=True)
-    return ChatRequest(messages=messages.found, **same, **options)
+    return OpenAIChatRequest(messages=messages.found, **same, **options)
 
 
 def _renamed(error: InvalidField, messages: Messages) -> InvalidField:

@@ -64,14 +64,14 @@ def _generating() -> tuple[HttpRoute, ...]:
             chat.answer,
             "Answer a conversation; with `stream`, as events",
             {JSON: answers.ChatCompletion, EVENTS: EVENT},
-            body=Body(requests.ChatRequest, {requests.ChatRequest: CHAT}, _HELLO),
+            body=Body(requests.OpenAIChatRequest, {requests.OpenAIChatRequest: CHAT}, _HELLO),
             refused_early=GENERATING,
         ),
         _post(
             "/v1/completions",
             completions.answer,
             "Continue a text; with `stream`, as events",
-            {JSON: answers.Completion, EVENTS: EVENT},
+            {JSON: answers.OpenAICompletion, EVENTS: EVENT},
             body=Body(
                 requests.CompletionRequest,
                 {requests.CompletionRequest: COMPLETIONS},
@@ -83,7 +83,7 @@ def _generating() -> tuple[HttpRoute, ...]:
             BASE,
             responses.answer,
             "Answer a conversation of items; with `stream`, as events",
-            {JSON: answers.Response, EVENTS: EVENT},
+            {JSON: answers.OpenAIResponse, EVENTS: EVENT},
             body=Body(ResponseRequest, {ResponseRequest: RESPONSES}, _RESPONSE),
             find_ignored=find_left_out,
             refused_early=GENERATING,
@@ -112,7 +112,7 @@ def _stored() -> tuple[HttpRoute, ...]:
             "GET",
             handler=stored_responses.show_stored,
             summary="A stored response",
-            answers={JSON: answers.Response},
+            answers={JSON: answers.OpenAIResponse},
             query=("stream",),
         ),
         stored(
@@ -160,7 +160,7 @@ def _reading() -> tuple[HttpRoute, ...]:
             "/v1/embeddings",
             embeddings.answer,
             "A vector for each text, by a model that embeds",
-            {JSON: answers.Embeddings},
+            {JSON: answers.OpenAIEmbeddings},
             body=Body(
                 embeddings.EmbeddingRequest, {embeddings.EmbeddingRequest: EMBEDDINGS}, example
             ),
@@ -178,9 +178,11 @@ def _about_models() -> tuple[HttpRoute, ...]:
         _route(
             "GET",
             "/v1/models",
-            lambda site, _: answers.Models(data=[*map(models.to_model, site.models.listed())]),
+            lambda site, _: answers.OpenAIModels(
+                data=[*map(models.to_model, site.models.listed())]
+            ),
             "The language models",
-            {JSON: answers.Models},
+            {JSON: answers.OpenAIModels},
         ),
         _route(
             "GET",
@@ -189,7 +191,7 @@ def _about_models() -> tuple[HttpRoute, ...]:
                 site.models.find(http.path_params["name"], is_exact=True)
             ),
             "A language model; of other servables, as in protocol v1",
-            {JSON: (answers.Model, READY)},
+            {JSON: (answers.OpenAIModel, READY)},
             others={"503": {JSON: (Error, READY)}},
             is_meant=models.names_model,
         ),
@@ -226,7 +228,7 @@ def _about_tokens() -> tuple[HttpRoute, ...]:
             "/detokenize",
             tokens.detokenize,
             "The text of token ids",
-            {JSON: answers.Prompt},
+            {JSON: answers.OpenAIPrompt},
             body=Body(requests.DetokenizeRequest, example={"model": MODEL, "tokens": [1, 2]}),
         ),
     )

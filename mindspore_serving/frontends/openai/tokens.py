@@ -17,7 +17,7 @@ from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.prompts import check_tokens
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.openai.answers import Prompt, Tokens
+from mindspore_serving.frontends.openai.answers import OpenAIPrompt, Tokens
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import DetokenizeRequest, TokenizeRequest
 from mindspore_serving.frontends.site import Site
@@ -60,10 +60,10 @@ def to_request(body: TokenizeRequest, card: ModelCard) -> Tokenize:
     )
 
 
-async def detokenize(site: Site, http: Request, body: DetokenizeRequest) -> Prompt:
+async def detokenize(site: Site, http: Request, body: DetokenizeRequest) -> OpenAIPrompt:
     model = site.models.find(body.model)
     check_tokens("tokens", body.tokens, model.card)
     call = model.call(Detokenize(token_ids=body.tokens), Detokenized, terms_of(http))
     with naming("tokens", CHAT, body):
         found = await while_there(http, call)
-    return Prompt(found.text)
+    return OpenAIPrompt(found.text)

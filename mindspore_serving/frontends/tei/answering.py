@@ -18,14 +18,14 @@ from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tei.errors import OtherModel
 from mindspore_serving.frontends.tei.requests import (
-    EmbedRequest,
-    Prediction,
     PredictRequest,
-    Rank,
-    RerankRequest,
     SimilarityRequest,
-    SimpleToken,
-    TokenizeRequest,
+    TeiEmbedRequest,
+    TeiPrediction,
+    TeiRank,
+    TeiRerankRequest,
+    TeiToken,
+    TeiTokenizeRequest,
     to_rows,
 )
 from mindspore_serving.frontends.terms import terms_of
@@ -37,7 +37,7 @@ WANTED = {
 }
 
 
-async def embed(site: Site, http: Request, body: EmbedRequest) -> Response:
+async def embed(site: Site, http: Request, body: TeiEmbedRequest) -> Response:
     """A vector for each text, of length 1 unless `normalize` is false."""
     model = _find(site, body.model, "embed")
     check_dimensions(body.dimensions, model)
@@ -68,12 +68,12 @@ async def predict(site: Site, http: Request, body: PredictRequest) -> Response:
     values = found.logits if is_raw else _probabilities(found.logits, function)
     most = more.top_k if more else None
     answers = [
-        [Prediction(float(row[i]), labels[i]) for i in best_first(row)[:most]] for row in values
+        [TeiPrediction(float(row[i]), labels[i]) for i in best_first(row)[:most]] for row in values
     ]
     return to_json(answers[0] if is_single and more is None else answers)
 
 
-async def rerank(site: Site, http: Request, body: RerankRequest) -> Response:
+async def rerank(site: Site, http: Request, body: TeiRerankRequest) -> Response:
     """All texts, those first that fit the query best."""
     model = _find(site, body.model, "rank")
     if not body.texts:
@@ -82,7 +82,7 @@ async def rerank(site: Site, http: Request, body: RerankRequest) -> Response:
     found = await score(http, model, request)
     values = (found.logits if body.raw_scores else _probabilities(found.logits))[:, 0].tolist()
     texts = body.texts if body.return_text else [None] * len(values)
-    return to_json([Rank(i, values[i], texts[i]) for i in best_first(values)])
+    return to_json([TeiRank(i, values[i], texts[i]) for i in best_first(values)])
 
 
 async def compare(site: Site, http: Request, body: SimilarityRequest) -> Response:
@@ -103,7 +103,7 @@ async def compare(site: Site, http: Request, body: SimilarityRequest) -> Respons
     return to_json((np.stack(others) @ source).tolist())
 
 
-async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Response:
+async def tokenize(site: Site, http: Request, body: TeiTokenizeRequest) -> Response:
     """The tokens of each text."""
     model = site.models.find(body.model) if body.model else first_reader(site)
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
@@ -119,11 +119,11 @@ async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Response
     return to_json(found)
 
 
-def _token(text: str, token: Any, place: tuple[int, int]) -> SimpleToken:
+def _token(text: str, token: Any, place: tuple[int, int]) -> TeiToken:
     start, stop = place
     if token.is_special and start == stop:
-        return SimpleToken(token.id, token.text, special=True, start=None, stop=None)
-    return SimpleToken(token.id, text[start:stop], token.is_special, start, stop)
+        return TeiToken(token.id, token.text, special=True, start=None, stop=None)
+    return TeiToken(token.id, text[start:stop], token.is_special, start, stop)
 
 
 def first_reader(site: Site) -> ServedModel:

@@ -22,11 +22,11 @@ from mindspore_serving.frontends.tei.answering import (
 )
 from mindspore_serving.frontends.tei.errors import OtherModel
 from mindspore_serving.frontends.tei.requests import (
-    EmbedRequest,
-    Info,
     PredictRequest,
-    RerankRequest,
-    TokenizeRequest,
+    TeiEmbedRequest,
+    TeiInfo,
+    TeiRerankRequest,
+    TeiTokenizeRequest,
 )
 from mindspore_serving.frontends.tgi.aliases import Forwarded, other_path
 from mindspore_serving.frontends.tgi.requests import decode, read_json
@@ -72,12 +72,12 @@ class BodyAnswer:
         return response
 
 
-_RANK = BodyAnswer(RERANK, RerankRequest, rerank)
-_TOKENS = BodyAnswer(TOKENIZE, TokenizeRequest, tokenize)
+_RANK = BodyAnswer(RERANK, TeiRerankRequest, rerank)
+_TOKENS = BodyAnswer(TOKENIZE, TeiTokenizeRequest, tokenize)
 _AT_ROOT = {
-    "embed": BodyAnswer("/", EmbedRequest, embed),
+    "embed": BodyAnswer("/", TeiEmbedRequest, embed),
     "classify": BodyAnswer("/", PredictRequest, predict),
-    "rank": BodyAnswer("/", RerankRequest, rerank),
+    "rank": BodyAnswer("/", TeiRerankRequest, rerank),
 }
 
 
@@ -123,14 +123,14 @@ def _kind(model: ServedModel) -> str:
     return "rank" if len(model.card.labels) == 1 else "classify"
 
 
-def _info(site: Site) -> Info:
+def _info(site: Site) -> TeiInfo:
     model = first_reader(site)
     card = model.card
     kind = {"embed": "embedding", "classify": "classifier", "rank": "reranker"}[_kind(model)]
     labels = {str(index): label for index, label in enumerate(card.labels)}
     back = {label: index for index, label in enumerate(card.labels)}
     described: dict[str, object] = {"id2label": labels, "label2id": back}
-    return Info(
+    return TeiInfo(
         model_id=model.name,
         model_dtype=card.dtype,
         model_type={kind: {"pooling": card.pooling} if kind == "embedding" else described},

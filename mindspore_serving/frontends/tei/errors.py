@@ -6,7 +6,7 @@ from mindspore_serving.core.llm_messages import RequestRefused
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded
 from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.tgi.answers import Error
+from mindspore_serving.frontends.tgi.answers import TgiErrorBody
 from mindspore_serving.frontends.tgi.errors import WrongBody
 
 
@@ -20,7 +20,7 @@ def to_response(error: Exception) -> Response:
         return error.to_response()
     failure = to_failure(error)
     status, kind = _kind(error, failure.status)
-    return to_json(Error(failure.text, kind), status, failure.retry_after)
+    return to_json(TgiErrorBody(failure.text, kind), status, failure.retry_after)
 
 
 def _kind(error: Exception, status: int) -> tuple[int, str]:

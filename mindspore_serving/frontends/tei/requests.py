@@ -16,7 +16,7 @@ Pairs = str | list[str | list[str]]
 _MIXED = "expected a text, a pair of texts, or a list of [text] and [text, text]"
 
 
-class Common(msgspec.Struct, kw_only=True):
+class TeiRequest(msgspec.Struct, kw_only=True):
     truncate: bool | None = None
     truncation_direction: Direction | None = None
     model: str | None = None
@@ -28,7 +28,7 @@ class Common(msgspec.Struct, kw_only=True):
         return "left" if (self.truncation_direction or "Right").lower() == "left" else "right"
 
 
-class EmbedRequest(Common, kw_only=True):
+class TeiEmbedRequest(TeiRequest, kw_only=True):
     """The body of /embed."""
 
     inputs: Inputs
@@ -45,7 +45,7 @@ class PredictParameters(msgspec.Struct, kw_only=True):
     top_k: Count | None = None
 
 
-class PredictRequest(Common, kw_only=True):
+class PredictRequest(TeiRequest, kw_only=True):
     """The body of /predict: a text, a pair of them, or a list of lists of one or two."""
 
     inputs: Pairs
@@ -53,7 +53,7 @@ class PredictRequest(Common, kw_only=True):
     parameters: PredictParameters | None = None
 
 
-class RerankRequest(Common, kw_only=True):
+class TeiRerankRequest(TeiRequest, kw_only=True):
     """The body of /rerank."""
 
     query: str
@@ -67,7 +67,7 @@ class Sentences(msgspec.Struct):
     sentences: list[str]
 
 
-class SimilarityParameters(Common, kw_only=True):
+class SimilarityParameters(TeiRequest, kw_only=True):
     prompt_name: str | None = None
 
 
@@ -79,7 +79,7 @@ class SimilarityRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True):
+class TeiTokenizeRequest(msgspec.Struct, kw_only=True):
     """The body of /tokenize."""
 
     inputs: str | list[str]
@@ -87,18 +87,18 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-class Prediction(msgspec.Struct):
+class TeiPrediction(msgspec.Struct):
     score: float
     label: str
 
 
-class Rank(msgspec.Struct, omit_defaults=True):
+class TeiRank(msgspec.Struct, omit_defaults=True):
     index: int
     score: float
     text: str | None = None
 
 
-class SimpleToken(msgspec.Struct):
+class TeiToken(msgspec.Struct):
     """`start` and `stop` are places in the text, in characters."""
 
     id: int
@@ -108,7 +108,7 @@ class SimpleToken(msgspec.Struct):
     stop: int | None
 
 
-class Info(msgspec.Struct, kw_only=True):
+class TeiInfo(msgspec.Struct, kw_only=True):
     """`model_type` has one key: embedding, classifier or reranker."""
 
     model_id: str

@@ -7,9 +7,8 @@ from functools import partial
 
 from starlette.types import Scope
 
-from mindspore_serving.frontends.cohere.rerank import Error as CohereError
-from mindspore_serving.frontends.cohere.rerank import Ranking
-from mindspore_serving.frontends.cohere.rerank import RerankRequest as CohereRequest
+from mindspore_serving.frontends.cohere.rerank import CohereError, Ranking
+from mindspore_serving.frontends.cohere.rerank import CohereRerankRequest as CohereRequest
 from mindspore_serving.frontends.health import has_models
 from mindspore_serving.frontends.operation import JSON, STRING, TEXT, Body
 from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
@@ -19,7 +18,7 @@ from mindspore_serving.frontends.tei.answering import compare, embed, predict
 from mindspore_serving.frontends.tei.bodies import BodyAnswer
 from mindspore_serving.frontends.tei.errors import to_response
 from mindspore_serving.frontends.tgi.aliases import is_not_declined
-from mindspore_serving.frontends.tgi.answers import Error
+from mindspore_serving.frontends.tgi.answers import TgiErrorBody
 
 PROTOCOL = HttpProtocol(
     "tei",
@@ -27,7 +26,7 @@ PROTOCOL = HttpProtocol(
     title="TEI",
     about="Text Embeddings Inference: the routes of Hugging Face's server, for models that embed, "
     "rank or classify. Where no model generates, /, /info and /tokenize answer in its form too.",
-    errors={JSON: Error, TEXT: STRING},
+    errors={JSON: TgiErrorBody, TEXT: STRING},
 )
 
 
@@ -48,17 +47,17 @@ ROUTES = (
     _shared("GET", "/info", bodies.show_info),
     _post(
         "/embed",
-        BodyAnswer("/embed", requests.EmbedRequest, embed),
+        BodyAnswer("/embed", requests.TeiEmbedRequest, embed),
         "A vector for each text",
         {JSON: list[list[float]]},
-        body=Body(requests.EmbedRequest),
+        body=Body(requests.TeiEmbedRequest),
     ),
     _post("/embed_sparse", bodies.refuse_sparse, "424: no model gives sparse vectors"),
     _post(
         "/predict",
         BodyAnswer("/predict", requests.PredictRequest, predict),
         "The labels of texts or pairs",
-        {JSON: (list[requests.Prediction], list[list[requests.Prediction]])},
+        {JSON: (list[requests.TeiPrediction], list[list[requests.TeiPrediction]])},
         body=Body(requests.PredictRequest),
     ),
     _post(
@@ -72,8 +71,8 @@ ROUTES = (
         bodies.RERANK,
         bodies.answer_rank,
         "Rank texts by a query; of documents in Cohere's form",
-        {JSON: (list[requests.Rank], Ranking)},
-        body=Body((requests.RerankRequest, CohereRequest)),
-        others={"4XX": {JSON: (Error, CohereError), TEXT: STRING}},
+        {JSON: (list[requests.TeiRank], Ranking)},
+        body=Body((requests.TeiRerankRequest, CohereRequest)),
+        others={"4XX": {JSON: (TgiErrorBody, CohereError), TEXT: STRING}},
     ),
 )

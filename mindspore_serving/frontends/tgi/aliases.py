@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from mindspore_serving.frontends.tgi.generating import Generating
+from mindspore_serving.frontends.tgi.generating import TgiGenerating
 from mindspore_serving.frontends.tgi.requests import decode, read_json
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -36,7 +36,7 @@ def other_path(body: bytes, chat: str, completions: str) -> str | None:
     return completions if shape.prompt else None
 
 
-async def invocations(served: Generating, request: Request) -> Response:
+async def invocations(served: TgiGenerating, request: Request) -> Response:
     """POST /invocations, SageMaker's one route."""
     body = await read_json(request, served.site)
     path = other_path(body, CHAT, COMPLETIONS)

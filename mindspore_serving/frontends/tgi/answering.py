@@ -10,10 +10,10 @@ from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.tgi.aliases import Forwarded, other_path
-from mindspore_serving.frontends.tgi.answers import ChatTokenizeResponse, Info, SimpleToken
+from mindspore_serving.frontends.tgi.answers import ChatTokenizeResponse, TgiInfo, TgiToken
 from mindspore_serving.frontends.tgi.checks import find_model
 from mindspore_serving.frontends.tgi.errors import TgiError
-from mindspore_serving.frontends.tgi.generating import Generating
+from mindspore_serving.frontends.tgi.generating import TgiGenerating
 from mindspore_serving.frontends.tgi.requests import (
     CHAT,
     GENERATE,
@@ -34,11 +34,11 @@ def root_health(control: Control) -> Response:
     return TgiError(503, "healthcheck", "unhealthy", "1").to_response()
 
 
-async def show_info(served: Generating, _: Request) -> Response:
+async def show_info(served: TgiGenerating, _: Request) -> Response:
     model, limits = find_model(served.site.models, None), served.limits
     card = model.card
     return to_json(
-        Info(
+        TgiInfo(
             model_id=model.name,
             model_pipeline_tag="text-generation" if card.can_generate else None,
             max_concurrent_requests=limits.max_concurrent_requests,
@@ -54,7 +54,7 @@ async def show_info(served: Generating, _: Request) -> Response:
     )
 
 
-async def tokenize(served: Generating, request: Request) -> Response:
+async def tokenize(served: TgiGenerating, request: Request) -> Response:
     site = served.site
     body = await read_limited(request, site)
     path = other_path(body, TOKENIZE, TOKENIZE)
@@ -68,7 +68,7 @@ async def tokenize(served: Generating, request: Request) -> Response:
     return to_json(tokens[-truncate:] if truncate else tokens)
 
 
-async def chat_tokenize(served: Generating, request: Request) -> Response:
+async def chat_tokenize(served: TgiGenerating, request: Request) -> Response:
     site = served.site
     body = decode(await read_json(request, site), CHAT)
     served.recorder.count_request()
@@ -85,11 +85,11 @@ async def chat_tokenize(served: Generating, request: Request) -> Response:
 
 async def _tokens(
     http: Request, model: ServedModel, request: Tokenize
-) -> tuple[list[SimpleToken], str]:
+) -> tuple[list[TgiToken], str]:
     found = await model.call(request, Tokenized, terms_of(http))
     text = found.text
     tokens = [
-        SimpleToken(token.id, text[start:stop], start, stop)
+        TgiToken(token.id, text[start:stop], start, stop)
         for token, (start, stop) in zip(found.tokens, found.offsets, strict=True)
     ]
     return tokens, text

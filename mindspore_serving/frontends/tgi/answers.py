@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 encode = msgspec.json.Encoder().encode
 
 
-class Error(msgspec.Struct, frozen=True):
+class TgiErrorBody(msgspec.Struct, frozen=True):
     error: str
     error_type: str
 
@@ -36,7 +36,7 @@ class BestOfSequence(msgspec.Struct, frozen=True):
     top_tokens: list[list[TokenDetails]] | UnsetType = UNSET
 
 
-class Details(msgspec.Struct, frozen=True):
+class TgiDetails(msgspec.Struct, frozen=True):
     finish_reason: str
     generated_tokens: int
     seed: int | None
@@ -48,7 +48,7 @@ class Details(msgspec.Struct, frozen=True):
 
 class GenerateResponse(msgspec.Struct, frozen=True):
     generated_text: str
-    details: Details | UnsetType = UNSET
+    details: TgiDetails | UnsetType = UNSET
 
 
 class StreamDetails(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class StreamEvent(msgspec.Struct, frozen=True):
     details: StreamDetails | None = None
 
 
-class Info(msgspec.Struct, frozen=True, kw_only=True):
+class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
     model_id: str
     model_sha: str | None = None
     model_pipeline_tag: str | None
@@ -85,7 +85,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     docker_label: str | None = None
 
 
-class SimpleToken(msgspec.Struct, frozen=True, gc=False):
+class TgiToken(msgspec.Struct, frozen=True, gc=False):
     """`start` and `stop` are places in the text, in characters."""
 
     id: int
@@ -95,5 +95,5 @@ class SimpleToken(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChatTokenizeResponse(msgspec.Struct, frozen=True):
-    tokenize_response: list[SimpleToken]
+    tokenize_response: list[TgiToken]
     templated_text: str

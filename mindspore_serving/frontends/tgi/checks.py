@@ -8,7 +8,7 @@ from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.tgi.errors import invalid
 from mindspore_serving.frontends.tgi.fields import FIELDS, is_sampled
-from mindspore_serving.frontends.tgi.requests import Parameters
+from mindspore_serving.frontends.tgi.requests import TgiParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def find_model(models: LanguageModels, adapter_id: str | None) -> ServedModel:
 def check(
     model: ServedModel,
     inputs: str,
-    parameters: Parameters,
+    parameters: TgiParameters,
     limits: RequestLimits,
     *,
     terms: Terms,
@@ -91,14 +91,14 @@ def check(
     )
 
 
-def _check_stream(parameters: Parameters) -> None:
+def _check_stream(parameters: TgiParameters) -> None:
     if parameters.best_of not in (None, 1):
         raise invalid("`best_of` != 1 is not supported when streaming tokens")
     if parameters.decoder_input_details:
         raise invalid("`decoder_input_details` == true is not supported when streaming tokens")
 
 
-def _check_best_of(parameters: Parameters, limits: RequestLimits) -> None:
+def _check_best_of(parameters: TgiParameters, limits: RequestLimits) -> None:
     best_of, most = parameters.best_of, limits.max_best_of
     if best_of in (None, 1):
         return
@@ -110,7 +110,7 @@ def _check_best_of(parameters: Parameters, limits: RequestLimits) -> None:
         raise invalid("you must use sampling when `best_of` is > 1")
 
 
-def _check_extent(parameters: Parameters, limits: RequestLimits) -> None:
+def _check_extent(parameters: TgiParameters, limits: RequestLimits) -> None:
     count, most = len(parameters.stop), limits.max_stop_sequences
     if count > most:
         raise invalid(f"`stop` supports up to {most} stop sequences. Given: {count}")
@@ -122,7 +122,7 @@ def _check_extent(parameters: Parameters, limits: RequestLimits) -> None:
 
 
 def _to_generate(
-    model: ServedModel, inputs: str, parameters: Parameters, *, is_stream: bool
+    model: ServedModel, inputs: str, parameters: TgiParameters, *, is_stream: bool
 ) -> Generate:
     wants_prompt = parameters.decoder_input_details
     has_tokens = is_stream or parameters.details or wants_prompt or (parameters.best_of or 1) > 1

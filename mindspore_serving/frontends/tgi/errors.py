@@ -23,7 +23,7 @@ from mindspore_serving.errors import (
 )
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.tgi.answers import Error
+from mindspore_serving.frontends.tgi.answers import TgiErrorBody
 from mindspore_serving.wire import status
 
 
@@ -36,8 +36,8 @@ class TgiError(ServingError):
         self.kind = kind
         self.retry_after = retry_after
 
-    def to_object(self) -> Error:
-        return Error(str(self), self.kind)
+    def to_object(self) -> TgiErrorBody:
+        return TgiErrorBody(str(self), self.kind)
 
     def to_event(self) -> bytes:
         """For a stream."""

@@ -6,7 +6,7 @@ from typing import Any
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.fields import Fields, Refusal, translation
+from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields, translation
 
 SPACES = {"whitespace_flexible": True, "whitespace_pattern": "[ ]"}  # at most one anywhere
 MOST_TEMPERATURE = 100.0  # beyond it all tokens are as good as equally likely
@@ -70,13 +70,13 @@ def schema_grammar(schema: Any) -> Grammar:
 
 
 _REFUSED = (
-    Refusal("temperature", "must be strictly positive", lambda value: value <= 0),
-    Refusal("repetition_penalty", "must be strictly positive", lambda value: value <= 0),
-    Refusal("frequency_penalty", "must be >= -2.0 and <= 2.0", lambda value: abs(value) > 2),
-    Refusal("top_p", "must be > 0.0 and < 1.0", lambda value: not 0 < value < 1),
-    Refusal("typical_p", "must be > 0.0 and < 1.0", lambda value: not 0 < value < 1),
-    Refusal("top_k", "must be strictly positive", lambda value: value <= 0),
-    Refusal("max_new_tokens", "must be strictly positive", lambda value: value == 0),
-    Refusal("watermark", "is not supported"),
+    FieldRefusal("temperature", "must be strictly positive", lambda value: value <= 0),
+    FieldRefusal("repetition_penalty", "must be strictly positive", lambda value: value <= 0),
+    FieldRefusal("frequency_penalty", "must be >= -2.0 and <= 2.0", lambda value: abs(value) > 2),
+    FieldRefusal("top_p", "must be > 0.0 and < 1.0", lambda value: not 0 < value < 1),
+    FieldRefusal("typical_p", "must be > 0.0 and < 1.0", lambda value: not 0 < value < 1),
+    FieldRefusal("top_k", "must be strictly positive", lambda value: value <= 0),
+    FieldRefusal("max_new_tokens", "must be strictly positive", lambda value: value == 0),
+    FieldRefusal("watermark", "is not supported"),
 )
 FIELDS = Fields("tgi", _REFUSED, (temperature, include_stop, prompt_logprobs, truncate, grammar))

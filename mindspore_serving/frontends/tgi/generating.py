@@ -21,7 +21,7 @@ from mindspore_serving.frontends.tgi.metrics import Recorder
 from mindspore_serving.frontends.tgi.requests import (
     COMPAT,
     GENERATE,
-    GenerateRequest,
+    TgiGenerateRequest,
     decode,
     find_unknown,
     read_json,
@@ -35,7 +35,7 @@ from mindspore_serving.frontends.tgi.writing import (
 )
 
 
-class Generating:
+class TgiGenerating:
     """Answers requests for text, and counts them."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Generating:
             return _named(unknown, await self._stream(http, found))
         return _named(unknown, await self._whole(http, found, in_list=True))
 
-    async def _whole(self, http: Request, body: GenerateRequest, *, in_list: bool) -> Response:
+    async def _whole(self, http: Request, body: TgiGenerateRequest, *, in_list: bool) -> Response:
         times, request = Times(), None
         self.recorder.count_request()
         try:
@@ -87,7 +87,7 @@ class Generating:
         content = encode([answer] if in_list else answer)
         return Response(content, headers=_headers(request, times), media_type="application/json")
 
-    async def _stream(self, http: Request, body: GenerateRequest) -> Response:
+    async def _stream(self, http: Request, body: TgiGenerateRequest) -> Response:
         """All is sent as events, errors too; the status is 200 once there is a model."""
         self.recorder.count_request()
         headers = {
@@ -143,7 +143,7 @@ class Generating:
             if not times.ended and not has_failed:
                 self.recorder.count_dropped()
 
-    def _check(self, http: Request, body: GenerateRequest, *, is_stream: bool) -> CheckedRequest:
+    def _check(self, http: Request, body: TgiGenerateRequest, *, is_stream: bool) -> CheckedRequest:
         parameters, terms = body.parameters, terms_of(http)
         model = find_model(self.site.models, parameters.adapter_id)
         return check(model, body.inputs, parameters, self.limits, terms=terms, is_stream=is_stream)

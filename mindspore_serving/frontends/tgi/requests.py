@@ -59,7 +59,7 @@ Grammars = JsonGrammar | JsonObjectGrammar | RegexGrammar | SchemaGrammar
 
 
 @FIELDS.extend
-class Parameters(msgspec.Struct, kw_only=True):
+class TgiParameters(msgspec.Struct, kw_only=True):
     """Other sampling parameters are added from their table."""
 
     best_of: U64 | None = None
@@ -78,21 +78,21 @@ class Parameters(msgspec.Struct, kw_only=True):
     adapter_id: str | None = None
 
 
-def _not_given() -> Parameters:
+def _not_given() -> TgiParameters:
     """Without any parameters the answer is sampled, with the default ones it is not."""
-    return Parameters(do_sample=True)
+    return TgiParameters(do_sample=True)
 
 
-class GenerateRequest(msgspec.Struct, kw_only=True):
+class TgiGenerateRequest(msgspec.Struct, kw_only=True):
     inputs: str
-    parameters: Parameters = msgspec.field(default_factory=_not_given)
+    parameters: TgiParameters = msgspec.field(default_factory=_not_given)
 
 
-class CompatRequest(GenerateRequest, kw_only=True):
+class CompatRequest(TgiGenerateRequest, kw_only=True):
     stream: bool = False
 
 
-class ChatRequest(msgspec.Struct, kw_only=True):
+class TgiChatRequest(msgspec.Struct, kw_only=True):
     """As far as its prompt goes."""
 
     messages: list[dict[str, Any]]
@@ -101,12 +101,12 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-GENERATE = msgspec.json.Decoder(GenerateRequest)
+GENERATE = msgspec.json.Decoder(TgiGenerateRequest)
 COMPAT = msgspec.json.Decoder(CompatRequest)
-CHAT = msgspec.json.Decoder(ChatRequest)
+CHAT = msgspec.json.Decoder(TgiChatRequest)
 
 _TOP = KnownFields("TGI", CompatRequest)
-_INSIDE = KnownFields("TGI, parameters", Parameters)
+_INSIDE = KnownFields("TGI, parameters", TgiParameters)
 _PARAMETERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OF_EMBEDDINGS = ("normalize", "prompt_name", "truncation_direction", "encoding_format")
 
@@ -137,8 +137,8 @@ async def read_limited(request: Request, site: Site) -> bytes:
 
 
 def find_unknown(body: bytes) -> tuple[str, ...]:
-    """The fields of a `GenerateRequest`, which `body` is, that are not known.  Raises InvalidField
-    for one that is nearly called like another."""
+    """The fields of `body`, a `TgiGenerateRequest`, that are not known.  Raises InvalidField for
+    one that is nearly called like another."""
     inside = _PARAMETERS.decode(body).get("parameters", msgspec.Raw(b"null"))
     names = (f"parameters.{name}" for name in _INSIDE.find_unknown(inside))
     return *_TOP.find_unknown(body), *names

@@ -15,7 +15,7 @@ from mindspore_serving.frontends.tgi import answering, answers, requests
 from mindspore_serving.frontends.tgi.aliases import invocations, is_not_declined
 from mindspore_serving.frontends.tgi.errors import to_refusal, to_response
 from mindspore_serving.frontends.tgi.fields import FIELDS
-from mindspore_serving.frontends.tgi.generating import Generating
+from mindspore_serving.frontends.tgi.generating import TgiGenerating
 
 PROTOCOL = HttpProtocol(
     "tgi",
@@ -23,20 +23,20 @@ PROTOCOL = HttpProtocol(
     to_refusal,
     title="TGI",
     about="Text Generation Inference: the routes of Hugging Face's server, for language models.",
-    errors={JSON: answers.Error, TEXT: STRING},
+    errors={JSON: answers.TgiErrorBody, TEXT: STRING},
 )
 _EXAMPLE = {"inputs": "Hello", "parameters": {"max_new_tokens": 8}}
 _MESSAGES = {"messages": [{"role": "user", "content": "Hello"}]}
 _EITHER = {
-    "4XX": {JSON: (answers.Error, OpenAIError), TEXT: STRING}
+    "4XX": {JSON: (answers.TgiErrorBody, OpenAIError), TEXT: STRING}
 }  # of paths that both protocols have
 
 
-class StreamParameters(requests.Parameters):
+class StreamParameters(requests.TgiParameters):
     """Those of a stream, in which errors are events."""
 
 
-class StreamRequest(requests.GenerateRequest, kw_only=True):
+class StreamRequest(requests.TgiGenerateRequest, kw_only=True):
     parameters: StreamParameters = msgspec.field(default_factory=StreamParameters)
 
 
@@ -44,7 +44,7 @@ class EitherRequest(requests.CompatRequest, kw_only=True):
     parameters: StreamParameters = msgspec.field(default_factory=StreamParameters)
 
 
-def _is_meant(served: Generating, scope: Scope) -> bool:
+def _is_meant(served: TgiGenerating, scope: Scope) -> bool:
     return has_models(served.site.control) and is_not_declined(scope)
 
 
@@ -59,21 +59,21 @@ _get = partial(_route, "GET")
 ROUTES = (
     _post(
         "/generate",
-        Generating.generate,
+        TgiGenerating.generate,
         "Continue a text",
         {JSON: answers.GenerateResponse},
-        body=Body(requests.GenerateRequest, {requests.Parameters: FIELDS}, _EXAMPLE),
+        body=Body(requests.TgiGenerateRequest, {requests.TgiParameters: FIELDS}, _EXAMPLE),
     ),
     _post(
         "/generate_stream",
-        Generating.generate_stream,
+        TgiGenerating.generate_stream,
         "Continue a text, as events",
         {EVENTS: EVENT},
         body=_stream_body(StreamRequest),
     ),
     _post(
         "/",
-        Generating.compat,
+        TgiGenerating.compat,
         "Either of both, by `stream`",
         {JSON: list[answers.GenerateResponse], EVENTS: EVENT},
         body=_stream_body(EitherRequest),
@@ -90,10 +90,10 @@ ROUTES = (
         "/tokenize",
         answering.tokenize,
         "The tokens of a text; of a prompt or messages in vLLM's form",
-        {JSON: (list[answers.SimpleToken], Tokens)},
+        {JSON: (list[answers.TgiToken], Tokens)},
         body=Body(
-            (requests.GenerateRequest, TokenizeRequest),
-            {requests.Parameters: FIELDS},
+            (requests.TgiGenerateRequest, TokenizeRequest),
+            {requests.TgiParameters: FIELDS},
             {"inputs": "Hello"},
         ),
         others=_EITHER,
@@ -103,9 +103,9 @@ ROUTES = (
         answering.chat_tokenize,
         "The tokens of a conversation",
         {JSON: answers.ChatTokenizeResponse},
-        body=Body(requests.ChatRequest, example=_MESSAGES),
+        body=Body(requests.TgiChatRequest, example=_MESSAGES),
     ),
-    _get("/info", answering.show_info, "The model and the limits", {JSON: answers.Info}),
+    _get("/info", answering.show_info, "The model and the limits", {JSON: answers.TgiInfo}),
     _get(
         "/ping",
         lambda served, _: answering.root_health(served.site.control),

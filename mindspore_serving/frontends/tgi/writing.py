@@ -12,16 +12,22 @@ from time import perf_counter
 import msgspec
 from msgspec import UNSET
 
-from mindspore_serving.core.llm_messages import Chunk, Finished, PromptScored, Started, Token
+from mindspore_serving.core.llm_messages import (
+    Chunk,
+    Finished,
+    GeneratedToken,
+    PromptScored,
+    Started,
+)
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.chat.models import Generation
 from mindspore_serving.frontends.tgi.answers import (
     BestOfSequence,
-    Details,
     GenerateResponse,
     PrefillToken,
     StreamDetails,
     StreamEvent,
+    TgiDetails,
     TokenDetails,
     encode,
 )
@@ -66,12 +72,12 @@ class Speller:
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
-    def spell(self, token: Token, *, is_last: bool = False) -> TokenDetails:
+    def spell(self, token: GeneratedToken, *, is_last: bool = False) -> TokenDetails:
         text = self._decode(token.data, is_last)
         return TokenDetails(token.id, text, token.logprob, token.is_special)
 
 
-def top_tokens(token: Token) -> list[TokenDetails]:
+def top_tokens(token: GeneratedToken) -> list[TokenDetails]:
     return [TokenDetails(top.id, top.text, top.logprob, top.is_special) for top in token.top]
 
 
@@ -164,7 +170,7 @@ async def write_whole(request: CheckedRequest, times: Times) -> GenerateResponse
         return GenerateResponse(best.generated_text)
     fields = msgspec.structs.asdict(best)
     text = fields.pop("generated_text")
-    return GenerateResponse(text, Details(**fields, best_of_sequences=others or UNSET))
+    return GenerateResponse(text, TgiDetails(**fields, best_of_sequences=others or UNSET))
 
 
 def _mean_logprob(written: BestOfSequence) -> float:
@@ -176,7 +182,7 @@ def _mean_logprob(written: BestOfSequence) -> float:
 async def _read(generation: Generation, request: CheckedRequest, times: Times) -> BestOfSequence:
     started = await generation.begin()
     times.begin(started)
-    prompt: list[Token] = []
+    prompt: list[GeneratedToken] = []
     written = None
     async for event in generation:
         if isinstance(event, PromptScored):
@@ -191,7 +197,7 @@ async def _read(generation: Generation, request: CheckedRequest, times: Times) -
 
 
 def _to_sequence(
-    chunk: Chunk, prompt: list[Token], request: CheckedRequest, started: Started
+    chunk: Chunk, prompt: list[GeneratedToken], request: CheckedRequest, started: Started
 ) -> BestOfSequence:
     check_end(chunk, is_stream=False)
     tokens, speller = chunk.tokens or (), Speller()

@@ -6,7 +6,7 @@ from typing import Any
 from mindspore_serving import __version__
 from mindspore_serving.core.service import Control
 from mindspore_serving.core.signature import ValueSpec
-from mindspore_serving.frontends.v2.models import Model
+from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.wire.tensor import MAX_INSTANCES
 from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BY_NAME
 
@@ -28,7 +28,7 @@ def server_metadata(*, has_memory: bool) -> dict[str, Any]:
     return {"name": PLATFORM, "version": __version__, "extensions": extensions}
 
 
-def to_metadata(model: Model) -> dict[str, Any]:
+def to_metadata(model: V2Model) -> dict[str, Any]:
     return {
         "name": model.name,
         "versions": [str(version) for version in model.versions],
@@ -38,7 +38,7 @@ def to_metadata(model: Model) -> dict[str, Any]:
     }
 
 
-def to_config(model: Model) -> dict[str, Any]:
+def to_config(model: V2Model) -> dict[str, Any]:
     """The part of Triton's ModelConfig that means something here."""
     return {
         "name": model.name,
@@ -51,11 +51,11 @@ def to_config(model: Model) -> dict[str, Any]:
     }
 
 
-def to_statistics(control: Control, models: Iterable[Model]) -> dict[str, Any]:
+def to_statistics(control: Control, models: Iterable[V2Model]) -> dict[str, Any]:
     return {"model_stats": [_statistics_of(control, model) for model in models]}
 
 
-def _statistics_of(control: Control, model: Model) -> dict[str, Any]:
+def _statistics_of(control: Control, model: V2Model) -> dict[str, Any]:
     """What is decoded and encoded is part of `compute_infer`."""
     method = "@generate" if model.language else model.method
     found = control.counts(model.servable, model.version, method)
@@ -80,7 +80,7 @@ def _times(count: int, ns: int) -> dict[str, int]:
     return {"count": count, "ns": ns}
 
 
-def _to_tensor(spec: ValueSpec, model: Model) -> dict[str, Any]:
+def _to_tensor(spec: ValueSpec, model: V2Model) -> dict[str, Any]:
     """The first dimension counts instances; "" is a type that a Python stage decides."""
     row = BY_DTYPE.get(spec.dtype or "")
     shape = [*([] if model.language else [-1]), *_sizes(spec)]

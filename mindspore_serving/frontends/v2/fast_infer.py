@@ -10,8 +10,8 @@ from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError, TooLarge
 from mindspore_serving.frontends.bodies import too_large
-from mindspore_serving.frontends.http.exchange import Output
-from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.exchange import ExchangeOutput
+from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http.predict import FastPath, Predict
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.mindspore.rest import Answer, to_timeout
@@ -19,7 +19,7 @@ from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2.errors import to_body, to_serving_error
 from mindspore_serving.frontends.v2.http_inference import HEADER_LENGTH, MUCH, parse, to_answer
 from mindspore_serving.frontends.v2.inference import V2, Selected
-from mindspore_serving.frontends.v2.models import Model
+from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.wire import status
 from mindspore_serving.wire.v2.outputs import MANY
 from mindspore_serving.wire.v2.request import InferRequest
@@ -33,12 +33,12 @@ class FastInfer:
     """Opens the exchanges of one server, of one `kind`."""
 
     def __init__(
-        self, v2: V2, kind: "Callable[[FastPath, Head, Output], Infer] | None" = None
+        self, v2: V2, kind: "Callable[[FastPath, RequestHead, ExchangeOutput], Infer] | None" = None
     ) -> None:
         self._v2 = v2
         self._kind = kind or Infer
 
-    def __call__(self, path: FastPath, head: Head, output: Output) -> "Infer | None":
+    def __call__(self, path: FastPath, head: RequestHead, output: ExchangeOutput) -> "Infer | None":
         found = _TARGET.fullmatch(head.target)
         fields = head.fields
         if found is None or b"content-encoding" in fields:
@@ -68,11 +68,11 @@ class Infer(Predict):
     declared_path = "/v2/models/{name}/infer"
     __slots__ = ("_is_read", "_length", "_model", "_parsed", "_task", "_v2")
 
-    def __init__(self, path: FastPath, head: Head, output: Output) -> None:
+    def __init__(self, path: FastPath, head: RequestHead, output: ExchangeOutput) -> None:
         super().__init__(path, head, output)
         self._is_read = False  # by a thread
 
-    def begin(self, v2: V2, model: Model, head: Head) -> None:
+    def begin(self, v2: V2, model: V2Model, head: RequestHead) -> None:
         """Read the head; what is wrong is answered when its turn has come."""
         self._v2 = v2
         self._model = model

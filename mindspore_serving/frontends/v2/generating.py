@@ -19,7 +19,7 @@ from mindspore_serving.frontends.v2.answering import model_of
 from mindspore_serving.frontends.v2.errors import to_body, to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.language import TextRequest
-from mindspore_serving.frontends.v2.models import TEXT_INPUT, TEXT_OUTPUT, Model
+from mindspore_serving.frontends.v2.models import TEXT_INPUT, TEXT_OUTPUT, V2Model
 from mindspore_serving.wire.v2.outputs import OutputTensor
 
 Pieces: TypeAlias = "AsyncGenerator[list[OutputTensor], None]"
@@ -60,7 +60,7 @@ async def _events(
 
 async def _read(
     v2: V2, http: Request, *, is_stream: bool = False
-) -> tuple[Model, dict[str, Any], TextRequest]:
+) -> tuple[V2Model, dict[str, Any], TextRequest]:
     """The model, what stands in every answer, and the request to it."""
     name = model_of(http)
     body = await read_json(http, v2.site.max_body, v2.models.limits)

@@ -15,7 +15,7 @@ from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.v2.answering import model_of
 from mindspore_serving.frontends.v2.inference import V2, Selected
 from mindspore_serving.frontends.v2.inflating import FORMATS
-from mindspore_serving.frontends.v2.models import Model
+from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.wire.json_shape import SMALL
 from mindspore_serving.wire.v2 import json_body
 from mindspore_serving.wire.v2.request import InferRequest, ReadRegion
@@ -39,7 +39,9 @@ async def infer(v2: V2, http: Request) -> Response:
     return response
 
 
-def parse(model: Model, body: Buffer, length: str | None, read_region: ReadRegion) -> InferRequest:
+def parse(
+    model: V2Model, body: Buffer, length: str | None, read_region: ReadRegion
+) -> InferRequest:
     """`length` is the header that says how much of the body is JSON.  Raises InvalidInputs."""
     if length is None:
         return json_body.parse(body, None, read_region)
@@ -51,7 +53,7 @@ def parse(model: Model, body: Buffer, length: str | None, read_region: ReadRegio
 
 
 def to_answer(
-    model: Model, request: InferRequest, found: Selected
+    model: V2Model, request: InferRequest, found: Selected
 ) -> tuple[int | None, bytes | Pieces]:
     """The body of an answer, and how many bytes of it are JSON: None for all of them."""
     head: dict[str, Any] = {"model_name": model.name, "model_version": str(model.version)}
@@ -62,7 +64,9 @@ def to_answer(
     return (len(json), join((json, *tail))) if is_binary else (None, json)
 
 
-async def _respond(http: Request, model: Model, request: InferRequest, found: Selected) -> Response:
+async def _respond(
+    http: Request, model: V2Model, request: InferRequest, found: Selected
+) -> Response:
     length, answer = to_answer(model, request, found)
     body: Any = whole(answer)
     headers = {} if length is None else {HEADER_LENGTH: str(length)}

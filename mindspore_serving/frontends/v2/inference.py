@@ -13,7 +13,7 @@ from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2 import language
 from mindspore_serving.frontends.v2.inflating import Inflating
-from mindspore_serving.frontends.v2.models import Model, Models
+from mindspore_serving.frontends.v2.models import V2Model, V2Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.tracing.options import TraceOptions
 from mindspore_serving.wire.v2 import outputs
@@ -29,7 +29,7 @@ class V2:
     """The protocol of one server.  `traces` say how requests are traced, None if they are not."""
 
     site: Site
-    models: Models
+    models: V2Models
     memory: SharedMemory
     limits: ServerLimits
     traces: TraceOptions | None = None
@@ -39,7 +39,7 @@ class V2:
         object.__setattr__(self, "inflating", Inflating(self.limits.max_body_memory))
 
     async def infer(
-        self, model: Model, request: InferRequest, terms: Terms, headers: language.Headers
+        self, model: V2Model, request: InferRequest, terms: Terms, headers: language.Headers
     ) -> Selected:
         """The one answer.  Raises ServingError, Elsewhere."""
         if model.language is not None:
@@ -51,7 +51,7 @@ class V2:
         return await self.finish_soon(request, reply)
 
     async def stream(
-        self, model: Model, request: InferRequest, terms: Terms, headers: language.Headers
+        self, model: V2Model, request: InferRequest, terms: Terms, headers: language.Headers
     ) -> AsyncGenerator[Selected, None]:
         """Each piece of the answer, just one for a model that does not stream.  Raises
         ServingError; closing it ends the request."""
@@ -92,7 +92,7 @@ class V2:
                 self.memory.write(wanted.region, tensor.raw)
         return selected
 
-    def wrap(self, model: Model, request: InferRequest, terms: Terms) -> Request:
+    def wrap(self, model: V2Model, request: InferRequest, terms: Terms) -> Request:
         """The request to a method that `request` is.  Raises InvalidInputs, Elsewhere."""
         self._expect_regions(request)
         return Request(

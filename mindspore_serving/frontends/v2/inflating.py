@@ -11,7 +11,7 @@ from mindspore_serving.aio import on_thread
 from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.errors import InvalidInputs, Overloaded
 from mindspore_serving.frontends.bodies import read_body, too_large
-from mindspore_serving.frontends.memory import NO_MEMORY, NOBODY, Peer, Quota
+from mindspore_serving.frontends.memory import NO_MEMORY, NOBODY, MemoryPeer, Quota
 from mindspore_serving.frontends.turns import Turns
 
 FORMATS = {"gzip": 31, "deflate": 15}  # Content-Encoding -> zlib's number for it
@@ -53,14 +53,14 @@ class Inflating:
         finally:
             self._quota.give_back(peer, found.num_counted)
 
-    async def _fill(self, found: "_Inflated", peer: Peer) -> None:
+    async def _fill(self, found: "_Inflated", peer: MemoryPeer) -> None:
         await self._step(found, peer)
         if not found.is_whole:
             async with self._turns.turn(peer.address):
                 while not found.is_whole:
                     await self._step(found, peer)
 
-    async def _step(self, found: "_Inflated", peer: Peer) -> None:
+    async def _step(self, found: "_Inflated", peer: MemoryPeer) -> None:
         num_bytes = await on_thread("compression", found.step)
         if not self._quota.take(peer, num_bytes):
             raise Overloaded(NO_MEMORY)
@@ -106,6 +106,6 @@ class _Inflated:
         return InvalidInputs(f"the body is no whole {self._encoding}")
 
 
-def _peer_of(http: Request) -> Peer:
+def _peer_of(http: Request) -> MemoryPeer:
     client = http.scope.get("client")
-    return NOBODY if client is None else Peer(client[0], tuple(client))
+    return NOBODY if client is None else MemoryPeer(client[0], tuple(client))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.params import Row
+from mindspore_serving.core.params import OptionRow
 from mindspore_serving.core.servable_options import SERVABLE
 from mindspore_serving.core.service import Changes
 from mindspore_serving.errors import InvalidInputs
@@ -86,7 +86,7 @@ def _parameters(value: Any) -> Changes:
     return changes
 
 
-def _value(row: Row, text: str) -> object:
+def _value(row: OptionRow, text: str) -> object:
     if row.kind is not bool:
         return row.kind(_number(row.name, text, _MAX_NUMBERS[row.kind]))
     if text not in ("true", "false"):

@@ -29,7 +29,7 @@ GENERATE = InstanceSignature(
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class V2Model:
     """A method under the `name` that the client gave, in the `version` that runs it; or, with
     `language`, a language model."""
 
@@ -43,7 +43,7 @@ class Model:
     language: ServedModel | None = None
 
 
-class Models:
+class V2Models:
     """What is served now, by the names of protocol v2.  Used on the event loop's thread."""
 
     def __init__(self, control: Control, language: LanguageModels) -> None:
@@ -55,7 +55,7 @@ class Models:
         """Of what requests to language models hold."""
         return self._language.limits
 
-    def find(self, name: str, version: int = 0) -> Model:
+    def find(self, name: str, version: int = 0) -> V2Model:
         """Raises NotFound, or ServableUnavailable while it loads."""
         servable, method = name, ""
         found = self._control.signature(name, version)
@@ -67,7 +67,7 @@ class Models:
         if not method:
             language = self._language_model(found)
             if language is not None:
-                return Model(
+                return V2Model(
                     name,
                     servable,
                     found.version,
@@ -83,7 +83,7 @@ class Models:
         streams = self._control.streams(servable, found.version, method) is True
         signature = found.methods[method]
         versions = found.versions
-        return Model(name, servable, found.version, method, signature, versions, streams)
+        return V2Model(name, servable, found.version, method, signature, versions, streams)
 
     def is_other(self, name: str) -> bool:
         """Whether there is such a servable, and no language model has the name."""
@@ -116,7 +116,7 @@ class Models:
             if method != default:
                 yield f"{servable}.{method}"
 
-    def loaded(self, name: str = "", version: int = 0) -> list[Model]:
+    def loaded(self, name: str = "", version: int = 0) -> list[V2Model]:
         """One model, or all that are loaded.  Raises NotFound."""
         if name:
             return [self.find(name, version)]

@@ -7,11 +7,11 @@ from mindspore_serving.core.service import ModelControl, ModelState
 from mindspore_serving.errors import InvalidInputs, ServingError, Unsupported
 from mindspore_serving.frontends.v2.descriptions import to_config
 from mindspore_serving.frontends.v2.load_config import to_changes
-from mindspore_serving.frontends.v2.models import Models
+from mindspore_serving.frontends.v2.models import V2Models
 
 
 async def index(
-    repository: ModelControl | None, models: Models, *, only_ready: bool
+    repository: ModelControl | None, models: V2Models, *, only_ready: bool
 ) -> list[dict[str, Any]]:
     """A row for each version of a servable, and for each other method of one that is loaded."""
     states = [] if repository is None else await repository.index()
@@ -29,7 +29,7 @@ async def index(
 
 
 async def load(
-    repository: ModelControl | None, models: Models, name: str, parameters: Mapping[str, Any]
+    repository: ModelControl | None, models: V2Models, name: str, parameters: Mapping[str, Any]
 ) -> None:
     """With the parameter `reload`, which is our own, also if nothing has changed.  `config` gives
     settings that hold until the servable is loaded again.  Raises ServingError."""
@@ -44,7 +44,7 @@ async def load(
     await _checked(repository).load(name, is_forced=is_forced, changes=changes)
 
 
-def _shown(models: Models, name: str) -> Mapping[str, Any]:
+def _shown(models: V2Models, name: str) -> Mapping[str, Any]:
     """The configuration of `name` that clients see; just its name if it is not loaded."""
     try:
         return to_config(models.find(name))

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.fields import Fields, Refusal
+from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,
@@ -56,9 +56,9 @@ BINARY = "application/octet-stream"
 
 
 _REFUSED = (
-    Refusal("best_of", "is {}, expected 1 or none", lambda value: value != 1),
-    Refusal("use_beam_search", "is not supported"),
-    Refusal("lora_name", "is not supported: the model is called by the adapter's name"),
+    FieldRefusal("best_of", "is {}, expected 1 or none", lambda value: value != 1),
+    FieldRefusal("use_beam_search", "is not supported"),
+    FieldRefusal("lora_name", "is not supported: the model is called by the adapter's name"),
 )
 FIELDS = Fields("v2", _REFUSED)
 

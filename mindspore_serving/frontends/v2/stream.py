@@ -10,12 +10,12 @@ from typing import TypeAlias
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.grpc.calls import CallGate, OpenCalls, abort, add_trailing
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
-from mindspore_serving.frontends.memory import Peer
+from mindspore_serving.frontends.memory import MemoryPeer
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2.errors import to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.frontends.v2.models import Model
+from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.wire.v2 import messages
 from mindspore_serving.wire.v2.messages import ModelTarget
 from mindspore_serving.wire.v2.request import ENABLE_FINAL, FINAL, InferRequest
@@ -62,7 +62,7 @@ class _Call:
     """One call: a task reads, a task for each request answers."""
 
     def __init__(
-        self, v2: V2, gate: CallGate, unsent: UnsentReplies, caller: tuple[Context, Peer]
+        self, v2: V2, gate: CallGate, unsent: UnsentReplies, caller: tuple[Context, MemoryPeer]
     ) -> None:
         self._v2 = v2
         self._gate = gate
@@ -134,7 +134,7 @@ class _Call:
         if failure is not None:  # outside: the error refers to what there was no room for
             await self._responses.put((messages.failure(failure, request_id), 0))
 
-    async def _stream(self, model: Model, request: InferRequest) -> None:
+    async def _stream(self, model: V2Model, request: InferRequest) -> None:
         target = ModelTarget(model.name, model.version)
         is_decoupled, wants_final = model.streams, request.parameters.get(ENABLE_FINAL) is True
         terms = Terms(self._gate.timeout_of(self._context))

@@ -25,7 +25,7 @@ from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute
 from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.v2.errors import to_response
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.frontends.v2.models import Model
+from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.frontends.v2.schemas import ERROR
 from mindspore_serving.wire.json_literals import RawDecoder
 from mindspore_serving.wire.json_shape import SMALL, has_more_items
@@ -55,7 +55,7 @@ async def predict(v2: V2, http: HttpRequest) -> Response:
         return await _answer(v2, http, model, instances)
 
 
-async def _answer(v2: V2, http: HttpRequest, model: Model, instances: list[bytes]) -> Response:
+async def _answer(v2: V2, http: HttpRequest, model: V2Model, instances: list[bytes]) -> Response:
     body = b'{"instances":[%b]}' % b",".join(instances)
     request = Request(model.servable, model.method, model.version, "ms_json", body)
     request.timeout = terms_of(http).timeout
@@ -114,7 +114,7 @@ ROUTES = (
 )
 
 
-def _instances(body: Buffer, model: Model) -> list[bytes]:
+def _instances(body: Buffer, model: V2Model) -> list[bytes]:
     """Each as an object with inputs; a value alone is the only input.  Raises InvalidInputs."""
     if len(body) > SMALL and has_more_items(body, MAX_INSTANCES - 1, depth=1):
         raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
@@ -140,7 +140,7 @@ def _named(item: bytes, needed: Sequence[str]) -> bytes:
     return b"{%b:%b}" % (_name(needed[0]), item)
 
 
-def _predictions(instances: Sequence[bytes], model: Model) -> Sequence[bytes]:
+def _predictions(instances: Sequence[bytes], model: V2Model) -> Sequence[bytes]:
     """Objects with the outputs; the value alone of a method that has one."""
     if len(model.signature.outputs) != 1:
         return instances

@@ -6,7 +6,7 @@ from mindspore_serving.llm.step import Row, Step
 from mindspore_serving.process.vocabulary import Beat, Failed, Hello, Message, Ready
 
 
-class Load(Message, frozen=True, tag=10):
+class LoadRank(Message, frozen=True, tag=10):
     """The first message to a rank: its part of which model it holds.  `config` are the fields of
     `EngineConfig`."""
 
@@ -49,15 +49,15 @@ class Computed(Message, frozen=True, tag=14):
     logits: bytes
 
 
-class Refused(Message, frozen=True, tag=15):
+class RankRefused(Message, frozen=True, tag=15):
     """A step that cannot be computed; others can."""
 
     text: str
 
 
-ToRank: TypeAlias = Load | Compute
+ToRank: TypeAlias = LoadRank | Compute
 FromRank: TypeAlias = Hello | Ready | Failed
-FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | Refused | Beat
+FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRefused | Beat
 
 
 def compute(number: int, step: Step, *, embeds: bool) -> Compute:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import Load, compute
+from mindspore_serving.llm.parallel.messages import LoadRank, compute
 from mindspore_serving.llm.parallel.processes import Ranks, start_ranks
 from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step, Vectors
 from mindspore_serving.process.channel import encode
@@ -105,7 +105,7 @@ def open_ranks(
     links.patience = LOAD_PATIENCE
     try:
         for process in ranks.processes:
-            load = Load(str(directory), runtime, asdict(config))
+            load = LoadRank(str(directory), runtime, asdict(config))
             process.channel.send(load)
         own = open_rank(directory, runtime, config, links)
         on_ready(0)

@@ -4,7 +4,7 @@ chunks of them.  Knows no request and no thread.
 
 from collections.abc import Sequence
 
-from mindspore_serving.core.llm_messages import Chunk, Token
+from mindspore_serving.core.llm_messages import Chunk, GeneratedToken
 from mindspore_serving.core.sampling_params import Generated, TokenLogprob
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -18,15 +18,15 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._known: dict[int, tuple[str, bytes, bool]] = {}
 
-    def prompt(self, ids: Sequence[int]) -> tuple[Token, ...]:
+    def prompt(self, ids: Sequence[int]) -> tuple[GeneratedToken, ...]:
         """Tokens without log-probabilities."""
-        return tuple(Token(token_id, *self._spell(token_id)) for token_id in ids)
+        return tuple(GeneratedToken(token_id, *self._spell(token_id)) for token_id in ids)
 
     def tokens(
         self, ids: Sequence[int], logprobs: Sequence[Sequence[TokenLogprob]] | None
-    ) -> tuple[Token, ...]:
+    ) -> tuple[GeneratedToken, ...]:
         """Tokens with theirs, as `Generated` has them: the token's own first, then the likeliest.
-        The own one is among `Token.top` only if it is one of those."""
+        The own one is among `GeneratedToken.top` only if it is one of those."""
         if logprobs is None:
             return self.prompt(ids)
         return tuple(self._token(*pair) for pair in zip(ids, logprobs, strict=True))
@@ -44,12 +44,14 @@ class OutputProcessor:
             blames_request=generated.blames_request,
         )
 
-    def _token(self, token_id: int, entry: Sequence[TokenLogprob]) -> Token:
+    def _token(self, token_id: int, entry: Sequence[TokenLogprob]) -> GeneratedToken:
         if not entry:
-            return Token(token_id, *self._spell(token_id))
+            return GeneratedToken(token_id, *self._spell(token_id))
         own, others = entry[0], entry[1:]
-        top = tuple(Token(one.token_id, *self._spell(one.token_id), _finite(one)) for one in others)
-        return Token(token_id, *self._spell(token_id), _finite(own), top)
+        top = tuple(
+            GeneratedToken(one.token_id, *self._spell(one.token_id), _finite(one)) for one in others
+        )
+        return GeneratedToken(token_id, *self._spell(token_id), _finite(own), top)
 
     def _spell(self, token_id: int) -> tuple[str, bytes, bool]:
         found = self._known.get(token_id)

@@ -23,7 +23,7 @@ from mindspore_serving.llm.parallel.messages import (
     Compute,
     Computed,
     Offer,
-    Refused,
+    RankRefused,
     ToRank,
 )
 from mindspore_serving.llm.parallel.runner import open_ranks
@@ -146,7 +146,7 @@ class _Serving:
             except RunnerLost:
                 raise
             except ServingError as error:
-                return Refused(str(error))
+                return RankRefused(str(error))
         return Computed(np.ascontiguousarray(logits).tobytes())
 
 

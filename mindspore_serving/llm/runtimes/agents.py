@@ -22,7 +22,7 @@ from mindspore_serving.llm.parallel.messages import (
     Computed,
     FromAgents,
     Offer,
-    Refused,
+    RankRefused,
     compute,
 )
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
@@ -69,7 +69,7 @@ class AgentRunner(LimitedRunner):
     def _logits(self) -> Logits:
         while isinstance(message := _next(self._agents), Beat):
             pass
-        if isinstance(message, Refused):
+        if isinstance(message, RankRefused):
             raise ServingError(message.text)
         if not isinstance(message, Computed):
             raise RunnerLost(f"the agents: {getattr(message, 'text', message)}")

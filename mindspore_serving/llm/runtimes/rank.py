@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import Compute, Load, ToRank
+from mindspore_serving.llm.parallel.messages import Compute, LoadRank, ToRank
 from mindspore_serving.llm.parallel.processes import LOST_STATUS
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import EmbeddingRunner, RunnerLost
@@ -53,7 +53,7 @@ def main() -> int:
 def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
     """Raises EOFError when rank 0 has closed the connection."""
     load = control.receive_one()
-    assert isinstance(load, Load)
+    assert isinstance(load, LoadRank)
     runner = open_rank(load.directory, load.runtime, EngineConfig(**load.config), links)
     control.send(Ready())
     while True:

@@ -18,7 +18,7 @@ from mindspore_serving.core.llm_messages import LLMRequest
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.isolation.children import ForkServer
-from mindspore_serving.isolation.pool import Failure, Job, Pool, PoolLimits
+from mindspore_serving.isolation.pool import JobFailure, Pool, PoolJob, PoolLimits
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing import child
 from mindspore_serving.llm.processing.processor import Processor
@@ -63,7 +63,7 @@ class Preparation:
         self._completing = ThreadPoolExecutor(1, "complete")  # builds grammars
         self._seeing = ThreadPoolExecutor(1, "see")  # computes pictures
         self._lock = threading.Lock()
-        self._jobs: dict[str, Job | None] = {}
+        self._jobs: dict[str, PoolJob | None] = {}
         self._pool: Pool | None = None
         if opened.tokenizer is not None:  # else there is nothing that takes time
             limits = PoolLimits(
@@ -115,7 +115,7 @@ class Preparation:
         context = copy_context()
         threads = self._seeing if has_pictures(request) else self._completing
 
-        def done(answer: bytes | Failure) -> None:
+        def done(answer: bytes | JobFailure) -> None:
             end = partial(self._end, request_id, take, answer)
             threads.submit(context.run, self._guarded, request_id, end)
 
@@ -124,8 +124,8 @@ class Preparation:
             if request_id in self._jobs:
                 self._jobs[request_id] = self._pool.submit(job, done)
 
-    def _end(self, request_id: str, take: Take, answer: bytes | Failure) -> None:
-        if isinstance(answer, Failure):
+    def _end(self, request_id: str, take: Take, answer: bytes | JobFailure) -> None:
+        if isinstance(answer, JobFailure):
             raise self._to_error(answer)
         self._finish(request_id, take, decode_work(answer))
 
@@ -146,14 +146,17 @@ class Preparation:
             failure = ServingError("the request could not be prepared; see the log")
             self._fail(request_id, failure)
 
-    def _to_error(self, failure: Failure) -> ServingError:
+    def _to_error(self, failure: JobFailure) -> ServingError:
         assert self._pool is not None
         limits = self._pool.limits
         limit = {
-            Failure.TIME: f", more than {limits.seconds:g} s",
-            Failure.DEATH: f", more than {limits.memory >> 20} MiB",
+            JobFailure.TIME: f", more than {limits.seconds:g} s",
+            JobFailure.DEATH: f", more than {limits.memory >> 20} MiB",
         }.get(failure, "")
         text = f"preparing the request {failure.value}{limit}"
-        kinds: dict[Failure, Any] = {Failure.CROWDED: Overloaded, Failure.LOST: ServingError}
+        kinds: dict[JobFailure, Any] = {
+            JobFailure.CROWDED: Overloaded,
+            JobFailure.LOST: ServingError,
+        }
         error: ServingError = kinds.get(failure, InvalidInputs)(text)
         return error

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mindspore_serving.core.llm_messages import Chunk, Generate, Token, ToolCallDelta
+from mindspore_serving.core.llm_messages import Chunk, Generate, GeneratedToken, ToolCallDelta
 from mindspore_serving.llm.upstream.budget import AnswerBudget, WrongPiece
 from mindspore_serving.llm.upstream.pieces import (
     AnswerDelta,
@@ -98,10 +98,10 @@ def _has_content(chunk: Chunk) -> bool:
     return any(parts)
 
 
-def _tokens(choice: ChoicePiece, text: str) -> tuple[Token, ...]:
+def _tokens(choice: ChoicePiece, text: str) -> tuple[GeneratedToken, ...]:
     """With log-probabilities as far as they are given; without, the text is one token."""
     found, ids = choice.logprobs, choice.token_ids or []
-    rows: list[tuple[str, bytes, float | None, tuple[Token, ...]]] = []
+    rows: list[tuple[str, bytes, float | None, tuple[GeneratedToken, ...]]] = []
     if found is not None and found.content is not None:
         for one in found.content:
             tops = tuple(_top(top.token, top.bytes, top.logprob) for top in one.top_logprobs or ())
@@ -114,7 +114,7 @@ def _tokens(choice: ChoicePiece, text: str) -> tuple[Token, ...]:
     elif text:
         rows.append((text, text.encode(), None, ()))
     return tuple(
-        Token(_at(ids, place) or UNKNOWN, token, data, False, _finite(logprob), tops)
+        GeneratedToken(_at(ids, place) or UNKNOWN, token, data, False, _finite(logprob), tops)
         for place, (token, data, logprob, tops) in enumerate(rows)
     )
 
@@ -124,8 +124,8 @@ def _finite(logprob: float | None) -> float | None:
     return None if logprob is None else max(logprob, _LOWEST)
 
 
-def _top(token: str, data: list[int] | None, logprob: float) -> Token:
-    return Token(UNKNOWN, token, _bytes(token, data), False, _finite(logprob))
+def _top(token: str, data: list[int] | None, logprob: float) -> GeneratedToken:
+    return GeneratedToken(UNKNOWN, token, _bytes(token, data), False, _finite(logprob))
 
 
 def _bytes(token: str, data: list[int] | None) -> bytes:

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from io import StringIO
 
-from mindspore_serving.core.llm_messages import Chunk, Token, ToolCallDelta
+from mindspore_serving.core.llm_messages import Chunk, GeneratedToken, ToolCallDelta
 from mindspore_serving.llm.upstream.budget import KeptRoom, weight
 
 
@@ -40,7 +40,7 @@ class _Answer:
     def __init__(self) -> None:
         self._text, self._reasoning = StringIO(), StringIO()
         self._ids = array("q")
-        self._tokens: list[Token] | None = None
+        self._tokens: list[GeneratedToken] | None = None
         self._names: dict[int, str | None] = {}  # of tools, by call
         self._arguments: dict[int, StringIO] = {}
         self._last: Chunk | None = None

@@ -16,7 +16,7 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Tensor,
     Text,
-    Unsupported,
+    UnsupportedTensor,
     absolute,
     cast,
     dims,
@@ -40,7 +40,9 @@ _FIRST_OF_THREE = -65530  # the axis of a cross product that was not named
 def _cross(x: Tensor, y: Tensor, dim: Int = _FIRST_OF_THREE) -> Any:
     if dim == _FIRST_OF_THREE:
         if 3 not in dims(x):
-            raise Unsupported(f"a cross product of shape {dims(x)}, which has no axis of size 3")
+            raise UnsupportedTensor(
+                f"a cross product of shape {dims(x)}, which has no axis of size 3"
+            )
         dim = dims(x).index(3)
     axis = op.constant(dim % rank(x))
 
@@ -72,7 +74,7 @@ def _diag_part(x: Tensor) -> Any:
     """The opposite of `_diag`."""
     sizes = dims(x)[: rank(x) // 2]
     if -1 in sizes or dims(x) != sizes * 2:
-        raise Unsupported(f"the diagonal of shape {dims(x)}")
+        raise UnsupportedTensor(f"the diagonal of shape {dims(x)}")
     return reshape(diagonal(reshape(x, (prod(sizes), prod(sizes)))), sizes)
 
 
@@ -111,7 +113,7 @@ def _eliminated(x: Any) -> tuple[Any, Any]:
     with the largest pivot of each column, of square matrices [..., rows, rows]."""
     size = dims(x)[-1]
     if size < 1 or dims(x)[-2] != size or size > _MAX_DETERMINANT:
-        raise Unsupported(
+        raise UnsupportedTensor(
             f"the determinant of shape {dims(x)}, expected square matrices of known size, at most "
             f"{_MAX_DETERMINANT}"
         )
@@ -197,7 +199,7 @@ def _cdist(x1: Tensor, x2: Tensor, p: Float = 2.0) -> Any:
         return op.reduce_l2(difference, axis, False)
     if p == 1:
         return op.reduce_sum(difference, axis, False)
-    raise Unsupported(f"p={p}, accepted are 1 and 2")
+    raise UnsupportedTensor(f"p={p}, accepted are 1 and 2")
 
 
 OPERATORS: dict[str, Operator] = {

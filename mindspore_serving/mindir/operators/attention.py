@@ -11,7 +11,7 @@ from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     dims,
     ints_of,
@@ -67,7 +67,7 @@ def _flash_attention(
     if keep_prob != 1.0:
         names.append("keep_prob")
     if names:
-        raise Unsupported(f"an attention with {', '.join(names)}")
+        raise UnsupportedTensor(f"an attention with {', '.join(names)}")
     size = _head_size(query, head_num, layout)
     query, key, value = (_heads_first(one, size, layout) for one in (query, key, value))
     key, value = (_repeated(one, head_num) for one in (key, value))
@@ -87,7 +87,7 @@ def _flash_attention(
 def _head_size(query: Any, head_num: int, layout: str) -> int:
     last = dims(query)[-1]
     if last < 0:
-        raise Unsupported("heads of open size")
+        raise UnsupportedTensor("heads of open size")
     return last if layout in ("bnsd", "bsnd") else last // head_num
 
 
@@ -102,7 +102,7 @@ def _repeated(x: Any, head_num: int) -> Any:
     """Each head of keys or values as often as there are heads of queries for it."""
     heads = dims(x)[1]
     if heads < 1 or head_num % heads:
-        raise Unsupported(f"{head_num} heads with {heads} of keys")
+        raise UnsupportedTensor(f"{head_num} heads with {heads} of keys")
     order = [place * heads // head_num for place in range(head_num)]
     return x if heads == head_num else op.gather(x, ints_of(order), op.constant(1)).output(0)
 

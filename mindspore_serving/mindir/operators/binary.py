@@ -16,7 +16,7 @@ from mindspore_serving.mindir.tensors import (
     Float,
     Operator,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     absolute,
     cast,
     like,
@@ -133,7 +133,7 @@ def _is_close(
     input: Tensor, other: Tensor, rtol: Float = 1e-5, atol: Float = 1e-8, equal_nan: Bool = False
 ) -> Any:
     if equal_nan:
-        raise Unsupported("equal_nan")
+        raise UnsupportedTensor("equal_nan")
     space = op.add(like(atol, other), op.multiply(like(rtol, other), absolute(other)))
     return op.less_equal(absolute(op.subtract(input, other)), space)
 

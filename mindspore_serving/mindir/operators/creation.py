@@ -13,7 +13,7 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Shape,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     dims,
     known,
@@ -103,7 +103,7 @@ def _to_tuple(x: Tensor) -> Any:
     if array is not None:
         return tuple(array.ravel().tolist())
     if rank(x) != 1 or dims(x)[0] < 0:
-        raise Unsupported("a tensor whose number of elements is open")
+        raise UnsupportedTensor("a tensor whose number of elements is open")
     return tuple(reshape(part, ()) for part in op.split(x, op.constant(0), dims(x)[0]).outputs())
 
 

@@ -6,7 +6,7 @@ An operator says which names it computes; any other value is refused by its name
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mindspore_serving.mindir.tensors import Unsupported
+from mindspore_serving.mindir.tensors import UnsupportedTensor
 from mindspore_serving.mindir.values import Value
 
 
@@ -23,7 +23,7 @@ class Enumeration:
         if name in accepted:
             return name
         given = repr(value) if name in (None, value) else f"{value!r} ({name})"
-        raise Unsupported(f"{argument} {given}, accepted: {', '.join(accepted)}")
+        raise UnsupportedTensor(f"{argument} {given}, accepted: {', '.join(accepted)}")
 
     def _name(self, value: Value) -> str | None:
         if isinstance(value, str):

@@ -19,7 +19,7 @@ from mindspore_serving.mindir.tensors import (
     Ints,
     Operator,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     counting,
     dims,
@@ -215,7 +215,7 @@ def _crop_and_resize(
     A box is (top, left, bottom, right) in shares of the picture.
     """
     if method not in ("bilinear", "nearest"):
-        raise Unsupported(f"method {method!r}")
+        raise UnsupportedTensor(f"method {method!r}")
     x = op.transpose(cast(x, ov.Type.f32), ints_of([0, 3, 1, 2])).output(0)
     chosen = op.gather(x, box_index, op.constant(0)).output(0)
     lines, are_inside = [], []
@@ -258,7 +258,7 @@ def _deformable_offsets(
     groups = deformable_groups
     check_channels_first(format)
     if min(channels, height, width) < 0:
-        raise Unsupported(f"shape {dims(x)} with offsets {dims(offsets)}")
+        raise UnsupportedTensor(f"shape {dims(x)} with offsets {dims(offsets)}")
     kinds = 3 if modulated else 2
     split = reshape(offsets, (-1, kinds, groups, rows, columns, height, width))
     parts = [op.gather(split, op.constant(kind), op.constant(1)).output(0) for kind in range(kinds)]

@@ -15,7 +15,7 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Shape,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     counting,
     dims,
@@ -45,7 +45,7 @@ def _embedding(
 ) -> Any:
     """Rows of `weight`; what follows `max_norm`, and `padding_idx`, is for gradients."""
     if max_norm is not None:
-        raise Unsupported("max_norm, which changes the rows that it reads")
+        raise UnsupportedTensor("max_norm, which changes the rows that it reads")
     return op.gather(weight, x, op.constant(0))
 
 
@@ -91,7 +91,7 @@ def places_of(indices: Value) -> Any:
     if any(one.get_element_type() == ov.Type.boolean for one in places):
         if len(places) == 1:
             return true_places(places[0])
-        raise Unsupported("a mask beside other indices")
+        raise UnsupportedTensor("a mask beside other indices")
     shape = sizes_of(places[0])
     for one in places[1:]:
         shape = sizes_of(_broadcast(one, shape))
@@ -136,10 +136,10 @@ def _search_sorted(
     right: Bool = False,
 ) -> Any:
     if sorter is not None:
-        raise Unsupported("sorter")
+        raise UnsupportedTensor("sorter")
     kind = element_type(dtype)
     if kind not in (ov.Type.i32, ov.Type.i64):
-        raise Unsupported(f"dtype {dtype}, accepted: 34 (int32), 35 (int64)")
+        raise UnsupportedTensor(f"dtype {dtype}, accepted: 34 (int32), 35 (int64)")
     return cast(op.search_sorted(sorted_sequence, values, right).output(0), kind)
 
 
@@ -158,7 +158,7 @@ def diagonal(x: Tensor, offset: Int = 0, dim1: Int = 0, dim2: Int = 1) -> Any:
     first, second = dim1 % count, dim2 % count
     rows, columns = dims(x)[first], dims(x)[second]
     if min(rows, columns) < 0:
-        raise Unsupported("an axis of open size")
+        raise UnsupportedTensor("an axis of open size")
     length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
     places = [(max(-offset, 0) + i) * columns + max(offset, 0) + i for i in range(length)]
     others = [axis for axis in range(count) if axis not in (first, second)]
@@ -225,7 +225,7 @@ def _segments(reduction: str, x: Tensor, segment_ids: Tensor, num_segments: Int)
     ahead = rank(segment_ids)
     tail = list(dims(x)[ahead:])
     if -1 in tail:
-        raise Unsupported("an axis of open size")
+        raise UnsupportedTensor("an axis of open size")
     flat = reshape(x, (-1, *tail))
     empty = op.broadcast(_neutral(reduction, x), ints_of([num_segments, *tail]))
     places = op.reshape(segment_ids, ints_of([-1, 1]), False)

@@ -23,7 +23,7 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Shape,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     dims,
     ints_of,
@@ -134,7 +134,9 @@ def _count(kinds: tuple[int, ...]) -> int:
     """The number of slices in brackets.  Raises Unsupported: there are other indices."""
     used = [kind for kind in kinds if kind != _NOTHING]
     if any(kind != _SLICE for kind in used):
-        raise Unsupported("an assignment by other indices than slices, to a tensor of open sizes")
+        raise UnsupportedTensor(
+            "an assignment by other indices than slices, to a tensor of open sizes"
+        )
     return len(used)
 
 
@@ -152,7 +154,9 @@ def _slice_to_indices(
     """(the places on the axis, the shape that is assigned, start, stop, step, whether none)."""
     is_alone = not _count(tuple_index_types)
     if expand_dims_mask or step <= 0:
-        raise Unsupported("an assignment by a new axis or from the end, to a tensor of open sizes")
+        raise UnsupportedTensor(
+            "an assignment by a new axis or from the end, to a tensor of open sizes"
+        )
     axis = 0 if is_alone else tuple_index_axis
     size: Any = dims(x)[axis]
     size = size if size >= 0 else reshape(size_of(x, axis), ())

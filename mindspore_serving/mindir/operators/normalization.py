@@ -13,7 +13,7 @@ from mindspore_serving.mindir.tensors import (
     Ints,
     Operator,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     absolute,
     cast,
     ints_of,
@@ -41,7 +41,7 @@ def _batch_norm(
 ) -> Any:
     """The result, then what training alone needs."""
     if is_training:
-        raise Unsupported("is_training: export the network with set_train(False)")
+        raise UnsupportedTensor("is_training: export the network with set_train(False)")
     check_channels_first(data_format)
     return op.batch_norm_inference(x, scale, bias, mean, variance, epsilon), scale, bias, mean, mean
 
@@ -57,7 +57,7 @@ def _batch_norm_ext(
     epsilon: Float = 1e-5,
 ) -> Any:
     if training or mean is None or variance is None:
-        raise Unsupported("training: export the network with set_train(False)")
+        raise UnsupportedTensor("training: export the network with set_train(False)")
     zeros = op.multiply(mean, like(0.0, mean)).output(0)
     gamma = op.add(zeros, like(1.0, mean)).output(0) if weight is None else weight
     beta = zeros if bias is None else bias
@@ -161,7 +161,7 @@ def _dropout(x: Tensor, keep_prob: Float = 1.0) -> Any:
 def _dropout_ext(x: Tensor, p: Float = 0.0) -> Any:
     """Random in training only; a file of a network in training is refused."""
     if p != 0:
-        raise Unsupported("dropout of training: export the network with set_train(False)")
+        raise UnsupportedTensor("dropout of training: export the network with set_train(False)")
     return x, op.broadcast(op.constant(True), sizes_of(x))
 
 

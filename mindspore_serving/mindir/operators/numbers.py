@@ -16,7 +16,7 @@ from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     dims,
     ints_of,
@@ -42,7 +42,7 @@ def _scalar_cast(input_x: Value, input_y: Int) -> Any:
     if array is not None and array.size == 1:
         return kind(array.ravel()[0])
     if kind is bool:
-        raise Unsupported("a boolean that depends on the data")
+        raise UnsupportedTensor("a boolean that depends on the data")
     return cast(tensor(input_x), ov.Type.i64 if kind is int else ov.Type.f32)
 
 
@@ -90,7 +90,7 @@ def _is_scalar(value: Value) -> bool:
     if _is_plain(value) or isinstance(value, tuple):
         return False
     if rank(tensor(value)):
-        raise Unsupported("a tensor in place of a number")
+        raise UnsupportedTensor("a tensor in place of a number")
     return True
 
 
@@ -131,7 +131,7 @@ def _is_boolean(x: Value) -> bool:
 def _get_item(sequence: Value, index: Int) -> Value:
     sequence = read(sequence)
     if not isinstance(sequence, tuple):
-        raise Unsupported(f"item {index} of what is no tuple, but one result")
+        raise UnsupportedTensor(f"item {index} of what is no tuple, but one result")
     return sequence[index]
 
 
@@ -158,7 +158,7 @@ def _times(sequence: Value, count: Int) -> Value:
 def _make_range(*numbers: Value) -> Value:
     arrays = [known(number) for number in numbers]
     if any(array is None for array in arrays):
-        raise Unsupported("a range of Python that depends on the data")
+        raise UnsupportedTensor("a range of Python that depends on the data")
     return tuple(range(*(int(array.ravel()[0]) for array in arrays if array is not None)))
 
 

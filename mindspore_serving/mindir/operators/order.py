@@ -12,7 +12,7 @@ from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     ints_of,
     like,
@@ -124,7 +124,7 @@ def _median(
     ignore_nan: Bool = False,
 ) -> Any:
     if ignore_nan:
-        raise Unsupported("ignore_nan")
+        raise UnsupportedTensor("ignore_nan")
     if global_median:
         return _median_at(reshape(x, (-1,)), 0, False)
     return _median_dim(x, axis, keep_dims)

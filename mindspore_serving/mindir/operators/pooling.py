@@ -24,7 +24,7 @@ from mindspore_serving.mindir.tensors import (
     Ints,
     Operator,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     ints_of,
     known,
@@ -159,7 +159,7 @@ def _with_places(
 ) -> Any:
     """Give maxima and their positions; or a mask, for gradients, in a layout of the device."""
     if argmax_type not in (*_INT64, *_INT32):
-        raise Unsupported(f"argmax_type {argmax_type!r}")
+        raise UnsupportedTensor(f"argmax_type {argmax_type!r}")
     kind = ov.Type.i64 if argmax_type in _INT64 else ov.Type.i32
     moves = with_pads(count, pads, strides or kernel_size, dilation)
 
@@ -181,7 +181,7 @@ def _func_max_pool(
     return_indices: Bool = False,
 ) -> Any:
     if return_indices:
-        raise Unsupported("return_indices")
+        raise UnsupportedTensor("return_indices")
     return _with_places(2, False, x, kernel_size, stride, padding, dilation, ceil_mode)[0]
 
 

@@ -10,7 +10,7 @@ from mindspore_serving.mindir.tensors import (
     Int,
     Operator,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     counting,
     ints_of,
@@ -43,7 +43,7 @@ def _lstm(
     The result, the last states, and two that training alone needs.
     """
     if num_layers != 1 or bidirectional or proj_size:
-        raise Unsupported("several layers, two directions or a projection in one operator")
+        raise UnsupportedTensor("several layers, two directions or a projection in one operator")
     flat = reshape(weights, (-1,))
     sizes = [4 * hidden_size * input_size, 4 * hidden_size * hidden_size]
     sizes += [4 * hidden_size] * has_bias

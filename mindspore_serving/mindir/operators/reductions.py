@@ -21,7 +21,7 @@ from mindspore_serving.mindir.tensors import (
     Ints,
     Operator,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     absolute,
     cast,
     dims,
@@ -212,7 +212,7 @@ def _length(x: Any, axis: int) -> int:
     """The known size of `axis`.  Raises Unsupported where it is open."""
     size = dims(x)[axis]
     if size < 0:
-        raise Unsupported("an axis of open size")
+        raise UnsupportedTensor("an axis of open size")
     return size
 
 

@@ -19,7 +19,7 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Shape,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     dims,
     ints_of,
@@ -200,7 +200,7 @@ def _sizes(x: Any, output_size: Value, scales: Value) -> tuple[Any, list[float |
     if output_size is not None:
         return output_size, _open_scales(x)
     if scales is None:
-        raise Unsupported("neither sizes nor scales")
+        raise UnsupportedTensor("neither sizes nor scales")
     factors = [_scale(one) for one in scales]
     sizes: list[Any] = []
     steps: list[float | None] = []
@@ -218,7 +218,7 @@ def _sizes(x: Any, output_size: Value, scales: Value) -> tuple[Any, list[float |
 def _scale(number: Value) -> float:
     array = known(number)
     if array is None:
-        raise Unsupported("scales that depend on the data")
+        raise UnsupportedTensor("scales that depend on the data")
     return float(array.ravel()[0])
 
 

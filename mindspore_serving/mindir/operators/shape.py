@@ -18,7 +18,7 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Shape,
     Tensor,
-    Unsupported,
+    UnsupportedTensor,
     cast,
     dims,
     ints_of,
@@ -183,7 +183,7 @@ def _unstack(x: Tensor, axis: Int = 0) -> Any:
 
 def _split(x: Tensor, axis: Int = 0, output_num: Int = 1) -> Any:
     if output_num < 1:
-        raise Unsupported("an axis of open size")
+        raise UnsupportedTensor("an axis of open size")
     return tuple(op.split(x, op.constant(axis), output_num).outputs())
 
 
@@ -199,7 +199,7 @@ def _split_by(x: Tensor, split_size: Int, dim: Int = 0) -> Any:
     """Parts of `split_size`, the last one with the rest."""
     total = dims(x)[dim]
     if total < 0:
-        raise Unsupported("an axis of open size")
+        raise UnsupportedTensor("an axis of open size")
     sizes = [min(split_size, total - start) for start in range(0, total, split_size)]
     return _split_sizes(x, tuple(sizes), dim)
 
@@ -223,7 +223,7 @@ def _strided_slice(
     count = dims(begin)[0]
     steps = known(strides)
     if steps is not None and (0 in steps or (abs(steps.astype(float)) > _MAX_STRIDE).any()):
-        raise Unsupported(f"strides {steps.tolist()}")  # OpenVINO would divide by 0
+        raise UnsupportedTensor(f"strides {steps.tolist()}")  # OpenVINO would divide by 0
     masks = (begin_mask, end_mask, new_axis_mask, shrink_axis_mask, ellipsis_mask)
     bits = ([mask >> place & 1 for place in range(count)] for mask in masks)
     return op.strided_slice(x, begin, end, strides, *bits)

@@ -4,7 +4,7 @@ from typing import Any
 
 import openvino as ov
 
-from mindspore_serving.mindir.tensors import Unsupported, cast, rank, scalar, tensor
+from mindspore_serving.mindir.tensors import UnsupportedTensor, cast, rank, scalar, tensor
 from mindspore_serving.mindir.values import Value, is_number, read
 
 _T = ov.Type
@@ -50,7 +50,7 @@ def element_type(number: Value) -> Any:
     kind = _TYPES.get(number) if isinstance(number, int) else None
     if kind is None:
         name = f" ({_REFUSED[number]})" if number in _REFUSED else ""
-        raise Unsupported(f"data type {number!r}{name}, which OpenVINO does not compute with")
+        raise UnsupportedTensor(f"data type {number!r}{name}, which OpenVINO does not compute with")
     return kind
 
 

@@ -54,7 +54,7 @@ class FrontEnd:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _take(self, message: ToFrontEnd) -> None:
-        if isinstance(message, messages.Answer):
+        if isinstance(message, messages.ControlAnswer):
             self._inference.take(message)
         elif isinstance(message, messages.Wanted | messages.Sent | messages.Over):
             self._app.take(message)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from mindspore_serving import log
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.master.lent import LENT
-from mindspore_serving.server.processes.messages import Abandon, Answer, Submit, ToFrontEnd
+from mindspore_serving.server.processes.messages import Abandon, ControlAnswer, Submit, ToFrontEnd
 from mindspore_serving.server.processes.pipe import Pipe
 from mindspore_serving.tracing.request_span import current
 from mindspore_serving.tracing.span import METHOD, SERVABLE
@@ -72,7 +72,7 @@ class RemoteInference:
         if self._waiting.pop(number, None) is not None:
             self._pipe.send(Abandon(number))
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: ControlAnswer) -> None:
         """The master has answered."""
         on_reply, codec = self._waiting.get(answer.id, (None, ""))
         take = self._pipe.view if codec in LENT else self._pipe.take

@@ -149,7 +149,7 @@ class Admit(Message, frozen=True, tag=29):
     admission: Admission
 
 
-class Answer(Message, frozen=True, tag=22):
+class ControlAnswer(Message, frozen=True, tag=22):
     """A `core.service.Reply`."""
 
     id: int
@@ -218,5 +218,15 @@ ToMaster: TypeAlias = (
     | Refresh
 )
 ToFrontEnd: TypeAlias = (
-    Freed | ServeHttp | ServeGrpc | Admit | Answer | Wanted | Sent | Over | State | Refreshed | Exit
+    Freed
+    | ServeHttp
+    | ServeGrpc
+    | Admit
+    | ControlAnswer
+    | Wanted
+    | Sent
+    | Over
+    | State
+    | Refreshed
+    | Exit
 )

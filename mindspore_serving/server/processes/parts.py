@@ -13,7 +13,7 @@ from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.keys import ApiKey, Keys
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.frontends.v2.models import Models
+from mindspore_serving.frontends.v2.models import V2Models
 from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere, SharedMemory
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes.catalog import Catalog
@@ -40,7 +40,7 @@ class Parts:
         models = LanguageModels(self.inference, self.catalog, options.language)
         site = Site(models, self.inference, self.catalog, options.max_message)
         memory = MemoryElsewhere() if options.client_shared_memory else SharedMemory()
-        return V2(site, Models(self.catalog, models), memory, options.limits)
+        return V2(site, V2Models(self.catalog, models), memory, options.limits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from mindspore_serving.frontends import anthropic, openai
 from mindspore_serving.frontends.http.app import guarded
 from mindspore_serving.frontends.http.asgi import Application
 from mindspore_serving.frontends.http.body_pool import BodyPool
-from mindspore_serving.frontends.http.exchange import Exchange, Output
-from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
+from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.http.unrouted import Unrouted
@@ -56,7 +56,9 @@ class OwnInfer(Infer):
 
     __slots__ = ("_head", "_master")
 
-    def __init__(self, master: ASGIApp, path: FastPath, head: Head, output: Output) -> None:
+    def __init__(
+        self, master: ASGIApp, path: FastPath, head: RequestHead, output: ExchangeOutput
+    ) -> None:
         Infer.__init__(self, path, head, output)
         self._master = master
         self._head = head
@@ -85,7 +87,7 @@ class OwnPath(FastPath):
 
     own_keys: OwnKeys = OwnKeys(Keys(), is_open=True)
 
-    def open(self, head: Head, output: Output) -> Exchange | None:
+    def open(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
         if not self.own_keys.accepts(head.fields):
             return None
         return FastPath.open(self, head, output)

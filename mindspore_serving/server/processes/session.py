@@ -17,7 +17,7 @@ from mindspore_serving.master.liveness import Pulse
 from mindspore_serving.process.vocabulary import Failed, Hello, Ready, why_other
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.asked import AskedCall
-from mindspore_serving.server.processes.messages import Answer, Ask, Submit, Synced, ToMaster
+from mindspore_serving.server.processes.messages import Ask, ControlAnswer, Submit, Synced, ToMaster
 from mindspore_serving.server.processes.pipe import Ends, Pipe
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.span import SpanRecorder, from_traceparent
@@ -130,7 +130,7 @@ class Session:
         if reply.is_last:
             self._calls.pop(number, None)
         self.pipe.send(
-            Answer(
+            ControlAnswer(
                 number,
                 list(map(self.pipe.put, reply.instances)),
                 to_faults(reply.faults),

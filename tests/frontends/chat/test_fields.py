@@ -9,7 +9,7 @@ import pytest
 
 from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.fields import Fields, Refusal, translation
+from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields, translation
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
 from tests.e2e.harness import ROOT
@@ -31,8 +31,8 @@ def temperature(body, card):
 
 
 REFUSED = (
-    Refusal("old", "is {}, expected new"),
-    Refusal("temperature", "is cold", lambda t: t < 0),
+    FieldRefusal("old", "is {}, expected new"),
+    FieldRefusal("temperature", "is cold", lambda t: t < 0),
 )
 FIELDS = Fields("tgi", REFUSED, (count, temperature), ("user",))
 

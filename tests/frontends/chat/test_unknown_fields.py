@@ -6,14 +6,14 @@ import pytest
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.unknown_fields import HEADER, KnownFields
 from mindspore_serving.frontends.openai.fields import CHAT
-from mindspore_serving.frontends.openai.requests import ChatRequest
+from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
 from tests.frontends.mounting import tgi_routes
 from tests.frontends.openai.serving import Web, serving
 from tests.frontends.tgi.scripted import STREAMED, WHOLE, Server
 
 
 def known() -> KnownFields:
-    return KnownFields("/here", ChatRequest, CHAT.ignored)
+    return KnownFields("/here", OpenAIChatRequest, CHAT.ignored)
 
 
 def find(**fields: object) -> tuple[str, ...]:
@@ -21,7 +21,7 @@ def find(**fields: object) -> tuple[str, ...]:
 
 
 def test_fields_that_are_known_or_knowingly_ignored_are_not_named() -> None:
-    names = [one.name for one in msgspec.structs.fields(ChatRequest)]
+    names = [one.name for one in msgspec.structs.fields(OpenAIChatRequest)]
     assert find(**dict.fromkeys(names)) == ()
     assert find(**dict.fromkeys(CHAT.ignored)) == ()
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.http.exchange import Exchange
-from mindspore_serving.frontends.http.head import Refusal
+from mindspore_serving.frontends.http.head import HeadRefusal
 from mindspore_serving.frontends.http.parser import RequestParser
 
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
@@ -39,7 +39,7 @@ def parse(reads):
     try:
         for read in reads:
             parser.feed(memoryview(read))
-    except Refusal as refusal:
+    except HeadRefusal as refusal:
         status = refusal.status
     return [each.facts() for each in seen], status
 

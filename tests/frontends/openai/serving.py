@@ -15,9 +15,9 @@ from mindspore_serving.core.llm_messages import (
     Event,
     Finished,
     Generate,
+    GeneratedToken,
     LLMRequest,
     Started,
-    Token,
     decode_request,
     encode_events,
     to_refused,
@@ -66,10 +66,12 @@ Said = Sequence[Event] | ServingError
 """What the model says: events one by one, an error in their place, or nothing more."""
 
 
-def token(text: str, logprob: float | None = None, *top: Token, **fields: Any) -> Token:
+def token(
+    text: str, logprob: float | None = None, *top: GeneratedToken, **fields: Any
+) -> GeneratedToken:
     """A token whose id is the code of its first character."""
     data = fields.get("data", text.encode())
-    return Token(ord(text[0]), text, data, fields.get("is_special", False), logprob, top)
+    return GeneratedToken(ord(text[0]), text, data, fields.get("is_special", False), logprob, top)
 
 
 def spoken(*texts: str, index: int = 0, reason: Any = "stop") -> list[Event]:

@@ -51,7 +51,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
 
 
 @FEW
-@given(body=bodies(requests.ChatRequest, messages=MESSAGES, stream=False))
+@given(body=bodies(requests.OpenAIChatRequest, messages=MESSAGES, stream=False))
 def test_chats(web, body):
     check(web, "/v1/chat/completions", {**body, "stream": None})
 

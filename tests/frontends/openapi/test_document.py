@@ -12,7 +12,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
 from mindspore_serving.frontends.mindspore import routes as mindspore
 from mindspore_serving.frontends.openai.fields import CHAT
-from mindspore_serving.frontends.openai.requests import ChatRequest
+from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
 from mindspore_serving.frontends.openapi import Described, Visible, sections_of, values
 from mindspore_serving.frontends.openapi.document import Section, to_document
 from mindspore_serving.frontends.openapi.methods import Served
@@ -89,7 +89,7 @@ def test_refused_and_ignored_fields_are_said_to_be_so() -> None:
 
 def test_a_new_row_of_a_table_is_in_the_document() -> None:
     table = replace(CHAT, ignored=(*CHAT.ignored, "brand_new"))
-    body = Body(ChatRequest, {ChatRequest: table})
+    body = Body(OpenAIChatRequest, {OpenAIChatRequest: table})
     section = Section("New", "", {}, (Operation("POST", "/new", "", {}, body),))
     schemas = to_document([section], has_keys=False)["components"]["schemas"]
     fields = schemas["New.ChatRequest"]["properties"]

@@ -14,9 +14,9 @@ from mindspore_serving.core.llm_messages import (
     Event,
     Finished,
     Generate,
+    GeneratedToken,
     LLMRequest,
     Started,
-    Token,
     decode_request,
     encode_events,
 )
@@ -119,12 +119,12 @@ class Server:
         return await self.send("POST", path, json=body)
 
 
-def token(number: int, text: str, logprob: float | None = None, **options: Any) -> Token:
+def token(number: int, text: str, logprob: float | None = None, **options: Any) -> GeneratedToken:
     """`data` may be given for part of a character."""
     data = options.pop("data", text.encode())
     special = options.pop("is_special", False)
     tops = tuple(options.pop("top", ()))
-    return Token(number, text, data, special, logprob, tops)
+    return GeneratedToken(number, text, data, special, logprob, tops)
 
 
 def begun(count: int = 4, seed: int = 42) -> Started:
@@ -135,7 +135,7 @@ def ended(prompt: int = 4, generated: int = 2) -> Finished:
     return Finished(prompt, 0, generated)
 
 
-def piece(*tokens: Token, text: str | None = None, **options: Any) -> Chunk:
+def piece(*tokens: GeneratedToken, text: str | None = None, **options: Any) -> Chunk:
     """Of these tokens, and their text if no other is given."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     found = "".join(decoder.decode(one.data) for one in tokens if not one.is_special)

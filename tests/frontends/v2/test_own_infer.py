@@ -16,7 +16,7 @@ from mindspore_serving.core.service import Reply
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.frontends.v2.models import Model
+from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere
 from mindspore_serving.server.processes.serving_http import OwnInfer
 from mindspore_serving.wire.v2 import outputs
@@ -32,8 +32,8 @@ OUTPUT_IN_MEMORY = {"inputs": [X], "outputs": [{"name": "y", "parameters": REGIO
 
 
 class Models:
-    def find(self, name: str, version: int = 0) -> Model:
-        return Model(name, name, 1, "predict", InstanceSignature((), ()), (1,))
+    def find(self, name: str, version: int = 0) -> V2Model:
+        return V2Model(name, name, 1, "predict", InstanceSignature((), ()), (1,))
 
 
 async def master(scope: Any, receive: Any, send: Any) -> None:
