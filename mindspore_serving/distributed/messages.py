@@ -4,8 +4,8 @@
 A connection to the worker begins with `Challenge` and `Proof`.  A script then gets a `Plan` and
 sends `Take`; an agent sends `JoinGang` when it has loaded its model, and answers each `RunRank`.
 `Ready` is the answer to both.  `Failed` says why the worker ends a connection, or why a script
-could not start its agents; `Exit` that the servable is stopped for good.  A script sends its agent an
-`AgentSetup`, and gets `Hello`, then `Ready` when the agent has joined, or `Failed`.
+could not start its agents; `Exit` that the servable is stopped for good.  A script sends its agent
+an `AgentSetup`, and gets `Hello`, then `Ready` when the agent has joined, or `Failed`.
 """
 
 from collections.abc import Sequence
