@@ -1,4 +1,4 @@
-"""Files and modules that docstrings and ARCHITECTURE.md name in backticks exist."""
+"""Files and modules that docstrings and pages on the architecture name in backticks exist."""
 
 import ast
 import re
@@ -85,7 +85,8 @@ def test_docstrings_name_files_and_modules_that_exist() -> None:
 
 
 def test_the_architecture_names_files_and_modules_that_exist() -> None:
-    assert missing_names((REPOSITORY / "ARCHITECTURE.md").read_text()) == []
+    for page in ("ARCHITECTURE.md", "docs/internals.md"):
+        assert missing_names((REPOSITORY / page).read_text()) == []
 
 
 @pytest.mark.parametrize("name", ["llm/nothing.py", "llm.nothing", "worker.job.Nothing"])
