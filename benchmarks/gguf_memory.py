@@ -65,13 +65,13 @@ def states(path: Path, options: dict[str, Any]) -> Iterator[tuple[str, dict[str,
 
 def measured(path: Path, options: dict[str, Any]) -> dict[str, dict[str, float]]:
     """By state; "peak" is while it loads."""
-    from mindspore_serving.cluster.local import environment
+    from mindspore_serving.process.child import large_pages
 
     command = [sys.executable, "-m", "benchmarks.gguf_memory", "--inside", str(path)]
     command += ["--options", json.dumps(options)]
     found: dict[str, dict[str, float]] = {}
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
+        command, cwd=ROOT, env=os.environ | large_pages(), stdout=subprocess.PIPE, text=True
     )
     over, peak = Event(), dict.fromkeys(FIELDS.values(), 0.0)
     watcher = Thread(target=_watch, args=(process.pid, peak, over))
