@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,10 +94,12 @@ class _Kinds:
         self.tag = section.name
         prefix = _NO_NAME.sub("_", section.name)
         types = list(dict.fromkeys(_types_of(section)))
-        template = f"#/components/schemas/{prefix}.{{name}}"
-        schemas, components = msgspec.json.schema_components(types, ref_template=template)
-        self._schemas = dict(zip(types, schemas, strict=True))
-        self.components = {f"{prefix}.{name}": one for name, one in components.items()}
+        schemas, components = msgspec.json.schema_components(types, ref_template="{name}")
+        names = {name: f"{prefix}.{_short(name, section.name, components)}" for name in components}
+        self._schemas = dict(zip(types, _with_references(schemas, names), strict=True))
+        self.components = {
+            names[name]: _with_references(one, names) for name, one in components.items()
+        }
         for operation in section.operations:
             if operation.body is not None:
                 self._describe(operation.body.fields)
@@ -130,6 +132,28 @@ class _Kinds:
                 found["properties"] = {
                     name: _or_text(one) for name, one in found["properties"].items()
                 }
+
+
+def _short(name: str, protocol: str, names: Collection[str]) -> str:
+    """The name of a type without the protocol before it (TgiInfo of TGI: Info), if no other type
+    has that."""
+    letters = re.sub(r"\W", "", protocol)
+    short = re.sub(rf"^(?i:{letters})(?=[A-Z])", "", name)
+    return name if short in names else short
+
+
+def _with_references(schema: Any, names: Mapping[str, str]) -> Any:
+    """`schema` with references to components, which are the names of types, by `names`."""
+    if isinstance(schema, Mapping):
+        return {
+            key: f"#/components/schemas/{names[one]}"
+            if key == "$ref"
+            else _with_references(one, names)
+            for key, one in schema.items()
+        }
+    if isinstance(schema, list | tuple):
+        return [_with_references(one, names) for one in schema]
+    return schema
 
 
 def _or_text(schema: Object) -> Object:

@@ -242,7 +242,10 @@ def test_an_address_in_use_is_reported(served):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"grpc_library": "other"}, "expected 'grpcio' or 'pygrpc-native'"),
+        (
+            {"grpc_library": "other"},
+            r"'grpc_library' should be one of \('grpcio', 'pygrpc-native'\)",
+        ),
         ({"grpc_library": "pygrpc-native", "front_ends": 2}, "no TLS and serves with one"),
         (
             {"grpc_library": "pygrpc-native", "ssl_config": SSLConfig("cert.pem", "key.pem")},

@@ -92,7 +92,7 @@ def test_a_new_row_of_a_table_is_in_the_document() -> None:
     body = Body(OpenAIChatRequest, {OpenAIChatRequest: table})
     section = Section("New", "", {}, (Operation("POST", "/new", "", {}, body),))
     schemas = to_document([section], has_keys=False)["components"]["schemas"]
-    fields = schemas["New.ChatRequest"]["properties"]
+    fields = schemas["New.OpenAIChatRequest"]["properties"]
     assert fields["brand_new"] == {"description": "ignored"}
     assert fields["min_p"]["description"] == SAMPLING["min_p"].meaning
 
