@@ -33,6 +33,8 @@ class Lifetime:
         self._shut_down = shut_down
         self._ended = threading.Event()  # somebody wants the end
         self._over = threading.Event()  # it is done
+        self._has_ended_script = threading.Event()  # its signal has been heard
+        self._restoring = threading.RLock()  # no signal is sent while others get their handlers
         self._thread: threading.Thread | None = None
         self._signal = 0
         self._signalled_at = 0.0
@@ -47,6 +49,7 @@ class Lifetime:
             return
         self._ended.clear()
         self._over.clear()
+        self._has_ended_script.clear()
         self._signal, self._came_at, self._num_repeated = 0, 0.0, 0
         self._install()
         self._thread = threading.Thread(target=self._wait, name="serving-lifetime")
@@ -70,12 +73,25 @@ class Lifetime:
         self._ended.wait()
         if not self._over.is_set():
             self._shut_down()
-            if self._signal and threading.main_thread().is_alive():
-                signal.pthread_kill(threading.main_thread().ident or 0, self._signal)
+            if self._signal:
+                self._end_script()
+
+    def _end_script(self) -> None:
+        """Send the signal to the main thread until its handler runs: one that comes between
+        Python's look for signals and the system call that waits does not end the wait."""
+        main = threading.main_thread()
+        while main.is_alive():
+            with self._restoring:
+                if self._has_ended_script.is_set():
+                    return
+                signal.pthread_kill(main.ident or 0, self._signal)
+            self._has_ended_script.wait(WAKE)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self._over.is_set():  # the second round, raised by `_wait` in the user's script
-            self._restore()
+        if self._over.is_set():  # the second round, raised by `_end_script` in the user's script
+            with self._restoring:
+                self._has_ended_script.set()
+                self._restore()
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             raise SystemExit(0)

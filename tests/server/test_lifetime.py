@@ -80,6 +80,18 @@ def test_what_another_part_of_the_program_is_woken_by_stays_its_own() -> None:
     assert (done.returncode, done.stdout) == (0, "True\nshuts down\n")
 
 
+LOST = """
+deliver, lost = signal.pthread_kill, [1]
+signal.pthread_kill = lambda thread, number: lost.pop() if lost else deliver(thread, number)
+"""
+
+
+def test_a_signal_that_comes_just_before_the_script_waits_ends_it() -> None:
+    """The system call that it begins with is not interrupted then: as if it had been lost."""
+    code, said = run(f"{LOST}os.kill(os.getpid(), signal.SIGTERM)\nrelease.wait()")
+    assert (code, said) == (0, "shuts down\n")
+
+
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 def test_a_script_that_still_runs_is_ended_by_it(number: str) -> None:
     code, said = run(f"os.kill(os.getpid(), signal.{number})\nrelease.wait()")
