@@ -130,7 +130,8 @@ async def on_thread(name: str, function: Callable[..., T], *arguments: Any) -> T
 
 async def on_thread_to_the_end(name: str, function: Callable[..., T], *arguments: Any) -> T:
     """The same; but who is cancelled meanwhile goes on when the function has ended, with what it
-    reads."""
+    reads.
+    """
     running = asyncio.ensure_future(on_thread(name, function, *arguments))
     try:
         return await asyncio.shield(running)
@@ -151,7 +152,8 @@ def _call(
 ) -> None:
     """Set what `function` returns or raises.  An error refers to its callers by its traceback: if
     they kept the future that has it, all that `function` held would wait for the garbage
-    collector."""
+    collector.
+    """
     try:
         result = function(*arguments)
     except BaseException as error:

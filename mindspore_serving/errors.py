@@ -202,13 +202,15 @@ class NoPlace(ResourceShortage):
 
 def printable(text: str) -> str:
     """`text` with escapes in place of halves of characters, which no message can hold; Python has
-    them for bytes of names of files."""
+    them for bytes of names of files.
+    """
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """ "; did you mean 'NAME'?" for the name in `known` that is nearest to `given`; "" if none is
-    near.  Capital letters do not count.  Of long names and many, nothing is said."""
+    near.  Capital letters do not count.  Of long names and many, nothing is said.
+    """
     if len(given) > _LONGEST_GUESS:
         return ""
     from difflib import get_close_matches  # slow to import, and seldom needed

@@ -21,7 +21,8 @@ _DISTRIBUTIONS = {  # by module
 
 def packages() -> dict[str, dict[str, str]]:
     """The packages of each extra that a server may need, and which versions; none if this package
-    is not installed."""
+    is not installed.
+    """
     found: dict[str, dict[str, str]] = {}
     for row in _requirements():
         match = _ROW.fullmatch(row)

@@ -99,7 +99,8 @@ def paths_of(tls: Tls) -> tuple[str, ...]:
 
 def read(tls: Tls) -> Pem:
     """A certificate, and a private key that belongs to it.  A warning is logged if it expires
-    within SOON.  Raises StartError naming the file that cannot be used."""
+    within SOON.  Raises StartError naming the file that cannot be used.
+    """
     names = ("certificate_chain", "private_key", "root certificate")
     found = []
     for name, path in zip(names, paths_of(tls), strict=False):
@@ -149,7 +150,8 @@ def _to_context(tls: Tls, pem: Pem) -> ssl.SSLContext:
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
     """The path of a file in memory: `ssl` takes keys from files only, and ours may be others by
-    now."""
+    now.
+    """
     with os.fdopen(os.memfd_create("pem"), "wb", buffering=0) as file:
         file.write(content)
         yield f"/proc/self/fd/{file.fileno()}"
@@ -161,7 +163,8 @@ def _unusable(which: str, path: str, error: Exception) -> StartError:
 
 def to_client_context(ca: str | None, certificate: str | None, key: str | None) -> ssl.SSLContext:
     """Of a client, which trusts `ca`, or the system's authorities.  Raises StartError naming the
-    files that cannot be used."""
+    files that cannot be used.
+    """
     try:
         context = ssl.create_default_context(cafile=ca)
         if certificate:

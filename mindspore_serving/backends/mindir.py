@@ -135,7 +135,8 @@ def import_mindspore() -> Any:
 
 def _meet_ranks(source: ModelSource, files: list[GraphFile]) -> None:
     """Without communication a graph with collective operators does not raise, it ends the
-    process."""
+    process.
+    """
     pairs = zip(source.paths, files, strict=True)
     talking = next((pair for pair in pairs if pair[1].collectives), None)
     if talking is None:

@@ -27,7 +27,8 @@ _NEEDS_MINDSPORE = "install MindSpore to serve it: pip install 'mindspore-servin
 
 class MindirOpenvinoBackend(OpenvinoBackend):
     """A MindIR model, one compiled OpenVINO model per file; what the file does not tell of its
-    outputs is what OpenVINO infers."""
+    outputs is what OpenVINO infers.
+    """
 
     def __init__(
         self, models: list[OpenvinoModel], kept: list[Any], signature: tuple[Signature, ...]

@@ -155,7 +155,8 @@ def _warm(source: ModelSource, path: str, session: Any) -> Signature:
 
 def _spec(node: Any) -> TensorSpec:
     """`node.type` is like "tensor(float)", "tensor(string)" or "seq(map(int64,tensor(float)))",
-    dtype None if no instance carries it; a dimension that has a name or is missing becomes -1."""
+    dtype None if no instance carries it; a dimension that has a name or is missing becomes -1.
+    """
     is_zipmap = node.type.startswith(_ZIPMAPS)
     element = node.type.removeprefix("tensor(").removesuffix(")")
     if is_zipmap:
@@ -177,7 +178,8 @@ def _run(session: Any, feed: dict[str, Array]) -> list[Array]:
 
 def _array(result: Any) -> Array:
     """A tensor, or of a ZipMap, one dictionary of classes for each row, its values in the order of
-    the classes, sorted: scikit-learn's `classes_`."""
+    the classes, sorted: scikit-learn's `classes_`.
+    """
     if isinstance(result, np.ndarray):
         return result
     classes = sorted(result[0]) if result else []

@@ -25,7 +25,8 @@ _LARGEST = 2**31 - 1
 
 class OpenvinoModel:
     """One compiled model.  With `is_stateless`, what a run writes to its states is not seen by the
-    next."""
+    next.
+    """
 
     def __init__(self, request: Any, *, needs_elements: bool, is_stateless: bool) -> None:
         self.request = request

@@ -103,7 +103,8 @@ def _called(model: Any, methods: Sequence[str], x: Array) -> list[Array]:
 
 def _dense(result: Any) -> Array:
     """Of a sparse matrix its rows, of several targets one array (batch, targets, classes), of
-    objects that are numbers the numbers."""
+    objects that are numbers the numbers.
+    """
     if hasattr(result, "toarray"):
         result = result.toarray()
     array = np.stack(result, axis=1) if isinstance(result, list) else np.asarray(result)

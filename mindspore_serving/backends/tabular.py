@@ -23,7 +23,8 @@ PREDICTION, PROBABILITIES, TRANSFORMED = "prediction", "probabilities", "transfo
 @dataclass(frozen=True, slots=True)
 class Predictor:
     """A loaded file: `predict` gets the rows of each of `inputs` and returns an array for each of
-    `outputs`.  `example` is an instance that it knows, if not any will do."""
+    `outputs`.  `example` is an instance that it knows, if not any will do.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]

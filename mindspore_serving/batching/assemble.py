@@ -178,7 +178,8 @@ def _is_text(array: Array) -> bool:
 
 def _to_text(index: int, output: Array) -> str:
     """What one instance gets of an `output` that holds texts.  Raises StageFailed if it is not one
-    text."""
+    text.
+    """
     if output.size != 1 or not isinstance(text := output.reshape(-1)[0], str):
         raise StageFailed(
             f"Model output {index} is {output.size} texts for an instance, replies carry one: have "

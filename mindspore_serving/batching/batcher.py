@@ -13,7 +13,8 @@ MOST_SHOWN = 512  # items
 @dataclass(slots=True)
 class Batcher(Generic[T]):
     """Items in order of arrival.  Whatever waits may leave at once; with a delay when
-    `preferred_batch_size` items wait or the oldest has waited for so long."""
+    `preferred_batch_size` items wait or the oldest has waited for so long.
+    """
 
     max_batch_delay_ms: float = 0
     preferred_batch_size: int = 0

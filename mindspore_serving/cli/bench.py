@@ -93,7 +93,8 @@ def _servers(
 ) -> tuple[dict[str, Any], list[str]]:
     """What was found of one server, or of two that are compared; and the lines to print.
 
-    With `title` each load is a line as soon as it is done."""
+    With `title` each load is a line as soon as it is done.
+    """
     urls = [settings.url, *[settings.compare] * bool(settings.compare)]
     targets = [_to_target(replace(settings, url=url)) for url in urls]
     runs = _run(_measure(settings, mix, [target for target, _ in targets], title))

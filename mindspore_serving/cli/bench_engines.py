@@ -122,7 +122,8 @@ def _by_engine(settings: BenchSettings, option: str, texts: tuple[str, ...]) -> 
 @contextmanager
 def _held_port() -> Iterator[int]:
     """A port that the system gives to nobody meanwhile, and where a server can listen: a socket
-    that does not listen shares its port with one that reuses addresses."""
+    that does not listen shares its port with one that reuses addresses.
+    """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((_HOST, 0))

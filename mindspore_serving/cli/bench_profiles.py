@@ -68,7 +68,8 @@ def loads(settings: BenchSettings) -> list[LoadProfile]:
 
 def between(runs: Sequence[BenchRun], settings: BenchSettings) -> list[LoadProfile]:
     """Even rates from that of one client, of the first run, to that of all at once, of the second,
-    which is the last of them; none if the second was not faster."""
+    which is the last of them; none if the second was not faster.
+    """
     slow, fast = (sum(o.answer is not None for o in run.outcomes) / run.seconds for run in runs)
     if not slow < fast:
         return []

@@ -13,7 +13,8 @@ TIMEOUT = 10.0  # seconds of a call that is answered at once
 
 def call(access: Access, http: str, path: str, body: Any = None, timeout: float = TIMEOUT) -> Any:
     """The answer to a POST of `body`, or to a GET if that is None; None if the answer is no JSON.
-    Raises ServingError."""
+    Raises ServingError.
+    """
     endpoint = to_endpoint(http, access)
     connection = endpoint.connect(timeout)
     try:

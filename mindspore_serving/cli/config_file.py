@@ -96,7 +96,8 @@ def _schema_of(row: OptionRow) -> dict[str, Any]:
 
 def read(path: str) -> dict[str, Any]:
     """The fields of `ServeSettings` that the YAML file `path` gives.  Raises StartError if it
-    cannot be read, InvalidInputs with the line for what is wrong in it."""
+    cannot be read, InvalidInputs with the line for what is wrong in it.
+    """
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_SIZE + 1)

@@ -151,7 +151,8 @@ def given(kind: _Kind, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def to_values(option: str, texts: Sequence[str]) -> dict[str, Any]:
     """The values of a repeatable `option` with texts NAME=VALUE.  Raises InvalidInputs for one
-    without a value, and for a name that is there twice."""
+    without a value, and for a name that is there twice.
+    """
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -88,7 +88,8 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
 
 def _to_value(item: Any) -> Any:
     """Numbers in Python's own types, which the server casts to those of the model; null is NaN, as
-    what the model wants is not known here."""
+    what the model wants is not known here.
+    """
     import numpy as np
 
     from mindspore_serving.core import casting

@@ -20,7 +20,8 @@ _DEFAULT = "openvino"
 
 def check_interpreter(python: str, environment: str) -> None:
     """Raises StartError if `python`, unless it is "", cannot run workers, or with an `environment`
-    be the base of one."""
+    be the base of one.
+    """
     if environment:
         find_base(python or OWN.path)
     elif python:

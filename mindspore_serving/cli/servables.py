@@ -65,7 +65,8 @@ def _check_no_options(settings: ServeSettings) -> None:
 
 def look_again(settings: ServeSettings) -> list[Deployment | RefusedServable]:
     """What is to be served now, and what is not.  Raises ServingError: nothing is there, or a wrong
-    setting."""
+    setting.
+    """
     configs, refused = _configs(settings)
     return [*to_deployments(configs), *refused]
 
@@ -102,7 +103,8 @@ def url_of(llm_options: Mapping[str, Any]) -> str:
 
 def _upstream_options(settings: ServeSettings) -> dict[str, Any]:
     """The options of a language model of another server.  Raises ServingError for a wrong one, or
-    for settings that are none of it."""
+    for settings that are none of it.
+    """
     if settings.paths:
         raise InvalidInputs("--upstream is in place of PATH: for both, write a configuration file")
     if not settings.name:
@@ -170,7 +172,8 @@ def _configs_of(
 
 def _discover(settings: ServeSettings) -> tuple[list[tuple[str, str]], list[RefusedServable]]:
     """The servables at the paths, and what is none.  Raises StartError for a path that does not
-    exist, which is a typing mistake."""
+    exist, which is a typing mistake.
+    """
     found: dict[tuple[str, str], None] = {}
     refused = []
     for path in settings.paths:
@@ -247,7 +250,8 @@ def _unloadable(settings: ServeSettings) -> ServeSettings:
 def _versions(policy: str, directory: str, name: str, *, is_alone: bool) -> list[int]:
     """The versions to serve; 0 of a servable without version directories, whose version is 1.
 
-    Raises InvalidInputs if none is left of a servable that is alone, else StartError."""
+    Raises InvalidInputs if none is left of a servable that is alone, else StartError.
+    """
     found = repository.versions(directory, name)
     chosen = version_policy.choose(policy, found or [1])
     if not chosen:

@@ -89,7 +89,8 @@ def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
 
 def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.LanguageLimits]:
     """The limits of both servers, and of requests to language models.  Raises InvalidInputs for
-    one that does not exist."""
+    one that does not exist.
+    """
     given = to_values("--limit", settings.limit)
     known = [*LIMITS, *LANGUAGE_LIMITS]
     for name in given.keys() - known:
@@ -113,7 +114,8 @@ def _tls(settings: ServeSettings) -> server.SSLConfig | None:
 
 def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> FrontEndOptions:
     """Do what comes before any model is loaded; the options of the RESTful server.  Raises
-    ServingError if one is wrong or a port is in use."""
+    ServingError if one is wrong or a port is in use.
+    """
     _warn(settings)
     most, content = limits(settings)
     options = FrontEndOptions.from_arguments(

@@ -28,7 +28,8 @@ def has_colours(stream: TextIO) -> bool:
 
 class Screen:
     """Answers on the standard output.  What is no answer is there only if it is a terminal, so
-    that a file or a pipe gets answers alone."""
+    that a file or a pipe gets answers alone.
+    """
 
     def __init__(self) -> None:
         self._is_terminal = sys.stdout.isatty()

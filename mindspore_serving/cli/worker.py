@@ -20,7 +20,8 @@ from mindspore_serving.server.lifetime import REPEAT
 
 def run(settings: WorkerSettings) -> int:
     """Until SIGTERM or SIGINT; returns 0.  Raises ServingError if the master refuses this machine,
-    or cannot be reached at first."""
+    or cannot be reached at first.
+    """
     offer = to_offer(settings)
     home = Home(_master(settings), _directory(settings.servables))
     node = ClusterNode(offer, home, lambda: _say(joined(offer, home)))

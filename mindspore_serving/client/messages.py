@@ -100,7 +100,8 @@ def _to_array(value: object) -> "np.ndarray[Any, Any]":
 def _from_list(value: Sequence[object]) -> "np.ndarray[Any, Any]":
     """Numbers in lists of equal lengths: of Python's ints an int64 array, of floats, or both, a
     float64 array, which the server casts to the type of the model.  None beside numbers is NaN, a
-    missing value.  Raises InvalidInputs."""
+    missing value.  Raises InvalidInputs.
+    """
     try:
         array = np.asarray(value)
     except ValueError:

@@ -70,5 +70,6 @@ class Launcher(Protocol):
 
     async def launch(self, name: str, log_name: str, needs: Needs) -> Launched:
         """Start a worker process; `name` is for people.  Raises StartError, or ResourceShortage if
-        it may succeed later."""
+        it may succeed later.
+        """
         ...

@@ -1,5 +1,6 @@
 """How another machine is reached, by TLS or without, and the secret that a master and its nodes
-share."""
+share.
+"""
 
 import asyncio
 import os
@@ -42,7 +43,8 @@ class MasterAddress:
 
 async def dial(what: str, host: str, port: int, context: ssl.SSLContext | None) -> NodeConnection:
     """A connection to the machine there; `what` is its name in errors.  Raises StartError if trying
-    again cannot help, else CannotReach."""
+    again cannot help, else CannotReach.
+    """
     where = f"the {what} at {host}:{port}"
     try:
         return await connect(host, port, context, DIAL_SECONDS)

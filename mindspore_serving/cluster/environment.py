@@ -168,7 +168,8 @@ def failing_line(lines: Iterable[str]) -> str:
 
 class Bar:
     """How many packages have been found so far, and which step runs; nothing where stderr is no
-    terminal."""
+    terminal.
+    """
 
     def __init__(self, label: str, stream: IO[str] | None = None) -> None:
         self._label = label

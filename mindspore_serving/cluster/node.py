@@ -33,7 +33,8 @@ _FIRST_DELAY, _MOST_DELAY = 0.25, 5.0  # seconds between two tries to join
 @dataclass(frozen=True, slots=True)
 class Home:
     """What a node knows: its master, and the only directory of servables here; None for the paths
-    that the master says."""
+    that the master says.
+    """
 
     master: MasterAddress
     servables: str | None = None
@@ -55,7 +56,8 @@ class ClusterNode:
 
     async def run(self, join_seconds: float) -> None:
         """Until `leave`.  Raises StartError if it is refused, or the master cannot be reached at
-        first within `join_seconds`."""
+        first within `join_seconds`.
+        """
         loop = asyncio.get_running_loop()
         end, delay = loop.time() + join_seconds, _FIRST_DELAY
         while not self._is_leaving.is_set():
@@ -87,7 +89,8 @@ class ClusterNode:
 
     async def _stay_joined(self) -> None:
         """Join, and do what the master says until it is gone.  Raises StartError if it refuses,
-        CannotReach if it is not there."""
+        CannotReach if it is not there.
+        """
         connection = await self._home.master.dial()
         try:
             await self._join(connection)

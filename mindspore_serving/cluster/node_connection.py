@@ -57,7 +57,8 @@ class NodeConnection:
 
     async def receive(self, kind: "type[T] | object", limit: int = MOST_MESSAGE) -> "T":
         """Wait for the next message, of `kind` and at most `limit` bytes.  Raises one of
-        FAILURES."""
+        FAILURES.
+        """
         self._frames.limit = limit
         while (frame := next(self._received, None)) is None:
             data = await self.reader.read(BUFFER)
@@ -119,7 +120,8 @@ class NodeConnection:
 
     async def refuse(self, message: msgspec.Struct) -> None:
         """Say why, and end it.  What the other end still sends is read, as the kernel would else
-        throw away what it has not read of ours."""
+        throw away what it has not read of ours.
+        """
         self.send(message)
         try:
             with suppress(asyncio.TimeoutError, *FAILURES):

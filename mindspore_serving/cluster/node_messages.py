@@ -68,7 +68,8 @@ class NotStarted(Message, frozen=True, tag=19):
 
 class Report(Message, frozen=True, tag=20):
     """What the worker says of itself in shared memory.  `since` of what runs is an age here: clocks
-    of two machines have nothing in common."""
+    of two machines have nothing in common.
+    """
 
     num_beats: int
     running: list[Running]

@@ -40,7 +40,8 @@ _LOG_SECONDS = 1.0  # between two lines about those that could not
 @dataclass(frozen=True, slots=True)
 class Security:
     """`context` is that of a new connection, None without TLS; `token` is "" where certificates of
-    clients are enough."""
+    clients are enough.
+    """
 
     context: Callable[[], ssl.SSLContext | None]
     token: str

@@ -43,7 +43,8 @@ class RayPlan:
 @dataclass(frozen=True, slots=True)
 class MasterPlace:
     """Where the actors join.  `certificate` is the PEM text of the master's own, the only one that
-    they trust; "" without TLS."""
+    they trust; "" without TLS.
+    """
 
     host: str
     port: int

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 class Strangers:
     """At most `most`.  One more takes the place of the one that has waited longest, of those from
-    the address that has most: so silence keeps nobody out."""
+    the address that has most: so silence keeps nobody out.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -30,7 +30,8 @@ _FEW = 64  # numbers, that Python compares in less time than numpy needs to begi
 
 def cast(array: Array, wanted: DType) -> Array:
     """`array` as `wanted`: integers that fit, floats rounded to nearest, an int64 array as floats
-    if they are the same numbers.  Raises InvalidInputs with the reason for anything else."""
+    if they are the same numbers.  Raises InvalidInputs with the reason for anything else.
+    """
     given, target = array.dtype.kind, wanted.kind
     if given in "iu" and target in "iu":
         _check_range(array, wanted)
@@ -45,7 +46,8 @@ def cast(array: Array, wanted: DType) -> Array:
 
 def from_plain(flat: list[Any], kinds: AbstractSet[type], wanted: DType) -> Array | None:
     """Plain numbers, ints and floats as `kinds` says, as `wanted`; None if they do not fit.  NaN
-    and infinities are floats like any others."""
+    and infinities are floats like any others.
+    """
     if wanted.kind == "f":
         return _to_floats(flat, wanted)
     if wanted.kind not in "iu":
@@ -62,7 +64,8 @@ def from_plain(flat: list[Any], kinds: AbstractSet[type], wanted: DType) -> Arra
 
 def with_missing(array: Array) -> Array:
     """An array of objects that are None and Python's numbers as float64, None as NaN; any other
-    array as it is."""
+    array as it is.
+    """
     kinds = set(map(type, array.flat)) if array.dtype == object else set()
     if type(None) not in kinds or not kinds <= {type(None), int, float}:
         return array

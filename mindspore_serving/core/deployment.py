@@ -16,7 +16,8 @@ from mindspore_serving.core.servable_options import ServableOptions
 class GangOptions(msgspec.Struct, frozen=True):
     """Of a distributed servable: its rank table as text, where agents connect to ("ip:port"), how
     long to wait for them, how long one may be silent, and how long a prediction may take (seconds,
-    0 for ever)."""
+    0 for ever).
+    """
 
     rank_table: str
     address: str
@@ -36,7 +37,8 @@ class Capacity:
 @dataclass(frozen=True, slots=True)
 class RefusedServable:
     """What is not served, and why.  `name` is what clients would call it, "" for what is no
-    model."""
+    model.
+    """
 
     name: str
     reason: str
@@ -70,7 +72,8 @@ class Deployment(ServableOptions):
     @property
     def num_ranks(self) -> int:
         """Processes over which each worker of a bare language model cuts it; a wrong option, which
-        the worker refuses, counts as 1."""
+        the worker refuses, counts as 1.
+        """
         sizes = (self.llm_options.get(f"{kind}_parallel") for kind in ("tensor", "pipeline"))
         return prod(size for size in sizes if isinstance(size, int) and size > 0)
 

@@ -58,7 +58,8 @@ class LanguageLimits:
 
     def check(self, request: LLMRequest) -> None:
         """Raises InvalidField for what is over a limit of content, and for integers of over 64
-        bits; not for what a body is limited to."""
+        bits; not for what a body is limited to.
+        """
         if isinstance(request, Embed):
             _check_count("input", request.prompts, self.max_prompts)
         if isinstance(request, Score):
@@ -88,7 +89,8 @@ _CONTAINERS = frozenset({dict, list, tuple})
 
 def check_json(field: str, value: object, max_depth: int) -> None:
     """For JSON that no struct describes: raises InvalidField if more than `max_depth` lists and
-    objects are in one another, or an integer has over 64 bits."""
+    objects are in one another, or an integer has over 64 bits.
+    """
     groups: list[Any] = [(value,)]  # the values of lists and objects that are equally deep
     depth = 0
     while groups:

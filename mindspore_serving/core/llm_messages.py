@@ -107,7 +107,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
 class Tokenize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tokenize"):
     """The tokens of a text, or of a conversation in the chat template: those that a `Generate` with
-    the same fields has."""
+    the same fields has.
+    """
 
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
@@ -154,7 +155,8 @@ class GeneratedToken(msgspec.Struct, frozen=True, array_like=True):
 class Started(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """The request was accepted, `queue_seconds` after it was ready to be computed.  `seed` is the
     one that was given, or drawn; `is_capped` if the context has room for fewer tokens of an answer
-    than `max_tokens`, which is lowered to that."""
+    than `max_tokens`, which is lowered to that.
+    """
 
     num_prompt_tokens: int
     seed: int
@@ -171,7 +173,8 @@ class PromptScored(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 class ToolCallDelta(msgspec.Struct, frozen=True, array_like=True):
     """A part of the `index`-th call of an answer, from 0 on.  The first part of a call has the
-    `name` of its tool and nothing else, the others have more of the JSON text of its arguments."""
+    `name` of its tool and nothing else, the others have more of the JSON text of its arguments.
+    """
 
     index: int
     name: str | None = None

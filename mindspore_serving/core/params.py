@@ -177,7 +177,8 @@ def param(
 
 def documented(rows: Mapping[str, OptionRow]) -> Callable[[T], T]:
     """Put the meanings of arguments that have `rows` in place of {} in the text of a function or
-    class."""
+    class.
+    """
 
     def document(made: T) -> T:
         names = inspect.signature(made).parameters  # type: ignore[arg-type]

@@ -10,7 +10,8 @@ LARGE = 32 * 1024  # bytes; below, joining costs less than keeping apart
 
 class Stored:
     """`size` bytes that are somewhere else, until they are copied to where they are to lie:
-    `read(start, target)` fills `target` with those from `start` on."""
+    `read(start, target)` fills `target` with those from `start` on.
+    """
 
     __slots__ = ("_read", "_start", "_size")
 

@@ -73,7 +73,8 @@ class Embedded(msgspec.Struct, frozen=True, array_like=True, tag=8):
 class Scored(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """Both are float32, little-endian, [number of texts, `size`], a column for each label.
     `scores` are what the model's configuration makes of the logits: probabilities, unless it is a
-    regression."""
+    regression.
+    """
 
     logits: bytes
     scores: bytes

@@ -57,7 +57,8 @@ class Reply:
 
     def raise_failure(self) -> None:
         """Raise `failure`, and let go of it: its traceback will refer to all that the caller holds,
-        which together with the reply would be freed by the garbage collector only."""
+        which together with the reply would be freed by the garbage collector only.
+        """
         failure, self.failure = self.failure, None
         assert failure is not None
         try:
@@ -93,7 +94,8 @@ class Inference(Protocol):
         self, servable: str, version: int, method: str, timeout: float | None
     ) -> Temporary | None:
         """Why a request would be refused now, whatever its body; None if it would be taken, or if
-        that is not known here."""
+        that is not known here.
+        """
         ...
 
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
@@ -108,7 +110,8 @@ class Inference(Protocol):
 class ServableReadiness:
     """Whether a servable version takes requests now.  `reason` says why not, for clients to read;
     "" if it is ready.  `loaded` is the share that is loaded, of one that is started for the first
-    time; None of others."""
+    time; None of others.
+    """
 
     name: str
     version: int  # 0 while the newest is not known yet
@@ -121,7 +124,8 @@ class ServableReadiness:
 class MethodCounts:
     """What became of the requests to a method.  `last_ms` is when the last was answered, in
     milliseconds since 1970, 0 if none was.  `waited_ns` is how long those that a worker got waited
-    for it, and `worker_ns` how long those that succeeded were with their workers."""
+    for it, and `worker_ns` how long those that succeeded were with their workers.
+    """
 
     num_succeeded: int = 0
     succeeded_ns: int = 0
@@ -147,12 +151,14 @@ class Control(Protocol):
 
     def history(self) -> Callable[[], dict[str, Any]]:
         """Gives, on any thread and in some milliseconds, the numbers of `observe` over the last
-        hour, for JSON: rows of each servable version."""
+        hour, for JSON: rows of each servable version.
+        """
         ...
 
     def language_models(self) -> list[tuple[str, int, ModelCard]]:
         """The servables that are language models: name, version, card; the newest version that
-        runs of each, in the order of their start."""
+        runs of each, in the order of their start.
+        """
         ...
 
     @property
@@ -166,7 +172,8 @@ class Control(Protocol):
 
     def signature(self, servable: str, version: int = 0) -> ServableSignature | None:
         """What the methods of a servable version (0: the newest) take and give; None if there is no
-        such version."""
+        such version.
+        """
         ...
 
     def counts(self, servable: str, version: int, method: str) -> MethodCounts:
@@ -176,7 +183,8 @@ class Control(Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether everything that was deployed can be called.  What is loaded beside it later
-        counts when it has been loaded."""
+        counts when it has been loaded.
+        """
         ...
 
     @property
@@ -186,7 +194,8 @@ class Control(Protocol):
 
     def readiness(self) -> Sequence[ServableReadiness]:
         """Each servable version that was deployed, also one that is loading or has failed; all are
-        unready while the server stops.  The server is alive if this is answered at all."""
+        unready while the server stops.  The server is alive if this is answered at all.
+        """
         ...
 
 
@@ -215,7 +224,8 @@ class AdapterControl(Protocol):
         """Have all workers of the language model `model` ("" if there is one) load the adapter in
         the directory `path`; one of that name is replaced if `in_place`.  Raises InvalidField with
         the name of an argument, InvalidInputs, Overloaded, NotFound, or Forbidden if the operator
-        has not allowed it; then nothing has changed."""
+        has not allowed it; then nothing has changed.
+        """
         ...
 
     async def unload(self, name: str) -> None:
@@ -225,7 +235,8 @@ class AdapterControl(Protocol):
 
 class ModelControl(Protocol):
     """Models that come and go while the server runs.  `is_allowed` if clients may load and unload
-    them."""
+    them.
+    """
 
     is_allowed: bool
 
@@ -238,7 +249,8 @@ class ModelControl(Protocol):
     ) -> None:
         """Serve the versions of `name` that there are now, each anew if it has changed or if
         `is_forced`, with `changes` until it is loaded again.  Raises NotFound, StartError, or
-        Forbidden if the operator has not allowed it."""
+        Forbidden if the operator has not allowed it.
+        """
         ...
 
     async def unload(self, name: str) -> None:

@@ -35,7 +35,8 @@ class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
 
 class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
     """The inputs and outputs of a method, or of one graph of a model; no outputs if their number
-    is not known before a run."""
+    is not known before a run.
+    """
 
     inputs: tuple[ValueSpec, ...] = ()
     outputs: tuple[ValueSpec, ...] = ()
@@ -44,7 +45,8 @@ class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
 @dataclass(frozen=True, slots=True)
 class ServableSignature:
     """A servable version, all versions of it that were loaded (ascending), and its methods by
-    name."""
+    name.
+    """
 
     name: str
     version: int
@@ -54,7 +56,8 @@ class ServableSignature:
 
 def describe(specs: Iterable[ValueSpec]) -> list[dict[str, Any]]:
     """For JSON: {"name": "x", "dtype": "float32", "shape": [3, null]}; null is unknown or free.  Of
-    a sampling parameter "schema" has its range and default."""
+    a sampling parameter "schema" has its range and default.
+    """
     return [
         {"name": spec.name, "dtype": spec.dtype, "shape": _to_list(spec.shape)}
         | ({"optional": True} if spec.is_optional else {})

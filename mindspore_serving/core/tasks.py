@@ -96,7 +96,8 @@ class TaskSpec:
 
 def split_architecture(name: str) -> tuple[str, str]:
     """(family, head): "BertForMaskedLM" is ("Bert", "ForMaskedLM").  The head is "" for a name
-    that ends like none of `HEADS`."""
+    that ends like none of `HEADS`.
+    """
     head = next((head for head in HEADS if name.endswith(head)), "")
     return name.removesuffix(head), head
 

@@ -23,7 +23,8 @@ _WRONG = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
 
 class Loader(yaml.SafeLoader):
     """PyYAML's, which refuses more than 16 open brackets, integers of over 64 bits, keys that are
-    there twice, and what has itself as a part."""
+    there twice, and what has itself as a part.
+    """
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -71,7 +72,8 @@ Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
 
 def load(text: str, where: str) -> Any:
     """The value of the document in `text`, None if it is empty.  Raises InvalidInputs, which
-    begins with `where`."""
+    begins with `where`.
+    """
     with faults(where):
         return yaml.load(text, Loader)
 

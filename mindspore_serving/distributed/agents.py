@@ -92,7 +92,8 @@ class WorkerEnd:
 
 class Agents:
     """The agents of one gang on this machine: their `ranks`, and the `group` of their processes
-    with the worker."""
+    with the worker.
+    """
 
     def __init__(self, connection: GangConnection) -> None:
         self.ranks: list[RankPlace] = []
@@ -123,7 +124,8 @@ class Agents:
 
     async def wait(self) -> str:
         """Wait for the end of one of them or of the worker; end all, and return its text.  Raises
-        Stopped if it is for good."""
+        Stopped if it is for good.
+        """
         try:
             return await self.group.wait()
         finally:
@@ -138,7 +140,8 @@ class Agents:
 
 class AgentSupervisor:
     """Keeps the agents of this machine running, from `start` to `stop`, or until the servable is
-    stopped for good: then `on_end` is called, on another thread."""
+    stopped for good: then `on_end` is called, on another thread.
+    """
 
     def __init__(self, options: AgentOptions, on_end: Callable[[], None]) -> None:
         self.ranks: list[RankPlace] = []
@@ -195,7 +198,8 @@ class AgentSupervisor:
 
     async def _find_worker(self) -> GangConnection:
         """Return a connection to the worker, which may be started later than we.  Raises Absent, or
-        another StartError if it does not want us."""
+        another StartError if it does not want us.
+        """
         loop, address = asyncio.get_running_loop(), self._options.address
         end = loop.time() + SEARCHING
         while True:

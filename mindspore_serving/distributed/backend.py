@@ -78,7 +78,8 @@ class GangModel:
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         """See `LoadedModel.run`.  Raises StageFailed if a rank could not run it, WorkerUnavailable
-        if one is lost."""
+        if one is lost.
+        """
         answer = self._loop.run(
             self._leader.predictions.run(subgraph, native.encode_values(inputs))
         )

@@ -66,7 +66,8 @@ class GangConnection(BlockingChannel[ToPeer]):
 
     def _expect(self, kind: type[ToPeer]) -> ToPeer:
         """The next message, which is of this kind.  Raises StartError, or OSError if the worker
-        has ended the connection or does not answer."""
+        has ended the connection or does not answer.
+        """
         end = time.monotonic() + ANSWERING
         poll = select.poll()
         poll.register(self._stream.fileno(), select.POLLIN)
@@ -88,7 +89,8 @@ class GangConnection(BlockingChannel[ToPeer]):
 
 def connect(address: str) -> GangConnection:
     """Greet the worker at `address`, "ip:port".  Raises OSError if nobody listens there, or no
-    longer, and StartError if we are refused, or do not want it: its certificate, say."""
+    longer, and StartError if we are refused, or do not want it: its certificate, say.
+    """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     context = security.of_agent(os.environ)

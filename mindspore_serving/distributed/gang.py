@@ -75,7 +75,8 @@ class Gang:
 
     def join(self, number: int, graphs: Graphs) -> None:
         """The agent of rank `number` has loaded `graphs`.  Raises InvalidInputs if it cannot be one
-        of this gang."""
+        of this gang.
+        """
         self._check_number(number)
         if number not in self._scripts:
             raise InvalidInputs(f"rank {number} was not taken by a script before")

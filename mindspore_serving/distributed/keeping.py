@@ -20,5 +20,6 @@ def keep_alive(stream: socket.socket) -> None:
 
 def end_when_unanswered(stream: socket.socket) -> None:
     """Have the kernel end `stream` when what was sent is not acknowledged for TIMEOUT: for who
-    sends often, to one that always reads."""
+    sends often, to one that always reads.
+    """
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TIMEOUT * 1000)

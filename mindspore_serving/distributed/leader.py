@@ -37,7 +37,8 @@ OnBroken: TypeAlias = Callable[[str], None]
 
 class Leader:
     """Leads one gang from its first rank to its end.  `on_broken` is called with the reason when a
-    complete gang has lost a rank: everything is answered and closed then."""
+    complete gang has lost a rank: everything is answered and closed then.
+    """
 
     def __init__(
         self,
@@ -51,7 +52,8 @@ class Leader:
         context: ssl.SSLContext | None = None,
     ) -> None:
         """A rank without a sign of life for `timeout` seconds is lost, and one that works on a
-        prediction for `limit` seconds; 0 for never.  `context` is None without TLS."""
+        prediction for `limit` seconds; 0 for never.  `context` is None without TLS.
+        """
         self.gang = gang
         self._plan = plan
         self._secret = secret
@@ -86,7 +88,8 @@ class Leader:
 
     async def gather(self, seconds: float) -> None:
         """Wait until all ranks have joined, at most `seconds` unless that is 0.  Raises
-        StartError."""
+        StartError.
+        """
         try:
             await asyncio.wait_for(asyncio.shield(self._complete), seconds or None)
         except asyncio.TimeoutError:

@@ -197,7 +197,8 @@ class Encryption:
 
     def receive(self, data: bytes) -> bytes:
         """What is in `data`.  Raises ssl.SSLError if it is no TLS, or none that is accepted; in
-        each case `to_send` has what TLS says to it."""
+        each case `to_send` has what TLS says to it.
+        """
         self.has_begun = True
         self._incoming.write(data)
         found = bytearray()

@@ -33,7 +33,8 @@ class _Pending:
 class Predictions:
     """Of a gang whose `agents` are known by their ranks.  `on_stuck` is called with the reason when
     ranks do not come back from a prediction within `limit` seconds (0: any), or SETTLING when one
-    of them could not run it."""
+    of them could not run it.
+    """
 
     def __init__(
         self, gang: Gang, agents: Mapping[int, GangPeer], on_stuck: OnStuck, limit: float
@@ -50,7 +51,8 @@ class Predictions:
 
     async def run(self, subgraph: int, inputs: bytes) -> bytes:
         """The encoded outputs of the last rank.  Raises StageFailed if a rank could not run it,
-        WorkerUnavailable if the gang is lost."""
+        WorkerUnavailable if the gang is lost.
+        """
         if len(inputs) > MOST_TENSORS:
             raise TooLarge(f"inputs of {len(inputs)} bytes, at most {MOST_TENSORS} are sent")
         await self._slots.acquire()

@@ -30,7 +30,8 @@ class RankPlace:
 
 def parse(text: str) -> tuple[RankPlace, ...]:
     """The ranks of a table, which are numbered from 0 in the order of the file.  Raises
-    InvalidInputs."""
+    InvalidInputs.
+    """
     if len(text) > MAX_BYTES:
         raise _wrong(f"it has {len(text)} characters, at most {MAX_BYTES} are accepted")
     try:

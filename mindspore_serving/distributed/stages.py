@@ -101,7 +101,8 @@ def _fits(own: TensorSpec, given: TensorSpec) -> bool:
 @dataclass(slots=True)
 class GangPrediction:
     """One run of all ranks.  `outputs` is the encoded result, `error` why there is none; it is
-    settled when no rank works on it any more."""
+    settled when no rank works on it any more.
+    """
 
     stages: tuple[RankStage, ...]
     outputs: bytes | None = None
@@ -117,7 +118,8 @@ class GangPrediction:
 
     def answered(self, rank: int, outputs: bytes) -> RankStage | None:
         """`rank` has run its part; the stage to be sent its outputs now, if there is one.  Raises
-        InvalidInputs if nothing was expected of it."""
+        InvalidInputs if nothing was expected of it.
+        """
         self._settle(rank)
         (number,) = [n for n, stage in enumerate(self.stages) if rank in stage.ranks]
         if rank != self.stages[number].last or self.error is not None:

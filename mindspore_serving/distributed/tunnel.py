@@ -22,7 +22,8 @@ Relay: TypeAlias = concurrent.futures.Future[None]
 
 def connect(host: str, port: int, context: ssl.SSLContext) -> tuple[socket.socket, Relay]:
     """A socket to the worker there, and what ends when all that was written to it before it was
-    closed is sent.  Raises OSError if nobody answers, StartError if TLS does not come about."""
+    closed is sent.  Raises OSError if nobody answers, StartError if TLS does not come about.
+    """
     try:
         return LOOP.run(_open(host, port, context))
     except CannotReach as error:
@@ -49,7 +50,8 @@ async def _open(host: str, port: int, context: ssl.SSLContext) -> tuple[socket.s
 
 async def _first(connection: NodeConnection, where: str) -> bytes:
     """What the worker says first: only then it has accepted our certificate, or that we have none.
-    Raises StartError, CannotReach."""
+    Raises StartError, CannotReach.
+    """
     try:
         first = await asyncio.wait_for(connection.reader.read(MOST_DATA), DIAL_SECONDS)
     except ssl.SSLError as error:

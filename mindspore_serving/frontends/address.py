@@ -93,7 +93,8 @@ def _hint(error: OSError) -> str:
 
 def hold(address: Address, tag: str) -> socket.socket:
     """A socket that takes no connections: while it is open, only servers of this user that share
-    their ports can listen there.  Raises StartError if the address is taken or not ours."""
+    their ports can listen there.  Raises StartError if the address is taken or not ours.
+    """
     listen(address, tag).close()  # shared by nobody
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     holder = socket.socket(family, socket.SOCK_STREAM)
@@ -108,7 +109,8 @@ def hold(address: Address, tag: str) -> socket.socket:
 
 def most_connections(limits: ServerLimits, share: int) -> tuple[int, int]:
     """How many a server may have, and how many of one address: of the descriptors of this process
-    at most one in `share`, and as much of that as `limits` give to an address."""
+    at most one in `share`, and as much of that as `limits` give to an address.
+    """
     most = min(limits.max_connections, most_descriptors() // share)
     return most, limits.max_connections_per_address * most // limits.max_connections
 

@@ -18,7 +18,8 @@ _PIECE = 1 << 20  # bytes
 async def read_body(request: Request, most: int) -> bytes | bytearray:
     """All of the body; a large one may come in one piece, which is copied bit by bit while others
     have their turn.  Raises TooLarge before more than `most` bytes are held, and Starlette's
-    ClientDisconnect if the client leaves."""
+    ClientDisconnect if the client leaves.
+    """
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > most:
         raise too_large(most)
@@ -35,7 +36,8 @@ async def read_body(request: Request, most: int) -> bytes | bytearray:
 
 async def read_json(request: Request, most: int, limits: LanguageLimits) -> bytes:
     """All of the body of a request to a language model, which can be decoded on the event loop: in
-    some 10 ms at most.  Raises what `read_body` raises, and InvalidField for too many values."""
+    some 10 ms at most.  Raises what `read_body` raises, and InvalidField for too many values.
+    """
     body = bytes(await read_body(request, min(most, limits.max_body)))
     await check_values(body, limits)
     return body

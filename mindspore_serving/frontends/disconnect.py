@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """What `work` gives.  Raises ClientDisconnect, and cancels it, when the client leaves; the
-    body must have been read."""
+    body must have been read.
+    """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(left(request.receive))
     try:

@@ -12,7 +12,8 @@ from mindspore_serving.frontends.sites import SAFE, SiteRules
 
 class Gate:
     """ASGI middleware: refuses what has no key or comes from another site, in the form of the
-    protocol that the path is of."""
+    protocol that the path is of.
+    """
 
     def __init__(self, app: ASGIApp, keys: Keys, sites: SiteRules | None) -> None:
         self._app = app

@@ -29,7 +29,8 @@ def are_ready(control: Control, found: Sequence[ServableReadiness]) -> bool:
 
 def still_loading(control: Control, name: str = "") -> ServableUnavailable | None:
     """Why what is served now is not all that was to be served first, or why the servable `name` is
-    not there yet; None if nothing more is expected."""
+    not there yet; None if nothing more is expected.
+    """
     found = [one for one in control.readiness() if control.is_starting or one.name == name]
     if control.is_starting and not found:
         return ServableUnavailable("no servable is started yet", LOOK_AGAIN)

@@ -80,7 +80,8 @@ class Keys:
 
     def replace(self, keys: Iterable[ApiKey]) -> None:
         """Accept these from now on.  Requests under way count for a key that stays, by its new
-        limits."""
+        limits.
+        """
         before, self.holders = self.holders, {}
         for key in keys:
             digest = _digest(key.secret.encode())
@@ -94,7 +95,8 @@ class Keys:
     def find(self, authorization: bytes | None, api_key: bytes | None = None) -> KeyHolder:
         """Whose key an Authorization header has: as a bearer token, or as the password of basic
         authentication, for which browsers show a dialogue.  Or an X-Api-Key header, as Anthropic's
-        clients send it.  Raises Unauthorized."""
+        clients send it.  Raises Unauthorized.
+        """
         # The time that a look-up takes tells something of the digest, and nothing of the key.
         holder = self.holders.get(_digest(_key_of(authorization or b"")))
         if holder is None and api_key is not None:

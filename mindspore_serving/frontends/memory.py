@@ -14,7 +14,8 @@ NO_MEMORY = "The bodies of other requests take all memory that there is for them
 
 class MemoryPeer(NamedTuple):
     """A connection, and the address that it comes from: "" where the clients of all connections are
-    one to us, as those of a unix socket are; they share with nobody."""
+    one to us, as those of a unix socket are; they share with nobody.
+    """
 
     address: str
     connection: Hashable
@@ -32,7 +33,8 @@ def peer_of(name: str) -> MemoryPeer:
 
 class Quota:
     """`held` of at most `most` units are taken.  Each may have `largest` of them where they are
-    free, whatever it leaves, and each connection `least`, also where they are not."""
+    free, whatever it leaves, and each connection `least`, also where they are not.
+    """
 
     __slots__ = ("_least", "_of", "held", "largest", "most")
 

@@ -55,7 +55,8 @@ class MessageReader:
 
     async def read(self, context: Context) -> tuple[MemoryPeer, bytes]:
         """The message of a call, which counts as its peer's: `give_back` it.  Raises
-        ServingError."""
+        ServingError.
+        """
         reading = self._begin(peer_of(context.peer()))
         try:
             body: Any = await context.read()
@@ -140,7 +141,8 @@ class MessageReader:
 
     def _find_slowest(self, peer: MemoryPeer, num_bytes: int, slow: float) -> _Reading | None:
         """The message that has come for longest of the peer that has most, if that is more than
-        `peer` would have; else that of all, if it has come for `slow` seconds."""
+        `peer` would have; else that of all, if it has come for `slow` seconds.
+        """
         if not self._counted:
             return None
         of_address, of_connection = self._memory.of(peer)

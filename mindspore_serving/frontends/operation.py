@@ -27,7 +27,8 @@ class Describing(Protocol):
 @dataclass(frozen=True, slots=True)
 class Unlimited:
     """The words of a `table` without its limits, where what is beyond them is told in a stream,
-    whose status is 200 by then."""
+    whose status is 200 by then.
+    """
 
     table: Describing
 
@@ -50,7 +51,8 @@ class Lax:
 class Body:
     """What a request holds.  `fields` are the tables about the fields of structs in `kind`.
     `example` works when it is sent as it is, to the model whose name is MODEL in it.  `read_as` is
-    what is decoded, if that is less strict."""
+    what is decoded, if that is less strict.
+    """
 
     kind: Kind
     fields: Mapping[type, Describing] = field(default_factory=dict)

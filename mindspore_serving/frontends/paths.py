@@ -37,7 +37,8 @@ class PathNode:
 
     def find(self, path: str) -> "PathNode":
         """The place of `path`; of what no row has, one without rows, like that which shares the
-        longest beginning with it."""
+        longest beginning with it.
+        """
         place = self
         for segment in _segments_of(path):
             below = place._below

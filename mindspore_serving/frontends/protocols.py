@@ -51,7 +51,8 @@ for _row in ROUTES:
 @dataclass(frozen=True, slots=True)
 class Mounted:
     """The routes of the protocols besides the classic one, what adds their metrics to a page, and
-    what describes all routes."""
+    what describes all routes.
+    """
 
     routes: tuple[BaseRoute, ...]
     add_metrics: Callable[[Page], None]

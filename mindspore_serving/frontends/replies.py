@@ -1,5 +1,6 @@
 """The seam for coroutines: submit a request, await its reply or each of its replies.  Knows no
-protocol."""
+protocol.
+"""
 
 import asyncio
 from collections import deque

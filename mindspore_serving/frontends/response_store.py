@@ -16,7 +16,8 @@ _encode = msgspec.json.Encoder().encode
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
     """A response as JSON, `body`; and as JSON the items of its input, with those of the responses
-    that it goes on from, and of its output."""
+    that it goes on from, and of its output.
+    """
 
     body: bytes
     given: tuple[bytes, ...]
@@ -56,7 +57,8 @@ class _Shelf:
 
 class ResponseStore:
     """Responses by owner and name.  Where there are too many, or too large ones, the oldest of the
-    same owner are forgotten."""
+    same owner are forgotten.
+    """
 
     def __init__(self) -> None:
         self._shelves: dict[str, _Shelf] = {}

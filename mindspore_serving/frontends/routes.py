@@ -98,7 +98,8 @@ def bind(rows: Iterable[HttpRoute], context: Any) -> list[BaseRoute]:
 
 def to_app(routes: Sequence[BaseRoute], others: ASGIApp) -> ASGIApp:
     """The application of `routes`, of which the first that fits answers; what is left is `others`'
-    to answer."""
+    to answer.
+    """
     return Starlette(routes=[_Routes(routes), routing.Route("/{path:path}", others)])
 
 

@@ -35,7 +35,8 @@ Describe = Callable[[], Awaitable[tuple[str, bytes]]]
 @dataclass(frozen=True, slots=True)
 class ServerContext:
     """What these routes show.  With `allow_loading`, who has a key may operate; `describe` gives
-    the tag of the document of all routes, and its JSON."""
+    the tag of the document of all routes, and its JSON.
+    """
 
     control: Control
     metrics: Callable[[], Page]
@@ -58,7 +59,8 @@ async def show_health(server: ServerContext, _: Request) -> Response:
 
 async def show_ready(server: ServerContext, http: Request) -> Response:
     """503 until everything, or the servables that `/readyz/NAME` or `?servable=NAME` name, take
-    requests."""
+    requests.
+    """
     control = server.control
     names = [*http.query_params.getlist("servable"), *http.path_params.values()]
     if not names:

@@ -10,7 +10,8 @@ from mindspore_serving.frontends.response_store import ResponseStore
 @dataclass(frozen=True, slots=True)
 class Site:
     """One HTTP server's view of what is served.  `max_body` is in bytes; without a
-    `repository` nobody can load or unload models, without `adapters` no adapters."""
+    `repository` nobody can load or unload models, without `adapters` no adapters.
+    """
 
     models: LanguageModels
     inference: Inference

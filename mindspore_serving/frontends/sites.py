@@ -40,7 +40,8 @@ class SiteRules:
 
     def is_plain(self, fields: Mapping[bytes, bytes]) -> bool:
         """Whether a request with these headers is no browser's, and calls the server as others did
-        before: then `check` accepts it."""
+        before: then `check` accepts it.
+        """
         if b"origin" in fields or b"sec-fetch-site" in fields:
             return False
         return not self._checks_names or fields.get(b"host") in self._accepted
@@ -70,7 +71,8 @@ class SiteRules:
 
     def check_type(self, fields: Mapping[bytes, bytes]) -> None:
         """Of a route that takes JSON.  Raises Forbidden for what any page can send unasked, also by
-        a browser that does not say from where."""
+        a browser that does not say from where.
+        """
         if _is_text(fields):
             raise Forbidden("the content type is 'text/plain', expected 'application/json'")
 
@@ -95,7 +97,8 @@ def is_loopback(host: str) -> bool:
 
 def _name_of(host: str) -> str:
     """A Host header without its port, and an IPv6 address without brackets; "" for what is neither
-    a name nor an address, with or without a port."""
+    a name nor an address, with or without a port.
+    """
     found = _HOST.fullmatch(host)
     if found is None:
         return ""

@@ -11,7 +11,8 @@ from mindspore_serving.frontends.mindspore.rest import to_timeout
 @dataclass(frozen=True, slots=True)
 class Terms:
     """`timeout` is in seconds, None for no limit but the server's.  `priority` is added to that of
-    a request to a language model: lower runs first."""
+    a request to a language model: lower runs first.
+    """
 
     timeout: float | None = None
     priority: int = 0

@@ -38,7 +38,8 @@ def create() -> int:
 
 class Arena:
     """The sender's side: space by powers of two, last freed first used, so that pages stay warm.
-    Threads may share it."""
+    Threads may share it.
+    """
 
     def __init__(self, fd: int, num_reserved: int = 0) -> None:
         self._map = mmap.mmap(fd, ARENA_SIZE)
@@ -57,7 +58,8 @@ class Arena:
 
     def take(self, size: int) -> memoryview | None:
         """Writable memory of `size` bytes, which comes back when no view of it is left: what is
-        put of it is not copied.  None if there is no room."""
+        put of it is not copied.  None if there is no room.
+        """
         length = _block_of(size)
         with self._lock:
             self._sort_in()
@@ -103,7 +105,8 @@ class Arena:
 
     def trim(self) -> float:
         """Give pages that are not reused back to the kernel, some at a time.  The seconds until
-        this is to be called again."""
+        this is to be called again.
+        """
         with self._lock:
             self._sort_in()
             left = _MOST_TRIMMED
@@ -160,7 +163,8 @@ class Arena:
 
     def _merge(self, wanted: int) -> None:
         """Cut what is free anew, if it may have a block of the size `wanted`: sizes that were asked
-        for once must not take the room of all others for good."""
+        for once must not take the room of all others for good.
+        """
         free = sorted((offset, size) for size, found in self._free.items() for offset in found)
         if sum(size for _, size in free) + ARENA_SIZE - self._top < wanted:
             return
@@ -226,7 +230,8 @@ class ArenaView:
 
 class NoArena:
     """For a channel to another machine: everything travels inline.  `reserved` is the beginning of
-    the shared memory `fd`, if there is one, else nobody but us reads it."""
+    the shared memory `fd`, if there is one, else nobody but us reads it.
+    """
 
     def __init__(self, num_reserved: int = 0, fd: int | None = None) -> None:
         memory = bytearray(num_reserved) if fd is None else mmap.mmap(fd, num_reserved)

@@ -50,7 +50,8 @@ class RequestPart(Message, frozen=True):
 
 class Fault(Message, frozen=True):
     """Why an instance, or a whole part, has no answer: an `errors.Code`, its text, and in how many
-    seconds it may be asked again."""
+    seconds it may be asked again.
+    """
 
     code: int
     text: str
@@ -73,7 +74,8 @@ def to_faults(errors: Sequence[ServingError | None] | None) -> list[Fault | None
 
 class SpanReport(Message, frozen=True):
     """A span that ended in a worker, see `tracing.span.Span`: `code` is an `errors.Code`, `links`
-    are written as traceparent is."""
+    are written as traceparent is.
+    """
 
     name: str
     id: int
@@ -132,7 +134,8 @@ class ModelReport(Message, frozen=True):
 
 class AgentPlace(Message, frozen=True):
     """Where a rank of a distributed servable runs: the address of its machine by the rank table,
-    the device there, and the process."""
+    the device there, and the process.
+    """
 
     rank: int
     node: str
@@ -145,7 +148,8 @@ class AgentPlace(Message, frozen=True):
 
 class Setup(Message, frozen=True, tag=10):
     """The first message to a worker: what to load.  The key of encrypted models travels only
-    here."""
+    here.
+    """
 
     servable_directory: str
     servable_name: str
@@ -242,7 +246,8 @@ class AdaptersSet(Message, frozen=True, tag=26):
 class Numbers(Message, frozen=True, tag=25):
     """What the worker's language-model engine counts now: the fields of its `EngineStats`, answers
     by finish reason, and histograms by the names of their metrics: the sum, and the counts.
-    `unready` says why it cannot compute now; "" if it can."""
+    `unready` says why it cannot compute now; "" if it can.
+    """
 
     values: dict[str, int]
     answers: dict[str, int] = {}

@@ -39,7 +39,8 @@ _NUMBER = struct.Struct("q")
 
 class Lane:
     """The writing end of one lane, for one thread.  `memory` are the SIZE bytes of all lanes; where
-    there are none, nobody reads."""
+    there are none, nobody reads.
+    """
 
     def __init__(self, memory: memoryview, number: int) -> None:
         self._memory = memory if len(memory) == SIZE else memoryview(bytearray(SIZE))
@@ -49,7 +50,8 @@ class Lane:
         self, stage: int = 0, ids: Sequence[int] | None = None, since: float | None = None
     ) -> None:
         """Stage `stage` begins, counted from 0, with the parts `ids`; None for any.  `since` is now
-        or a time by `time.monotonic`."""
+        or a time by `time.monotonic`.
+        """
         start = self._start
         now = time.monotonic_ns() if since is None else int(since * 1e9)
         if ids is None or len(ids) > MOST_IDS:

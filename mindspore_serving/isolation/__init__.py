@@ -1,2 +1,3 @@
 """Work on what clients sent, in processes that can be killed: forked ready, limited in time and
-memory.  Knows neither requests nor models."""
+memory.  Knows neither requests nor models.
+"""

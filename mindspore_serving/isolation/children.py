@@ -63,7 +63,8 @@ class ForkServer:
 
     def fork(self, role: str, memory: int, nice: int = 0) -> ForkedChild:
         """A new child, see `fork_server.Fork`; waits until all is loaded.  Raises OSError if there
-        cannot be one."""
+        cannot be one.
+        """
         packet = msgspec.msgpack.encode(Fork(role, memory, nice))
         with self._lock:
             try:

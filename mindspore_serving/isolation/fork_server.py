@@ -53,7 +53,8 @@ class Fork(msgspec.Struct, frozen=True, array_like=True):
 def run(load: Callable[[bytes], Mapping[str, Role]]) -> None:
     """Load the roles of the setup that comes first, and fork a child for each `Fork` that follows,
     until the channel, a socket of packets, is closed.  The answer to a `Fork` is the
-    child's pidfd."""
+    child's pidfd.
+    """
     arguments = enter(argparse.ArgumentParser(), ignores_signals=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
     with connect(arguments.channel) as control:
@@ -128,7 +129,8 @@ def memory() -> int:
 
 def answer_jobs(stream: socket.socket, answer: Callable[[bytes], bytes]) -> None:
     """Send `answer` of every frame, until the other end is closed.  A process that has grown leaves
-    after its answer: what a job may take is counted from an empty process."""
+    after its answer: what a job may take is counted from an empty process.
+    """
     most = memory() + MOST_GROWTH
     while (job := receive(stream)) is not None:
         found = answer(job)

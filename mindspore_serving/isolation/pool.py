@@ -89,7 +89,8 @@ class Pool:
 
     def submit(self, content: bytes, on_done: Callable[[bytes | JobFailure], None]) -> PoolJob:
         """Have `content` answered; `on_done` is called on a thread of the pool, unless the job is
-        cancelled before.  Raises Overloaded if too much waits."""
+        cancelled before.  Raises Overloaded if too much waits.
+        """
         job, is_slow = PoolJob(content, on_done), len(content) > LARGE
         with self._changed:
             self._check_room(len(content), is_slow=is_slow)

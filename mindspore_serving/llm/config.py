@@ -30,7 +30,8 @@ def _option(
     **accepted: Any,
 ) -> T:
     """A row: beside ours, `engines` take the option as well; of ours the `runtimes` do, and models
-    that only embed if it `has_encoders`.  `accepted` are arguments of `param`."""
+    that only embed if it `has_encoders`.  `accepted` are arguments of `param`.
+    """
     without = {*ENGINES, *_ALL} - {*engines, *runtimes}
     if not has_encoders:
         without.add(ENCODERS)

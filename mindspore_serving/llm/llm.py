@@ -150,7 +150,8 @@ class LLM:
     def load_adapter(self, name: str, path: str | Path) -> None:
         """Give the LoRA adapter in the directory `path` a name for `adapter`; one that had the name
         before goes.  Raises InvalidInputs saying what does not fit, Overloaded for more than
-        `max_loras`."""
+        `max_loras`.
+        """
         adapters = self._open_engine().adapters
         adapters.add(name, adapters.read(name, path))
 

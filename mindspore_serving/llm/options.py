@@ -46,7 +46,8 @@ def check_runtime(
     config: EngineConfig, runtime: str, known: Collection[str] = RUNTIMES, purpose: str = ""
 ) -> None:
     """Raise StartError if the `runtime` is none of the `known` ones, or for an option or a value
-    that it does not take."""
+    that it does not take.
+    """
     if runtime not in known:
         expected = f"{', '.join(known)}{purpose}{did_you_mean(runtime, known)}"
         raise StartError(f"runtime is {runtime!r}, expected one of {expected}")

@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 def progress(items: Collection[T], label: str) -> Iterator[T]:
     """Yield `items`, showing how many are done.  While a servable is loaded, they are the second
-    half of that."""
+    half of that.
+    """
     return _reported(_shown(items, label), len(items))
 
 

@@ -122,7 +122,8 @@ def _plan(
     checkpoint: Checkpoint, spec: ModelSpec, *, with_tables: bool
 ) -> dict[str, tuple[str, bool]]:
     """Written name -> (read name, whether it is rounded); `with_tables` the embeddings as well,
-    and a tied one stays tied."""
+    and a tied one stays tied.
+    """
     plan, names, tied = {}, spec.form.names, spec.tied_embeddings
     # Rows are looked up, not multiplied -> what the output matrix is called beside them.
     tables = {f"{names.embedding}.weight": f"{names.head}.weight", f"{names.positions}.weight": ""}

@@ -135,7 +135,8 @@ class EmbeddingRunner(Runner, Protocol):
 
     def embed(self, step: Step) -> Vectors:
         """As `run`, but the final normalised hidden state: float32 [total num_logits, hidden_size],
-        which may be overwritten by the next step."""
+        which may be overwritten by the next step.
+        """
         ...
 
 
@@ -146,7 +147,8 @@ class AdaptedRunner(Runner, Protocol):
 
     def load_adapter(self, adapter: int, changes: Any) -> None:
         """From now on rows may name `adapter`, over 0; `changes` are those of `runtimes.adapters`
-        to the `base`."""
+        to the `base`.
+        """
         ...
 
     def unload_adapter(self, adapter: int) -> None:
@@ -182,7 +184,8 @@ class EncoderRunner(Protocol):
     ) -> Vectors:
         """The final hidden state of every token, float32 [tokens, hidden_size], prompt after
         prompt; at least one, none empty.  `types` are rows of the type table, one for each token;
-        None is zeros.  The next `run` may overwrite the result.  Raises ServingError."""
+        None is zeros.  The next `run` may overwrite the result.  Raises ServingError.
+        """
         ...
 
     def close(self) -> None: ...

@@ -61,7 +61,8 @@ def tell(text: str, *, is_warning: bool = False) -> None:
 
 def event(name: str, fields: Mapping[str, object]) -> None:
     """A line of a request, written soon and whatever the level: `fields` stand behind its name.
-    The id of the present request is one of them, unless they have one."""
+    The id of the present request is one of them, unless they have one.
+    """
     served = request_id.get()
     found = {"request_id": served, **fields} if served else fields
     _events().write(name, found, sys._getframe(1))
@@ -79,7 +80,8 @@ def has_requests() -> bool:
 
 def configure(variables: Mapping[str, str]) -> None:
     """Set these environment variables, here and for the processes that are started, and forget
-    those that were read.  Raises ValueError if they cannot be used."""
+    those that were read.  Raises ValueError if they cannot be used.
+    """
     read_settings({**os.environ, **variables})
     os.environ.update(variables)
     _settings.cache_clear()

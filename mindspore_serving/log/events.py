@@ -1,5 +1,6 @@
 """Lines of requests, of which there may be thousands in a second: a thread writes them, so that who
-serves requests waits for no file and no pipe."""
+serves requests waits for no file and no pipe.
+"""
 
 import atexit
 import logging

@@ -43,7 +43,8 @@ class TextFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     """An object in ASCII: time (UTC), level, logger, message, request_id, file, process, thread;
-    exception where there is one; and the fields of an event."""
+    exception where there is one; and the fields of an event.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         found: dict[str, Any] = {

@@ -21,7 +21,8 @@ class AdapterCalls:
 
     async def set(self, adapters: Sequence[AdapterSource]) -> Faults:
         """The worker's model is to have these and no others; why some could not be loaded.  Raises
-        WorkerUnavailable if the worker ends meanwhile."""
+        WorkerUnavailable if the worker ends meanwhile.
+        """
         self._num_sent += 1
         future: asyncio.Future[Faults] = asyncio.get_running_loop().create_future()
         self._open[self._num_sent] = future

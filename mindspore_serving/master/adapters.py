@@ -84,7 +84,8 @@ class ServedAdapters:
         self, servable: str, link: Link, card: ModelCard | None
     ) -> AsyncIterator[ModelCard | None]:
         """Around what registers a worker that has loaded: it gets the adapters of the others.
-        Gives its card with them."""
+        Gives its card with them.
+        """
         if card is None or not card.can_generate:
             yield card
             return
@@ -131,7 +132,8 @@ class ServedAdapters:
 
     async def _restore(self, servable: str, sources: Sources) -> None:
         """Have the workers have `sources`, which they have had; one that has ended does not
-        matter."""
+        matter.
+        """
         setting = (link.adapter_calls.set(list(sources.values())) for link in self._links(servable))
         for result in await asyncio.gather(*setting, return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, ServingError):

@@ -63,7 +63,8 @@ class AdmissionControl:
 
     def check(self, num_ahead: int, timeout: float | None, now: float) -> None:
         """Raise Overloaded if a request that comes behind `num_ahead` would be answered too late:
-        after its `timeout`, or when clients have left."""
+        after its `timeout`, or when clients have left.
+        """
         if not num_ahead or not self.queue.is_standing(now):
             return
         longest = self._longest_wait(timeout, QUEUE_SHARE, now)
@@ -78,7 +79,8 @@ class AdmissionControl:
 
     def check_shared(self, timeout: float | None, now: float) -> None:
         """Raise Overloaded if one more of those that are computed together would take longer than
-        its `timeout`, or than clients wait."""
+        its `timeout`, or than clients wait.
+        """
         shared = self.shared
         if shared.num_open < ENOUGH_OPEN:
             return
@@ -101,7 +103,8 @@ class AdmissionControl:
 
     def answered_shared(self, work: float, seconds: float, now: float) -> None:
         """One of those that are computed together got its first output after `seconds`, in which
-        it got so much `work`."""
+        it got so much `work`.
+        """
         self.shared.answered(work, seconds, now)
         self._count(False)
         gained = SHARE_GAINED / max(1, self.shared.num_open)
@@ -121,7 +124,8 @@ class AdmissionControl:
 
     def shed_shared(self, requests: Sequence[Open], now: float) -> list[int]:
         """Which of `requests`, in the order in which they came, are to be refused so that others
-        are answered in time."""
+        are answered in time.
+        """
         patience = self.patience.seconds(now, is_crowded=self._unserved > CROWDED) or inf
         until = [min(one.deadline or inf, one.begun.started + patience) for one in requests]
         some = [index for index, time in enumerate(until) if time < inf]
@@ -164,7 +168,8 @@ class AdmissionControl:
 
     def num_to_shed(self, num_ahead: int, now: float) -> int:
         """How many of those that wait, the oldest, are to be refused so that the others are served
-        before their clients leave."""
+        before their clients leave.
+        """
         longest = self._longest_wait(None, SHED_SHARE, now)
         if longest is None or not self.queue.is_standing(now):
             return 0

@@ -24,7 +24,8 @@ def num_at_start(deployment: Deployment) -> int:
 
 class Scaler:
     """As many workers as `requests_per_worker` says; fewer when fewer would have done for
-    `scale_down_delay` seconds."""
+    `scale_down_delay` seconds.
+    """
 
     def __init__(self, deployment: Deployment, num_workers: int, now: float) -> None:
         self._deployment = deployment

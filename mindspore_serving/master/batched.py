@@ -287,7 +287,8 @@ class BatchedMethod(ServedMethod):
 
     def _hand_out_suspect(self, now: float) -> None:
         """Have the next suspect run by itself: a worker is reserved, and gets it when it has
-        nothing else."""
+        nothing else.
+        """
         while self._suspects and self._suspects[0].request.is_done:
             self._suspects.popleft()
         if self._is_suspect_out:

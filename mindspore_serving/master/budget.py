@@ -40,7 +40,8 @@ class LoadBudget:
 
     def admit(self, others: Iterable[BudgetMember]) -> bool:
         """Whether one may be loaded beside `others`.  If not, that of them which has not been used
-        for the longest time is unloaded, if it is idle: ask again."""
+        for the longest time is unloaded, if it is idle: ask again.
+        """
         loaded = [one for one in others if one.is_loaded]
         if not self.most or len(loaded) < self.most:
             return True

@@ -234,7 +234,8 @@ class Deployed:
 
     def _refuse(self, last_exit: str, retry_after: float | None) -> None:
         """Let nothing wait for more workers: none is expected within `retry_after` seconds, or
-        ever."""
+        ever.
+        """
         for service in self.services:
             service.reason = f"its workers have ended ({last_exit}), see the server's log"
             service.retry_after = retry_after

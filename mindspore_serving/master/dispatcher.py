@@ -201,7 +201,8 @@ class Dispatcher:
         self, method: Method, looked: float, late: Sequence[PendingRequest] = ()
     ) -> None:
         """Refuse the requests to `method` that are `late`, and wait now as at the look before, at
-        `looked`: a worker that is between two steps runs nothing for a moment."""
+        `looked`: a worker that is between two steps runs nothing for a moment.
+        """
         now, limit = self._now(), method.max_queue_seconds
         seen = [(one, _is_waiting(one)) for one in late if not one.is_done]
         for request, is_waiting in seen:
@@ -327,7 +328,8 @@ def _own_method(caller: ServableService | None, message: WorkerCall) -> Method |
 
 def _is_waiting(request: PendingRequest) -> bool | None:
     """Whether no part of it has been run, or is when its worker was seen last; None if that cannot
-    be seen now."""
+    be seen now.
+    """
     is_waiting: bool | None = True
     for part in request.parts:
         has_left = part.state is SENT

@@ -1,5 +1,6 @@
 """The metrics of what the master knows: methods, workers, engines.  Their meaning is in
-`metrics.catalog`."""
+`metrics.catalog`.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -28,7 +28,8 @@ Observe = Callable[[], Sequence[Mapping[str, Any]]]
 @dataclass(slots=True)
 class _Past:
     """Of one servable version: when it was looked at, and the COLUMNS of each look, one after
-    another; what was not said is not a number."""
+    another; what was not said is not a number.
+    """
 
     times: "array[float]" = field(default_factory=lambda: array("d"))
     numbers: "array[float]" = field(default_factory=lambda: array("d"))

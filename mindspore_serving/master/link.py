@@ -103,7 +103,8 @@ class Link:
         self, parts: Sequence[PendingPart], now: float, strategy: DispatchStrategy
     ) -> None:
         """Give `parts` to the worker, in one message but for large ones; `strategy` gets the
-        answers."""
+        answers.
+        """
         small = []
         for part in parts:
             self._begin(part, now, strategy)

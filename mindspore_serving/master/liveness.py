@@ -68,7 +68,8 @@ async def watch(
     link: Link, deployment: Deployment, on_pulse: Callable[[Link, Pulse], None]
 ) -> None:
     """Look at a worker until it has ended; `on_pulse` is called when it falls silent or is back.
-    Ends it when it is dead, or runs something for too long; has it log what we do."""
+    Ends it when it is dead, or runs something for too long; has it log what we do.
+    """
     pulse, seconds = Pulse(deployment.heartbeat_timeout), interval(deployment)
     last = time.monotonic()
     trim_at = last + seconds

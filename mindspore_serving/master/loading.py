@@ -54,7 +54,8 @@ def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> 
 
 def _ranks_of(deployment: Deployment) -> int:
     """Processes over which a worker cuts its language model, by the options of a bare one or the
-    source of servable_config.py."""
+    source of servable_config.py.
+    """
     root = os.path.join(deployment.servable_directory, deployment.servable_name)
     return max(deployment.num_ranks, declared_ranks(os.path.join(root, CONFIG_FILE)))
 

@@ -131,7 +131,8 @@ class Master:
 
     async def drain(self, limit: float) -> bool:
         """Wait until nothing is in flight, at most `limit` seconds; whether that was reached.  From
-        now on nothing is ready."""
+        now on nothing is ready.
+        """
         self.control.is_ending = True
         await self._wait_until(lambda: not self.dispatcher.num_in_flight, limit)
         return self.dispatcher.num_in_flight == 0

@@ -25,7 +25,8 @@ MOST_PARTS = 4096  # of a request: a hundred thousand would take most of a secon
 @dataclass(frozen=True, slots=True)
 class EngineCapacity:
     """How many requests the engines of a language model compute at a time, and how many more may
-    wait there."""
+    wait there.
+    """
 
     most_running: float = inf
     most_waiting: float = inf
@@ -62,7 +63,8 @@ class ServedMethod:
 
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
         """`request` has ended, by a reply (`code` says which) or because its client left.  Called
-        for failures, for all if `measures_all`, and else while there is a queue."""
+        for failures, for all if `measures_all`, and else while there is a queue.
+        """
         raise NotImplementedError
 
     def on_dropped(self, part: PendingPart) -> None:
@@ -73,7 +75,8 @@ class ServedMethod:
 
     def set_capacity(self, card: ModelCard, num_workers: int) -> None:
         """Its language model is in so many workers.  What an engine would refuse need not go there;
-        one that has fewer at a time than it may refuses itself."""
+        one that has fewer at a time than it may refuses itself.
+        """
         if self.report.name in GENERATING and num_workers:
             most = inf if card.max_num_waiting is None else card.max_num_waiting * num_workers
             self.capacity = EngineCapacity(card.max_num_seqs * num_workers, most)

@@ -19,7 +19,8 @@ from mindspore_serving.master.supervisor import WorkerSupervisor
 
 class Overview:
     """See `core.service.Control`.  `deployed` are the deployments with the workers of each, which
-    the master changes."""
+    the master changes.
+    """
 
     def __init__(self, registry: Registry, deployed: Sequence[Deployed]) -> None:
         self.is_starting = True  # until what is deployed first runs

@@ -58,7 +58,8 @@ class Patience:
 
     def seconds(self, now: float, *, is_crowded: bool = False) -> float | None:
         """What the share `staying` of clients waits at least, or STAYING_CROWDED if that is more
-        and it `is_crowded`; None unless enough have left."""
+        and it `is_crowded`; None unless enough have left.
+        """
         estimate = self._estimate[is_crowded]
         if self._is_outdated and (not estimate or now - self._estimated >= PERIOD):
             self._renew(now)

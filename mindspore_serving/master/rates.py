@@ -67,7 +67,8 @@ class DrainRate:
 @dataclass(frozen=True, slots=True)
 class Begun:
     """When a request began, and where the clocks of a SharedRate stood: `runs` if it was among
-    those that are computed."""
+    those that are computed.
+    """
 
     started: float
     runs: bool
@@ -183,12 +184,14 @@ class SharedRate:
 
     def is_too_soon(self, now: float) -> bool:
         """Whether one more would come faster than they are answered.  Those that come together end
-        together: nothing is answered for long, and then what is late is all of them."""
+        together: nothing is answered for long, and then what is late is all of them.
+        """
         return now - self._began < SPACING * self._seconds
 
     def left(self, begun: Begun | None, now: float, num_open: float) -> float:
         """Seconds until its answer, if it is one of `num_open` from now on; None for one that has
-        got nothing yet."""
+        got nothing yet.
+        """
         done = 0.0 if begun is None else self.work(begun, now)
         return max(0.0, self._seconds - done) * num_open
 

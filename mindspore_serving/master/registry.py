@@ -74,7 +74,8 @@ class Registry:
         card: ModelCard | None = None,
     ) -> ServableService:
         """`worker` has loaded `version` and can run the methods in `reports`; `card` is that of
-        its language model."""
+        its language model.
+        """
         service = self._service(deployment, version)
         service.card = card or service.card
         service.reason = ""
@@ -129,7 +130,8 @@ class Registry:
 
     def find(self, servable: str, version: int, method: str) -> Method:
         """The method for a request, which may have to wait there for a worker.  Raises NotFound or
-        ServableUnavailable."""
+        ServableUnavailable.
+        """
         service = self._find_service(servable, version)
         if service is None:
             raise self._no_service(servable, version, method)

@@ -72,7 +72,8 @@ def readiness(
 
 def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
     """Where a worker runs, or ran last, and its agents if it has any; nothing but its state before
-    its first start."""
+    its first start.
+    """
     link = supervisor.link
     if link is None:
         return {"node": None, "pid": None, "device": None, "state": supervisor.condition}
@@ -88,7 +89,8 @@ def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
 
 def observe(service: ServableService, supervisors: Iterable[WorkerSupervisor]) -> dict[str, Any]:
     """As `describe`, and its workers, requests, latencies of about the last minute in milliseconds,
-    and of a language model its card and its engines' totals over all workers."""
+    and of a language model its card and its engines' totals over all workers.
+    """
     methods = service.methods.values()
     p50, p99 = quantiles([method.series for method in methods], (0.5, 0.99))
     found: dict[str, Any] = {

@@ -30,7 +30,8 @@ class Storing:
         cancel: Callable[[PendingPart], None],
     ) -> None:
         """`send` is called with a part, its payloads where they now lie, and the time, and `cancel`
-        behind it if nobody waits for the part any more."""
+        behind it if nobody waits for the part any more.
+        """
         self._payloads = payloads
         self._send, self._cancel = send, cancel
         self._cancelled: dict[PendingPart, bool] = {}

@@ -46,7 +46,8 @@ class StreamBalancer:
 
     def choose(self, workers: Sequence[Link], preferred: Container[WorkerLink] = ()) -> Link:
         """The worker with the fewest open streams; of those that are `preferred`, unless that one
-        is overloaded."""
+        is overloaded.
+        """
         num_open = self._num_open
         least = min(workers, key=num_open.__getitem__)
         if not preferred:
@@ -68,7 +69,8 @@ class StreamBalancer:
 
 class StreamedMethod(ServedMethod):
     """A method that streams.  What a lost worker had waits here until the next turn of the loop,
-    and anything while there is no worker."""
+    and anything while there is no worker.
+    """
 
     measures_all = True
 

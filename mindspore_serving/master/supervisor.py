@@ -57,7 +57,8 @@ class WorkerSupervisor(Supervisor[Link]):
     @property
     def condition(self) -> str:
         """The state; of a worker that runs "silent" if it gives no heartbeat, "unready" if its
-        model cannot compute now."""
+        model cannot compute now.
+        """
         if self.state != "ready" or self.link is None:
             return self.state
         if self.link.is_silent:
@@ -130,7 +131,8 @@ class WorkerSupervisor(Supervisor[Link]):
 
     def _wait_for_room(self, error: ResourceShortage, delay: float) -> float:
         """As `Supervisor._wait_for_room`; a machine with room has been waited for already, and
-        nobody else is to wait for one."""
+        nobody else is to wait for one.
+        """
         if not isinstance(error, NoPlace):
             return super()._wait_for_room(error, delay)
         self._has_no_place = True

@@ -11,7 +11,8 @@ from mindspore_serving.metrics.histogram import SIZES, Histogram
 
 class WorkerCounts:
     """`numbers` are the fields of the engines' stats, of which only the sums mean something here;
-    `answers` are by finish reason, `histograms` by the names of their metrics."""
+    `answers` are by finish reason, `histograms` by the names of their metrics.
+    """
 
     def __init__(self) -> None:
         self.numbers: Counter[str] = Counter()

@@ -35,7 +35,8 @@ class Page:
 
     def render(self, *, has_process: bool = False) -> bytes:
         """All that was added; with `has_process`, also what this process uses, under the names of
-        Prometheus' clients."""
+        Prometheus' clients.
+        """
         families = [_family(metric, samples) for metric, samples in self._samples.items()]
         if has_process:
             from prometheus_client import ProcessCollector

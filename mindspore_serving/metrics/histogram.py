@@ -40,7 +40,8 @@ class Histogram:
 
     def cumulative(self, bounds: Sequence[float] | None = None) -> list[tuple[str, int]]:
         """`bounds`, which are some of its own (None: all), the last being "+Inf", each with how
-        many are at most that."""
+        many are at most that.
+        """
         sums = list(accumulate(self.counts))
         places = map(self.bounds.index, self.bounds if bounds is None else bounds)
         found = [(str(self.bounds[place]), sums[place]) for place in places]

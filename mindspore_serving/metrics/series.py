@@ -53,7 +53,8 @@ class Series:
         self, seconds: float, code: int, now: float, num_instances: int = 0, waited: float = -1.0
     ) -> None:
         """A request ended after `seconds`.  A worker got it when it had `waited`; if that is under
-        0, none did."""
+        0, none did.
+        """
         if now >= self._ends:
             self._ends = now + SLOT_SECONDS
             self._slots.append((now, self._fine[:]))
@@ -86,7 +87,8 @@ def quantiles(
     series: Iterable[Series], shares: Sequence[float], now: float | None = None
 ) -> list[float | None]:
     """Milliseconds within which each of `shares` of the requests of about the last minute was
-    answered, a tenth too many at most; None without requests, or beyond an hour."""
+    answered, a tenth too many at most; None without requests, or beyond an hour.
+    """
     now = time.monotonic() if now is None else now
     counts = [one.recent(now) for one in series]
     totals = list(accumulate(map(sum, zip(*counts, strict=True))))

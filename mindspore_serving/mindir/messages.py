@@ -98,7 +98,8 @@ class ValueType:
 @dataclass(slots=True)
 class NodeProto:
     """A call.  `op_type` names an operator, a row of the primitives, a graph or a node; `domain` is
-    the full name in the network that was exported."""
+    the full name in the network that was exported.
+    """
 
     input: list[str] = repeated(1, "text")
     output: list[str] = repeated(2, "text")

@@ -1,5 +1,6 @@
 """One end of a channel on an event loop: messages to functions, and a socket that may not take at
-once what is sent.  The other end is mostly a `BlockingChannel`."""
+once what is sent.  The other end is mostly a `BlockingChannel`.
+"""
 
 import asyncio
 import socket

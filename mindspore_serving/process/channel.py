@@ -141,7 +141,8 @@ class BlockingChannel(Generic[T]):
 
 def _limit_waiting(stream: socket.socket, seconds: float) -> None:
     """Have the kernel end a call that waits for so long.  Python's own timeout would also wait
-    where MSG_DONTWAIT says not to."""
+    where MSG_DONTWAIT says not to.
+    """
     value = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         stream.setsockopt(socket.SOL_SOCKET, option, value)

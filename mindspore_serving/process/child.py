@@ -145,7 +145,8 @@ def _spawn(
     program: Program, channel: socket.socket | None
 ) -> "tuple[subprocess.Popen[bytes], int]":
     """Start the process of `program`, with its end of its channel; return it with our end of its
-    lifeline."""
+    lifeline.
+    """
     command = [*program.interpreter.command(program.module), *program.arguments]
     descriptors = list(program.descriptors)
     log = program.log
@@ -171,7 +172,8 @@ def _spawn(
 
 def large_pages() -> dict[str, str | None]:
     """Return the variables of a child whose memory is in large pages, unless the operator has
-    chosen the size of pages."""
+    chosen the size of pages.
+    """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if _LARGE_PAGES in tunables:
         return {}

@@ -29,7 +29,8 @@ class ChildLog:
 
     def __init__(self, path: Path | None) -> None:
         """Appends to `path`; None is our own standard error.  `writer` is a descriptor for the
-        child; `close_writer` once it has it."""
+        child; `close_writer` once it has it.
+        """
         self._path = path
         self._tail = b""
         self._is_failing = False

@@ -33,7 +33,8 @@ def enter(
 
 def end_with_parent(words: Sequence[str]) -> Sequence[str]:
     """Have this process end with its parent, and return the command line `words` without the
-    lifeline, which comes last.  A process that was not started by `Child` has none."""
+    lifeline, which comes last.  A process that was not started by `Child` has none.
+    """
     if words[-2:-1] != [LIFELINE]:
         return words
     end_with(int(words[-1]))
@@ -71,7 +72,8 @@ def end_group() -> None:
 def turn_off_telemetry() -> None:
     """Have ONNX Runtime, which from 1.29 on sends names and shapes of models to Microsoft, and
     OpenVINO send nothing from this process and those that it starts, and keep no id of it on disk.
-    Before they are imported; who sets ORT_DISABLE_TELEMETRY=0 gets it all the same."""
+    Before they are imported; who sets ORT_DISABLE_TELEMETRY=0 gets it all the same.
+    """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     # As if it were not installed, which OpenVINO allows for.  It would need a home directory, too.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

@@ -103,7 +103,8 @@ class FrameExchange:
     def wait(self, until: float, interrupt: int) -> bytes | None:
         """Return the answer; None if the clock (`time.monotonic`) passes `until`, or the descriptor
         `interrupt` becomes readable.  Raises EOFError if the other end is closed, or sends what
-        is no frame."""
+        is no frame.
+        """
         poll = select.poll()
         poll.register(interrupt, select.POLLIN)
         while True:

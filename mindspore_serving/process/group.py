@@ -149,7 +149,8 @@ class Group:
 
     async def ready(self) -> None:
         """Wait until all are.  Raises StartError with what the first says that cannot be, or how
-        the first has ended; all are killed then."""
+        the first has ended; all are killed then.
+        """
         waiting: set[asyncio.Future[Any]] = {*self._starts}
         while waiting and not self._end.done():
             await asyncio.wait({*waiting, self._end}, return_when=asyncio.FIRST_COMPLETED)
@@ -159,7 +160,8 @@ class Group:
 
     async def wait(self) -> str:
         """Wait for the end, and close; return the text of the first one that has ended, with which
-        all are killed.  Raises EndedForGood if that is what it said."""
+        all are killed.  Raises EndedForGood if that is what it said.
+        """
         try:
             error = await asyncio.shield(self._end)
         finally:

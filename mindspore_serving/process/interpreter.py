@@ -60,7 +60,8 @@ class Interpreter:
 
     def environment(self, variables: Mapping[str, str | None]) -> dict[str, str]:
         """Return that of this process with `variables` set (None: removed), in which this package
-        can be imported even if it was not installed."""
+        can be imported even if it was not installed.
+        """
         environment = dict(os.environ)
         root = Path(mindspore_serving.__file__).parent
         if not self.is_own:
@@ -104,7 +105,8 @@ def find_interpreter(python: str) -> Interpreter:
 
 def find_base(python: str) -> tuple[str, tuple[int, ...]]:
     """Where `python` is, which may lack packages, and its version.  Raises as
-    `find_interpreter`."""
+    `find_interpreter`.
+    """
     path = _locate(python)
     version, _ = _probe(path)
     _check_version(python, version)
@@ -140,7 +142,8 @@ def package_path(package: Path) -> str:
 
 def cache_directory(*names: str) -> Path:
     """A directory for files that can be made again, which is there afterwards.  Raises StartError
-    if it cannot be made."""
+    if it cannot be made.
+    """
     chosen = os.environ.get(CACHE)
     user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     directory = Path(chosen or os.path.join(user, "mindspore-serving"), *names)

@@ -121,7 +121,8 @@ class Supervisor(Generic[T]):
 
     async def _restart(self, ran_for: float) -> T | None:
         """Return the next one, behind one that ran for so many seconds; None to give up, or if it
-        is not wanted any more."""
+        is not wanted any more.
+        """
         delay = self._died(ran_for)
         while delay is not None and not await self._is_unwanted_within(delay):
             try:

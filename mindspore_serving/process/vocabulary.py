@@ -20,7 +20,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Hello(Message, frozen=True, tag=1):
     """The first message of a process: the `fingerprint` of its role's messages, and the directory
-    of its package."""
+    of its package.
+    """
 
     fingerprint: str
     package: str
@@ -70,7 +71,8 @@ def why_other(theirs: Hello, messages: ModuleType, what: str) -> str:
 @cache
 def fingerprint(messages: ModuleType) -> str:
     """Return a short text that differs as soon as a message of the module, or one of those above,
-    has another tag or other fields."""
+    has another tag or other fields.
+    """
     kinds = {kind for kind in (*vars(messages).values(), *globals().values()) if _is_message(kind)}
     rows = sorted(
         f"{kind.__name__} {kind.__struct_config__.tag} {kind.__struct_fields__}" for kind in kinds

@@ -14,7 +14,8 @@ OPTIONS = ("tensor_parallel", "pipeline_parallel")
 def declared_ranks(path: str) -> int:
     """The ranks of `declare_llm` in the file at `path`, as its literals and those of its names say;
     the most if it is called more than once.  1 for what they do not say, and what a worker
-    refuses."""
+    refuses.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             tree = ast.parse(file.read())

@@ -15,7 +15,8 @@ _CACHE = "__pycache__"
 def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fingerprint:
     """Of all that a worker of this version reads: Python code, and every file of the version's
     directory; of a language model's directory every file, or itself if it is one.  Code may write
-    beside those."""
+    beside those.
+    """
     root = os.path.join(servable_directory, servable_name)
     if os.path.isfile(root):  # a model file that is a servable
         status = os.stat(root)
@@ -34,7 +35,8 @@ def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fi
 
 def _files(directory: str, own: str) -> Iterator["os.DirEntry[str]"]:
     """The files in `directory`, without those of other versions.  Of links to directories, which
-    may go in circles, only that of the version is followed."""
+    may go in circles, only that of the version is followed.
+    """
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError:  # it has just been removed

@@ -1,5 +1,6 @@
 """What Python source says literally.  It is read, never run: of its assignments those count whose
-values are spelled out."""
+values are spelled out.
+"""
 
 import ast
 from typing import Any

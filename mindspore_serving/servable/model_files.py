@@ -68,7 +68,8 @@ def recognize(path: str, *, allow_pickle: bool = False, is_meant: bool = False) 
     """What the file at `path` is; None if it is nothing that belongs to a model's format.
 
     If it `is_meant`, named itself and not found in a directory, an archive of PyTorch may have any
-    ending."""
+    ending.
+    """
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1].lower()
     if suffix in _PICKLES:

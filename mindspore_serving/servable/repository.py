@@ -81,7 +81,8 @@ def make_declaration(
 
 def is_language_model(path: str) -> bool:
     """Whether `path` is a GGUF file, or has no servable_config.py but a config.json that names an
-    architecture, or a GGUF file and no config.json."""
+    architecture, or a GGUF file and no config.json.
+    """
     if os.path.isfile(path):
         return path.endswith(GGUF)
     config = os.path.join(path, MODEL_CONFIG)
@@ -104,7 +105,8 @@ def read_model_config(path: str) -> dict[str, Any]:
 
 def is_upstream(llm_options: Mapping[str, Any]) -> bool:
     """Whether these are the options of a language model that another server has, which has no
-    files."""
+    files.
+    """
     return llm_options.get("engine") == UPSTREAM
 
 
@@ -116,7 +118,8 @@ def check_servable(
     allow_pickle: bool = False,
 ) -> None:
     """Raise StartError if there is no such servable: no servable_config.py and no bare model; or
-    if it does not take `llm_options`."""
+    if it does not take `llm_options`.
+    """
     check_servable_name("servable_name", servable_name)
     if is_upstream(llm_options):
         return

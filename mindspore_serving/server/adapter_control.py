@@ -15,7 +15,8 @@ FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 class MasterAdapterControl:
     """See `core.service.AdapterControl`.  Directories of adapters are below `directories`; None is
-    anywhere, and without any nobody may load or unload."""
+    anywhere, and without any nobody may load or unload.
+    """
 
     def __init__(
         self, adapters: ServedAdapters, control: Control, directories: Sequence[str] | None

@@ -32,7 +32,8 @@ def load_lora(name: str, path: str, *, model: str = "", replace: bool = False) -
 
 def unload_lora(name: str) -> None:
     """Serve the adapter `name` no more: new requests to it are refused, those that run go on, and
-    its memory is given back when the last has ended.  Raises RuntimeError if there is none."""
+    its memory is given back when the last has ended.  Raises RuntimeError if there is none.
+    """
 
     async def work(serving: "Serving") -> None:
         await serving.adapter_control(None).unload(name)

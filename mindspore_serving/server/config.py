@@ -109,7 +109,8 @@ def _check_device_type(device_type: str | None) -> str:
 
 def get_abs_path(path: str) -> str:
     """`path` as an absolute path; a relative one is relative to the directory of the start-up
-    script, or to the working directory where there is no script (a notebook, `python -c`)."""
+    script, or to the working directory where there is no script (a notebook, `python -c`).
+    """
     return os.path.realpath(_absolute(path))
 
 

@@ -27,7 +27,8 @@ def start_worker(
     directory: str, name: str, version: int, table_path: str, options: GangOptions
 ) -> None:
     """Start the servable with the rank table of a file, and wait for its agents; see
-    `distributed.start_servable`."""
+    `distributed.start_servable`.
+    """
     addresses.parse(options.address, TAG, allow_unix=False)
     check_servable(directory, name, {})
     deployment = Deployment(

@@ -27,7 +27,8 @@ ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 @dataclass(frozen=True, kw_only=True)
 class FrontEndOptions(ServerOptions):
     """What is asked of an HTTP or gRPC server, checked.  Keys are in `key_file`, if that is not
-    None."""
+    None.
+    """
 
     address: str
     ssl_config: SSLConfig | None = None
@@ -71,7 +72,8 @@ class FrontEndOptions(ServerOptions):
         **others: Any,
     ) -> "FrontEndOptions":
         """Those of the arguments of a function that starts a server.  Raises InvalidInputs naming
-        the argument that is wrong."""
+        the argument that is wrong.
+        """
         return cls(
             api_keys=() if isinstance(api_keys, os.PathLike) else to_keys(api_keys),
             key_file=os.fspath(api_keys) if isinstance(api_keys, os.PathLike) else None,
@@ -113,7 +115,8 @@ def to_keys(api_keys: Sequence[str]) -> tuple[ApiKey, ...]:
 
 def to_origins(given: Sequence[str]) -> tuple[str, ...]:
     """Those of web pages that may ask, as browsers name them.  Raises InvalidInputs for what no
-    browser sends, a path behind the host for example."""
+    browser sends, a path behind the host for example.
+    """
     origins = tuple(one.lower() for one in check.check_option(SERVER["allow_origins"], given))
     wrong = [one for one in origins if one != ANY and not _ORIGIN.fullmatch(one)]
     if wrong:

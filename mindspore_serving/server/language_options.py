@@ -20,7 +20,8 @@ _WHAT_RUNS_IT = ("runtime", "engine", "engine_options")
 
 def check_language_options(options: Mapping[str, Any]) -> None:
     """Raise InvalidInputs for a name, a type or a value that no model has, and for what the engine
-    or the runtime does not take."""
+    or the runtime does not take.
+    """
     try:
         _check(options)
     except StartError as error:

@@ -78,7 +78,8 @@ class Lifetime:
 
     def _end_script(self) -> None:
         """Send the signal to the main thread until its handler runs: one that comes between
-        Python's look for signals and the system call that waits does not end the wait."""
+        Python's look for signals and the system call that waits does not end the wait.
+        """
         main = threading.main_thread()
         while main.is_alive():
             with self._restoring:
@@ -104,7 +105,8 @@ class Lifetime:
 
     def _on_wakeup(self, number: int) -> None:
         """In a thread, for each signal, also if another thread than the main one took it: then
-        `_on_signal` does not run before the main one is woken."""
+        `_on_signal` does not run before the main one is woken.
+        """
         if signal.getsignal(number) != self._on_signal or self._over.is_set():
             return
         if self._num_repeated:

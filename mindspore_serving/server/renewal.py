@@ -22,7 +22,8 @@ from mindspore_serving.tls import Certificates, Pem, end_of, paths_of, read
 
 class Renewal:
     """Listeners with the same files have them in common.  After each change `on_renewed` is called:
-    it tells who is in another process."""
+    it tells who is in another process.
+    """
 
     def __init__(self, on_renewed: Callable[[], Awaitable[None]]) -> None:
         self._on_renewed = on_renewed
@@ -36,7 +37,8 @@ class Renewal:
         self, tls: SSLConfig | None, *, as_the_original: bool = False
     ) -> Certificates | None:
         """Those of a listener.  Raises StartError naming the file that cannot be used, and for one
-        that is missing FileNotFoundError `as_the_original` did."""
+        that is missing FileNotFoundError `as_the_original` did.
+        """
         if tls is None:
             return None
         if as_the_original:

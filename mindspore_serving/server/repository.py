@@ -70,7 +70,8 @@ class ModelRepository:
         self, first: Sequence[Deployment | RefusedServable], wanted: Wanted
     ) -> list[Deployment]:
         """The deployments of `first`, which are served now, and later what `wanted` gives, when
-        somebody asks for it.  Its ServingErrors are reported to them."""
+        somebody asks for it.  Its ServingErrors are reported to them.
+        """
         self._wanted = wanted
         deployments = self._without_refused(first)
         self._told = self._refused
@@ -81,12 +82,14 @@ class ModelRepository:
 
     def on_failed(self, name: str, error: ServingError) -> None:
         """What `begin` was given under `name` could not be loaded: it is not tried again before its
-        files change, or somebody asks for it."""
+        files change, or somebody asks for it.
+        """
         self._failed[name], self._failures[name] = self._last.get(name, []), str(error)
 
     async def add(self, name: str, wanted: Wanted) -> None:
         """Serve `name` as `wanted` gives it, now and when it is loaded anew.  Raises as `load`;
-        then nothing is added."""
+        then nothing is added.
+        """
         before = self._added.get(name)
         self._added[name] = wanted
         try:
@@ -117,7 +120,8 @@ class ModelRepository:
 
     async def unload(self, name: str, seconds: float = UNLOAD_SECONDS) -> None:
         """Serve `name` no more: it answers what it has, for at most so many seconds.  Raises
-        NotFound if it is not served."""
+        NotFound if it is not served.
+        """
         if not self._deployed_as(name):
             raise NotFound(f"Servable '{name[:MOST_SHOWN]}' is not loaded")
         await self._to_the_end(self._unload(name, seconds))

@@ -116,7 +116,8 @@ class Serving:
         is_strict: bool = True,
     ) -> list[tuple[str, StartError]]:
         """Serve `first`; with `poll_seconds`, look at what `wanted` gives so often, and serve that.
-        Raises StartError.  Unless `is_strict`, returns what cannot be loaded, if not all."""
+        Raises StartError.  Unless `is_strict`, returns what cannot be loaded, if not all.
+        """
         self.is_deployed = True
         deployments = await self.repository.begin(first, wanted)
         failed = await self._master.deploy(deployments, is_strict=is_strict)
@@ -142,7 +143,8 @@ class Serving:
 
     async def start_tracing(self, options: TraceOptions) -> None:
         """Trace the requests to what is started from now on.  Raises InvalidInputs if something
-        was, ModuleNotFoundError without OpenTelemetry."""
+        was, ModuleNotFoundError without OpenTelemetry.
+        """
         if self.is_deployed or self._grpc or self._http or self._tracer:
             raise InvalidInputs("Serving Error: start_tracing comes first, and once")
         from mindspore_serving.tracing.otlp import OtlpTracer
@@ -258,7 +260,8 @@ class Serving:
 
     async def stop(self, seconds: float) -> None:
         """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
-        0 lets nothing finish.  What is not answered by then is refused."""
+        0 lets nothing finish.  What is not answered by then is refused.
+        """
         self._launcher.close()
         self._local.close()
         self.renewal.cancel()

@@ -16,7 +16,8 @@ SHARE_SECONDS = 10.0  # between two lines about what still loads
 @dataclass(slots=True)
 class Loading:
     """While it is entered, says when each servable has loaded, and from time to time how far the
-    others are.  `look` gives all of them."""
+    others are.  `look` gives all of them.
+    """
 
     look: Callable[[], Sequence[ServableReadiness]]
     _began: float = field(default_factory=time.monotonic)

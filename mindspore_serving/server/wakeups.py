@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 class Wakeups:
     """Calls `on_signal` with the number of each signal that has a handler in Python, in a thread
-    of its own, whether the handler has run or not.  In the main thread alone."""
+    of its own, whether the handler has run or not.  In the main thread alone.
+    """
 
     def __init__(self, on_signal: Callable[[int], None]) -> None:
         self._on_signal = on_signal

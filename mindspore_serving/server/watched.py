@@ -20,7 +20,8 @@ Sight: TypeAlias = tuple[tuple[int, ...] | str, ...]
 
 class Watched(Generic[T]):
     """The files `paths`, which are `what`.  `value` is what `read` made of them, and `use` is
-    called with a new one."""
+    called with a new one.
+    """
 
     use: Callable[[T], None]
 

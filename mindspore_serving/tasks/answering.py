@@ -21,7 +21,8 @@ POOLINGS = ("model", "none")
 @dataclass(frozen=True, slots=True)
 class Question:
     """One instance: its tokens, the places of those whose logits are wanted, and what makes the
-    outputs of these, [places, outputs of the model]."""
+    outputs of these, [places, outputs of the model].
+    """
 
     tokens: TokenizedInput
     places: list[int]

@@ -51,7 +51,8 @@ class ImageTask:
     @classmethod
     def open(cls, directory: Path, options: TaskOptions, config: EngineConfig) -> "ImageTask":
         """Raises StartError: no library, no or a broken processor, a model that cannot be loaded,
-        labels that do not fit it."""
+        labels that do not fit it.
+        """
         processor = open_processor(directory)
         model = open_model(directory, TASK, config)
         try:

@@ -26,7 +26,8 @@ class TextModel(Protocol):
 
     def run(self, texts: Sequence[TokenizedInput], places: Sequence[list[int]]) -> list[Vectors]:
         """Of each text the logits [places, num_outputs] of those of its tokens; without a head
-        their states [places, hidden size].  One batch.  Raises ServingError."""
+        their states [places, hidden size].  One batch.  Raises ServingError.
+        """
         ...
 
     def close(self) -> None: ...

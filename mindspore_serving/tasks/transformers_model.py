@@ -35,7 +35,8 @@ LONGEST = 512  # tokens, where config.json does not say
 
 def open_model(directory: Path, task: str, config: EngineConfig) -> Any:
     """The library's model, ready to compute in float32.  Raises StartError: no library, weights
-    that are pickled, an architecture that it does not have, an option that it does not take."""
+    that are pickled, an architecture that it does not have, an option that it does not take.
+    """
     _check(read_json(directory / CONFIG), config)
     transformers, torch = import_libraries()
     from mindspore_serving.llm.runtimes.torch.opening import open_device

@@ -27,7 +27,8 @@ _LOUD = ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal")
 
 def make_provider(options: TraceOptions) -> tuple[TracerProvider, BatchSpanProcessor]:
     """A provider of tracers, and the processor that sends what they record.  Raises InvalidInputs
-    for a protocol that OTLP does not have."""
+    for a protocol that OTLP does not have.
+    """
     for name in _LOUD:
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:

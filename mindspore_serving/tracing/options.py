@@ -14,7 +14,8 @@ class TraceOptions:
     """`endpoint` is the URL of an OpenTelemetry collector, "" for that of the OTEL_EXPORTER_OTLP_*
     variables.  `ratio` is the share of the traces begun here that are recorded, None for what
     OTEL_TRACES_SAMPLER says, which is all by default; whoever begins a trace elsewhere decides
-    for that."""
+    for that.
+    """
 
     endpoint: str = ""
     ratio: float | None = None

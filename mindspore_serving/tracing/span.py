@@ -22,7 +22,8 @@ BATCH_REQUESTS = "mindspore_serving.batch.requests"
 @dataclass(frozen=True, slots=True)
 class SpanContext:
     """Which span of which trace.  Spans that are not `is_sampled` are not recorded, but have
-    contexts all the same, so that all services decide alike.  `state` is the header tracestate."""
+    contexts all the same, so that all services decide alike.  `state` is the header tracestate.
+    """
 
     trace_id: int
     span_id: int

@@ -39,7 +39,8 @@ _TABLE = {
 
 def split(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
     """The codec of the pieces, and one piece per instance, or one for all where finding instances
-    takes too long.  Raises InvalidInputs."""
+    takes too long.  Raises InvalidInputs.
+    """
     row = _TABLE[codec]
     if row.whole is not None and not row.can_be_cut(body):
         return codec, row.whole(body)
@@ -56,7 +57,8 @@ def whole(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
 
 def cut_again(codec: str, chunks: Sequence[Buffer]) -> tuple[str, Sequence[Any]]:
     """Of what a worker got of `split` or `whole`: the codec of the pieces, and one piece per
-    instance; none if they cannot be told apart."""
+    instance; none if they cannot be told apart.
+    """
     row = _TABLE.get(codec)
     if row is None or row.whole is None:
         return codec, chunks

@@ -38,7 +38,8 @@ class Marked:
 
     def to_float(self, text: str) -> float:
         """The number that a float of the text is.  Raises ValueError for one that is made of a
-        literal and more, and for one that is out of range."""
+        literal and more, and for one that is out of range.
+        """
         if text == self.nan.decode():
             return math.nan
         value = float(text)
@@ -50,7 +51,8 @@ class Marked:
 
 def mark(text: Buffer) -> Marked | None:
     """`text` with numbers for its literals; None if it has none, is too long, or is no JSON
-    anyway."""
+    anyway.
+    """
     if len(text) > MAX_SIZE or _LITERAL.search(text) is None:
         return None
     data = bytes(text)

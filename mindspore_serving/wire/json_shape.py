@@ -60,7 +60,8 @@ def find_shape(body: Buffer, most: Shape) -> Shape:
 
 def has_more_items(body: Buffer, most: int, depth: int) -> bool:
     """Whether the lists and objects that lie in `depth` others have over `most` items together, but
-    for one of each."""
+    for one of each.
+    """
     is_text, level, num_items, start = False, 0, 0, 0
     while start < len(body) and num_items <= most:
         end = _end_of_chunk(body, start)
@@ -87,7 +88,8 @@ def _without_escapes(body: Buffer, start: int, end: int) -> Bytes:
 
 def _marks(chunk: Bytes, wanted: npt.NDArray[np.bool_], *, is_text: bool) -> tuple[Bytes, bool]:
     """Those of `wanted` that are outside of texts, and whether a text goes on behind `chunk`;
-    `is_text` says whether one does before it."""
+    `is_text` says whether one does before it.
+    """
     quotes = np.flatnonzero(chunk == _QUOTE)
     places = np.flatnonzero(wanted[chunk])
     is_outside = np.searchsorted(quotes, places) % 2 == is_text

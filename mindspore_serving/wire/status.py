@@ -52,7 +52,8 @@ def of(code: int) -> ErrorStatus:
 
 def retry_after(error: Exception | None) -> str | None:
     """The header Retry-After of an answer that says `error`: whole seconds, at least 1; None if the
-    same request would fail again."""
+    same request would fail again.
+    """
     if not isinstance(error, Temporary | WorkerUnavailable):
         return None
     return seconds_of(getattr(error, "retry_after", None))

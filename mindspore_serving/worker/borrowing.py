@@ -17,7 +17,8 @@ MOST_KEPT = 256 << 20  # bytes that scripts keep; with more, payloads come read 
 
 class Loan:
     """A payload in shared memory.  Of its answer and its return, which may be on another thread,
-    the second takes effect: the room must stay until both have been."""
+    the second takes effect: the room must stay until both have been.
+    """
 
     __slots__ = ("_first", "size", "offset")
 
@@ -43,7 +44,8 @@ class Borrower:
 
     def borrow(self, payloads: Sequence[Payload]) -> "tuple[list[bytes | memoryview], list[Loan]]":
         """The bytes of `payloads`, those in shared memory writable, and the loans that this makes.
-        Each is to be given to `answered`."""
+        Each is to be given to `answered`.
+        """
         loans: list[Loan] = []
         return [one if type(one) is bytes else self._lend(one, loans) for one in payloads], loans
 

@@ -24,7 +24,8 @@ def enter(part: RunningPart) -> None:
 
 def enter_all(jobs: Sequence[Job], position: int, *, is_batch: bool) -> BatchTrace | None:
     """The thread runs `jobs`, at the stage `position`.  If they are a batch and any is traced, the
-    trace of that."""
+    trace of that.
+    """
     if len(jobs) == 1 and jobs[0].part.trace is None:
         _set_ids(jobs[0].part.request_id)
         return None

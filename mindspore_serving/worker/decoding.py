@@ -25,7 +25,8 @@ def decode(part: RequestPart, chunks: Sequence[Chunk], program: PreparedMethod) 
 
 def _first_bad(part: RequestPart, chunks: Sequence[Chunk], program: PreparedMethod) -> int | None:
     """Which instance of the request cannot be read; None if there is one only, or the request is
-    wrong as a whole."""
+    wrong as a whole.
+    """
     try:
         codec, pieces = cutting.cut_again(part.codec, chunks)
     except InvalidInputs:

@@ -29,7 +29,8 @@ from mindspore_serving.worker.part_trace import BatchTrace
 class Executor:
     """The queues in front of every stage of every program.  `post` runs an action on the thread
     that uses the executor; by default at once, for executors whose stages finish on that thread.
-    What runs, and the sizes of batches, are written to `status` (see `ipc.status`)."""
+    What runs, and the sizes of batches, are written to `status` (see `ipc.status`).
+    """
 
     def __init__(
         self,
@@ -88,7 +89,8 @@ class Executor:
 
     def run_next(self, now: float) -> None:
         """Run one batch of the method whose turn it is, at the latest stage that has instances; or
-        the next piece of a stream, in turn with the batches."""
+        the next piece of a stream, in turn with the batches.
+        """
         self._is_stream_next = not self._is_stream_next
         if self._iterating and (self._is_stream_next or not self._num_waiting):
             self._run_iterator()

@@ -119,7 +119,8 @@ class FunctionCaller:
 
     def _log(self, error: BaseException) -> None:
         """Where it was raised, the first time there: clients can cause it as often as they like.
-        Its text may hold their values, so that is logged at debug alone."""
+        Its text may hold their values, so that is logged at debug alone.
+        """
         log.debug("function %s raised %r", self._id, error, exc_info=True)
         if len(self._places) >= MOST_PLACES:
             return
@@ -139,7 +140,8 @@ class FunctionCaller:
 
 def failure_text(error: BaseException) -> str:
     """What a client reads of an exception that a stage raised.  The text of one such as SystemExit,
-    which is to end a process and here ends a request, says nothing by itself."""
+    which is to end a process and here ends a request, says nothing by itself.
+    """
     if isinstance(error, KeyError) and error.args:  # its text is the key alone
         return f"KeyError: {error}"
     if isinstance(error, Exception):
@@ -149,7 +151,8 @@ def failure_text(error: BaseException) -> str:
 
 def join(pieces: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
     """What a stream amounts to for a request that wants one answer: texts and bytes one after
-    another, of anything else the last.  Raises StageFailed if there is no piece."""
+    another, of anything else the last.  Raises StageFailed if there is no piece.
+    """
     if not pieces:
         raise StageFailed("the function yielded nothing")
     return tuple(_join_slot(values) for values in zip(*pieces, strict=True))

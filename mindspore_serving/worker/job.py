@@ -21,7 +21,8 @@ Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 
 class JobQueue(Protocol):
     """The executor, as used by a stage that finishes its jobs later: on its thread, but for
-    `post`."""
+    `post`.
+    """
 
     def resume(self, jobs: "list[Job]", outcomes: "list[Outcome]") -> None: ...
 
@@ -81,7 +82,8 @@ class PreparedMethod:
 @dataclass(slots=True, eq=False)
 class RunningPart:
     """The instances of one part of a request, answered together.  A part that `is_stream` has one
-    instance, answered in pieces: those in `outputs` are to be sent."""
+    instance, answered in pieces: those in `outputs` are to be sent.
+    """
 
     id: int
     program: PreparedMethod

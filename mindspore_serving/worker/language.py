@@ -113,7 +113,8 @@ class EngineRequest:
 
 class LanguageStage:
     """One model, `name` to clients, for the executors of this worker, on whose threads it is
-    called.  `params` are how it samples what a request does not say."""
+    called.  `params` are how it samples what a request does not say.
+    """
 
     def __init__(self, engine: AnyEngine, params: SamplingParams, name: str = "") -> None:
         self.name = name
@@ -162,7 +163,8 @@ class LanguageStage:
 
 class LanguageService:
     """Serves one model to front ends, on the thread that reads the channel: messages in, replies
-    out.  `stage` serves it to methods."""
+    out.  `stage` serves it to methods.
+    """
 
     def __init__(self, engine: AnyEngine, stage: LanguageStage) -> None:
         self.engine = engine
@@ -195,7 +197,8 @@ class LanguageService:
 
     def check_instances(self, codec: str, chunks: Sequence[Buffer]) -> None:
         """Before the instances of a method are decoded.  Raises InvalidInputs if that would hold up
-        the tokens of others."""
+        the tokens of others.
+        """
         size = sum(map(len, chunks))
         if size > _LIMITS.max_body:
             raise TooLarge(f"the instances have {size} bytes, expected at most {_LIMITS.max_body}")
@@ -212,7 +215,8 @@ class LanguageService:
         context: PartTrace | None = None,
     ) -> None:
         """Start a request of a front end, called `request_id` in logs and traced if `context` is
-        given.  Raises InvalidInputs if `body` is none."""
+        given.  Raises InvalidInputs if `body` is none.
+        """
         try:
             request = decode_request(method, body)
         except msgspec.DecodeError as error:

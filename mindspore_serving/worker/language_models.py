@@ -1,5 +1,6 @@
 """Loads models of whole directories into this process: a language model and its engine, or one of
-another server, and models of tasks."""
+another server, and models of tasks.
+"""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -66,7 +67,8 @@ def _open_upstream(spec: LanguageSpec, wake: Callable[[], None]) -> "UpstreamMod
 
 def open_task_model(host: Host, spec: TaskSpec, setup: Setup) -> None:
     """Load a model that does not generate; one that is the language model as well has its encoder
-    from there.  Raises StartError."""
+    from there.  Raises StartError.
+    """
     from mindspore_serving.tasks.opening import open_task
 
     spec = replace(spec, options=_with_device(spec.options, setup))

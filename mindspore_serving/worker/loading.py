@@ -46,7 +46,8 @@ def load(
 ) -> Host:
     """Everything a worker needs to serve.  `make_wake` gives a function by which threads wake the
     worker's; steps of a language model are written to `steps`; `on_broken` gets, on any thread, why
-    a distributed servable cannot go on.  Raises StartError (or another ServingError)."""
+    a distributed servable cannot go on.  Raises StartError (or another ServingError).
+    """
     if setup.device_id is not None:
         os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
     declaration, version = _declare(setup)

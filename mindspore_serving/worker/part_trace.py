@@ -30,7 +30,8 @@ class _Stage:
 @dataclass(slots=True, eq=False)
 class PartTrace:
     """Of a part whose span in the master has `context`.  `current` is that of the batch, or else
-    the stage, that runs now: what the servable's own spans belong to."""
+    the stage, that runs now: what the servable's own spans belong to.
+    """
 
     context: SpanContext
     current: SpanContext = field(init=False)
@@ -89,7 +90,8 @@ class PartTrace:
 @dataclass(slots=True, eq=False)
 class BatchTrace:
     """Instances that run together: a span for each of `traces`, whose parts have some of them, with
-    links to the others."""
+    links to the others.
+    """
 
     position: int
     traces: Sequence[PartTrace]

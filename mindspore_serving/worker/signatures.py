@@ -40,7 +40,8 @@ def of_method(
     method: Method, models: Mapping[str, ModelReport], params: SamplingParams | None = None
 ) -> InstanceSignature:
     """The inputs and outputs of `method`; what `models` do not tell of them is None.  `params` are
-    how a language model samples what a request does not say."""
+    how a language model samples what a request does not say.
+    """
     known = _inputs(method, models) | _parameters(method, params)
     for stage in method.stages:
         known.update(_outputs(stage, models))

@@ -51,7 +51,8 @@ class AnthropicFailure:
 
 def to_failure(error: Exception) -> AnthropicFailure:
     """The answer to a request that ended with `error`, which is being handled.  A server that has
-    too much to do is overloaded."""
+    too much to do is overloaded.
+    """
     found = openai.to_failure(error)
     status = OVERLOADED if found.status == 429 else found.status
     too_long = found.reason == "context_length_exceeded"

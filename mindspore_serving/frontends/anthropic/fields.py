@@ -19,7 +19,8 @@ def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
     """variables of the chat template: `thinking.type` "enabled" and "disabled" set
     `enable_thinking` and `thinking`, `output_config.effort` sets `reasoning_effort`; "adaptive" is
     the template's default, "enabled" is refused if the model does not reason; `messages` that end
-    with the assistant's are gone on with, without thinking"""
+    with the assistant's are gone on with, without thinking
+    """
     options: dict[str, Any] = {}
     kind = body.thinking.type if body.thinking else "adaptive"
     if kind not in ("enabled", "disabled", "adaptive"):

@@ -23,7 +23,8 @@ Tools = list[dict[str, Any]]
 
 def read_tools(body: CountRequest) -> tuple[Tools, ToolChoice]:
     """The tools that may be called, as a request to a model has them, and how.  Raises
-    InvalidField."""
+    InvalidField.
+    """
     found = [_to_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())]
     names: dict[str, None] = {}
     for name in [tool["function"]["name"] for tool in found]:

@@ -58,7 +58,8 @@ class RefusedField(InvalidField):
 @dataclass(frozen=True, slots=True)
 class ChatFailure:
     """An error as an answer.  `kind` and `reason` are the body's `type` and `code`, `retry_after`
-    is in seconds."""
+    is in seconds.
+    """
 
     status: int
     text: str
@@ -83,7 +84,8 @@ class ChatFailure:
 
 def to_failure(error: Exception) -> ChatFailure:
     """The answer to a request that ended with `error`, which is being handled.  One that is no
-    ServingError is described in the log alone."""
+    ServingError is described in the log alone.
+    """
     if isinstance(error, RequestRefused):
         return _of_refused(error.refused)
     if not isinstance(error, ServingError):
@@ -120,7 +122,8 @@ def _of_refused(refused: Refused) -> ChatFailure:
 @contextmanager
 def naming(prompt: str, fields: Fields, body: msgspec.Struct) -> Iterator[None]:
     """Give what the model refuses the name that the field has in `body`; `prompt` is that of what
-    the model reads."""
+    the model reads.
+    """
     try:
         yield
     except RequestRefused as error:

@@ -54,7 +54,8 @@ class Translation:
 
 def translation(*fields: str, to: str = "") -> Callable[[Make], Translation]:
     """Turns a function into a Translation, with its docstring as the meaning; of several fields
-    the one that is given is named in errors.  `to` is by default the first of them."""
+    the one that is given is named in errors.  `to` is by default the first of them.
+    """
     return lambda make: Translation(fields, to or fields[0], make.__doc__ or "", make)
 
 
@@ -92,7 +93,8 @@ class Fields:
 
     def describe(self, known: Container[str] | None = None) -> dict[str, dict[str, Any]]:
         """What a JSON schema says of each field besides its type; of sampling parameters those
-        alone that are `known`, if it is given."""
+        alone that are `known`, if it is given.
+        """
         plain = [one for one in self._plain.items() if known is None or one[1] in known]
         found = {alias: SAMPLING[name].to_schema() for name, alias in plain}
         found |= {name: {"description": "ignored"} for name in self.ignored}
@@ -121,7 +123,8 @@ class Fields:
         self, body: msgspec.Struct, card: ModelCard, defaults: Mapping[str, Any], **others: Any
     ) -> SamplingParams:
         """The sampling parameters of `body`, `defaults` where it gives none; `others` replace them.
-        Raises InvalidField with the protocol's name of the field."""
+        Raises InvalidField with the protocol's name of the field.
+        """
         given = {name: getattr(body, alias) for name, alias in self._plain.items()}
         given |= {one.to: one.make(body, card) for one in self.translated if one.to in SAMPLING}
         given = {name: value for name, value in given.items() if value is not None}
@@ -134,14 +137,16 @@ class Fields:
         self, body: msgspec.Struct, card: ModelCard, *, has_sampling: bool = False
     ) -> dict[str, Any]:
         """What fields are translated to, by name, with or without sampling parameters.  Raises
-        InvalidField."""
+        InvalidField.
+        """
         rows = [one for one in self.translated if has_sampling or one.to not in SAMPLING]
         made = {one.to: one.make(body, card) for one in rows}
         return {name: value for name, value in made.items() if value is not None}
 
     def name_of(self, name: str, body: msgspec.Struct) -> str:
         """The protocol's name of a field of SamplingParams or Generate; of several the one that
-        `body` gives."""
+        `body` gives.
+        """
         for one in self.translated:
             if one.to == name:
                 given = (field for field in one.fields if getattr(body, field, None) is not None)
@@ -162,7 +167,8 @@ def show(value: object) -> str:
 
 def capped_header(field: str, *started: Started) -> dict[str, str]:
     """The header that names `field`, by which the length was asked for, if one of `started` is
-    capped; nothing if there is no such field."""
+    capped; nothing if there is no such field.
+    """
     return {CAPPED: field} if field and any(one.is_capped for one in started) else {}
 
 

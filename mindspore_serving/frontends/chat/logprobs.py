@@ -76,7 +76,8 @@ def _top(token: GeneratedToken) -> dict[str, float] | None:
 
 def of_prompt(tokens: Sequence[GeneratedToken], count: int) -> list[dict[str, Any] | None]:
     """`prompt_logprobs` as vLLM has them: for each token of the prompt its own and the `count`
-    likeliest, by id; None for the first, which follows nothing."""
+    likeliest, by id; None for the first, which follows nothing.
+    """
     return [None if token.logprob is None else _by_id(token, count) for token in tokens]
 
 

@@ -144,7 +144,8 @@ def _call(place: str, call: ToolCall) -> dict[str, Any]:
 
 def to_arguments(place: str, called: CalledFunction) -> dict[str, Any] | str:
     """The arguments as an object, which most templates want; as they are if they are none, for a
-    model may have written them, and been cut off."""
+    model may have written them, and been cut off.
+    """
     arguments = called.arguments
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return {}

@@ -83,7 +83,8 @@ class Generation:
         self, first: bytes, write: Callable[[Event], bytes], fail: Callable[[Exception], bytes]
     ) -> AsyncIterator[bytes]:
         """What a client gets of an answer that has begun: `first`, then what `write` makes of each
-        event, and at an error what `fail` makes of that."""
+        event, and at an error what `fail` makes of that.
+        """
         if first:
             yield first
         try:
@@ -202,7 +203,8 @@ class ServedModel:
 
 def _prefix(request: Generate) -> Iterator[str | Sequence[int]]:
     """What two requests must have in common to share the beginning of a prompt.  Nothing in it is
-    empty: who reads so many characters has read no more texts."""
+    empty: who reads so many characters has read no more texts.
+    """
     yield f"{request.adapter} {request.cache_salt} {len(request.tools or ())}"
     if request.prompt is not None:
         yield request.prompt or " "
@@ -261,7 +263,8 @@ class LanguageModels:
     ) -> ServedModel:
         """The model called `name`; unless `is_exact`, with a name of `ANY`, a URL or none the first
         that can do what `purpose` says.  Raises NotFound naming those that exist, or
-        ServableUnavailable while there may be more soon."""
+        ServableUnavailable while there may be more soon.
+        """
         models = self.all()
         accepts_any = not is_exact and _is_any(name)
         named = (model for model in models if model.name == name)
@@ -289,7 +292,8 @@ def find_generator(models: LanguageModels, name: str | None) -> ServedModel:
 
 def finish_reason(chunk: Chunk) -> str | None:
     """`finish_reason` of a choice; clients know no others.  Raises ServingError if the model
-    failed."""
+    failed.
+    """
     reason = chunk.finish_reason
     if reason == "error":
         raise chunk.to_error()

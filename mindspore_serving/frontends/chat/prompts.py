@@ -16,7 +16,8 @@ def to_prompts(
     given: str | Sequence[str | int | list[int]], card: ModelCard, param: str = "prompt"
 ) -> list[Prompt]:
     """The prompts of a text, a list of texts, token ids, or a list of lists of token ids.  Raises
-    InvalidField; `param` is the field's name."""
+    InvalidField; `param` is the field's name.
+    """
     if isinstance(given, str):
         return [given]
     kinds: set[type] = set(map(type, given))

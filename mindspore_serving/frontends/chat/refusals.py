@@ -29,7 +29,8 @@ PATHS = {row.path.encode(): row for row in ROUTES if row.refused_early}
 
 class LanguageRefusals:
     """Opens the exchanges of one server; `limits` say how long any may take.  `others`
-    opens those of other requests."""
+    opens those of other requests.
+    """
 
     def __init__(
         self,

@@ -27,7 +27,8 @@ class Scores:
 
 def find_scorer(models: LanguageModels, name: str | None, *, ranks: bool = True) -> ServedModel:
     """The model `name`; if it `ranks`, one whose only output is how well two texts fit.  Raises
-    NotFound, or InvalidField if it is of another kind."""
+    NotFound, or InvalidField if it is of another kind.
+    """
     model = models.find(name, purpose="rank" if ranks else "score")
     if not model.can("score"):
         text = f"the model {model.name} is no classifier and no reranker, so it scores no texts"

@@ -65,7 +65,8 @@ def read_tools(
 
 def to_tools(tools: Sequence[Tool]) -> Tools:
     """The tools as the messages to a model have them.  Raises InvalidField for those that are no
-    functions, and for wrong or doubled names."""
+    functions, and for wrong or doubled names.
+    """
     found: dict[str, dict[str, Any]] = {}
     for index, tool in enumerate(tools):
         place = f"tools[{index}]"
@@ -95,7 +96,8 @@ def _to_object(function: Function) -> dict[str, Any]:
 
 def _mode(choice: str | ToolChoiceBody | None, names: Sequence[str]) -> tuple[Mode, str | None]:
     """The mode, and the one tool that must be called.  Raises InvalidField if it is none that is
-    known, or names a tool that is not there."""
+    known, or names a tool that is not there.
+    """
     if choice is None:
         return ("auto" if names else "none"), None
     if isinstance(choice, str):

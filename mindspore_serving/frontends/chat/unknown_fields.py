@@ -22,7 +22,8 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 class KnownFields:
     """The fields of the JSON object that `where` takes: those of `kind`, and those that are
-    `ignored` knowingly."""
+    `ignored` knowingly.
+    """
 
     def __init__(self, where: str, kind: type[msgspec.Struct], ignored: Iterable[str] = ()) -> None:
         known = {one.encode_name for one in msgspec.structs.fields(kind)} | {*ignored}
@@ -33,7 +34,8 @@ class KnownFields:
 
     def find_unknown(self, body: bytes | msgspec.Raw) -> tuple[str, ...]:
         """The fields of `body` that are not known, up to 16; none of what is no object.  Raises
-        InvalidField for one that is nearly called like a known one, which is not there."""
+        InvalidField for one that is nearly called like a known one, which is not there.
+        """
         try:
             given: Mapping[str, object] = _OBJECT.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,5 +1,6 @@
 """The vectors of an embedding: the model that makes them, and their numbers as JSON.  Knows no
-protocol's answers."""
+protocol's answers.
+"""
 
 import asyncio
 import base64
@@ -55,7 +56,8 @@ def check_dimensions(count: int | None, model: ServedModel) -> None:
 
 def vectors_of(found: Embedded, dimensions: int | None, *, normalizes: bool = True) -> Vectors:
     """[number of prompts, size]; of `dimensions` the first so many, scaled to length 1 again if
-    `normalizes`."""
+    `normalizes`.
+    """
     vectors = np.frombuffer(found.vectors, "<f4").reshape(-1, found.size)
     if dimensions is None or dimensions == found.size:
         return vectors
@@ -69,7 +71,8 @@ def vectors_of(found: Embedded, dimensions: int | None, *, normalizes: bool = Tr
 
 async def write_vectors(vectors: Vectors, *, is_base64: bool = False) -> list[Any]:
     """Each as a `msgspec.Raw` of numbers, or of base64 of float32, little-endian.  Many are written
-    in turns with everything else."""
+    in turns with everything else.
+    """
     written = []
     at_once = max(1, NUMBERS_AT_ONCE // vectors.shape[1])
     for index, vector in enumerate(vectors):

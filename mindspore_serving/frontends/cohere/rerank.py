@@ -27,7 +27,8 @@ FIELDS = Fields("openai", ignored=("max_tokens_per_doc", "max_chunks_per_doc", "
 
 def to_response(error: Exception) -> Response:
     """An error as Cohere's clients read it: an object with a message, and the status that names the
-    exception."""
+    exception.
+    """
     failure = to_failure(error)
     return to_json(CohereError(failure.text), failure.status, failure.retry_after)
 
@@ -44,7 +45,8 @@ class Document(msgspec.Struct):
 
 class CohereRerankRequest(msgspec.Struct, kw_only=True):
     """The body.  `truncation` cuts documents that are too long; `instruction` says what a document
-    is judged by, to a model that reads instructions."""
+    is judged by, to a model that reads instructions.
+    """
 
     query: str
     documents: list[str | Document]
@@ -74,7 +76,8 @@ class Ranking(msgspec.Struct):
 
 async def rerank(site: Site, http: Request, body: CohereRerankRequest) -> Response:
     """The `top_n` best documents, best first.  Their texts come along on the path of Jina and
-    vLLM, unless the body says otherwise."""
+    vLLM, unless the body says otherwise.
+    """
     model = find_scorer(site.models, body.model)
     texts = to_texts(body)
     request = Score(

@@ -75,7 +75,8 @@ class OpenCalls:
 
 class CallGate:
     """Lets calls in that have one of `keys`, and reads their messages, of at most `max_message`
-    bytes, within `limits`."""
+    bytes, within `limits`.
+    """
 
     def __init__(
         self, keys: Keys, limits: ServerLimits, max_message: int, tracer: Tracer | None = None
@@ -157,7 +158,8 @@ async def abort(context: Context, error: ServingError) -> NoReturn:
 
 def trailing(error: ServingError | None = None) -> tuple[tuple[str, str], ...]:
     """The trailing metadata of this task's call: its id, and when it may be sent again if it failed
-    with `error`."""
+    with `error`.
+    """
     name = ((_ID, log.request_id.get()),)
     seconds = status.retry_after(error)
     return name if seconds is None else (*name, ("retry-after", seconds))

@@ -27,7 +27,8 @@ def num_descriptors() -> int:
 
 def end_surplus(port: int, most: int) -> int:
     """Of each address leave at most `most` connections to `port`, and end those that have been
-    silent for longest; how many."""
+    silent for longest; how many.
+    """
     by_address: dict[str, list[_Connection]] = {}
     found = _connections(port)
     try:

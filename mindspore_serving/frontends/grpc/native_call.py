@@ -1,5 +1,6 @@
 """A call that the library pygrpc-native has read: what grpcio calls its context, as far as the
-methods of this package use it."""
+methods of this package use it.
+"""
 
 import asyncio
 import time
@@ -14,7 +15,8 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 class NativeCall:
     """`status`, `details` and `trailing` (metadata) are what it is answered with if it is aborted,
-    `trailing` else too."""
+    `trailing` else too.
+    """
 
     __slots__ = (
         "_body",

@@ -39,7 +39,8 @@ class GrpcServer:
     ) -> None:
         """`closing` are called first when the server stops; `unsent` has what handlers count there
         themselves.  One that `shares_port` gets some of the connections to a port that others of
-        this user listen on."""
+        this user listen on.
+        """
         self.address = address
         self._limits = limits or ServerLimits()
         self.unsent = unsent or UnsentReplies(self._limits.max_unsent_memory)

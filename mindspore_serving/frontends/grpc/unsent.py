@@ -30,7 +30,8 @@ class UnsentReplies:
 
     async def hold(self, context: Context, num_bytes: int) -> None:
         """An answer of so many bytes, until it is sent or its client has left.  Ends the call if
-        there is no room."""
+        there is no room.
+        """
         peer = await self.begin(context, num_bytes)
         end: Any = partial(self._end, peer, num_bytes)
         if num_bytes > SMALL:
@@ -57,7 +58,8 @@ class UnsentReplies:
 
     def end(self, peer: MemoryPeer, num_bytes: int) -> None:
         """A message to `peer` is sent, or nobody wants it.  Not the context is given: asking one
-        whose call has ended for its peer ends this process (grpcio 1.85)."""
+        whose call has ended for its peer ends this process (grpcio 1.85).
+        """
         if num_bytes > SMALL:
             self._quota.give_back(peer, num_bytes)
 

@@ -35,7 +35,8 @@ def make_app(
 ) -> ASGIApp:
     """The ASGI application over `inference`: `routes` of other protocols come first.  Without
     `sites`, web pages of other sites may ask.  With `allow_loading`, who has a key may operate.
-    `describe` makes the document of all routes."""
+    `describe` makes the document of all routes.
+    """
     classic = Classic(inference, control, rest, PATHS)
     contexts = {
         server.PROTOCOL: ServerContext(control, metrics, allow_loading, describe),

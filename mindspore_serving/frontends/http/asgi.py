@@ -82,7 +82,8 @@ class Application(Exchange):
 
     def room(self, size: int) -> memoryview | None:
         """A large body is given to the application in one piece: each is waited for, which takes
-        long if the application is in another process."""
+        long if the application is in another process.
+        """
         if self._is_over or size > self.output.memory.most:
             return None
         with suppress(OSError):  # no memory: the body may be smaller than the client says

@@ -21,7 +21,8 @@ class _Block:
 
 class BodyPool:
     """Blocks by powers of two.  New ones are what `make` gives, if it does, and take pages only as
-    bytes come in."""
+    bytes come in.
+    """
 
     def __init__(self, make: Callable[[int], memoryview | None] = lambda size: None) -> None:
         self._make = make
@@ -32,7 +33,8 @@ class BodyPool:
 
     def take(self, size: int) -> memoryview:
         """Writable memory of `size` bytes, which comes back when no view of it is left.  Raises
-        OSError."""
+        OSError.
+        """
         self._sort_in()
         length = 1 << (size - 1).bit_length()
         block = _find(self._warm, length) or _find(self._cold, length)

@@ -30,7 +30,8 @@ _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size 
 @dataclass(slots=True)
 class Shared:
     """What the connections of a server share.  `is_stopping`: each answer is the last of its
-    connection."""
+    connection.
+    """
 
     limits: ServerLimits
     max_body: int  # bytes
@@ -48,7 +49,8 @@ class Shared:
 class HttpConnection(asyncio.BufferedProtocol):
     """Requests are answered one at a time.  While some wait for their turn, one read follows each
     answer, and none if many wait: that bounds the memory that a client can take.  One that closes
-    its end has left: TCP does not say whether it still reads, and its work is to end at once."""
+    its end has left: TCP does not say whether it still reads, and its work is to end at once.
+    """
 
     transport: asyncio.Transport
     flow: Flow
@@ -219,7 +221,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _linger(self) -> None:
         """Close when the client has, or a little later.  Closing while it still sends would reset
-        the connection before it has read the answer."""
+        the connection before it has read the answer.
+        """
         self._discard_rest()
         if self.transport.is_closing():
             return
@@ -239,7 +242,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def end_if_late(self, now: float) -> None:
         """End the connection if its client sends or reads too slowly.  Called every few seconds,
-        with the loop's time."""
+        with the loop's time.
+        """
         first = self._exchanges[0] if self._exchanges else None
         if first is not None:
             self._await(first, now)

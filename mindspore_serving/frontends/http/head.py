@@ -7,7 +7,8 @@ _MAX_DIGITS = 19  # of 64 bits; Python refuses to read thousands
 
 class HeadRefusal(Exception):
     """What was read is not served as HTTP: the answer has `status` and `text`, and the connection
-    ends."""
+    ends.
+    """
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

@@ -28,7 +28,8 @@ TakeOver = Callable[[socket.socket, Callable[[], None]], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class Connecting:
     """Makes a protocol by `connect` for each connection that it takes over; what `connect` is given
-    is called at the connection's end.  `head_timeout` is in seconds."""
+    is called at the connection's end.  `head_timeout` is in seconds.
+    """
 
     connect: Connect
     tls: Certificates | None
@@ -49,7 +50,8 @@ class Connecting:
 
 class Listener:
     """Has `take_over` take each connection to `listener`, and call what it is given with it at the
-    connection's end."""
+    connection's end.
+    """
 
     def __init__(
         self,

@@ -38,18 +38,21 @@ class RequestParser:
 
     def close(self) -> None:
         """Nothing follows.  The parser of httptools refers to this one: both, and the body that was
-        read last, would wait for the garbage collector."""
+        read last, would wait for the garbage collector.
+        """
         del self._parser
 
     @property
     def unread_head(self) -> object | None:
         """Between two requests: None, or an object that stays the same while the same head is
-        read."""
+        read.
+        """
         return self._headers if self._num_between or self._target else None
 
     def feed(self, data: memoryview) -> None:
         """At most READ_SIZE bytes.  Raises Refusal for what is not HTTP or over a limit; must not
-        be called after that."""
+        be called after that.
+        """
         if self._num_left and not (data := self._skip(data)):
             return
         self._num_between += len(data)
@@ -89,7 +92,8 @@ class RequestParser:
 
     def _parse_again(self, data: memoryview) -> memoryview | None:
         """Parse the head without its offer of another protocol, then `data`; what is left of that
-        behind another such head."""
+        behind another such head.
+        """
         head, self._replay = self._replay, b""
         # Another one: this one takes nothing more after `Connection: close`.
         self._parser = httptools.HttpRequestParser(self)

@@ -41,7 +41,8 @@ _OK = (
 @dataclass(frozen=True, slots=True)
 class FastPath:
     """Calls that need no ASGI, by the protocol `rest`, for clients that have one of `keys`, if the
-    rules of `sites` do not ask for a closer look.  `others` opens those of another protocol."""
+    rules of `sites` do not ask for a closer look.  `others` opens those of another protocol.
+    """
 
     inference: Inference
     rest: MsRest
@@ -52,7 +53,8 @@ class FastPath:
 
     def open(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
         """The exchange of a call with one answer; None for other requests, also from browsers, and
-        for a method whose name may mean a stream: the application knows."""
+        for a method whose name may mean a stream: the application knows.
+        """
         if head.method != b"POST":
             return None
         if not head.target.startswith(_PREFIX):

@@ -23,7 +23,8 @@ Fields = list[tuple[bytes, bytes]]
 
 class RefusalPace:
     """When refusals are answered: RATE per second, after BURST at once, none later than LONGEST.
-    No clock: `now` is an argument, in seconds."""
+    No clock: `now` is an argument, in seconds.
+    """
 
     __slots__ = ("_next",)
 

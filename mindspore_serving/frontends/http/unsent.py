@@ -21,7 +21,8 @@ class UnsentAnswer(Protocol):
 
 class UnsentAnswers:
     """The connections with much that is not sent, the oldest first; `most` bytes in all, but that
-    the newest has what it needs."""
+    the newest has what it needs.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -39,7 +40,8 @@ class UnsentAnswers:
 
     def end_oldest(self) -> None:
         """End connections while all take too much: the oldest of the address that has most.  Looks
-        at each of them."""
+        at each of them.
+        """
         sizes = {one: one.transport.get_write_buffer_size() for one in self._connections}
         total = sum(sizes.values())
         if total <= self._most:

@@ -47,7 +47,8 @@ ALIASES = ("llama2", "internlm")  # of the only model, unless one is really call
 @dataclass(frozen=True, slots=True)
 class LlmServing:
     """The protocol of one server; `form` is that of streams: "r21", the first release's, or "bare",
-    the later one's."""
+    the later one's.
+    """
 
     site: Site
     form: Form = "r21"

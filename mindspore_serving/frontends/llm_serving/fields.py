@@ -18,7 +18,8 @@ _MOST_TOKENS = 2**31
 @translation("temperature", "do_sample")
 def temperature(given: Any, _: ModelCard) -> float:
     """0, the likeliest token, if `do_sample` is false or it is not over 1e-5 and up to 65536; at
-    most 100"""
+    most 100
+    """
     value = 1.0 if given.temperature is None else given.temperature
     is_sampled = given.do_sample and 1e-5 < value <= 65536
     return min(value, MOST_TEMPERATURE) if is_sampled else 0.0

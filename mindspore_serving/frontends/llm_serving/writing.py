@@ -58,7 +58,8 @@ def to_fault(error: ServingError) -> LlmServingFault:
 @dataclass(slots=True)
 class Writer:
     """Gathers an answer.  `started` is None if the model did not accept the request; `seed` is what
-    the request gave."""
+    the request gave.
+    """
 
     started: Started | None
     seed: int = 0
@@ -120,7 +121,8 @@ async def chunks_of(
     generation: Generation, writer: Writer, *, raises: tuple[type[ServingError], ...] = ()
 ) -> AsyncIterator[Chunk]:
     """The chunks of `generation`; for a model that is lost, one with the finish reason "error", or
-    the error itself if it is one of `raises`."""
+    the error itself if it is one of `raises`.
+    """
     try:
         async for event in generation:
             if isinstance(event, Chunk):

@@ -36,7 +36,8 @@ class MsRest:
 
     def to_timeout(self, headers: Mapping[bytes, bytes]) -> float | None:
         """The seconds that a request with these headers may take; None for no limit.  Raises
-        InvalidInputs, also if its body will be too large."""
+        InvalidInputs, also if its body will be too large.
+        """
         length = headers.get(b"content-length")
         if length is not None and int(length) > self.max_body:
             raise self.too_big()

@@ -34,7 +34,8 @@ async def respond(
     http: HttpRequest, inference: Inference, request: Request, rest: MsRest
 ) -> Response:
     """The stream; or an ordinary answer if it fails before it has begun.  Raises ClientDisconnect
-    if the client of `http`, whose body was read, leaves before."""
+    if the client of `http`, whose body was read, leaves before.
+    """
     request.is_stream = True
     with ExitStack() as stack:
         replies = stack.enter_context(Replies(inference, request, rest.limits))

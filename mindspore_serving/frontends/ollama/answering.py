@@ -86,7 +86,8 @@ async def _answer(
 
 def _loaded(body: OllamaGenerating, writing: OllamaWriting) -> Response:
     """The answer to a request that asks for nothing but the model.  Raises Forbidden if it is to
-    be unloaded."""
+    be unloaded.
+    """
     if body.keep_alive in (0, "0", "0s"):
         raise Forbidden("keep_alive is 0: a model is not unloaded by a request to it")
     return Response(writing.loaded(), media_type="application/json")
@@ -96,7 +97,8 @@ def _to_request(
     body: OllamaGenerateRequest, model: ServedModel, common: dict[str, Any]
 ) -> Generate:
     """The request for a prompt, which is a conversation unless it is raw, or the model knows none.
-    Raises InvalidField."""
+    Raises InvalidField.
+    """
     if not body.raw and model.card.has_chat_template:
         said = [
             ChatMessage("user", to_content("images", body.prompt or "", body.images, model.card))

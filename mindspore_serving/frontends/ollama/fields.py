@@ -76,7 +76,8 @@ class Options(msgspec.Struct, kw_only=True):
 def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
     """variables of the chat template: true and false set `enable_thinking` and `thinking`, a text
     sets `reasoning_effort`, too; all but false are refused if the model does not reason.
-    `messages` that end with the assistant's are gone on with, without thinking"""
+    `messages` that end with the assistant's are gone on with, without thinking
+    """
     think = body.think
     messages = getattr(body, "messages", None)
     if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
@@ -116,7 +117,8 @@ def logprobs(body: Any, _: ModelCard) -> int | None:
 @translation("truncate", to="drop_turns")
 def drop_turns(body: Any, _: ModelCard) -> bool | None:
     """true: the oldest turns of a conversation that is too long are left out; else it is refused,
-    also if the field is not given"""
+    also if the field is not given
+    """
     found: bool | None = body.truncate
     return found
 
@@ -124,7 +126,8 @@ def drop_turns(body: Any, _: ModelCard) -> bool | None:
 @translation("truncate")
 def truncate(body: Any, card: ModelCard) -> int | None:
     """true, with `raw`: of a prompt that is too long the end is kept; else it is refused, also if
-    the field is not given"""
+    the field is not given
+    """
     if body.truncate and not body.raw and card.has_chat_template:
         raise InvalidField("truncate", "is true, expected false: only a raw prompt is cut")
     return card.max_model_len - 1 if body.truncate else None
@@ -161,7 +164,8 @@ def to_params(
     given: dict[str, Any] | None, card: ModelCard, defaults: Mapping[str, Any], **others: Any
 ) -> SamplingParams:
     """The sampling parameters of the options of a request, whose numbers may be texts.  Raises
-    InvalidField."""
+    InvalidField.
+    """
     try:
         options = msgspec.convert(given or {}, Options, strict=False)
     except msgspec.ValidationError as error:
@@ -177,7 +181,8 @@ def to_params(
 
 def find_ignored(body: Any) -> Iterator[str]:
     """The names of fields that are given and change nothing here.  Raises InvalidField for an
-    option that is nearly called like another."""
+    option that is nearly called like another.
+    """
     if body.keep_alive is not None:
         yield "keep_alive"
     options = body.options or {}

@@ -104,7 +104,8 @@ class EmbeddingsRequest(OllamaRequest, kw_only=True):
 
 def to_content(place: str, text: str, images: list[Any] | None, card: ModelCard) -> Any:
     """A content as one of OpenAI's chats, the images first.  Raises InvalidField for images that
-    the model does not read."""
+    the model does not read.
+    """
     if not images:
         return text
     if not card.takes_images:

@@ -104,7 +104,8 @@ class OllamaWriting:
 
     def end(self, part: OllamaPart, finished: Finished) -> bytes:
         """The last part, or all of it, with counts and times, in nanoseconds.  The model was loaded
-        before, and the time of the prompt is up to the first text."""
+        before, and the time of the prompt is up to the first text.
+        """
         now = time.monotonic_ns()
         return self._object(
             part,

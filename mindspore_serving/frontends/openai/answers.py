@@ -147,7 +147,8 @@ class OpenAIEmbeddings(msgspec.Struct):
 class OpenAIModel(msgspec.Struct, kw_only=True):
     """`max_model_len`, `root`, `parent` and `input_modalities` are not OpenAI's: tokens of prompt
     and answer together, the directory of an adapter, the model that it belongs to, and what a model
-    reads beside text."""
+    reads beside text.
+    """
 
     id: str
     object: str = "model"

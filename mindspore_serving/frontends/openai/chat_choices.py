@@ -106,7 +106,8 @@ class ChatChunks:
 
     def suit_tgi(self) -> None:
         """For TGI's own client, which wants the role in every event and reads [DONE] as JSON.
-        Others, which may call the model so too, would join the roles."""
+        Others, which may call the model so too, would join the roles.
+        """
         self._done = b""
         for choice in self._choices:
             choice.role = {"role": "assistant", "tool_calls": None}
@@ -140,7 +141,8 @@ class _StreamedChoice:
 
     def begin(self) -> bytes:
         """The role, and what the answer goes on with; nothing yet of one that may be calls, in
-        which there is no text, not even an empty one."""
+        which there is no text, not even an empty one.
+        """
         echo = self._showing.echo
         if not echo:
             return b"" if self._showing.may_call else self._open("")

@@ -64,7 +64,8 @@ class CompletionResponseOptions:
 @dataclass(slots=True)
 class Echo:
     """What stands before the answers to a prompt.  `tokens` are those of the prompt with their
-    log-probabilities, as they come; `ids` all of them, if they are wanted."""
+    log-probabilities, as they come; `ids` all of them, if they are wanted.
+    """
 
     text: str = ""
     ids: list[int] = field(default_factory=list)
@@ -116,7 +117,8 @@ def _answer_logprobs(echo: Echo, showing: CompletionResponseOptions) -> Completi
 
 def best(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
     """The `n` likeliest, best first, by the mean log-probability of a token; or all, in order of
-    their index, if there are no more."""
+    their index, if there are no more.
+    """
     if len(chunks) <= n:
         return sorted(chunks, key=lambda chunk: chunk.index)
     return sorted(chunks, key=_mean_logprob, reverse=True)[:n]
@@ -163,7 +165,8 @@ class CompletionChunks:
 
     def take(self, place: int, event: Event) -> bytes:
         """What an event of prompt `place` makes, perhaps nothing.  Raises ServingError if the
-        model failed."""
+        model failed.
+        """
         if isinstance(event, Chunk):
             return self._prompts[place].take(event)
         if isinstance(event, PromptScored):
@@ -247,7 +250,8 @@ async def merged(
     generations: Sequence[Generation],
 ) -> AsyncGenerator[tuple[int, Event], None]:
     """Events as they come, each with the place of its generation; all have begun.  Raises
-    ServingError if the model is lost.  Close it if it is left early."""
+    ServingError if the model is lost.  Close it if it is left early.
+    """
     if len(generations) == 1:
         async for event in generations[0]:
             yield 0, event

@@ -82,7 +82,8 @@ class ChunkWriter:
 
     def frame(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
         """What stands around the only part that changes, if a choice is `before`, that part and
-        `after`."""
+        `after`.
+        """
         return self._start + before, after + self._end
 
     def usage(self, usage: Usage) -> bytes:

@@ -39,7 +39,8 @@ class JsonSchema(msgspec.Struct):
 
 class ResponseFormat(msgspec.Struct):
     """`schema` and `value` are those of other servers: a schema beside `json_object` (llama.cpp,
-    TGI), and what TGI has beside every type."""
+    TGI), and what TGI has beside every type.
+    """
 
     type: str
     json_schema: JsonSchema | None = None
@@ -113,7 +114,8 @@ def _of_value(kind: str, place: str, value: Any) -> Grammar:
 
 def _of_schema(place: str, wanted: JsonSchema) -> Grammar:
     """The grammar holds whether or not the schema is strict; a strict one has no properties but
-    those that it states."""
+    those that it states.
+    """
     if not _SCHEMA_NAME.fullmatch(wanted.name):
         raise unexpected(f"{place}.name", wanted.name, "1 to 64 letters, digits, - or _")
     if wanted.schema is None:

@@ -59,13 +59,15 @@ def reasoning_effort(body: Any, _: ModelCard) -> str | None:
 @translation("tools")
 def tools(body: Any, _: ModelCard) -> list[ChatTool]:
     """functions, with name and parameters beside the type; the model does not see other tools, and
-    `x-ignored-fields` names them"""
+    `x-ignored-fields` names them
+    """
     return [_to_tool(place, tool) for place, tool in _read_tools(body) if _is_function(tool)]
 
 
 def find_left_out(body: Any) -> list[str]:
     """The places of tools that the model does not see: agents send those of OpenAI's server
-    together with their own."""
+    together with their own.
+    """
     return [place for place, tool in _read_tools(body) if not _is_function(tool)]
 
 

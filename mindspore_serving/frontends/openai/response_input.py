@@ -59,7 +59,8 @@ class Messages:
 
     def assistant(self, place: str, *, is_done: bool) -> ChatMessage:
         """The assistant's message that the next item belongs to: the last one, unless the item
-        would come before what is in it already, if `is_done`."""
+        would come before what is in it already, if `is_done`.
+        """
         last = self.found[-1] if self.found else None
         if last is None or last.role != "assistant" or is_done:
             last = ChatMessage(role="assistant")

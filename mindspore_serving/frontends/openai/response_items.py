@@ -52,7 +52,8 @@ class ResponseOutput:
 
     def finish(self, status: str) -> list[Object]:
         """Nothing follows; `status` is that of the last item, "completed" or "incomplete".  An
-        empty answer is an empty message."""
+        empty answer is an empty message.
+        """
         events = [] if self.items else self._add_text("message", "", ())
         return [*events, *self._close(status)]
 

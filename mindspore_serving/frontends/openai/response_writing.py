@@ -109,7 +109,8 @@ async def stream_response(
     generation: Generation, writing: ResponseWriting, keep: Callable[[OpenAIResponse], None]
 ) -> AsyncIterator[bytes]:
     """The events of the response of `generation`, which has begun; `keep` gets it when it is
-    complete."""
+    complete.
+    """
     numbers = _Numbers()
     for name in ("response.created", "response.in_progress"):
         yield numbers.write({"type": name, "response": writing.to_object()})

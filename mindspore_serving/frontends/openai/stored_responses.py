@@ -73,7 +73,8 @@ def find(site: Site, http: Request) -> StoredResponse:
 
 async def conversation_before(site: Site, http: Request, name: str | None) -> tuple[bytes, ...]:
     """The items of the response `name` and of those before it, which together are no more than a
-    body may be; none of None.  Raises RefusedField."""
+    body may be; none of None.  Raises RefusedField.
+    """
     if name is None:
         return ()
     found = site.responses.find(owner_of(http), name)

@@ -185,7 +185,8 @@ def completion_logprobs(body: Any, card: ModelCard) -> int | None:
 @translation("prompt_logprobs", "echo", to="prompt_logprobs")
 def completion_prompt_logprobs(body: Any, card: ModelCard) -> int | None:
     """`prompt_logprobs` as of chats; `echo` puts the prompt before the answer, with
-    log-probabilities if `logprobs` is given"""
+    log-probabilities if `logprobs` is given
+    """
     found: int | None = prompt_logprobs.make(body, card)
     echoed = body.logprobs if body.echo else None
     return echoed if found is None else max(found, echoed or 0)

@@ -25,7 +25,8 @@ from mindspore_serving.frontends.v2.inference import V2
 @dataclass(frozen=True, slots=True)
 class Visible:
     """What a server has that the document shows: whether requests need keys, and whether errors
-    of the classic protocol have status codes."""
+    of the classic protocol have status codes.
+    """
 
     has_keys: bool = False
     has_codes: bool = True

@@ -49,7 +49,8 @@ class Section:
 
 def to_document(sections: Sequence[Section], *, has_keys: bool, model: str = "") -> Object:
     """With `has_keys`, routes that are not open need one of them.  Of two sections with the same
-    operation the later one describes it.  Examples are for `model`."""
+    operation the later one describes it.  Examples are for `model`.
+    """
     paths: dict[str, Object] = {}
     components: Object = {"schemas": {}, "responses": {}}
     for section in sections:
@@ -136,7 +137,8 @@ class _Kinds:
 
 def _short(name: str, protocol: str, names: Collection[str]) -> str:
     """The name of a type without the protocol before it (TgiInfo of TGI: Info), if no other type
-    has that."""
+    has that.
+    """
     letters = re.sub(r"\W", "", protocol)
     short = re.sub(rf"^(?i:{letters})(?=[A-Z])", "", name)
     return name if short in names else short

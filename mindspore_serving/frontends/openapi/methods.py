@@ -31,7 +31,8 @@ _PATHS = "/model/{servable}:{method}", "/model/{servable}/version/{version}:{met
 @dataclass(frozen=True, slots=True)
 class Served:
     """A servable as it is called by its name and, with `version`, by that alone.  `streams` are
-    the methods that may answer in pieces."""
+    the methods that may answer in pieces.
+    """
 
     name: str
     version: int

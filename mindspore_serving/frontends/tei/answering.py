@@ -155,7 +155,8 @@ def _find(site: Site, name: str | None, purpose: Purpose) -> ServedModel:
 
 def _probabilities(logits: Numbers, function: str | None = None) -> Numbers:
     """What TEI makes of logits, unless a request names a function: they sum to 1 over several
-    labels; of one it is the sigmoid."""
+    labels; of one it is the sigmoid.
+    """
     if (function or ("sigmoid" if logits.shape[-1] == 1 else "softmax")) == "sigmoid":
         found: Numbers = 1 / (1 + np.exp(-logits))
         return found

@@ -1,5 +1,6 @@
 """The bodies that clients of Text Embeddings Inference send.  `model` chooses one of several, which
-their server does not have."""
+their server does not have.
+"""
 
 from typing import Annotated, Literal
 
@@ -39,7 +40,8 @@ class TeiEmbedRequest(TeiRequest, kw_only=True):
 
 class PredictParameters(msgspec.Struct, kw_only=True):
     """Those of Hugging Face's own interface, by whose form requests that have them are answered:
-    a list of labels for each text, though there is one."""
+    a list of labels for each text, though there is one.
+    """
 
     function_to_apply: Literal["sigmoid", "softmax", "none"] | None = None
     top_k: Count | None = None

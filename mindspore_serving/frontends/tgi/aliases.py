@@ -27,7 +27,8 @@ _SHAPE = msgspec.json.Decoder(_Shape)
 
 def other_path(body: bytes, chat: str, completions: str) -> str | None:
     """The path of the protocol that `body` is of, None if it is of this one or of none.  Raises
-    WrongBody if it is no JSON object."""
+    WrongBody if it is no JSON object.
+    """
     shape = decode(body, _SHAPE)
     if shape.inputs:
         return None
@@ -47,13 +48,15 @@ async def invocations(served: TgiGenerating, request: Request) -> Response:
 
 def is_not_declined(scope: Scope) -> bool:
     """Whether a request does not come again because its path was declined: then a later route is
-    meant."""
+    meant.
+    """
     return bool(scope.get(_DECLINED) != scope["path"])
 
 
 class Forwarded(Response):
     """What the same application answers to the same body at `path`, which may be the same one:
-    then by a later route."""
+    then by a later route.
+    """
 
     def __init__(self, body: bytes, path: str) -> None:
         super().__init__()

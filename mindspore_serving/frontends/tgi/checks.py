@@ -43,7 +43,8 @@ class CheckedRequest:
 
 def find_model(models: LanguageModels, adapter_id: str | None) -> ServedModel:
     """The one that `adapter_id` names, adapter or model; else the first that generates.  Raises
-    TgiError if it names none, NotFound if there is none."""
+    TgiError if it names none, NotFound if there is none.
+    """
     try:
         return models.find(adapter_id)
     except NotFound as error:

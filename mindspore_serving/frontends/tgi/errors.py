@@ -92,7 +92,8 @@ def to_refusal(error: ServingError) -> Response:
 
 def to_tgi_error(error: Exception) -> TgiError:
     """The answer to a request that ended with `error`.  One that is no ServingError is described in
-    the log alone."""
+    the log alone.
+    """
     if isinstance(error, TgiError):
         return error
     if isinstance(error, RequestRefused):

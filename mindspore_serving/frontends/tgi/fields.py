@@ -21,7 +21,8 @@ def is_sampled(parameters: Any) -> bool:
 @translation("temperature", "do_sample")
 def temperature(parameters: Any, _: ModelCard) -> float:
     """0, the likeliest token, unless `do_sample` is true, `temperature`, `top_k`, `top_p` or
-    `typical_p` is given, or there are no `parameters`; at most 100"""
+    `typical_p` is given, or there are no `parameters`; at most 100
+    """
     if not is_sampled(parameters):
         return 0.0
     given = parameters.temperature
@@ -56,7 +57,8 @@ def grammar(parameters: Any, _: ModelCard) -> Grammar | None:
 
 def schema_grammar(schema: Any) -> Grammar:
     """The grammar of a JSON schema or its text.  Raises InvalidField for one that is no schema of
-    an object's properties."""
+    an object's properties.
+    """
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)

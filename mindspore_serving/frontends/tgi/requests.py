@@ -138,7 +138,8 @@ async def read_limited(request: Request, site: Site) -> bytes:
 
 def find_unknown(body: bytes) -> tuple[str, ...]:
     """The fields of `body`, a `TgiGenerateRequest`, that are not known.  Raises InvalidField for
-    one that is nearly called like another."""
+    one that is nearly called like another.
+    """
     inside = _PARAMETERS.decode(body).get("parameters", msgspec.Raw(b"null"))
     names = (f"parameters.{name}" for name in _INSIDE.find_unknown(inside))
     return *_TOP.find_unknown(body), *names

@@ -38,7 +38,8 @@ from mindspore_serving.frontends.tgi.errors import failed, incomplete, invalid
 @dataclass(slots=True)
 class Times:
     """When, by `perf_counter`, a request came, was ready to be computed, and was done; how many
-    tokens there were; and the seconds that it waited, once ready, for its first step."""
+    tokens there were; and the seconds that it waited, once ready, for its first step.
+    """
 
     started: float = field(default_factory=perf_counter)
     begun: float = 0.0
@@ -67,7 +68,8 @@ class Times:
 
 class Speller:
     """Spells tokens so that their texts together are the text: bytes of a character that is not
-    complete wait for the others."""
+    complete wait for the others.
+    """
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -140,7 +142,8 @@ async def write_stream(
     generation: Generation, writer: StreamWriter, times: Times
 ) -> AsyncGenerator[bytes, None]:
     """The events of the answer of `generation`, which has begun.  `times` are complete once the
-    last was made.  Raises ServingError."""
+    last was made.  Raises ServingError.
+    """
     is_complete = False
     async for event in generation:
         if isinstance(event, Chunk):

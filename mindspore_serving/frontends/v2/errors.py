@@ -13,7 +13,8 @@ _FAILED = "the server failed to answer; its log says why"
 
 def to_response(error: Exception) -> Response:
     """The answer to a request that ended with `error`, which is being handled.  One that is no
-    ServingError is described in the log alone."""
+    ServingError is described in the log alone.
+    """
     if not isinstance(error, ServingError):
         log.error("answering a request", exc_info=True)
         return to_json(_to_object(_FAILED), 500)

@@ -1,5 +1,6 @@
 """POST /v2/models/NAME[/versions/N]/infer on the fast path, for what needs no ASGI: bodies that are
-not compressed, nor megabytes of JSON, to methods.  All else is left to the routes."""
+not compressed, nor megabytes of JSON, to methods.  All else is left to the routes.
+"""
 
 import asyncio
 import re

@@ -1,5 +1,6 @@
 """POST .../generate and .../generate_stream of language models: a text in; a text, or its pieces as
-server-sent events, out."""
+server-sent events, out.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing

@@ -1,5 +1,6 @@
 """POST .../infer: the body with its header, compressed or not, and the answer in the form that the
-client asked for."""
+client asked for.
+"""
 
 import zlib
 from typing import Any
@@ -83,7 +84,8 @@ async def _respond(
 
 def _accepted(header: str) -> str:
     """Compression is used only where it is asked for alone, as clients of the protocol do: browsers
-    and libraries name it in every request."""
+    and libraries name it in every request.
+    """
     name = header.strip().lower()
     return name if name in FORMATS else ""
 

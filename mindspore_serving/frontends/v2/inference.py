@@ -1,5 +1,6 @@
 """Inference of protocol v2 behind both transports: a parsed request in, the tensors of its answer
-out."""
+out.
+"""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +55,8 @@ class V2:
         self, model: V2Model, request: InferRequest, terms: Terms, headers: language.Headers
     ) -> AsyncGenerator[Selected, None]:
         """Each piece of the answer, just one for a model that does not stream.  Raises
-        ServingError; closing it ends the request."""
+        ServingError; closing it ends the request.
+        """
         if model.language is not None:
             generate = language.to_generate(model.language, request, terms, is_stream=None)
             async for tensors in language.stream(generate, headers):
@@ -72,7 +74,8 @@ class V2:
 
     def finish(self, request: InferRequest, reply: Reply) -> Selected:
         """What the answer shows; outputs that are wanted in shared memory are written there.
-        Raises ServingError."""
+        Raises ServingError.
+        """
         _check(reply)
         return self._select(request, _join(request, reply))
 

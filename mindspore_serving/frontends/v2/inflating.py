@@ -1,5 +1,6 @@
 """Compressed bodies: small ones are decompressed at once, larger ones one after another, each
-address in its turn, and all of them count until they are answered."""
+address in its turn, and all of them count until they are answered.
+"""
 
 import zlib
 from collections.abc import AsyncIterator
@@ -35,7 +36,8 @@ class Inflating:
     @asynccontextmanager
     async def body(self, http: Request, max_body: int) -> AsyncIterator[Buffer]:
         """The body, decompressed, which counts until it is let go.  Raises InvalidInputs,
-        Overloaded, and TooLarge before more than `max_body` bytes are there."""
+        Overloaded, and TooLarge before more than `max_body` bytes are there.
+        """
         body = await read_body(http, max_body)
         encoding = http.headers.get("content-encoding", "identity").strip().lower()
         if encoding in ("", "identity"):

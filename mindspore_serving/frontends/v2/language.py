@@ -1,5 +1,6 @@
 """Language models by protocol v2: `text_input` in, `text_output` out, the names that Triton's vLLM
-backend has for them.  All at once or, in a stream, piece by piece."""
+backend has for them.  All at once or, in a stream, piece by piece.
+"""
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -36,7 +37,8 @@ Headers: TypeAlias = Callable[[Mapping[str, str]], None]
 @dataclass(frozen=True, slots=True)
 class TextRequest:
     """`prefix` stands before each text of the answer; `length` is the field that asks for its
-    tokens, "" for none."""
+    tokens, "" for none.
+    """
 
     model: ServedModel
     generate: Generate
@@ -154,7 +156,8 @@ def _sampling(text: object) -> dict[str, Any]:
 
 def _choose(fields: Mapping[str, Any], is_stream: bool | None) -> tuple[bool, bool]:
     """Whether to stream, and whether the prompt is part of the answer: by default where it comes
-    all at once."""
+    all at once.
+    """
     for name in _OWN:
         if not isinstance(fields.get(name), bool | None):
             raise InvalidInputs(f"parameter {name} is {fields[name]!r}, expected true or false")

@@ -21,7 +21,8 @@ _KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_MODEL")
 
 def to_changes(text: object, shown: Mapping[str, Any]) -> Changes:
     """The fields of a deployment that `text` gives.  `shown` is the configuration that clients see
-    now, of which fields may be repeated.  Raises InvalidInputs."""
+    now, of which fields may be repeated.  Raises InvalidInputs.
+    """
     try:
         config = msgspec.json.decode(text) if isinstance(text, str | bytes) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -31,7 +31,8 @@ GENERATE = InstanceSignature(
 @dataclass(frozen=True, slots=True)
 class V2Model:
     """A method under the `name` that the client gave, in the `version` that runs it; or, with
-    `language`, a language model."""
+    `language`, a language model.
+    """
 
     name: str
     servable: str

@@ -32,7 +32,8 @@ async def load(
     repository: ModelControl | None, models: V2Models, name: str, parameters: Mapping[str, Any]
 ) -> None:
     """With the parameter `reload`, which is our own, also if nothing has changed.  `config` gives
-    settings that hold until the servable is loaded again.  Raises ServingError."""
+    settings that hold until the servable is loaded again.  Raises ServingError.
+    """
     files = next((key for key in parameters if key.startswith("file:")), None)
     if files is not None:
         raise Unsupported(f"load of '{name[:256]}': '{files[:64]}': clients may not give files")

@@ -1,5 +1,6 @@
 """The settings of protocol v2 that can be read, and changed as far as that means something here:
-which levels are logged, and how requests are traced."""
+which levels are logged, and how requests are traced.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +35,8 @@ def check_log_changes(repository: ModelControl | None, changes: Mapping[str, Any
 
 def change_log_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with `changes`.  Raises InvalidInputs, and changes nothing, for what is not
-    known, cannot be changed, or no set of levels that begins somewhere and has all above."""
+    known, cannot be changed, or no set of levels that begins somewhere and has all above.
+    """
     present = log_settings()
     for name, value in changes.items():
         if name not in present:
@@ -55,7 +57,8 @@ def change_log_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def trace_settings(traces: TraceOptions | None) -> dict[str, Any]:
     """What `traces` say, None if requests are not traced; one of `trace_rate` requests is recorded,
-    of those that come without a trace."""
+    of those that come without a trace.
+    """
     ratio = 0.0 if traces is None else 1.0 if traces.ratio is None else traces.ratio
     return {
         "trace_level": ["TIMESTAMPS" if ratio else "OFF"],

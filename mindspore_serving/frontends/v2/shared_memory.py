@@ -62,7 +62,8 @@ class SharedMemory:
 
     def register(self, name: str, key: str, offset: int, size: int) -> None:
         """Name `size` bytes at `offset` of the object `key`.  Raises InvalidInputs, Forbidden if it
-        is off, Overloaded for too many."""
+        is off, Overloaded for too many.
+        """
         self._check_enabled()
         found = _KEY.fullmatch(key)
         if not _NAME.fullmatch(name) or found is None:

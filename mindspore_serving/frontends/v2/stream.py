@@ -1,5 +1,6 @@
 """ModelStreamInfer: requests of one call run at the same time, and their responses are matched by
-ids.  The error of one request is a response and ends no other."""
+ids.  The error of one request is a response and ends no other.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -85,7 +85,8 @@ def _kinds(names: Sequence[str]) -> str:
 
 def windows(tokens: Sequence[int], count: int) -> list[list[int]]:
     """About `count` of `tokens`, in pieces of WINDOW from places all over them; all if there are
-    fewer.  Raises StartError if there are too few to say anything."""
+    fewer.  Raises StartError if there are too few to say anything.
+    """
     if len(tokens) < LEAST:
         raise StartError(
             f"the text to calibrate with has {len(tokens)} tokens, expected at least {LEAST}; some "

@@ -27,7 +27,8 @@ LIMITS = (1e-4, 1e4)
 @dataclass(frozen=True, slots=True)
 class MatrixInputs:
     """Of a matrix, over the tokens of a text: the mean absolute number of each channel [in], and
-    what some tokens have, [tokens, in]; float32."""
+    what some tokens have, [tokens, in]; float32.
+    """
 
     size: Floats
     some: Floats
@@ -36,7 +37,8 @@ class MatrixInputs:
 @dataclass(frozen=True, slots=True)
 class Scaled:
     """A fold with its numbers, one for each column of its readers.  `gain` is the error of products
-    over that without scaling."""
+    over that without scaling.
+    """
 
     fold: Fold
     factors: Floats
@@ -45,7 +47,8 @@ class Scaled:
 
 def best_scale(fold: Fold, inputs: MatrixInputs, matrices: Sequence[Floats], pack: Round) -> Scaled:
     """Factors for `fold`, by the rounding `pack`.  `matrices` are those of its readers, [out, in],
-    whose input is `inputs`."""
+    whose input is `inputs`.
+    """
     sizes = _shared(inputs.size, fold)
     some = [_some_rows(matrix) for matrix in matrices]
     wanted = [inputs.some @ matrix.T for matrix in some]

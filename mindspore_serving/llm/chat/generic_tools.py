@@ -86,7 +86,8 @@ def _written(name: str, arguments: Any) -> str:
 
 def _as_texts(messages: Sequence[Message]) -> list[Message]:
     """Calls as the assistant's text, their results as what a user says: those that follow one
-    another in one message, for many templates want users and assistants in turn."""
+    another in one message, for many templates want users and assistants in turn.
+    """
     found: list[Message] = []
     was_result = False
     for message in messages:

@@ -1,5 +1,6 @@
 """JSON and markers read char by char: generators that take chars and end with the last of what they
-read."""
+read.
+"""
 
 import re
 from collections.abc import Generator
@@ -27,7 +28,8 @@ class Broken(Exception):
 
 class HeldText:
     """Text that is not shown yet: spaces, and behind them perhaps the start of a marker.  However
-    many spaces come one after another, each is looked at once."""
+    many spaces come one after another, each is looked at once.
+    """
 
     def __init__(self) -> None:
         self._pieces: list[str] = []

@@ -60,7 +60,8 @@ class OutputParser:
 
     def finish(self, *, is_cut: bool = False) -> list[Delta]:
         """What was held back, once there is no more text; `is_cut` if the model would have gone
-        on."""
+        on.
+        """
         out: list[Delta] = []
         if self._reasoning is not None:
             thought, text = self._reasoning.finish()

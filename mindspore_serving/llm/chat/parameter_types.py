@@ -16,7 +16,8 @@ _WORDS = {"True": "true", "False": "false", "None": "null"}  # as Python, and so
 
 def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
     """The types that `schema` allows, `ANY` among them if it does not say; `root` is what its
-    references are of."""
+    references are of.
+    """
     return _types(schema, root, {}, 0)
 
 
@@ -24,7 +25,8 @@ def _types(
     schema: object, root: Mapping[str, Any], known: dict[int, frozenset[str]], depth: int
 ) -> frozenset[str]:
     """`known` are the types of what references were followed to, by its id: each is read once,
-    however many ways lead to it."""
+    however many ways lead to it.
+    """
     if not isinstance(schema, Mapping) or depth == _MAX_DEPTH:
         return frozenset((ANY,))
     if "$ref" in schema:
@@ -53,7 +55,8 @@ def may_be_text(types: frozenset[str]) -> bool:
 
 def to_json(text: str, types: frozenset[str]) -> str:
     """The JSON of a value that was written as `text`; that of the text itself if it may be one, or
-    is no JSON."""
+    is no JSON.
+    """
     shown = text.strip()
     word = _WORDS.get(shown, shown)
     is_text = types <= {"string", "null"} and not (word == "null" and "null" in types)

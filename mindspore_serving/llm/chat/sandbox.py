@@ -197,7 +197,8 @@ def _charged(value: Any) -> Any:
 
 def _checked(name: str) -> Callable[..., Any]:
     """A filter of Jinja's behind its check.  No budget is there while a template is read: that
-    keeps Jinja from computing filters of constants then."""
+    keeps Jinja from computing filters of constants then.
+    """
     inner, check = FILTERS[name], _CHECKS[name]
     passes = getattr(inner, "jinja_pass_arg", None)
 

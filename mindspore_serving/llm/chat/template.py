@@ -66,7 +66,8 @@ class ChatTemplate:
         cls, directory: str | Path, special_tokens: Mapping[str, str] | None = None
     ) -> "ChatTemplate | None":
         """Of chat_template.jinja or tokenizer_config.json, or what is known of ChatGLM's tokenizer;
-        None if none of these.  Raises StartError."""
+        None if none of these.  Raises StartError.
+        """
         found = _find_sources(Path(directory))
         if "default" not in found:
             return None
@@ -128,7 +129,8 @@ class ChatTemplate:
 
     def _in_form(self, message: dict[str, Any], image_token: str) -> dict[str, Any]:
         """A content that is text as parts where the template knows parts alone, and the reverse in
-        a chat with pictures."""
+        a chat with pictures.
+        """
         content = message["content"]
         if isinstance(content, str) and self._knows_parts and not self._knows_texts:
             return {**message, "content": [{"type": "text", "text": content}]}

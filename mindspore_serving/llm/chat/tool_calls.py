@@ -80,7 +80,8 @@ class CallReader:
 
     def finish(self, *, is_cut: bool = False) -> list[PlainContent | ToolCallDelta]:
         """What was held back.  Space behind a call is dropped; of an answer that `is_cut`, also a
-        marker of which at least two characters came, and a call without arguments."""
+        marker of which at least two characters came, and a call without arguments.
+        """
         rest = self._held.take() or "".join(self._raw)
         is_call = self._is_marked if self._reading else len(rest.strip()) >= _LEAST_MARKER
         if is_cut and is_call:

@@ -17,7 +17,8 @@ Tools = Sequence[Mapping[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Tags:
     """How a call is written whose arguments are tags, each with a value that is no JSON string:
-    name, then for each argument key and value, then the end."""
+    name, then for each argument key and value, then the end.
+    """
 
     name: tuple[str, str]  # what is before and behind; a newline may stand for "" behind
     key: tuple[str, str]

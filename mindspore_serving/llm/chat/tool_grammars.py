@@ -184,7 +184,8 @@ def _calls(tool_format: str, functions: Sequence[Mapping[str, Any]]) -> list[str
 
 def _named(functions: Sequence[Mapping[str, Any]]) -> list[str]:
     """The rule `called`: a name and arguments.  A name that is not plain could be read as the
-    marker behind it, and is called in a list alone."""
+    marker behind it, and is called in a list alone.
+    """
     rules = [
         f"{json.dumps(function['name'])} mark args_{index}"
         for index, function in enumerate(functions)

@@ -57,7 +57,8 @@ GLM4 = "{{- '[gMASK]<sop>' }}\n" + _ROLES.replace("BREAK", "'\\n'")
 
 def is_in(directory: Path, options: Mapping[str, Any]) -> bool:
     """Whether the tokenizer in `directory` is one of these: by tokenizer_config.json, whose content
-    `options` is, or where that names no class by config.json."""
+    `options` is, or where that names no class by config.json.
+    """
     kind = options.get("tokenizer_class")
     if kind:
         return kind in CLASSES
@@ -69,7 +70,8 @@ def with_special_tokens(
 ) -> Json:
     """`tokenizer` of `file`, with the tokens that follow its own, and with what each text begins
     with.  `options` are those of tokenizer_config.json, where files of ranks have them all.  Raises
-    StartError for special tokens that are missing, or elsewhere."""
+    StartError for special tokens that are missing, or elsewhere.
+    """
     tokens = file.texts("tokenizer.ggml.tokens")
     count, given = len(tokens), added_tokens(options)
     own = {count + index: token for index, token in enumerate(SPECIAL)}
@@ -115,7 +117,8 @@ def turn_ends(token_id: Callable[[str], int | None]) -> list[int]:
 
 def chat_template(directory: Path) -> str | None:
     """The form of chats that is in the code of the tokenizer in `directory`; None if it is another
-    tokenizer's, or cannot be known."""
+    tokenizer's, or cannot be known.
+    """
     options = read_optional_json(directory / "tokenizer_config.json")
     if not is_in(directory, options):
         return None

@@ -57,7 +57,8 @@ def run_command(
     counts: Mapping[str, str] | None = None,
 ) -> int:
     """Call `convert` with source, target, mode (if there are `modes`), and an int for each of
-    `counts` (name -> what it is; 1 if it is not given); the exit status."""
+    `counts` (name -> what it is; 1 if it is not given); the exit status.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python -m mindspore_serving.llm.{convert.__name__}",
         description=(convert.__doc__ or "").split("\n\n")[0],

@@ -15,7 +15,8 @@ PROMPTS = "config_sentence_transformers.json"
 @dataclass(frozen=True, slots=True)
 class EmbeddingOptions:
     """`prompts` are by name, `default_prompt` is the name of one or "".  Vectors may have one of
-    `dimensions`; any first so many if `any_dimensions`."""
+    `dimensions`; any first so many if `any_dimensions`.
+    """
 
     prompts: dict[str, str]
     default_prompt: str

@@ -15,7 +15,8 @@ from mindspore_serving.llm.checkpoint.weights import FLOATS, Checkpoint
 class Leftover:
     """Tensors that no pass reads: whose whole name is `pattern`, and why they are not for
     inference; an empty text for those that are read elsewhere.  With `dims` those with so many
-    sizes alone."""
+    sizes alone.
+    """
 
     pattern: str
     why: str

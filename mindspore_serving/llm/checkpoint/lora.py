@@ -50,7 +50,8 @@ NAME = re.compile(r"\^?[\w.]+")  # in rank_pattern and alpha_pattern
 class LowRank:
     """What is added to a matrix: up [out, rank], with the scale in it, @ down [rank, in].
 
-    Of an embedding, `out` is the vocabulary and `in` the features of a token."""
+    Of an embedding, `out` is the vocabulary and `in` the features of a token.
+    """
 
     down: Matrix
     up: Matrix
@@ -59,7 +60,8 @@ class LowRank:
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """By checkpoint tensor ("model.layers.0.self_attn.q_proj.weight"): what is added to it, and
-    what is in its place."""
+    what is in its place.
+    """
 
     added: dict[str, LowRank] = field(default_factory=dict)
     whole: dict[str, Matrix] = field(default_factory=dict)
@@ -67,7 +69,8 @@ class Adapter:
 
 def read_adapter(directory: str | Path, max_rank: int | None = None) -> Adapter:
     """Raises StartError naming the file, and the key or tensor that is missing or not supported;
-    also for ranks over `max_rank`."""
+    also for ranks over `max_rank`.
+    """
     directory = Path(directory)
     if not directory.is_dir():
         raise StartError(f"{directory} is not a directory; expected one with {CONFIG}")

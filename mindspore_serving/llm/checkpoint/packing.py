@@ -158,7 +158,8 @@ def pack(
 def merged(some: Sequence[Packed], merge: Callable[[Sequence[Any]], Any]) -> Packed:
     """Matrices of one form with their arrays merged by np.stack or np.concatenate.
 
-    The shape is that of the first one, with as many outputs as there are rows of values."""
+    The shape is that of the first one, with as many outputs as there are rows of values.
+    """
     first, arrays = some[0], dict[str, Any]()
     for name in ("values", "scales", "minimums", "zeros"):
         if getattr(first, name) is not None:
@@ -168,7 +169,8 @@ def merged(some: Sequence[Packed], merge: Callable[[Sequence[Any]], Any]) -> Pac
 
 def rounded_8(packed: Packed, group: int) -> Packed:
     """int8 with a scale for each `group` inputs, a multiple of what it has, and nothing that is
-    added: rounded once more, by at most 1/254 of the largest number of a group."""
+    added: rounded once more, by at most 1/254 of the largest number of a group.
+    """
     outputs, inputs = packed.shape
     values = np.empty((outputs, inputs), np.int8)
     scales = np.empty((outputs, inputs // group), np.float32)

@@ -70,7 +70,8 @@ class Pooling:
 
     def pool(self, states: Vectors, lengths: Sequence[int]) -> Vectors:
         """float32 [prompts, size] of states [tokens, hidden_size], prompt after prompt, as they
-        come."""
+        come.
+        """
         counts = np.asarray(lengths)
         starts = np.cumsum(counts) - counts
         pooled = [_pool(mode, states, starts, counts) for mode in self.modes]

@@ -34,7 +34,8 @@ class TokenRanks:
 
     def __init__(self, path: Path, rule: str) -> None:
         """Text is cut by `rule` (`tokenizer.ggml.pre`).  Raises StartError naming the file and what
-        is wrong."""
+        is wrong.
+        """
         self.path = path
         tokens = list(_tokens(path))
         scores = [-rank for rank in range(len(tokens))]

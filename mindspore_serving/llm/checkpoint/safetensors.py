@@ -83,7 +83,8 @@ def map_now(arrays: Iterable[Array]) -> None:
 
 def release(arrays: Iterable[Array]) -> None:
     """Give back the memory of the mapped files behind `arrays`.  What is read again is read from
-    the file again."""
+    the file again.
+    """
     for mapping in _mappings(arrays):
         mapping.madvise(mmap.MADV_DONTNEED)
 

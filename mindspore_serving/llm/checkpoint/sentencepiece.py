@@ -67,11 +67,13 @@ KINDS = {UNIGRAM: "t5", BPE: "llama"}  # GGUF's names
 
 class SentencePieceFile:
     """One file.  `metadata` has what a GGUF file's `tokenizer.ggml.*` has; `cleaning` are the
-    normalizers before its own."""
+    normalizers before its own.
+    """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         """`options` are those of tokenizer_config.json.  Raises StartError naming the file and what
-        is wrong or not supported."""
+        is wrong or not supported.
+        """
         self.path = path
         self._options = options
         if path.stat().st_size > MAX_BYTES:
@@ -135,7 +137,8 @@ def _cleaning(normalizer: Any) -> list[Json]:
 
 def _spaced(file: SentencePieceFile) -> Json:
     """A space before the text alone, not behind each special token, as the format's library does;
-    files with `legacy` were made when the library of transformers did the latter."""
+    files with `legacy` were made when the library of transformers did the latter.
+    """
     has_prefix = file.metadata["tokenizer.ggml.add_space_prefix"]
     mark = {"type": "Metaspace", "replacement": SPACE, "split": False}
     mark["prepend_scheme"] = "first" if has_prefix else "never"
@@ -144,7 +147,8 @@ def _spaced(file: SentencePieceFile) -> Json:
 
 def tokenizer_from(directory: Path) -> Json:
     """The tokenizer.json that `directory`/tokenizer.model means, with the tokens that the files
-    beside it add.  Raises StartError naming the file that is broken or not supported."""
+    beside it add.  Raises StartError naming the file that is broken or not supported.
+    """
     options = read_optional_json(directory / "tokenizer_config.json")
     kind = str(options.get("tokenizer_class") or "").removesuffix("Fast")
     is_chatglm = chatglm.is_in(directory, options)

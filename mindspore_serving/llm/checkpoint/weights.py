@@ -122,7 +122,8 @@ class Checkpoint:
 
     def packed(self, name: str) -> Packed | None:
         """The integers and scales of a quantised tensor; None for one of floats, or in a format
-        that has no such form."""
+        that has no such form.
+        """
         stored = self.stored(name)
         if isinstance(stored, QuantizedTensor):
             found = stored.read() if stored.is_packed else None
@@ -135,7 +136,8 @@ class Checkpoint:
 
     def gatherer(self, name: str) -> Gather | None:
         """What reads some rows of a quantised matrix, float32 [count, features] of int32 [count];
-        None where that would read all of it, or for floats."""
+        None where that would read all of it, or for floats.
+        """
         stored = self.stored(name)
         return stored.gather if isinstance(stored, QuantizedTensor) else None
 
@@ -173,7 +175,8 @@ class NotingWeights(Checkpoint):
 
 def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
     """As `Checkpoint.f32`, of one tensor.  Raises StartError, which begins with `where`, unless it
-    is of floats."""
+    is of floats.
+    """
     dtype, bits = stored.dtype, stored.bits
     if dtype not in FLOATS:
         raise StartError(f"{where} is {dtype}, expected one of {FLOATS}")

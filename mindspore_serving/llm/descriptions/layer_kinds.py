@@ -50,7 +50,8 @@ def _check_kinds(kinds: list[str], num_layers: int, form: Architecture) -> None:
 
 def heads(config: Config, sizes: tuple[int, ...], common: tuple[int, int]) -> Heads:
     """(key-value heads, features of each) of each layer: `common`, or what those without a window
-    have; `sizes` are the windows."""
+    have; `sizes` are the windows.
+    """
     kv_heads, dim = common
     whole = (
         size(config, "num_global_key_value_heads", default=kv_heads),
@@ -61,7 +62,8 @@ def heads(config: Config, sizes: tuple[int, ...], common: tuple[int, int]) -> He
 
 def sources(config: Config, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The layer whose keys and values each layer attends to: its own, but for the last ones, which
-    share those of the last layer before them that has the same window."""
+    share those of the last layer before them that has the same window.
+    """
     count = len(sizes)
     first = count - (config.get("num_kv_shared_layers") or 0)
     owners = {window: i for i, window in enumerate(sizes[: max(first, 0)])}

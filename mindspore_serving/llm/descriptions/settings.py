@@ -115,7 +115,8 @@ NEUTRAL = frozenset(name for names in WITHOUT_EFFECT.values() for name in names)
 
 class Noted(dict[str, Any]):
     """Settings that note which of them are read; of rotary parameters each by itself, as
-    "rope_parameters.factor"."""
+    "rope_parameters.factor".
+    """
 
     def __init__(
         self, settings: Mapping[str, Any], read: set[str] | None = None, place: str = ""

@@ -29,7 +29,8 @@ _FADED = 0.99  # of what was counted, with each step that counts nothing
 
 class Acceptance:
     """The guesses of one sequence, right and wrong; older ones count less.  Before there are any,
-    those of an answer that `is_sampled` are thought to be right less often."""
+    those of an answer that `is_sampled` are thought to be right less often.
+    """
 
     __slots__ = ("_priors", "_right", "_tried")
 
@@ -49,7 +50,8 @@ class Acceptance:
 
     def chances(self, draft: Draft) -> list[float]:
         """For each token of `draft`: that it and all before it are right; as far as that is likely
-        enough to be considered."""
+        enough to be considered.
+        """
         chances, chance = [], 1.0
         for place in range(len(draft.tokens)):
             kind = _kind(draft, place)
@@ -71,7 +73,8 @@ def _kind(draft: Draft, place: int) -> int:
 
 class Rate:
     """The share of a draft model's guesses that are right, as far as those before them are: in one
-    sequence, which begins with that of `all_sequences`, or in all."""
+    sequence, which begins with that of `all_sequences`, or in all.
+    """
 
     __slots__ = ("_all", "_right", "_tried")
 

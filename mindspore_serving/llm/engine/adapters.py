@@ -89,7 +89,8 @@ class EngineAdapters(AdapterNames, Collection[int]):
 
     def add(self, name: str, changes: Changes) -> None:
         """From now on requests may name it; one of that name before is removed.  Raises Overloaded
-        if there are too many."""
+        if there are too many.
+        """
         before = self._numbers.get(name)
         held = len(self._runner.adapters) - (before is not None)
         if held >= self.most:

@@ -24,7 +24,8 @@ def hash_root(salt: str, adapter: int, is_long: bool = False) -> bytes:
 
 def hash_block(previous: bytes, tokens: Sequence[int], pictures: bytes = b"") -> bytes:
     """The hash of a full block of `tokens` that follows what `previous` is the hash of; `pictures`
-    says what is in place of some of them."""
+    says what is in place of some of them.
+    """
     content = previous + array("i", tokens).tobytes() + pictures
     return blake2b(content, digest_size=_DIGEST_SIZE).digest()
 

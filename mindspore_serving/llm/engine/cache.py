@@ -16,7 +16,8 @@ from mindspore_serving.llm.engine.states import NoStates, StatePool
 
 class CacheLayout(Protocol):
     """What a runner says of its cache: `num_slots` is 0 without states, `rope_switch` 0 if the keys
-    of a sequence never change with its length."""
+    of a sequence never change with its length.
+    """
 
     num_blocks: int
     block_size: int
@@ -26,7 +27,8 @@ class CacheLayout(Protocol):
 
 class SequenceCache:
     """Owns the blocks and the slots.  A model without states has `NoStates`, and an engine that
-    keeps no blocks on disk `NoDisk`."""
+    keeps no blocks on disk `NoDisk`.
+    """
 
     def __init__(self, config: EngineConfig, layout: CacheLayout) -> None:
         self.pool = BlockPool(layout.num_blocks)
@@ -51,7 +53,8 @@ class SequenceCache:
         """Give `sequence` blocks for all of its tokens, shared where the cache holds them; False if
         then not `num_spare` were left.
 
-        The last token is always computed: its logits are what is wanted."""
+        The last token is always computed: its logits are what is wanted.
+        """
         pool = self.pool
         if pool.num_free == 0:
             return False
@@ -73,7 +76,8 @@ class SequenceCache:
 
     def append(self, sequence: Sequence) -> list[tuple[int, int]]:
         """Give `sequence` a free block of its own for its next token; what is to be copied to it
-        first, if it was shared."""
+        first, if it was shared.
+        """
         blocks = sequence.blocks
         index = sequence.num_computed // self.block_size
         block = self.pool.allocate()

@@ -84,7 +84,8 @@ class DiskCache:
 
     def add(self, sequence: Sequence, digests: list[bytes]) -> None:
         """The blocks of `sequence` with these hashes are computed.  Those of adapters, whose
-        numbers another process has for others, are not kept."""
+        numbers another process has for others, are not kept.
+        """
         for digest in () if sequence.adapter else digests:
             if digest not in self._saved:
                 self._unsaved[digest] = None
@@ -131,7 +132,8 @@ class DiskCache:
 
     def save_next(self) -> float | None:
         """While there is nothing to compute: have a block written.  In how many seconds there is
-        more to do; None if there is nothing."""
+        more to do; None if there is nothing.
+        """
         if not self._unsaved:
             return POLL_SECONDS if self._threads.is_writing else None
         if not self._threads.has_room:

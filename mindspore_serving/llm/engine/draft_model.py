@@ -32,7 +32,8 @@ _RATE = 0.1  # of an error that is corrected at once, when some have been seen
 @dataclass(slots=True)
 class _Text:
     """What has been computed of a sequence: its first `num_seen` tokens, and behind the first
-    `length` of them its `guesses`, all but the last."""
+    `length` of them its `guesses`, all but the last.
+    """
 
     blocks: list[int]
     num_seen: int
@@ -94,7 +95,8 @@ class DraftModel:
 
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
         """Guesses for what follows each sequence, at least 1 and so many as are wanted; no entry
-        for one with which it has not caught up, or for which there is no room."""
+        for one with which it has not caught up, or for which there is no room.
+        """
         self._free(
             one
             for one in self._texts
@@ -149,7 +151,8 @@ class DraftModel:
 
     def _catch_up(self, wanted: Mapping[Sequence, int]) -> tuple[dict[Sequence, list[int]], int]:
         """Compute what is missing of each sequence, as far as it fits a step; the first guess of
-        each of which nothing is missing, and how many tokens there were."""
+        each of which nothing is missing, and how many tokens there were.
+        """
         rows: dict[Sequence, Row] = {}
         budget = self._most_tokens
         for sequence, count in wanted.items():
@@ -169,7 +172,8 @@ class DraftModel:
         self, sequence: Sequence, count: int, most: int, kept: Mapping[Sequence, int]
     ) -> Row | None:
         """At most `most` of the tokens that are missing, with room for `count` guesses behind them;
-        None if there is none."""
+        None if there is none.
+        """
         text = self._texts.pop(sequence, None) or self._begin(sequence)
         self._texts[sequence] = text
         text.settle(sequence.tokens)
@@ -205,7 +209,8 @@ class DraftModel:
 
     def _reserve(self, text: _Text, num_tokens: int, kept: Mapping[Sequence, int]) -> bool:
         """Give `text` blocks for so many tokens, those of sequences that are not `kept` if none are
-        free.  False if there are too few."""
+        free.  False if there are too few.
+        """
         missing = -(-num_tokens // self._runner.block_size) - len(text.blocks)
         while self._pool.num_free < missing:
             other = next((one for one in self._texts if one not in kept), None)

@@ -73,7 +73,8 @@ class Embedder:
 
     def add(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
         """Let a prompt wait for its step, with what else a `PromptText` has.  Raises as `check`
-        does, and Overloaded."""
+        does, and Overloaded.
+        """
         self._open_runner()
         most = (self._config.max_num_waiting or 0) * PROMPTS_PER_REQUEST
         if most and len(self._waiting) >= most:
@@ -102,7 +103,8 @@ class Embedder:
 
     def embed(self, prompts: Sequence[list[int]]) -> Vectors:
         """float32 [len(prompts), size] of prompts that `check` has passed, while nothing
-        else runs.  Raises InvalidInputs if the runtime has no embeddings, else ServingError."""
+        else runs.  Raises InvalidInputs if the runtime has no embeddings, else ServingError.
+        """
         self._open_runner()
         vectors = np.zeros((len(prompts), self.size), np.float32)
         places = {f"{index}": index for index in range(len(prompts))}

@@ -115,7 +115,8 @@ class EncoderEngine:
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
         """Queue a prompt, with what else a `PromptText` has.  Raises InvalidInputs for a wrong one,
-        Overloaded if too many wait."""
+        Overloaded if too many wait.
+        """
         prompt = self.encoder.check(prompt_ids)
         if request_id in self._waiting:
             raise InvalidInputs(f"request_id {request_id!r} is in use")

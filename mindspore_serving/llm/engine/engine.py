@@ -154,7 +154,8 @@ class Engine:
 
     def abort(self, request_id: str) -> bool:
         """End a request: the next step frees its blocks and gives ABORT for each unfinished
-        answer.  False if there is no such request (it may just have ended)."""
+        answer.  False if there is no such request (it may just have ended).
+        """
         found = self._table.find(request_id)
         if found is None:
             return self.embedder.has_work and self.embedder.abort(request_id)
@@ -263,7 +264,8 @@ class Engine:
         forks: dict[Branch, list[Branch]],
     ) -> Outputs:
         """Give the tokens to the branches and the scheduler; the outputs.  Of `sampled` each row of
-        the step has as many as `counts` says: its own, or its first and those of its siblings."""
+        the step has as many as `counts` says: its own, or its first and those of its siblings.
+        """
         tokens: list[list[int]] = []
         written: list[tuple[Branch, Generated]] = []
         begin = 0

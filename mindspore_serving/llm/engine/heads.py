@@ -28,7 +28,8 @@ _CLS = "cls.predictions"
 @dataclass(frozen=True, slots=True)
 class _Names:
     """Of a family: a dense layer with its activation and a matrix, of a text's label; a dense
-    layer, a norm and a matrix, of which the latter may have one of several biases, of masks."""
+    layer, a norm and a matrix, of which the latter may have one of several biases, of masks.
+    """
 
     dense: str = "classifier.dense"
     activation: Layer = np.tanh
@@ -81,7 +82,8 @@ def token_head(checkpoint: Checkpoint) -> ModuleHead:
 
 def masked_head(checkpoint: Checkpoint) -> ModuleHead:
     """Of the states of masks [masks, hidden size]; an output is a token of the vocabulary.  Raises
-    StartError for a wrong tensor."""
+    StartError for a wrong tensor.
+    """
     return _whole(checkpoint, _masked_head, MASKED)
 
 
@@ -89,7 +91,8 @@ def _whole(
     checkpoint: Checkpoint, build: Callable[[Checkpoint], ModuleHead], prefixes: tuple[str, ...]
 ) -> ModuleHead:
     """What `build` makes, of all tensors that begin with one of `prefixes`: StartError for one that
-    is not read, unless it repeats another."""
+    is not read, unless it repeats another.
+    """
     noting = checkpoint.noting()
     head = build(noting)
     read = [checkpoint.stored(name).bits for name in noting.read]

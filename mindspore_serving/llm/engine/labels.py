@@ -23,7 +23,8 @@ class Labels:
 
     def scores(self, logits: Vectors) -> Vectors:
         """Of logits [..., labels]: probabilities, which for one label of several sum to 1; the
-        logits themselves of a regression."""
+        logits themselves of a regression.
+        """
         if self.problem == "regression":
             return logits
         if self.problem == "single_label_classification" and len(self.names) > 1:
@@ -41,7 +42,8 @@ class Labels:
 
 def read_score_problem(config: Mapping[str, Any], labels: Labels) -> str:
     """What scores are made of the logits of a cross-encoder: as `labels` say, unless config.json
-    names sentence-transformers' Identity."""
+    names sentence-transformers' Identity.
+    """
     own = config.get("sentence_transformers")
     given = own.get("activation_fn") if isinstance(own, dict) else None
     given = given or config.get("sbert_ce_default_activation_function")
@@ -70,7 +72,8 @@ def likeliest(scores: Vectors, top_k: int) -> list[int]:
 
 def count_labels(config: Mapping[str, Any]) -> int:
     """How many config.json says that there are: 2 where it says nothing, as in the library that
-    wrote it."""
+    wrote it.
+    """
     given = config.get("id2label")
     found = len(given) if isinstance(given, dict) else config.get("num_labels")
     return found if isinstance(found, int) else 2

@@ -27,7 +27,8 @@ def open_last_readout(
     directory: Path, runner: Runner, config: EngineConfig, tokenizer: Tokenizer | None
 ) -> Readout:
     """Of the model in `directory`, which `runner` computes.  Raises StartError: files that are
-    broken or contradict each other, a runtime without states, pooling of other tokens."""
+    broken or contradict each other, a runtime without states, pooling of other tokens.
+    """
     described = find_config(directory)
     is_classifier = classifies(described)
     if (is_classifier or config.ranking) and not runner.hidden_size:

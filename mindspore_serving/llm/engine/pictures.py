@@ -35,7 +35,8 @@ class PromptPictures:
 
     def between(self, start: int, end: int) -> Features | None:
         """Of the tokens `start` .. `end - 1`, whose places count from `start`; None if there are
-        none."""
+        none.
+        """
         first, last = np.searchsorted(self._places, (start, end)).tolist()
         if first == last:
             return None
@@ -45,7 +46,8 @@ class PromptPictures:
 
     def end_of_piece(self, start: int, end: int) -> int:
         """Where a piece of the prompt ends that begins at `start` and has room up to `end`: before
-        a picture that is seen whole and reaches further, or behind it if it begins at `start`."""
+        a picture that is seen whole and reaches further, or behind it if it begins at `start`.
+        """
         index = int(np.searchsorted(self._places, end)) - 1
         if not self._is_seen_whole or index < 0:
             return end

@@ -45,7 +45,8 @@ class Pinning(Protocol):
 
 def pin(engine: Pinning, beginnings: SequenceOf[Beginning]) -> int:
     """Compute the full blocks of `beginnings` while nothing else runs, and keep them; how many
-    they are.  Raises StartError: they cannot be computed, or leave too little of the cache."""
+    they are.  Raises StartError: they cannot be computed, or leave too little of the cache.
+    """
     if engine.runner.num_slots:
         raise StartError(
             "pinned_prompts are given, but the model has layers with a state, which is not pinned; "

@@ -17,7 +17,8 @@ from mindspore_serving.llm.engine.sequence import Sequence, SequenceStatus, Step
 
 class ComingBlocks:
     """For one step's admissions: the blocks that running sequences have not computed yet and `pool`
-    does not have, and those in `reading`."""
+    does not have, and those in `reading`.
+    """
 
     def __init__(self, pool: BlockPool, block_size: int, reading: Container[bytes] = ()) -> None:
         self._pool = pool
@@ -75,7 +76,8 @@ class Entrance:
 
 def that_fit(waiting: Iterable[Sequence], block_size: int, free: int) -> list[Sequence]:
     """The first of those that are `waiting`, as far as `free` blocks are enough for all of them:
-    each may pass those before it, and takes nothing from them but a part of a step."""
+    each may pass those before it, and takes nothing from them but a part of a step.
+    """
     found = []
     for sequence in waiting:
         free -= -(-len(sequence.tokens) // block_size)
@@ -92,7 +94,8 @@ def share_room(
     enter: Callable[[Sequence], bool],
 ) -> None:
     """Add pieces of `prompts` to `plan`, of each that may `enter` the step; those that are `quick`
-    may pass others."""
+    may pass others.
+    """
     by_length = sorted(quick, key=lambda one: (one.order[0], one.num_left, one.order))
     planned: set[int] = set()
 

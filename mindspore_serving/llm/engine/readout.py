@@ -20,7 +20,8 @@ from mindspore_serving.llm.step import Vectors
 @dataclass(frozen=True, slots=True)
 class PromptText:
     """The tokens of a text, or of two.  `types` are rows of the type table, None for zeros.
-    `normalizes` scales its vector to length 1; None as the model's directory says."""
+    `normalizes` scales its vector to length 1; None as the model's directory says.
+    """
 
     ids: list[int]
     types: list[int] | None = None
@@ -78,7 +79,8 @@ def read_out(
     readout: Readout, states: Vectors, lengths: Sequence[int], texts: Sequence[PromptText]
 ) -> Vectors:
     """What `readout` makes of `texts`, each scaled as it wants to be.  `lengths` are how many
-    `states` each has."""
+    `states` each has.
+    """
     vectors = readout.pool(states, lengths)
     wanted = [readout.normalizes if one.normalizes is None else one.normalizes for one in texts]
     if not any(wanted):

@@ -73,7 +73,8 @@ class Scheduler:
 
     def abort(self, sequence: Sequence) -> None:
         """End `sequence` in any state.  A step under way may still write to its blocks, so they
-        are given back when the next one is scheduled."""
+        are given back when the next one is scheduled.
+        """
         if sequence.status in (SequenceStatus.WAITING, SequenceStatus.RUNNING):
             drop(
                 self.running if sequence.status is SequenceStatus.RUNNING else self.waiting,
@@ -108,7 +109,8 @@ class Scheduler:
 
     def finish_step(self, scheduled: Scheduled, sampled: list[list[int]]) -> None:
         """Record that `scheduled` was computed.  `sampled` has, for each row, the tokens that
-        follow: none for a chunk of a prompt, else the right guesses and one more."""
+        follow: none for a chunk of a prompt, else the right guesses and one more.
+        """
         step = zip(scheduled.sequences, scheduled.step.rows, sampled, strict=True)
         for sequence, row, tokens in step:
             if sequence.status is not SequenceStatus.RUNNING:
@@ -182,7 +184,8 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, plan: StepPlan) -> bool:
         """A block of its own for the next token of `sequence`, preempting from the end if none is
-        free.  False if it had to be preempted itself."""
+        free.  False if it had to be preempted itself.
+        """
         pool, blocks = self.pool, sequence.blocks
         index = sequence.num_computed // self._block_size
         while pool.num_free == 0:

@@ -93,7 +93,8 @@ class Sequence:
 
     def hash_known(self, block_size: int) -> list[bytes]:
         """Those of the blocks that need not be computed if they are known: the last token always
-        is, as its logits are wanted."""
+        is, as its logits are wanted.
+        """
         return self.hash_blocks(self.wanted_from // block_size, block_size)
 
     def choose_table(self, rope_switch: int) -> None:
@@ -140,7 +141,8 @@ class Scheduled:
 @dataclass(slots=True)
 class StepPlan:
     """A step to be filled; `budget` is how many tokens it has room for.  `place` gives the slots
-    for the state of a sequence and its new tokens; None in a model without states."""
+    for the state of a sequence and its new tokens; None in a model without states.
+    """
 
     budget: int
     place: Callable[[Sequence, int], StateSlots | None]
@@ -166,7 +168,8 @@ class StepPlan:
 
     def add_piece(self, sequence: Sequence, most: int) -> int:
         """Up to `most` of the tokens of `sequence` that are not computed, more if a picture has to
-        be computed at once; how many it adds."""
+        be computed at once; how many it adds.
+        """
         start = sequence.num_computed
         end = min(len(sequence.tokens), start + most)
         if sequence.is_scored:

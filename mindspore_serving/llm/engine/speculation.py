@@ -124,7 +124,8 @@ class Speculation:
 
     def begin(self, prompt: list[int], scope: Scope, params: SamplingParams) -> Guesser | None:
         """Of an answer to `prompt`; None if nothing is guessed: as long as the operator has not
-        asked for guesses, not where log-probabilities are shown, whose last digits change."""
+        asked for guesses, not where log-probabilities are shown, whose last digits change.
+        """
         shows_numbers = params.logprobs is not None
         if not self.most or (shows_numbers and not self._config.asks_for_guesses):
             return None

@@ -17,7 +17,8 @@ from mindspore_serving.llm.step import Row, StateSlots
 
 class NoStates:
     """Of a model that remembers keys and values alone: any number runs, shares every block, and
-    has no slots."""
+    has no slots.
+    """
 
     max_running = sys.maxsize
 
@@ -42,7 +43,8 @@ class NoStates:
 
 class StatePool:
     """Hands out slots 0 .. num_slots-1.  In a step a sequence has one to read and one to write, so
-    at most `max_running` run; what is left keeps states.  One slot is for `take`."""
+    at most `max_running` run; what is left keeps states.  One slot is for `take`.
+    """
 
     def __init__(self, num_slots: int, block_size: int, *, keeps: bool) -> None:
         self.pool = BlockPool(num_slots)
@@ -52,7 +54,8 @@ class StatePool:
 
     def find(self, sequence: Sequence, most: int) -> int:
         """How many of the first `most` blocks of `sequence` may be shared: up to the last one whose
-        state is kept.  Where there are more, a state is to be kept at their end this time."""
+        state is kept.  Where there are more, a state is to be kept at their end this time.
+        """
         hashes = sequence.hash_blocks(most, self._block_size)
         count = most
         while count and not self.pool.find(hashes[count - 1 : count]):

@@ -51,7 +51,8 @@ class StepCost:
 
     def of_next(self, rows: int, plain: int) -> float:
         """As `of`, of the next step, which has `plain` rows without guesses.  To begin with guesses
-        counts twice, as they end some time."""
+        counts twice, as they end some time.
+        """
         times = 0 if rows == self._rows else 2 if plain == self._rows else 1
         return self.of(rows) + times * self._change
 

@@ -88,17 +88,20 @@ class LanguageEngine(Protocol):
     ) -> None:
         """Queue a request, which ends with `params.n` finish reasons; `options` are those of
         `make_request`.  Raises InvalidInputs naming what it cannot do, Overloaded if too many
-        requests wait."""
+        requests wait.
+        """
         ...
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
         """Queue a prompt: its output is float32 [embedding_size].  `options` are what else ours
-        has in a `Text`."""
+        has in a `Text`.
+        """
         ...
 
     def pin(self, beginnings: Sequence[Beginning]) -> int:
         """Keep the blocks of prompts in the cache for good; how many they are.  Raises StartError
-        if it cannot."""
+        if it cannot.
+        """
         ...
 
     def abort(self, request_id: str) -> bool:
@@ -177,7 +180,8 @@ class SteppedEngine(LanguageEngine, Protocol):
 
     def rest(self) -> float | None:
         """While there is no work: do a little of what can wait.  In how many seconds there is more
-        of it; None if there is none."""
+        of it; None if there is none.
+        """
         ...
 
 
@@ -200,7 +204,8 @@ class TaskEngine(LanguageEngine, Protocol):
     ) -> None:
         """The event loop runs: outputs go to `deliver`; `fail` gets why no more can come.
 
-        Raises StartError if it cannot begin."""
+        Raises StartError if it cannot begin.
+        """
         ...
 
 

@@ -1,5 +1,6 @@
 """What child processes of a library print about why they end, while it is still written to our
-standard error."""
+standard error.
+"""
 
 import os
 import re

@@ -33,7 +33,8 @@ class NodeMemory:
 
 def with_share(arguments: Mapping[str, Any], root: Path = Path("/")) -> dict[str, Any]:
     """vLLM's `arguments` with the share of memory that it is to take, unless the operator has said
-    how much.  Raises StartError if there is too little."""
+    how much.  Raises StartError if there is too little.
+    """
     if arguments.keys() & {OPTION, _CACHE_OPTION} or os.environ.get(_CACHE_VARIABLE):
         return dict(arguments)
     nodes = read_nodes(root)
@@ -63,7 +64,8 @@ def read_nodes(root: Path = Path("/")) -> list[NodeMemory]:
 
 def choose_share(nodes: Sequence[NodeMemory], num_workers: int = 1) -> float:
     """The share of each node that vLLM is to take, at most its own default, in hundredths; each of
-    `num_workers` takes one.  Raises StartError if less than a hundredth is free."""
+    `num_workers` takes one.  Raises StartError if less than a hundredth is free.
+    """
     shares = [node.free / node.total for node in nodes]
     on_each = math.ceil(num_workers / len(shares))
     share = math.floor(100 * min(_DEFAULT, _OF_FREE * min(shares)) / on_each) / 100

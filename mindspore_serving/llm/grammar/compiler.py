@@ -46,12 +46,14 @@ class CompiledGrammar:
 
     def find_slow_step(self) -> str | None:
         """Why following the grammar is too slow, on ways through it that are chosen by chance; None
-        if it is not."""
+        if it is not.
+        """
         return probing.find_slow_step(self._matcher.deep_copy, self._eos_ids)
 
     def begin(self, has_ends: bool = True) -> GrammarState:
         """The state before the first token.  Without `has_ends` no end token is chosen: the answer
-        goes on as long as the grammar allows more."""
+        goes on as long as the grammar allows more.
+        """
         banned = () if has_ends else self._eos_ids
         return GrammarState(self._matcher.deep_copy(), self._num_tokens, banned)
 

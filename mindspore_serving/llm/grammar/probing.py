@@ -13,7 +13,8 @@ _WAYS, _STEPS = 2, 48
 
 def find_slow_step(begin: Callable[[], Any], eos_ids: Sequence[int]) -> str | None:
     """What is wrong on a few ways through a grammar; None if nothing is.  `begin` gives a matcher
-    of llguidance at its start."""
+    of llguidance at its start.
+    """
     rng = random.Random(0)
     for _ in range(_WAYS):
         problem = _walk(begin(), eos_ids, rng)

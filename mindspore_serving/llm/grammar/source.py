@@ -26,7 +26,8 @@ _PIECES = re.compile(
 
 def spacing(schema: str) -> dict[str, Any]:
     """Where JSON of `schema` may have spaces, unless its "x-guidance" says it: no more than it
-    needs, for a model that is at a loss writes spaces until it is cut."""
+    needs, for a model that is at a loss writes spaces until it is cut.
+    """
     return {} if "whitespace_flexible" in schema else dict(_COMPACT)
 
 
@@ -60,7 +61,8 @@ def _token_id(literal: str, special_ids: Mapping[str, int]) -> int | None:
 
 def forbid_forcing(source: str) -> str:
     """The `source` for llguidance, as Lark or JSON, without looking for texts that are forced.
-    Raises ValueError or RecursionError for JSON that is no grammar."""
+    Raises ValueError or RecursionError for JSON that is no grammar.
+    """
     if not source.lstrip().startswith("{"):
         return f"{source}\n{_NO_FORCING}"
     try:
@@ -88,7 +90,8 @@ def regex_literal(regex: str) -> str:
 
 def answer_rule(grammar: Grammar, name: str) -> str:
     """Lark with a rule `name` that stands for `grammar`.  Raises InvalidInputs for a JSON schema
-    that is not JSON."""
+    that is not JSON.
+    """
     if grammar.kind == "lark":
         return rename_start(grammar.source, name)
     if grammar.kind == "regex":

@@ -78,7 +78,8 @@ def clear_bits(masks: Words, token_ids: Sequence[int]) -> None:
 @dataclass(slots=True)
 class Constrained:
     """The rows of a step that are sampled for one answer with a grammar: for its next token, and
-    for the token after each of `guesses`."""
+    for the token after each of `guesses`.
+    """
 
     state: GrammarState
     rows: list[SampleRow]
@@ -89,7 +90,8 @@ class Constrained:
 
 class MaskThread:
     """Computes masks while its owner computes something else.  Used by one thread.  Its threads
-    are started with the first grammar."""
+    are started with the first grammar.
+    """
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -99,7 +101,8 @@ class MaskThread:
         self, wanted: list[Constrained], run: Callable[[Step], Logits], step: Step
     ) -> Logits:
         """The result of `run(step)`.  Meanwhile every row of `wanted` gets its mask, or its
-        `Constrained` an error."""
+        `Constrained` an error.
+        """
         if not wanted:
             return run(step)
         pending = self._begin(wanted)
@@ -115,7 +118,8 @@ class MaskThread:
 
     def _wait(self, pending: Future[None], wanted: list[Constrained]) -> None:
         """Wait for the masks.  If they take too long, all of `wanted` end: the library still uses
-        them, on threads that are left to themselves."""
+        them, on threads that are left to themselves.
+        """
         try:
             pending.result(MASK_SECONDS)
         except FutureTimeout:

@@ -74,7 +74,8 @@ class TokenTable:
 
     def _cut(self, text: bytes) -> list[int]:
         """The longest token that fits, again and again: for texts that the tokenizer would change,
-        or in which it finds special tokens."""
+        or in which it finds special tokens.
+        """
         if not self._ids_of:
             special = set(self.special_token_ids)
             found = [item for item in enumerate(self.tokens) if item[1] and item[0] not in special]

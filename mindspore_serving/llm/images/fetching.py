@@ -30,7 +30,8 @@ _TOO_LONG = "cannot be fetched: it takes too long"
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
     """What is fetched: from which `hosts` ("*": any with public addresses), so many bytes, in so
-    many seconds in all."""
+    many seconds in all.
+    """
 
     hosts: Sequence[str]
     max_bytes: int
@@ -39,7 +40,8 @@ class FetchLimits:
 
 def fetch(url: str, limits: FetchLimits) -> bytes:
     """The file at an address of http or https.  Raises InvalidInputs that continues the picture's
-    name: a host that is not allowed, no answer, too many bytes or redirects."""
+    name: a host that is not allowed, no answer, too many bytes or redirects.
+    """
     deadline = time.monotonic() + limits.seconds
     for _ in range(MAX_REDIRECTS + 1):
         found = _ask(_checked(url, limits.hosts), limits, deadline)
@@ -114,7 +116,8 @@ def _connect(parts: SplitResult, limits: FetchLimits, deadline: float) -> socket
 
 def _resolve(host: str, port: int, deadline: float) -> str:
     """The first address of a name.  The library waits for as long as name servers like, so another
-    thread does."""
+    thread does.
+    """
     outcome: list[str | OSError | UnicodeError] = []
 
     def look() -> None:

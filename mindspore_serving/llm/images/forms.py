@@ -39,7 +39,8 @@ class PictureForm:
 
 def find_form(config: Config) -> PictureForm | None:
     """Of the model that `config` (config.json) describes; None if it takes no pictures.  Raises
-    StartError for a key that is missing."""
+    StartError for a key that is missing.
+    """
     names = config.get("architectures") or [""]
     return _ROWS[names[0]](config) if names[0] in _ROWS else None
 

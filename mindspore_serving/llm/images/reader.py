@@ -45,7 +45,8 @@ class MessageArray(msgspec.Struct, frozen=True, array_like=True):
 
 class Picture(msgspec.Struct, frozen=True, array_like=True):
     """A picture that was read: a hash of its file, its text in the prompt, how many vectors it has,
-    and what those are made of."""
+    and what those are made of.
+    """
 
     digest: bytes
     text: str
@@ -86,7 +87,8 @@ class PictureReader:
 
     def expand(self, text: str, pictures: Sequence[Picture]) -> str:
         """`text` with the pictures' own in place of the tokens that stand for them.  Raises
-        InvalidField if it has more or fewer such tokens."""
+        InvalidField if it has more or fewer such tokens.
+        """
         pieces = text.split(self.token)
         if len(pieces) != len(pictures) + 1:
             raise InvalidField(

@@ -44,7 +44,8 @@ class Tower:
 
     def see(self, pictures: Sequence[Picture]) -> list[tuple[bytes, Vectors]]:
         """The hash of each picture and its vectors, float32 [count, hidden_size].  Raises
-        ServingError."""
+        ServingError.
+        """
         return [(picture.digest, self._find(picture)) for picture in pictures]
 
     def _find(self, picture: Picture) -> Vectors:

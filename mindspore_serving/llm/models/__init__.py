@@ -52,7 +52,8 @@ def load_definition(
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
     """Whether `config` (config.json) describes a model that embeds or classifies texts and does
-    not generate."""
+    not generate.
+    """
     names = config.get("architectures")
     if not isinstance(names, list) or not names or names[0] not in ENCODERS:
         return False

@@ -18,7 +18,8 @@ Block: TypeAlias = Callable[[Layer, Tensor], Tensor]
 
 def through(ops: Ops, spec: ModelSpec, x: Tensor, block: Block, given: Sequence[Tensor]) -> Tensor:
     """What the layers make of the embeddings `x`; `block` computes those of one layer, and `given`
-    are the layers' own inputs."""
+    are the layers' own inputs.
+    """
     streams = spec.streams
     assert streams is not None
     states = [x, *_projected(ops, spec, [x] * (streams.count - 1), x, "altup_projections")]

@@ -26,7 +26,8 @@ LATENT_EPS = 1e-6  # of the norms within latent attention, which config.json doe
 @dataclass(frozen=True, slots=True)
 class Positions:
     """What layers need to know of the tokens' positions, computed once in a pass; and keys and
-    values that later layers attend to as well, by layer."""
+    values that later layers attend to as well, by layer.
+    """
 
     tables: Tensor | None
     local: Tensor | None  # of layers with a window

@@ -15,7 +15,8 @@ _PREFIX = "model."
 
 def generator_of(config: Mapping[str, Any]) -> str:
     """The architecture that generates with the body that `config` (config.json) describes; "" for
-    one that generates itself, or is of another family."""
+    one that generates itself, or is of another family.
+    """
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     if is_bidirectional(config):
@@ -29,7 +30,8 @@ def generator_of(config: Mapping[str, Any]) -> str:
 
 def with_generator(config: Mapping[str, Any], *, has_head: bool) -> dict[str, Any]:
     """`config` as that of a model that generates: with the output matrix that `has_head` says it
-    has, or else the table of words in its place, so that something is computed."""
+    has, or else the table of words in its place, so that something is computed.
+    """
     name = generator_of(config)
     changed: dict[str, Any] = {"architectures": [name]} if name else {}
     if not has_head:

@@ -17,7 +17,8 @@ from mindspore_serving.llm.models.states import recurrence
 
 def decoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab]; of a stage that is not the last, the hidden
-    state of all tokens.  Raises StartError: unknown activation."""
+    state of all tokens.  Raises StartError: unknown activation.
+    """
     names, x = spec.form.names, _computed(ops, spec, inputs)
     if not spec.is_last:
         return x
@@ -31,7 +32,8 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
 
 def encoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     """The final hidden state of every token, [tokens, hidden_size]; `ops.attention` sees whole
-    prompts.  Raises StartError: unknown activation, a wrong tensor."""
+    prompts.  Raises StartError: unknown activation, a wrong tensor.
+    """
     names = spec.form.names
     if names.distances:
         table = ops.weight(f"{names.distances}.weight")

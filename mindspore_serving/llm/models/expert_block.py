@@ -44,7 +44,8 @@ class Clamp:
 @dataclass(frozen=True, slots=True)
 class Expert:
     """Weights of one expert, and the biases behind each, or none.  Without a gate, what `up` gives
-    is squared where it is over 0."""
+    is squared where it is over 0.
+    """
 
     gate: Weight  # or None
     up: Weight

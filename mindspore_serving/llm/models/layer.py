@@ -64,7 +64,8 @@ class Layer:
 
     def mlp(self, h: Tensor, prefix: str = "") -> Tensor:
         """The dense block, whose result is summed over ranks by the caller.  With `prefix` the
-        matrices of a shared expert."""
+        matrices of a shared expert.
+        """
         return self.ops.dense(h, lambda x: self._mlp(x, prefix))
 
     def _mlp(self, h: Tensor, prefix: str) -> Tensor:
@@ -123,7 +124,8 @@ def norm(ops: Ops, spec: ModelSpec, x: Tensor, name: str) -> Tensor:
 
 def layer_inputs(ops: Ops, spec: ModelSpec, x: Tensor, token_ids: Tensor) -> Sequence[Tensor]:
     """[T, layer_inputs] for each layer; `x` are the embeddings of the tokens, as layers get them.
-    Nothing if the model has none."""
+    Nothing if the model has none.
+    """
     width, count = spec.layer_inputs, spec.num_layers
     if not width:
         return ()

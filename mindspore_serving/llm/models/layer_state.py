@@ -39,7 +39,8 @@ class Mamba:
 class LayerState:
     """What the layers `layers` remember of a text, and how large: the last inputs of a convolution
     of `width` tokens over `channels` features, and with `heads` a matrix [value_dim, key_dim] for
-    each head of values.  `has_bias`: of the convolution, and in LFM2 of what is around it."""
+    each head of values.  `has_bias`: of the convolution, and in LFM2 of what is around it.
+    """
 
     layers: frozenset[int]
     channels: int
@@ -136,7 +137,8 @@ def _check_heads(heads: Heads, values: str, keys: str) -> None:
 
 def _limits(config: Config) -> tuple[float, float]:
     """Of time steps; infinity is written as a number that JSON does not have, or by transformers as
-    an object."""
+    an object.
+    """
     given = config.get("time_step_limit")
     if given is None:
         return 0.0, inf

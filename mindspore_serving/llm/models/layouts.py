@@ -86,7 +86,8 @@ def _completed(checkpoint: Checkpoint) -> Checkpoint:
 
 def _encoder(checkpoint: Checkpoint) -> Checkpoint:
     """Without the prefix of an encoder that has a head, the names that TensorFlow has for the
-    tensors of norms, and what RoBERTa's table of positions has before the first one."""
+    tensors of norms, and what RoBERTa's table of positions has before the first one.
+    """
     config, form, tensors = checkpoint.config, encoder_form(checkpoint.config), {}
     for name in checkpoint.names():
         own = next((name[len(one) :] for one in PREFIXES if name.startswith(one)), name)
@@ -146,7 +147,8 @@ def _learned_positions(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 def _cut_heads(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """One matrix has, for each key-value head, the rows of its queries, its key and its value.  It
     becomes three, copied when they are read: that is cheaper than to split the product in every
-    step."""
+    step.
+    """
     num_heads, kv_heads, head_dim = heads_of(checkpoint.config)
     names, queries = _form(checkpoint).names, num_heads // kv_heads
     result = {}
@@ -169,7 +171,8 @@ def _cut_heads(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 
 def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """One tensor has the matrices of all experts, gate beside up: side by side, or in turns where
-    there are limits (gpt-oss).  They become one each, views of the file."""
+    there are limits (gpt-oss).  They become one each, views of the file.
+    """
     experts = _form(checkpoint).experts
     if experts is None or experts.joined is None:
         return tensors

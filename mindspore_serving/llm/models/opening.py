@@ -94,7 +94,8 @@ def check_tensors(
 
 def tell_unknown(directory: Path, config: Noted, known: Collection[str]) -> None:
     """Log the settings of `config` that nobody has read, unless they are known to change nothing,
-    or say nothing.  Those of a GGUF file are made here."""
+    or say nothing.  Those of a GGUF file are made here.
+    """
     unknown = unknown_settings(config, known)
     if unknown and not is_gguf(directory):
         log.warning(

@@ -26,7 +26,8 @@ Weight: TypeAlias = Any  # a handle of the runtime
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """One layer's attention.  `window` 0 is none; `alibi` are slopes per head or None; `sinks`
-    names a tensor [num_heads] of one more score for each head, whose share goes nowhere."""
+    names a tensor [num_heads] of one more score for each head, whose share goes nowhere.
+    """
 
     num_heads: int
     num_kv_heads: int
@@ -59,7 +60,8 @@ Longer: TypeAlias = tuple[Tensor, Sequence[float]]
 
 class Ops(Protocol):
     """The operations; T tokens, H features.  A body here is for tensors that compute like
-    arrays."""
+    arrays.
+    """
 
     def weight(self, name: str) -> Weight:
         """The handle of a checkpoint tensor.  Raises StartError naming a missing one."""
@@ -87,7 +89,8 @@ class Ops(Protocol):
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of `x` over the ranks that share the model, which may be written to `x`; `x`
-        itself where there is one rank.  Follows each matrix that is cut by its inputs."""
+        itself where there is one rank.  Follows each matrix that is cut by its inputs.
+        """
         return x
 
     def logits(self, x: Tensor, head: Weight, bias: Weight | None = None) -> Tensor:
@@ -103,7 +106,8 @@ class Ops(Protocol):
         plus_one: bool = False,
     ) -> Tensor:  # fmt: skip
         """The same over each head's features; the weight is one for all heads, or has the features
-        of all.  Without one, they are not scaled."""
+        of all.  Without one, they are not scaled.
+        """
         ...
 
     def layer_norm(
@@ -123,12 +127,14 @@ class Ops(Protocol):
     ) -> Tensor:  # fmt: skip
         """What `rope` needs, computed once per pass; cos and sin are multiplied by `scale`.
 
-        Tokens of long sequences have the frequencies of `longer`."""
+        Tokens of long sequences have the frequencies of `longer`.
+        """
         ...
 
     def rope(self, x: Tensor, tables: Tensor, num_heads: int, *, pairs: bool = False) -> Tensor:
         """Rotate halves (x1, x2) of the first 2*len(inv_freq) features of each head; with `pairs`
-        x1 are the even ones of them and x2 the odd ones, and the result has x1 before x2."""
+        x1 are the even ones of them and x2 the odd ones, and the result has x1 before x2.
+        """
         ...
 
     def growth(self, positions: Tensor, beta: float, length: int, first: int) -> Tensor:
@@ -137,14 +143,16 @@ class Ops(Protocol):
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """Causal attention over the cache and the new tokens, which are written to the cache.
-        Layers that share keys and values call it with the same ones and `layer`."""
+        Layers that share keys and values call it with the same ones and `layer`.
+        """
         ...
 
     def convolution(
         self, layer: int, x: Tensor, weight: Weight, bias: Weight | None = None
     ) -> Tensor:
         """Of each feature with itself in the last tokens of its text, `weight` [H, 1, tokens]; the
-        inputs of the last ones are the layer's state."""
+        inputs of the last ones are the layer's state.
+        """
         raise StartError(_NO_STATE)
 
     def delta_rule(
@@ -152,19 +160,22 @@ class Ops(Protocol):
         rule: DeltaRule,
     ) -> Tensor:  # fmt: skip
         """[T, value_heads * value_dim]; `alpha` and `beta` are [T, value_heads].  S is the layer's
-        state, beside that of its convolution."""
+        state, beside that of its convolution.
+        """
         raise StartError(_NO_STATE)
 
     def selective_scan(
         self, layer: int, xbc: tuple[Tensor, Tensor, Tensor], step: Tensor, scan: SelectiveScan
     ) -> Tensor:
         """[T, value_heads * value_dim]; `step` is [T, value_heads].  S is the layer's state, beside
-        that of its convolution."""
+        that of its convolution.
+        """
         raise StartError(_NO_STATE)
 
     def add_distances(self, table: Weight, rows: Sequence[int]) -> None:
         """Have `attention` of an encoder add to the scores of two tokens, for each head, the row of
-        `table` [rows, heads] for the places between them: `rows` are of -n to n places."""
+        `table` [rows, heads] for the places between them: `rows` are of -n to n places.
+        """
         raise StartError("only attention of encoders adds to scores by distance")
 
     def split_heads(self, x: Tensor, num_heads: int, sizes: Sequence[int]) -> list[Tensor]:
@@ -214,7 +225,8 @@ class Ops(Protocol):
 
     def sparse(self, x: Tensor, cutoff: float) -> Tensor:
         """What features are over their mean by more than `cutoff` times their standard deviation;
-        0 for the others."""
+        0 for the others.
+        """
         apart = x - self.mean(x)
         return self.relu(apart - self.mean(apart * apart) ** 0.5 * cutoff)
 
@@ -243,5 +255,6 @@ class Ops(Protocol):
 
     def hidden(self, x: Tensor) -> Tensor:
         """`x` itself: what every definition passes here once, before the output matrix, is the
-        final normalised state of the wanted tokens, [num_logits, H], which embeddings are."""
+        final normalised state of the wanted tokens, [num_logits, H], which embeddings are.
+        """
         return x

@@ -51,7 +51,8 @@ def ropes(
     config: Config, dims: tuple[int, int], trained: int, longest: int
 ) -> tuple[Rope, Rope | None]:
     """For all layers, or for those without a window and for those with one, which have `dims`
-    features of a head."""
+    features of a head.
+    """
     whole, windowed = dims
     top = ("partial_rotary_factor", "original_max_position_embeddings")
     shared = {name: config[name] for name in top if config.get(name) is not None}
@@ -76,7 +77,8 @@ def ropes(
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:
     """2**(-8/n), its square, and so on, for n heads; if n is no power of two, those of the power
-    below it and then every second one of the power above it."""
+    below it and then every second one of the power above it.
+    """
     power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
     slopes += [2.0 ** (-4 * i / power) for i in range(1, 2 * (num_heads - power), 2)]
@@ -86,7 +88,8 @@ def alibi_slopes(num_heads: int) -> tuple[float, ...]:
 def distance_rows(longest: int) -> list[int]:
     """MPNet's row of the table of distances for a token so many places before another, or behind
     it: of -n to n places, where n is the longest distance.  Half of the rows are for each side; of
-    these half for single distances, the others for ranges that grow up to 128."""
+    these half for single distances, the others for ranges that grow up to 128.
+    """
     half, most = DISTANCES // 2, longest - 1
     found = []
     for places in range(-most, most + 1):

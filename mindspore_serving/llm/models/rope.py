@@ -15,7 +15,8 @@ class Rope:
     """`inv_freq`: radians per position of each pair of features; features beyond 2*len(inv_freq)
     are not rotated.  cos and sin are multiplied by `scale`.
 
-    A sequence of more than `switch` tokens is rotated by `long_freq`, all of it; 0: none is."""
+    A sequence of more than `switch` tokens is rotated by `long_freq`, all of it; 0: none is.
+    """
 
     inv_freq: Frequencies
     scale: float = 1.0
@@ -79,7 +80,8 @@ def _plain(base: float, dim: int) -> Frequencies:
 
 def _proportional(setting: _Setting) -> Rope:
     """The fastest frequencies of a whole head; its other features are not turned, but each is still
-    half a head away from the one that it is paired with."""
+    half a head away from the one that it is paired with.
+    """
     turned = _plain(setting.base, setting.head_dim)[: setting.dim // 2]
     factor = float(setting.parameters.get("factor") or 1.0)
     still = (0.0,) * (setting.head_dim // 2 - len(turned))
@@ -93,7 +95,8 @@ def _linear(setting: _Setting) -> Rope:
 
 def _dynamic(setting: _Setting) -> Rope:
     """The base grows with the text, once that is longer than the model was made for; by a fixed
-    power where there is an `alpha` (Hunyuan)."""
+    power where there is an `alpha` (Hunyuan).
+    """
     if setting.parameters.get("alpha"):
         growth = setting.number("alpha") ** (setting.dim / (setting.dim - 2))
         return Rope(_plain(setting.base * growth, setting.dim))

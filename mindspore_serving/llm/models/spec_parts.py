@@ -45,7 +45,8 @@ def latent_of(config: Config) -> Latent | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
     """The experts of the layers `layers`; `has_shared` one that computes every token; `is_latent`:
-    they have fewer features than the layer."""
+    they have fewer features than the layer.
+    """
 
     num_experts: int
     routing: Routing
@@ -107,7 +108,8 @@ def _has_shared(config: Config, experts: Experts) -> bool:
 class Scales:
     """What is multiplied by a number of config.json: embeddings, what a block adds, and the final
     state; in the names of their blocks inputs, keys, gates and results; with `state_parts` the
-    gate, x, B, C and time steps of a Mamba layer."""
+    gate, x, B, C and time steps of a Mamba layer.
+    """
 
     embedding: float = 1.0
     residual: float = 1.0
@@ -151,7 +153,8 @@ def _several(config: Config, name: str, count: int) -> tuple[float, ...]:
 @dataclass(frozen=True, slots=True)
 class Streams:
     """`count` hidden states of each token (AltUp), of which blocks compute the one of index
-    `active`.  With `scales_result` that one has weights before it meets the layer's own input."""
+    `active`.  With `scales_result` that one has weights before it meets the layer's own input.
+    """
 
     count: int
     active: int

@@ -11,7 +11,8 @@ LENGTH_EPS = 1e-6  # added to the squared length of queries and keys
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
     """Each of `key_heads` heads of queries and keys, of `key_dim` features, serves as many of the
-    `value_heads` heads of values, of `value_dim`."""
+    `value_heads` heads of values, of `value_dim`.
+    """
 
     key_heads: int
     value_heads: int

@@ -19,7 +19,8 @@ LINEAR = "linear"
 class TracedCall:
     """The result of an operation: its name, the tensors and the weights that it had, and which
     calls read it.  `others` are all arguments as they were given; `rows` (begin, end) of a piece
-    of a split."""
+    of a split.
+    """
 
     operation: str
     inputs: tuple["TracedCall", ...] = ()

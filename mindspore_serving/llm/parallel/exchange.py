@@ -38,7 +38,8 @@ class RankExchange:
 
     def gather(self, own: Floats) -> Floats:
         """The logits [N, vocab_size] of every rank's rows of the vocabulary; none on other ranks
-        than 0."""
+        than 0.
+        """
         is_first, width = self._group.rank == 0, max(one.count for one in self._rows)
         found = np.empty((len(own) if is_first else 0, self._rows[-1].end), np.float32)
         most = PART_BYTES // (width * own.itemsize)

@@ -64,7 +64,8 @@ class RankGroup:
 
     def tell(self, member: int, number: int, num_bytes: int) -> None:
         """Say to one member that exchange `number`, of `num_bytes`, is done here.  Raises as
-        `meet`."""
+        `meet`.
+        """
         self.links.tell(self.members[member], number, num_bytes)
 
     def hear(self, member: int, number: int, num_bytes: int) -> None:
@@ -75,7 +76,8 @@ class RankGroup:
 @dataclass(frozen=True, slots=True)
 class Grid:
     """`peers` share this rank's layers; `stages` are one rank of each stage, in their order.  A
-    group of this rank alone has size 1."""
+    group of this rank alone has size 1.
+    """
 
     everyone: RankGroup
     peers: RankGroup

@@ -8,7 +8,8 @@ from mindspore_serving.process.vocabulary import Beat, Failed, Hello, Message, R
 
 class LoadRank(Message, frozen=True, tag=10):
     """The first message to a rank: its part of which model it holds.  `config` are the fields of
-    `EngineConfig`."""
+    `EngineConfig`.
+    """
 
     directory: str
     runtime: str
@@ -17,7 +18,8 @@ class LoadRank(Message, frozen=True, tag=10):
 
 class Compute(Message, frozen=True, tag=11):
     """A step, for logits or for vectors.  A row is (tokens, start, blocks, num_logits, adapter,
-    is_long)."""
+    is_long).
+    """
 
     number: int
     rows: list[tuple[list[int], int, list[int], int, int, bool]]

@@ -22,7 +22,8 @@ from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_
 @dataclass(frozen=True, slots=True)
 class RankPart:
     """`spec` has the sizes of this part.  `grid` is of the ranks that share the model, `exchange`
-    of those that share its layers."""
+    of those that share its layers.
+    """
 
     spec: ModelSpec
     decoder: Decoder
@@ -41,7 +42,8 @@ class RankPart:
 
 def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = None) -> RankPart:
     """What this process holds of the model in `directory`; all without a grid.  No weight is read
-    yet.  Raises StartError: a broken or unknown checkpoint, a model that cannot be cut so."""
+    yet.  Raises StartError: a broken or unknown checkpoint, a model that cannot be cut so.
+    """
     checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
     if config.has_adapters and quantization_of(checkpoint.config).get(SCALED):
         raise StartError(
@@ -66,7 +68,8 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
 
 def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
     """With the layers of one of `size` stages.  Raises StartError if there are too few,
-    or some that stages cannot compute."""
+    or some that stages cannot compute.
+    """
     if spec.state is not None:
         raise StartError(
             f"pipeline_parallel is {size}, but {spec.architecture} has layers with a state beside "

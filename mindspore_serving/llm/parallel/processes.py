@@ -55,7 +55,8 @@ class Ranks:
 
     def wait_until_ready(self) -> None:
         """Wait until all have loaded.  Raises StartError with what the first says that cannot, or
-        how it has ended; TimeoutError."""
+        how it has ended; TimeoutError.
+        """
         try:
             self._loop.run(asyncio.wait_for(self._group.ready(), CHANNEL_SECONDS))
         except asyncio.TimeoutError:

@@ -51,7 +51,8 @@ class Shard:
 
     def kv_heads(self, count: int) -> Range:
         """Its part of `count` key-value heads; with fewer heads than ranks, the one that it shares
-        with others."""
+        with others.
+        """
         if count >= self.size:
             return self.of(count)
         head = count * self.rank // self.size

@@ -52,7 +52,8 @@ class AnswerFormat:
     @property
     def shows_special_tokens(self) -> bool:
         """Whether the text that is parsed must have the special tokens: in many vocabularies the
-        markers are such."""
+        markers are such.
+        """
         return self.is_parsed and bool(self.tool_format or self.reasoning_format)
 
 
@@ -124,7 +125,8 @@ class AnswerParser:
 
     def parse(self, chunk: Chunk, parts: Iterable[tuple[str, int]]) -> list[Chunk]:
         """`chunk` taken apart; `parts` are the texts that it is made of, each with its number of
-        tokens.  Empty if nothing can be shown yet."""
+        tokens.  Empty if nothing can be shown yet.
+        """
         is_end = chunk.finish_reason is not None
         found = [(self._parser.feed(text), num_tokens) for text, num_tokens in parts]
         if is_end:

@@ -42,7 +42,8 @@ class ChatPrompt:
         image_token: str = "",
     ) -> str:
         """The messages of `request`, which see `tools`; `image_token` stands for a picture.  Raises
-        RequestRefused or InvalidField."""
+        RequestRefused or InvalidField.
+        """
         try:
             return self._render(request, tools, image_token)
         except InvalidField:

@@ -26,7 +26,8 @@ class OutputProcessor:
         self, ids: Sequence[int], logprobs: Sequence[Sequence[TokenLogprob]] | None
     ) -> tuple[GeneratedToken, ...]:
         """Tokens with theirs, as `Generated` has them: the token's own first, then the likeliest.
-        The own one is among `GeneratedToken.top` only if it is one of those."""
+        The own one is among `GeneratedToken.top` only if it is one of those.
+        """
         if logprobs is None:
             return self.prompt(ids)
         return tuple(self._token(*pair) for pair in zip(ids, logprobs, strict=True))

@@ -61,7 +61,8 @@ def place_pictures(
     reader: PictureReader, tower: Tower, ids: Sequence[int], pictures: Sequence[Picture]
 ) -> PromptPictures:
     """`pictures` as the engine takes them, in the prompt `ids`.  Raises InvalidInputs if the prompt
-    has not the tokens for them, ServingError if they cannot be computed."""
+    has not the tokens for them, ServingError if they cannot be computed.
+    """
     places = [place for place, token_id in enumerate(ids) if token_id == reader.form.token_id]
     count = sum(picture.count for picture in pictures)
     if len(places) != count:

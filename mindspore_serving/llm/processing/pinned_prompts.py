@@ -43,7 +43,8 @@ class _Pinned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def pin_prompts(opened: Opened, processor: Processor) -> None:
     """Compute the `pinned_prompts` of the model's options.  Raises StartError naming the one that
-    cannot be used."""
+    cannot be used.
+    """
     given = opened.config.pinned_prompts
     if not given:
         return

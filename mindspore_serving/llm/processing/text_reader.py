@@ -50,7 +50,8 @@ class TextReader:
 
     def instructed(self, prompt: str | list[int]) -> str | list[int]:
         """`prompt` as it is embedded where nothing is said: a text behind the model's default
-        instruction."""
+        instruction.
+        """
         return prompt if isinstance(prompt, list) else self._instruction(None) + prompt
 
     def _read_embed(self, request: Embed) -> Prompts:
@@ -156,7 +157,8 @@ class RankingPrompt:
 
     def read(self, query: str, document: str, instruction: str, side: str) -> list[int]:
         """The prompt's tokens; if it is too long and there is a `side`, query and document are cut
-        there."""
+        there.
+        """
         words = (
             f"<Instruct>: {instruction or INSTRUCTION}\n<Query>: {query}\n<Document>: {document}"
         )

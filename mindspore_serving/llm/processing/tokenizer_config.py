@@ -12,7 +12,8 @@ _CLASS = "PreTrainedTokenizerFast"  # that of transformers for any tokenizer.jso
 
 def tokenizer_config(opened: Opened) -> str:
     """JSON: what the file of the model says, without paths, and the chat template that is used.
-    Raises InvalidInputs if the model has no tokenizer."""
+    Raises InvalidInputs if the model has no tokenizer.
+    """
     tokenizer, template = opened.tokenizer, opened.chat_template
     if tokenizer is None:
         raise InvalidInputs("the model has no tokenizer, it takes token ids alone")

@@ -45,7 +45,8 @@ class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 class Prompts(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The tokens of an `Embed` or a `Score`; `types` tell the two texts of pairs apart, and are
-    empty where there are none."""
+    empty where there are none.
+    """
 
     ids: list[list[int]]
     types: list[list[int]] = []
@@ -134,7 +135,8 @@ def is_small(request: LLMRequest) -> bool:
 
 def has_pictures(request: LLMRequest) -> bool:
     """Whether there are any in its messages or its text.  Raises InvalidField for one without a
-    URL."""
+    URL.
+    """
     markdown = request.markdown if isinstance(request, Generate) else ""
     messages = request.messages if isinstance(request, Generate | Tokenize) else None
     return bool(find_pictures(messages or (), markdown))

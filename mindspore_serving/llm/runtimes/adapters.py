@@ -26,7 +26,8 @@ Changes: TypeAlias = dict[Place, LowRank]
 @dataclass(frozen=True, slots=True)
 class Base:
     """A model that is adapted: the shapes of what can be, [out, in], or [vocabulary, features] of
-    a table; and what gives a tensor of it in float32."""
+    a table; and what gives a tensor of it in float32.
+    """
 
     spec: ModelSpec
     shapes: Mapping[Place, tuple[int, ...]]
@@ -40,7 +41,8 @@ class Base:
 
 def read_changes(config: EngineConfig, base: Base | None) -> dict[int, Changes]:
     """Those of the adapters in `config`, by the numbers that rows give: 1, 2 and so on.  Raises
-    StartError."""
+    StartError.
+    """
     found = {}
     for number, (name, path) in enumerate(config.adapters.items(), 1):
         assert base is not None

@@ -1,5 +1,6 @@
 """The process of agent 0, which starts the others: loads the MindIR files of a model, and computes
-the steps of one engine after the other until its parent ends."""
+the steps of one engine after the other until its parent ends.
+"""
 
 import argparse
 import json

@@ -129,7 +129,8 @@ def _number(path: Path) -> int | None:
 @contextmanager
 def first_step() -> Iterator[None]:
     """Around the first step, which loads the weights: a ServingError becomes a StartError,
-    but RunnerLost."""
+    but RunnerLost.
+    """
     try:
         yield
     except (StartError, RunnerLost):

@@ -1,5 +1,6 @@
 """Opening a model together with its draft model: a smaller one with the same tokenizer, whose
-guesses the other verifies."""
+guesses the other verifies.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +96,8 @@ def _divided(
     config: EngineConfig, draft: Path, specs: tuple[ModelSpec, ModelSpec]
 ) -> tuple[EngineConfig, EngineConfig]:
     """The options of the model and those of its draft, so that the caches of both hold as many
-    tokens."""
+    tokens.
+    """
     large, small = specs
     longest = config.max_model_len or large.max_position_embeddings
     is_quantised = is_gguf(draft) or quantization_of(read_config(draft))

@@ -93,7 +93,8 @@ def lay_out_prompts(
     types: Sequence[Sequence[int]] | None = None,
 ) -> EncoderLayout:
     """`num_rows` is T if it is more than the prompts have: the spare tokens are 0.  `types` are
-    those of the prompts' tokens, None for zeros."""
+    those of the prompts' tokens, None for zeros.
+    """
     counts = np.array([len(prompt) for prompt in prompts])
     num_tokens = int(counts.sum())
     longest = int(counts.max())

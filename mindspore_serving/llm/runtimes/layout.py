@@ -56,7 +56,8 @@ class TokenSpan:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A step as arrays.  `slots` are block * block_size + offset; `rows` the wanted tokens; `reach`
-    the positions behind what each token sees."""
+    the positions behind what each token sees.
+    """
 
     token_ids: Indices  # [tokens]
     positions: Indices  # [tokens]

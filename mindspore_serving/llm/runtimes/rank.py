@@ -1,5 +1,6 @@
 """The process of a rank other than 0: loads its part of a model, and computes the steps that rank 0
-sends until that closes the connection."""
+sends until that closes the connection.
+"""
 
 import argparse
 import os

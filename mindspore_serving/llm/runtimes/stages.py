@@ -27,20 +27,23 @@ MOST_TOKENS = 128
 
 class LayerStage(EmbeddingRunner, Protocol):
     """A runner of some of the layers.  `width` is of the hidden states between stages;
-    `hidden_size` is 0 if it computes no vectors."""
+    `hidden_size` is 0 if it computes no vectors.
+    """
 
     width: int
 
     def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
         """The hidden state of all tokens after these layers; of the last stage logits, or with
         `embeds` vectors.  `given`, [tokens, width], is what the stage before has computed;
-        None for the first, and to try the stage by itself."""
+        None for the first, and to try the stage by itself.
+        """
         ...
 
 
 class StageRunner(LimitedRunner):
     """An `EmbeddingRunner` over `own`, which every rank of `grid` calls with the same steps.  With
-    `overlaps` large steps are computed in pieces, if all ranks say so."""
+    `overlaps` large steps are computed in pieces, if all ranks say so.
+    """
 
     def __init__(self, own: LayerStage, grid: Grid, *, overlaps: bool) -> None:
         super().__init__(

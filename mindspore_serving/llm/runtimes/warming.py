@@ -16,7 +16,8 @@ VARIABLE = "SERVING_WARM_UP_SECONDS"  # of the environment: less than a runtime 
 def within(seconds: float, sizes: list[T], least: Callable[[int], int] = int) -> Iterator[T]:
     """The first of `sizes` to warm up, and those that begin within `seconds` after it, or as many
     as the environment says if these are less; as long as all ranks have the time, by `least` of
-    their numbers.  Raises StartError if the environment says no number."""
+    their numbers.  Raises StartError if the environment says no number.
+    """
     seconds, deadline = min(seconds, _given(seconds)), None
     for size in progress(sizes, "warming up"):
         if deadline is not None and not least(time.monotonic() <= deadline):

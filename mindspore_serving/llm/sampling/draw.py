@@ -90,7 +90,8 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
 
 def exclude_top(weights: Logits, threshold: float) -> None:
     """Take the weights of at least `threshold` of their sum away, all but the smallest of them; of
-    equal ones the first stays."""
+    equal ones the first stays.
+    """
     top = np.flatnonzero(weights >= threshold * float(weights.sum()))
     if len(top) > 1:
         kept = top[weights[top].argmin()]
@@ -99,7 +100,8 @@ def exclude_top(weights: Logits, threshold: float) -> None:
 
 def _draw_in_two_steps(weights: Logits, uniform: float) -> int:
     """Choose a column of the weights as a table of `_NUM_COLUMNS`, then a row of it, so that only
-    the columns are summed over the whole vocabulary."""
+    the columns are summed over the whole vocabulary.
+    """
     num_rows = len(weights) // _NUM_COLUMNS
     size = num_rows * _NUM_COLUMNS
     table, rest = weights[:size].reshape(num_rows, _NUM_COLUMNS), weights[size:]

@@ -29,7 +29,8 @@ class AdapterLoading:
 
     def set(self, wanted: Mapping[str, Source], done: Done) -> None:
         """From any thread: have those in `wanted` and no others.  `done` is called on another
-        thread with what could not be loaded; of that name there is then what there was."""
+        thread with what could not be loaded; of that name there is then what there was.
+        """
         self._thread.submit(self._set, wanted, done)
 
     def close(self) -> None:

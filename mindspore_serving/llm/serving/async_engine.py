@@ -76,7 +76,8 @@ class _Open:
 
 class _Steps:
     """The lane of the step loop: the requests in `lane` by the items that they are of.  What the
-    loop logs has the ids of those that it computes."""
+    loop logs has the ids of those that it computes.
+    """
 
     def __init__(self, lane: ItemLane, opened: Mapping[str, _Open]) -> None:
         self._lane = lane
@@ -156,7 +157,8 @@ class AsyncEngine:
         timeline: Timeline | None = None,
     ) -> str:
         """Start a request of an item, called `log_id` in logs, from any thread; `collect` calls
-        `sink` and writes to `timeline`.  The request's id, to `cancel` it."""
+        `sink` and writes to `timeline`.  The request's id, to `cancel` it.
+        """
         request_id = str(next(self._ids))
         answer: Any = None
         if isinstance(request, Generate):
@@ -172,7 +174,8 @@ class AsyncEngine:
 
     def cancel(self, request_id: str) -> None:
         """Nobody waits any more, from any thread: the next step frees what the request has; its
-        sink is not called again, but for a call that is under way."""
+        sink is not called again, but for a call that is under way.
+        """
         answer = self._drop(request_id)
         if isinstance(answer, GenerationEvents):
             with self._lock:
@@ -191,7 +194,8 @@ class AsyncEngine:
 
     def collect(self) -> None:
         """Deliver what has come since to the sinks; always called by one thread.  Raises
-        RuntimeError if the step loop broke."""
+        RuntimeError if the step loop broke.
+        """
         outbox = self._outbox
         collected: dict[str, list[tuple[str, Any]]] = {}
         while outbox:

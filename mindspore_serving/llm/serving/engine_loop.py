@@ -81,7 +81,8 @@ class Loop(ABC, Generic[E]):
     @abstractmethod
     def post(self, request_id: str, command: Command) -> None:
         """Have `command` called with the engine before its next step.  What it returns are
-        outputs; a ServingError that it raises is the output of `request_id`."""
+        outputs; a ServingError that it raises is the output of `request_id`.
+        """
 
     def ask(self, command: Callable[[Any], T]) -> Future[T]:
         """Have `command` called with the engine before its next step; what it returns or raises."""
@@ -207,7 +208,8 @@ class EngineLoop(Loop[SteppedEngine]):
 
 class LoopRunner:
     """An `EncoderRunner` for other threads: a pass is a command of the loop, for which the caller
-    waits."""
+    waits.
+    """
 
     def __init__(self, encoder: Encoder, loop: Loop[Any]) -> None:
         runner = encoder.runner

@@ -63,7 +63,8 @@ class GenerationEvents:
         self, request: Generate, processor: Processor, read: PreparedPrompt | None = None
     ) -> list[tuple[str, Command]]:
         """What to do with the engine; `read` is what was read of `request`, if that was done.
-        Called in the pool.  Raises ServingError."""
+        Called in the pool.  Raises ServingError.
+        """
         prepared = processor.complete(request, read) if read else processor.prepare(request)
         if prepared.params.seed is None:
             params = replace(prepared.params, seed=secrets.randbits(63))
@@ -161,7 +162,8 @@ class ReadingEvents:
         self, request: Embed | Score, processor: Processor, read: Prompts | None = None
     ) -> list[tuple[str, Command]]:
         """What to do with the engine; `read` is what was read of `request`, if that was done.
-        Called in the pool.  Raises ServingError."""
+        Called in the pool.  Raises ServingError.
+        """
         if not self.request_ids:
             raise InvalidInputs("there is no text, expected at least one")
         prompts = read or processor.read_texts(request)

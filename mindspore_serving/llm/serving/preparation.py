@@ -80,7 +80,8 @@ class Preparation:
 
     def start(self, request_id: str, request: LLMRequest, take: Take) -> None:
         """Have `take` called on one of the threads: with what a child read of `request`, or with
-        None if nothing was read because reading it takes no time."""
+        None if nothing was read because reading it takes no time.
+        """
         self._jobs[request_id] = None
         begin = partial(self._begin, request_id, request, take)
         # With the id that stands in front of what is logged.

@@ -12,7 +12,8 @@ from mindspore_serving.metrics.histogram import Histogram
 @dataclass(slots=True)
 class Timeline:
     """The times of a generation, by `time.monotonic`, 0.0 until it has come so far; and how much it
-    read and wrote."""
+    read and wrote.
+    """
 
     accepted: float = field(default_factory=time.monotonic)
     ready: float = 0.0  # to be computed: its prompt is tokens

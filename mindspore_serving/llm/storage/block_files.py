@@ -28,7 +28,8 @@ SHARE = 8  # 1/8 of all is freed at once; 1/8 of what is free is written before 
 
 def open_directory(path: str | Path) -> Path:
     """The directory `path`, made if it is missing.  Raises StartError: it cannot be, or others than
-    this user may write to it, who could put what they like into answers."""
+    this user may write to it, who could put what they like into answers.
+    """
     directory = Path(path).absolute()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

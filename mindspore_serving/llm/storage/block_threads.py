@@ -19,7 +19,8 @@ MOST_WAITING = 64 << 20  # bytes in memory that are to be written
 
 class BlockThreads:
     """One reads `files`, one writes them.  `found` gets what was read: the block's digest, and its
-    contents or None."""
+    contents or None.
+    """
 
     def __init__(self, files: BlockFiles) -> None:
         self.files = files

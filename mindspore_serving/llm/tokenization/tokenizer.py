@@ -125,7 +125,8 @@ class Tokenizer:
         self, text: str, pair: str | None = None, most: int | None = None, side: str = "right"
     ) -> TokenizedInput:
         """All that an encoder needs of one text or of two, with special tokens; of at most `most`
-        tokens, cut at their `side` from the longer text."""
+        tokens, cut at their `side` from the longer text.
+        """
         texts = [text] if pair is None else [text, pair]
         cut = self._inner.encode_batch(texts, add_special_tokens=False)
         if most is not None:
@@ -165,7 +166,8 @@ class Tokenizer:
 
     def token_text(self, token_id: int) -> str:
         """The text of one token inside a text, with its leading space; U+FFFD for part of a
-        character; "" if there is no such token."""
+        character; "" if there is no such token.
+        """
         token = self.token(token_id)
         chain = DecoderChain(self.decoders, continues=True)
         return "" if token is None else chain.push(token) + chain.flush()
@@ -200,7 +202,8 @@ def has_tokenizer(directory: Path) -> bool:
 
 def _made(path: Path) -> Config:
     """tokenizer.json of what there is in place of it: a GGUF file's metadata, or
-    tokenizer.model."""
+    tokenizer.model.
+    """
     return read_json(path) if has_file(path) else sentencepiece.tokenizer_from(path.parent)
 
 

@@ -62,7 +62,8 @@ class KeptRoom:
 
     def take(self, size: int, share: int) -> None:
         """`size` bytes more for a request that has `share` with them.  Raises Overloaded, and
-        takes nothing."""
+        takes nothing.
+        """
         if share > self._max_share or self._kept + size > self._max_kept:
             raise Overloaded(
                 f"there is no room for the answer, of which {share} bytes have come: ask for a "

@@ -200,7 +200,8 @@ class Clock:
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Of one answer: seconds to the `first` part of it that has content, from one such part to
-    the `next`, and in `total`; and its most bytes, head and framing included."""
+    the `next`, and in `total`; and its most bytes, head and framing included.
+    """
 
     first: float
     next: float
@@ -210,7 +211,8 @@ class Bounds:
 
 class Server:
     """Where requests go, with `key` if it is not "".  A connection is made within `timeout`
-    seconds."""
+    seconds.
+    """
 
     def __init__(self, url: str, context: ssl.SSLContext | None, key: str, timeout: float) -> None:
         found = urlsplit(url)
@@ -229,7 +231,8 @@ class Server:
         self, path: str, body: bytes | None, headers: Mapping[str, str], bounds: Bounds
     ) -> AsyncIterator[UpstreamReply]:
         """The answer to a POST of `body`, JSON, or to a GET, once its head has come.  The
-        connection is closed behind it.  Raises Failure."""
+        connection is closed behind it.  Raises Failure.
+        """
         reader, writer = await self._connect()
         clock = Clock(bounds.total, writer.transport.abort)
         try:

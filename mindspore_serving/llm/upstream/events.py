@@ -28,7 +28,8 @@ _LOWEST = -9999.0  # log-probability
 
 class AnswerReader:
     """Makes chunks of the pieces of the answers to `request`, within `budget`.  `usage` is the
-    newest."""
+    newest.
+    """
 
     def __init__(self, request: Generate, budget: AnswerBudget) -> None:
         self.usage = UpstreamUsage()

@@ -138,7 +138,8 @@ def _text_of(error: Any) -> str:
 
 async def find_models(server: Server, timeout: float) -> list[tuple[str, int]]:
     """The models that the server lists, and how many tokens each takes, 0 if it does not say; none
-    if it has no such list.  Raises ServingError if it is not ready."""
+    if it has no such list.  Raises ServingError if it is not ready.
+    """
     bounds = Bounds(timeout, timeout, timeout, MOST_HEAD + 2 * MOST_BODY)
     try:
         async with server.send("/models", None, {"Accept": "application/json"}, bounds) as answer:

@@ -93,7 +93,8 @@ def read_options(given: Mapping[str, Any]) -> UpstreamOptions:
 
 def longest_of(options: Mapping[str, Any]) -> int | None:
     """The `max_model_len` of what is not for the other server: all that may be there.  Raises
-    StartError."""
+    StartError.
+    """
     for name in options:
         if name != "max_model_len":
             raise StartError(

@@ -110,7 +110,8 @@ def _determinant(x: Tensor) -> Any:
 
 def _eliminated(x: Any) -> tuple[Any, Any]:
     """The sign of the exchanged rows [...], and the pivots [rows, ...] of Gaussian elimination
-    with the largest pivot of each column, of square matrices [..., rows, rows]."""
+    with the largest pivot of each column, of square matrices [..., rows, rows].
+    """
     size = dims(x)[-1]
     if size < 1 or dims(x)[-2] != size or size > _MAX_DETERMINANT:
         raise UnsupportedTensor(

@@ -251,7 +251,8 @@ def _deformable_offsets(
     format: Value = "NCHW",
 ) -> Any:
     """The samples that a deformable convolution multiplies with its kernel: (batch, channels,
-    rows x kernel rows, columns x kernel columns)."""
+    rows x kernel rows, columns x kernel columns).
+    """
     channels = dims(x)[1]
     height, width = dims(offsets)[2:]
     rows, columns = _pair(ksize)

@@ -221,7 +221,8 @@ def _index_add(x: Tensor, dim: Int, index: Tensor, source: Tensor, alpha: Value 
 
 def _segments(reduction: str, x: Tensor, segment_ids: Tensor, num_segments: Int) -> Any:
     """Sums, products or extremes of what has the same number, by the first axes.  What has no
-    number, or a negative one, is left out."""
+    number, or a negative one, is left out.
+    """
     ahead = rank(segment_ids)
     tail = list(dims(x)[ahead:])
     if -1 in tail:

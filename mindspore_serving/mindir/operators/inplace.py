@@ -190,7 +190,8 @@ def _tuple_index_info(
     tuple_index_info_type: Value,
 ) -> Any:
     """(0, (), shape of a tensor index, shape of all places, shape of each index); what there is no
-    index for has no meaning."""
+    index for has no meaning.
+    """
     count = _count(tuple_index_types)
     lengths = [reshape(sizes_of(tensor(one)), (-1,)) for one in indices[:count]]
     if tuple_index_info_type == "pre_setitem_by_tuple":

@@ -70,7 +70,8 @@ def as_float(value: Any) -> Any:
 
 def common(first: Value, second: Value) -> tuple[Any, Any]:
     """Two inputs as tensors of one type: a number takes the type of a tensor, unless it is a float
-    and the tensor is of integers; of two tensors one gives way."""
+    and the tensor is of integers; of two tensors one gives way.
+    """
     if is_number(first) and is_number(second):
         return _of_one_type(tensor(first), tensor(second))
     if is_number(second):

@@ -16,7 +16,8 @@ from mindspore_serving.tracing.request_span import RequestSpan, current
 
 class AskedCall:
     """Runs `app` once.  `sync` is awaited before it, so that it knows what all front ends have
-    counted, and before its answer, so that they know what it has changed."""
+    counted, and before its answer, so that they know what it has changed.
+    """
 
     def __init__(
         self, ask: Ask, pipe: Pipe[ToMaster], app: ASGIApp, sync: Callable[[], Awaitable[None]]

@@ -44,7 +44,8 @@ def _of(control: Control, name: str) -> list[ServableSignature]:
 
 class Catalog:
     """See `core.service.Control`.  What only the master knows is not asked here: the requests for
-    it are passed on."""
+    it are passed on.
+    """
 
     def __init__(self) -> None:
         self.set(State(0, False, True, [], [], [], []))

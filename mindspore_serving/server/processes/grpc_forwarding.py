@@ -1,5 +1,6 @@
 """gRPC calls of a front-end process that only the master can answer: passed to the master's own
-server, message by message, and its answers back."""
+server, message by message, and its answers back.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -36,7 +37,8 @@ class Forwarding:
         calls: Mapping[str, OpenCalls],
     ) -> None:
         """`refresh` is awaited before a call ends that has changed what is served.  `calls` say how
-        many may be passed on, by the end of the method's name: the first that fits."""
+        many may be passed on, by the end of the method's name: the first that fits.
+        """
         self._refresh = refresh
         self._channel = grpc.aio.insecure_channel(address, _OPTIONS)
         self._services = services
@@ -85,7 +87,8 @@ async def _forward(begin: Any, context: Context) -> AsyncIterator[bytes]:
 
 async def _refusal(empty: Any) -> grpc.aio.AioRpcError | None:
     """Why the master refuses a call before it reads it, if it does; `empty` is one without a
-    message.  grpcio reports INTERNAL if it was about to send the message at that moment."""
+    message.  grpcio reports INTERNAL if it was about to send the message at that moment.
+    """
     try:
         async for _ in empty:
             pass
@@ -104,7 +107,8 @@ async def _no_messages() -> AsyncIterator[bytes]:
 
 async def _messages(context: Context) -> AsyncIterator[Any]:
     """Those of the client.  A call that is answered before it has sent all may still be read: gRPC
-    could not send the answer if the reading were cancelled."""
+    could not send the answer if the reading were cancelled.
+    """
     while True:
         reading = asyncio.ensure_future(_read(context))
         message = await asyncio.shield(reading)
@@ -120,7 +124,8 @@ async def _read(context: Context) -> Any:
 
 class Choosing:
     """A handler of the methods that `own` has of `methods`: of calls that it `takes`, others are
-    passed on."""
+    passed on.
+    """
 
     def __init__(
         self, own: Any, methods: Collection[str], forwarding: Any, takes: Callable[[Context], bool]

@@ -78,7 +78,8 @@ class Ask(Message, frozen=True, tag=13):
 
 class Given(Message, frozen=True, tag=14):
     """The answer to `Wanted`: a piece of the body, the last unless there is `more`; or the client
-    `has_left`."""
+    `has_left`.
+    """
 
     id: int
     body: Payload = b""
@@ -100,7 +101,8 @@ class Closed(Message, frozen=True, tag=16):
 
 class Synced(Message, frozen=True, tag=17):
     """The answer to a `State`, which is in force; and the responses since the last one, by protocol
-    and code."""
+    and code.
+    """
 
     serial: int
     responses: list[tuple[str, int | str, int]]
@@ -124,7 +126,8 @@ class Admission(msgspec.Struct, frozen=True):
 
 class ServeHttp(Message, frozen=True, tag=20):
     """Serve the connections that come, and answer `Ready` or `Failed`.  Limits of memory and
-    connections are shared by `num_processes`."""
+    connections are shared by `num_processes`.
+    """
 
     options: FrontEndOptions
     admission: Admission
@@ -168,7 +171,8 @@ class Wanted(Message, frozen=True, tag=23):
 
 class Sent(Message, frozen=True, tag=24):
     """The application has sent the head of its answer, or with `status` 0 a piece of the body, the
-    last unless there is `more`.  `route` is that of the head, as it was declared."""
+    last unless there is `more`.  `route` is that of the head, as it was declared.
+    """
 
     id: int
     status: int = 0

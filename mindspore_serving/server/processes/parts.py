@@ -25,7 +25,8 @@ from mindspore_serving.tracing.request_span import Tracer
 @dataclass(slots=True)
 class Parts:
     """`app` is that of the master; `refresh` has all front ends know what is served; `take_memory`
-    gives memory that the master reads, too."""
+    gives memory that the master reads, too.
+    """
 
     inference: Inference
     catalog: Catalog
@@ -46,7 +47,8 @@ class Parts:
 @dataclass(frozen=True, slots=True)
 class OwnKeys:
     """Whose requests a front end answers: everybody's, or those of keys without limits.  Only the
-    master can count what comes with the others, and refuse what has no key."""
+    master can count what comes with the others, and refuse what has no key.
+    """
 
     keys: Keys
     is_open: bool
@@ -97,7 +99,8 @@ class Door:
 
 def share_of(options: FrontEndOptions, num_processes: int) -> ServerLimits:
     """Of memory for bodies and answers a front end has its share, but room for the largest
-    message."""
+    message.
+    """
     limits, largest = options.limits, options.max_message
     return replace(
         limits,

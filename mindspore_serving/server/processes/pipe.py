@@ -1,5 +1,6 @@
 """One end of the channel between the master and a front-end process: a socket, and an arena each
-way for large payloads.  What is sent in one turn of the event loop leaves together."""
+way for large payloads.  What is sent in one turn of the event loop leaves together.
+"""
 
 import asyncio
 import os
@@ -36,7 +37,8 @@ class Ends:
 
 class Pipe(Generic[T]):
     """Messages are a `kind`: `on_message` gets them, and `on_closed` is called once at the end of
-    the channel, also for what is no message.  Used on the event loop's thread."""
+    the channel, also for what is no message.  Used on the event loop's thread.
+    """
 
     def __init__(
         self, ends: Ends, kind: Any, on_message: Callable[[T], None], on_closed: Callable[[], None]

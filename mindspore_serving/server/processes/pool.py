@@ -76,7 +76,8 @@ class FrontEnds:
 
     async def start_http(self, message: ServeHttp, app: ASGIApp) -> None:
         """Accept connections, for front ends to serve; what they cannot answer `app` does.  Raises
-        StartError."""
+        StartError.
+        """
         options = message.options
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
         listener = addresses.listen(where)
@@ -97,7 +98,8 @@ class FrontEnds:
 
     async def sync(self) -> None:
         """Returns when all front ends know what is served, and have said what they have counted; or
-        soon, if one hangs."""
+        soon, if one hangs.
+        """
         state = self._state = msgspec.structs.replace(
             state_of(self._control), serial=next(self._serials)
         )
@@ -196,7 +198,8 @@ class FrontEnds:
 
     async def _follow(self) -> None:
         """Have front ends know what is served, soon after it has changed; and at times in any case,
-        so that little of what they have counted is lost with one."""
+        so that little of what they have counted is lost with one.
+        """
         for look in count(1):
             await asyncio.sleep(LOOK_SECONDS)
             has_changed = state_of(self._control, self._state.serial) != self._state

@@ -29,7 +29,8 @@ _SERVICES = (
 
 def calls_of(limits: ServerLimits, num_processes: int) -> dict[str, OpenCalls]:
     """How many calls may be passed on at once, by the end of the method's name: no more than the
-    master takes, so that it refuses none whose client has few."""
+    master takes, so that it refuses none whose client has few.
+    """
     of_master = {
         "/ModelStreamInfer": MAX_CALLS,
         "/Watch": grpc_health.MAX_WATCHES,

@@ -95,7 +95,8 @@ class OwnPath(FastPath):
 
 class Noting:
     """The application `master`, which answers what `sites` do not know: afterwards they know the
-    names by which clients rightly call the server."""
+    names by which clients rightly call the server.
+    """
 
     def __init__(self, master: ASGIApp, sites: SiteRules) -> None:
         self._master = master

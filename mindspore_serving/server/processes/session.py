@@ -72,7 +72,8 @@ class Session:
 
     async def begin(self, state: messages.State) -> None:
         """As `sync`, for the first time.  Raises StartError if the process is of another version
-        of this package."""
+        of this package.
+        """
         await self.sync(state)
         if self._why_other:
             raise StartError(self._why_other)

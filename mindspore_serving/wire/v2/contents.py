@@ -18,7 +18,8 @@ MAX_FIELDS = 8 * MAX_INPUTS  # of a message and its inputs together: also names,
 
 class TensorContents(NamedTuple):
     """What was taken out: `raw` in order, and for each input its InferTensorContents, as bytes, or
-    None."""
+    None.
+    """
 
     raw: list[memoryview]
     typed: "list[Buffer | None]"
@@ -80,7 +81,8 @@ class _Taker:
 
 def take_contents(body: bytes) -> tuple[bytes, TensorContents]:
     """A ModelInferRequest without contents, and those.  Raises ValueError or IndexError for what is
-    no message, and TooLarge."""
+    no message, and TooLarge.
+    """
     taker = _Taker(body)
     left = taker.take()
     return b"".join(left), taker.contents

@@ -14,7 +14,8 @@ from mindspore_serving.errors import InvalidInputs, StageFailed
 class Datatype:
     """`size` is bytes per element, 0 for BYTES; `numpy` is None for BYTES and BF16; `contents` is
     the field of InferTensorContents, "" where a request must be raw; `number` is that of
-    ModelConfig."""
+    ModelConfig.
+    """
 
     name: str
     size: int

@@ -54,7 +54,8 @@ def encode(
     outputs: Instance, *, has_raw: bool = True, has_json: bool = True
 ) -> bytes | Pieces:  # fmt: skip
     """The outputs of one instance; large arrays are not copied.  Raises StageFailed for a value
-    that cannot be sent."""
+    that cannot be sent.
+    """
     header, data = [], []
     for name, value in outputs.items():
         row = datatypes.of(value)
@@ -97,7 +98,8 @@ _SMALL = 4096  # bytes; above, a piece of a tensor is not worth copying
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
     """An output of all instances; `raw` and `json` have a piece for each, in order, or one for many
-    small ones."""
+    small ones.
+    """
 
     name: str
     datatype: str
@@ -120,7 +122,8 @@ _Places: TypeAlias = list[tuple[list[memoryview], int, int]]  # where pieces go,
 
 def join(instances: Sequence[bytes | memoryview], *, is_batched: bool) -> list[OutputTensor]:
     """The tensors of encoded instances.  Raises StageFailed if they do not have the same outputs,
-    types and shapes."""
+    types and shapes.
+    """
     first = _decode_header(_header_of(instances[0])[LENGTH.size :])
     count = (len(instances),) if is_batched else ()
     tensors = [OutputTensor(one.name, one.datatype, count + one.shape) for one in first]

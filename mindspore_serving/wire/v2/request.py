@@ -45,7 +45,8 @@ class WantedOutput:
 @dataclass(frozen=True, slots=True)
 class InferRequest:
     """`outputs` are those that the client lists; without any, all are wanted, in binary form if
-    `is_binary`."""
+    `is_binary`.
+    """
 
     id: str
     parameters: Parameters
@@ -86,7 +87,8 @@ def make_request(
     is_binary: bool,
 ) -> InferRequest:
     """Raises InvalidInputs for a parameter that cannot be respected, and for inputs that do not
-    fit each other."""
+    fit each other.
+    """
     _refuse(parameters)
     names = {one.name for one in outputs}
     if len(names) < len(outputs):

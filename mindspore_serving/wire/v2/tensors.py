@@ -50,7 +50,8 @@ def count_elements(shape: Sequence[int]) -> int | None:
 class InputTensor:
     """One input.  `data` are its elements in `form`, raw numbers maybe elsewhere; `content_type` is
     "str" or "bytes" for BYTES that are to be one of them, else "".  Size and shape fit each other
-    if it is raw."""
+    if it is raw.
+    """
 
     name: str
     datatype: Datatype
@@ -97,7 +98,8 @@ class TensorBody:
 
     def chunk(self, start: int, stop: int) -> bytes | Pieces:
         """Instances `start` to `stop` for a worker.  Raises InvalidInputs for an input whose data
-        are not those of its shape."""
+        are not those of its shape.
+        """
         data = [tensor.data for tensor in self.inputs]
         if start or stop != self.num_instances:
             self._cutters = self._cutters or [_cutter(tensor) for tensor in self.inputs]

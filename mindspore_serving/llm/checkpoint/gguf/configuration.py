@@ -102,7 +102,8 @@ def config_of(file: GgufFile) -> dict[str, Any]:
 
 def _layers(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]:
     """How many layers there are, without those that guess several tokens; which have a window, and
-    which are mixtures."""
+    which are mixtures.
+    """
     count = config.get("num_hidden_layers")
     guesses = file.metadata.get(f"{name}.nextn_predict_layers")
     if type(count) is not int:
@@ -195,7 +196,8 @@ def _bamba(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
 
 def _latent(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]:
     """The sizes of latent attention.  Files have one key head, where queries are multiplied with
-    what keys are widened from."""
+    what keys are widened from.
+    """
     rotated, heads = config.get("qk_rope_head_dim"), config.get("num_attention_heads")
     whole, values = (
         file.metadata.get(f"{name}.attention.{kind}_length_mla")

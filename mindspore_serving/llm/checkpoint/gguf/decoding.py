@@ -33,7 +33,8 @@ class DecodedBlocks(NamedTuple):
 class BlockForm(NamedTuple):
     """How a type is kept: `bits` of an integer, inputs that share a scale, the scale's dtype, the
     centre that makes integers signed where there are minimums (else 0), what decodes blocks, and
-    the codebook that integers are numbers of."""
+    the codebook that integers are numbers of.
+    """
 
     bits: int
     group: int

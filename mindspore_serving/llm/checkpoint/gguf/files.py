@@ -35,7 +35,8 @@ SAMPLING = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": 
 
 def find_gguf(path: Path) -> Path | None:
     """The GGUF file that `path` means: itself, or the only one in a directory without other
-    weights; None if there is none.  Raises StartError if it could be several."""
+    weights; None if there is none.  Raises StartError if it could be several.
+    """
     if is_gguf(path):
         return path
     if not path.is_dir() or (path / "config.json").exists():

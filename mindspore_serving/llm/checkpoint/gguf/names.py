@@ -79,7 +79,8 @@ MAMBA_2 = {
 class Roles:
     """Names by role: `top` of the model, `layer` of each layer, below its number, `bare` as well
     but without "weight" behind them, `experts` of the parts of each expert, below its number, and
-    `states` of layers with one, whose roles have what is behind them."""
+    `states` of layers with one, whose roles have what is behind them.
+    """
 
     top: dict[str, str]
     layer: dict[str, str]

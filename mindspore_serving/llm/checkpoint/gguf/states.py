@@ -36,7 +36,8 @@ def states_of(
     file: GgufFile, name: str, family: Family, form: Architecture, config: dict[str, Any]
 ) -> dict[str, Any]:
     """Which layers have a state, and the size of its heads.  Raises StartError: layers
-    without keys in a model that has no states, and sizes that do not fit each other."""
+    without keys in a model that has no states, and sizes that do not fit each other.
+    """
     if not form.state:
         key = f"{name}.{KEY_HEADS}"
         if isinstance(file.metadata.get(key), UnreadArray) and not all(file.array(key)):
@@ -61,7 +62,8 @@ def _block(file: GgufFile, layer: str) -> str:
 
 def _mamba(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
     """Whether there are biases of convolutions and norms, and what these add; settings have two
-    names, and files two keys."""
+    names, and files two keys.
+    """
     added = config.get("rms_norm_eps", config.get("layer_norm_epsilon"))
     has_bias = any(name.endswith(".ssm_conv1d.bias") for name in file.tensors)
     has_norm = any(name.endswith(f".{NORM}") for name in file.tensors)
@@ -90,7 +92,8 @@ def parts_of(
     name: str, parts: tuple[str, ...], blocks: Blocks, *, config: dict[str, Any], family: Family
 ) -> Iterator[tuple[str, StoredTensor]]:
     """What becomes of the tensor `name` of a state.  Raises StartError if it has other rows, or
-    columns, than the sizes of a gated delta rule say."""
+    columns, than the sizes of a gated delta rule say.
+    """
     end = name.split(".", 2)[2]
     rows: list[Order] | list[None] = [None]
     columns = None
@@ -161,7 +164,8 @@ def _rows(heads: _Heads, end: str) -> Order:
 
 def _apart(heads: _Heads, end: str) -> list[Order]:
     """Of a tensor that has, head of keys by head, query, key, values and their gates, or beta and
-    alpha: rows of queries, keys and values, and of gates; or of beta, and of alpha."""
+    alpha: rows of queries, keys and values, and of gates; or of beta, and of alpha.
+    """
     each = heads.values // heads.keys
     values = each * heads.value_size
     whole = (heads.key_size, heads.key_size, values, values)

@@ -25,7 +25,8 @@ Order: TypeAlias = npt.NDArray[np.intp]  # which of the file's is the first, the
 
 def stored(blocks: Blocks, rows: Order | None = None, columns: Order | None = None) -> StoredTensor:
     """The tensor, its `rows` alone if there are any.  `columns` is the order of parts of a row,
-    which are all as wide."""
+    which are all as wide.
+    """
     shape = blocks.shape if rows is None else (len(rows), *blocks.shape[1:])
     if blocks.kind not in FORMS:
         bits: npt.NDArray[Any] = _rows(blocks, rows).view(BITS[blocks.kind])
@@ -92,7 +93,8 @@ def _gathered(blocks: Blocks, some: npt.NDArray[np.int32]) -> npt.NDArray[np.flo
 
 def widening(layer: str, keys: Blocks, values: Blocks | None) -> StoredTensor:
     """The matrix, made when it is read.  Raises StartError unless both parts are of as many heads
-    and as wide."""
+    and as wide.
+    """
     shape = keys.shape
     if values is None or len(shape) != 3 or values.shape[::2] != shape[:2]:
         found = values.shape if values else None

@@ -60,7 +60,8 @@ class _Model:
 
 def read_tensors(file: GgufFile) -> dict[str, StoredTensor]:
     """The tensors by Hugging Face's names.  Raises StartError naming one that is not known, or what
-    is wrong of the numbers of layers and heads."""
+    is wrong of the numbers of layers and heads.
+    """
     config = config_of(file)
     size(config, "num_hidden_layers")
     family = family_of(file)
@@ -135,7 +136,8 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
 
 def _check_predicts(file: GgufFile, name: str, layer: int) -> None:
     """Raises StartError for a tensor of a layer that the file does not say predicts more tokens:
-    these are behind all others, and counted with them."""
+    these are behind all others, and counted with them.
+    """
     count = file.metadata.get(f"{file.metadata[ARCHITECTURE]}.block_count")
     if not isinstance(count, int) or layer >= count:
         raise StartError(
@@ -155,7 +157,8 @@ def _outside(stem: str, leaf: str, blocks: Blocks) -> Named:
 
 def _cut(blocks: Blocks, parts: int = 1) -> Iterator[Blocks]:
     """The matrices of a tensor [count, out, in], each in `parts` of as many rows, or the vectors of
-    one [count, out]."""
+    one [count, out].
+    """
     count, shape = blocks.shape[0] * parts, blocks.shape[1:]
     each = blocks.rows.reshape(count, -1, blocks.rows.shape[-1])
     shape = (shape[0] // parts, *shape[1:]) if parts > 1 else shape
@@ -175,7 +178,8 @@ def _bare(tensor: _Tensor) -> Named:
 
 def _of_experts(tensor: _Tensor) -> Named:
     """The matrices of a tensor [experts, out, in], or the biases of one [experts, out].  Raises
-    StartError if the parts of an expert are not as large as each other."""
+    StartError if the parts of an expert are not as large as each other.
+    """
     experts = tensor.model.form.experts
     assert experts is not None
     parts = tensor.model.roles.experts[tensor.role]
@@ -193,7 +197,8 @@ def _of_experts(tensor: _Tensor) -> Named:
 
 def _packed(tensor: _Tensor) -> Named:
     """Queries, keys and values, whose rows are below one another.  Raises StartError unless there
-    are as many as heads need."""
+    are as many as heads need.
+    """
     config, blocks = tensor.model.config, tensor.blocks
     heads, features = config.get("num_attention_heads"), config.get("head_dim")
     keys = config.get("num_key_value_heads") or heads
@@ -280,7 +285,8 @@ def _heads(tensor: _Tensor) -> int:
 
 def _halves(count: int, heads: int) -> Order:
     """Rows of each head in the order 0, 2, 4 .. 1, 3, 5: what is rotated together is half a head
-    apart.  llama.cpp has it side by side."""
+    apart.  llama.cpp has it side by side.
+    """
     return np.arange(count).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
 
 

@@ -103,7 +103,8 @@ class _Vocabulary:
 
     def added_ids(self, begins: bool, ends: bool) -> tuple[list[int], list[int]]:
         """The tokens that are put before and after a text; the file's options come first, but for
-        tokens that models of the kind always have."""
+        tokens that models of the kind always have.
+        """
         begins = begins or self.option("pre") in BEGINS_WITH_BOS
         found = []
         for role, other, is_default in (("bos", "cls", begins), ("eos", "seperator", ends)):

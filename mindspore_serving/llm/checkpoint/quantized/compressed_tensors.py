@@ -33,7 +33,8 @@ BITS = {"int": (4, 8), "float": (8,)}
 
 def check_compressed(config: Mapping[str, Any]) -> Words:
     """What it is, in words.  Raises StartError for a format, bits or a transform that is not
-    read."""
+    read.
+    """
     groups = config.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         raise StartError("config.json has compressed-tensors without config_groups")
@@ -149,7 +150,8 @@ def _scales(parts: TensorParts, outputs: int, inputs: int) -> tuple[int, Callabl
 
 def _zeros(parts: TensorParts, shape: tuple[int, int], bits: int) -> Callable[[], Array]:
     """What gives the zeros [outputs, groups] as unsigned integers; in the middle if none are
-    stored."""
+    stored.
+    """
     middle, leaf = 1 << (bits - 1), "weight_zero_point"
     if not parts.has(leaf):
         return lambda: np.full(shape, middle, np.uint8)

@@ -78,7 +78,8 @@ def quantization_of(config: Config) -> Config:
 
 def describe(config: Config) -> Words:
     """A checkpoint of another format in words; no text for others.  Raises StartError for a format
-    that is not read."""
+    that is not read.
+    """
     found = quantization_of(config)
     if not found or found.get("quant_method") in (OURS, GGUF):
         return Words("", is_kept=False)

@@ -27,7 +27,8 @@ def check_mxfp4(config: Mapping[str, Any]) -> Words:
 
 def experts_of(name: str, tensors: Mapping[str, StoredTensor]) -> dict[str, QuantizedTensor]:
     """The matrices in `name`_blocks and `name`_scales.  Raises StartError naming one that is
-    missing or does not fit the other."""
+    missing or does not fit the other.
+    """
     blocks, scales = (_bytes(name + end, tensors) for end in (BLOCKS, SCALES))
     if blocks.ndim != 4 or blocks.shape[3] != GROUP // 2 or 0 in blocks.shape:
         raise StartError(

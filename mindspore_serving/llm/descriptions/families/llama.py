@@ -70,7 +70,8 @@ def _mistral3(form: Architecture, config: Config) -> Architecture:
 
 def _baichuan(form: Architecture, config: Config) -> Architecture:
     """13B has ALiBi, and no limit of positions but that of its tokenizer.  GGUF files have queries,
-    keys and values apart."""
+    keys and values apart.
+    """
     names = form.names if config.get("is_packed", True) else Names()
     return replace(form, names=names, alibi="max_position_embeddings" not in config)
 

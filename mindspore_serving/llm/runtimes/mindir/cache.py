@@ -48,7 +48,8 @@ class GraphCall:
 
     def wanted(self, rows: Indices) -> tuple[I32, Indices]:
         """Which of the B * S tokens are wanted, of the step's tokens `rows`, and which of these
-        they are."""
+        they are.
+        """
         found, places = [], []
         for index, span in enumerate(self.spans):
             low, high = np.searchsorted(rows, (span.begin, span.end))
@@ -83,7 +84,8 @@ class GraphCall:
 
 def calls(layout: Layout) -> Iterable[GraphCall]:
     """The calls that compute `layout`: one for all that decode, and one for each power of two that
-    the others' numbers of new tokens are below, so that less than half of a call is padding."""
+    the others' numbers of new tokens are below, so that less than half of a call is padding.
+    """
     by_size: defaultdict[int, list[TokenSpan]] = defaultdict(list)
     for span in layout.spans:
         by_size[(span.end - span.begin - 1).bit_length()].append(span)

@@ -42,7 +42,8 @@ def rank_directory(directory: Path, rank: int) -> Path:
 
 def find_model(prefill: Sequence[str], decode: Sequence[str]) -> Path:
     """The directory of the model whose ranks, in order, have these files; one rank has a whole
-    model.  Raises StartError: lists that differ, files that are missing or not of one model."""
+    model.  Raises StartError: lists that differ, files that are missing or not of one model.
+    """
     if not prefill or len(decode) != len(prefill):
         raise StartError(
             f"there are {len(prefill)} prefill_model and {len(decode)} decode_model, expected one "

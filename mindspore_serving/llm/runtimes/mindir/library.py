@@ -17,7 +17,8 @@ CPU, ASCEND = "CPU", "Ascend"  # what MindSpore calls them
 
 def use_device(target: str) -> None:
     """Compute on `target`, `CPU` or `ASCEND`.  Raises StartError in a process that computes
-    elsewhere already, and where this MindSpore or this machine has no such device."""
+    elsewhere already, and where this MindSpore or this machine has no such device.
+    """
     refused = ""
     try:
         mindspore.set_device(target)

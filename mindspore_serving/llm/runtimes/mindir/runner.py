@@ -117,7 +117,8 @@ def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
 
 def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> DenseRunner:
     """The stage that this rank of `grid` computes, of files that are cut for as many ranks; as
-    `open_runner`."""
+    `open_runner`.
+    """
     directory = Path(directory)
     if config.tensor_parallel > 1:
         raise StartError(

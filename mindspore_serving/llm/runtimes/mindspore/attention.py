@@ -22,7 +22,8 @@ HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
 
 class MindSporeCache:
     """Keys and values of layers, [num_blocks, block_size, kv_heads, head_dim] each; `heads` has the
-    last two of each layer."""
+    last two of each layer.
+    """
 
     def __init__(self, blocks: tuple[int, int], heads: Mapping[int, tuple[int, int]]) -> None:
         pairs = {layer: np.zeros((2, *blocks, *own), np.float32) for layer, own in heads.items()}
@@ -81,7 +82,8 @@ def _bias(span: TokenSpan, spec: AttentionSpec) -> F32:
 @dataclass(frozen=True, slots=True)
 class Past:
     """Of one sequence, with its new tokens: keys and values, [length, kv_heads, head_dim] each.
-    `sinks` are scores, [heads], or None."""
+    `sinks` are scores, [heads], or None.
+    """
 
     keys: F32
     values: F32

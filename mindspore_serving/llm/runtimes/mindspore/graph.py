@@ -76,7 +76,8 @@ class Buckets:
 
 def buckets(config: EngineConfig, max_model_len: int) -> Buckets:
     """Powers of two.  For sequences that decode, or verify guesses, up to max_num_seqs of them; for
-    pieces of prompts one, up to max_num_batched_tokens or what a sequence can be."""
+    pieces of prompts one, up to max_num_batched_tokens or what a sequence can be.
+    """
     longest = min(config.max_num_batched_tokens, max_model_len)
     batches: dict[int, tuple[int, ...]] = dict.fromkeys(_powers(NARROWEST, longest), (1,))
     decoding = tuple(_powers(1, config.max_num_seqs))

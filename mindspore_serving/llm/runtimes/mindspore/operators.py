@@ -23,7 +23,8 @@ Unary: TypeAlias = Callable[[Tensor], Tensor]
 @dataclass(frozen=True, slots=True)
 class Operators:
     """`softmax` and `mean` are over the last axis, which `mean` keeps, and `cat` takes the axis;
-    `take` is rows of a matrix by their indices; `gelu_tanh` is GELU's approximation."""
+    `take` is rows of a matrix by their indices; `gelu_tanh` is GELU's approximation.
+    """
 
     matmul: Callable[[Tensor, Tensor], Tensor]
     softmax: Unary

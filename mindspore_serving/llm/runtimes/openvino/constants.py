@@ -40,7 +40,8 @@ _CODEBOOKS = {
 
 class MatrixForm(NamedTuple):
     """How a matrix is stored: a float type of TYPES or `int8` and so on, how many inputs share a
-    scale if they are not all of an output, and whether there are zeros."""
+    scale if they are not all of an output, and whether there are zeros.
+    """
 
     kind: str
     group: int = 0

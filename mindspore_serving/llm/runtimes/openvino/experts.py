@@ -63,7 +63,8 @@ class DenseMixture:
 
 def dense_mixture(x: Node, weights: Weights, routing: Routed, form: DenseMixture) -> Node:
     """As `mixture`, in forms that the plugin does not recognise: every expert is computed.  Without
-    gates, `weights` are two."""
+    gates, `weights` are two.
+    """
     *inner, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
     shares = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, -1, 1)

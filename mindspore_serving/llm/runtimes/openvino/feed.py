@@ -71,7 +71,8 @@ class Buffers:
 
 class Feed:
     """Fills the inputs of `request`; `names` are the inputs of its graph, of which those in
-    `gathered` are rows of tables by token."""
+    `gathered` are rows of tables by token.
+    """
 
     def __init__(
         self, request: Any, names: Sequence[str], limits: RunnerLimits,

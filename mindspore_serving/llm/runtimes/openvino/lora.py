@@ -96,7 +96,8 @@ class _Bound:
 
 class LoadedAdapters:
     """The adapters that the second of two `requests` has.  The first is for steps without any, and
-    gets nothing."""
+    gets nothing.
+    """
 
     def __init__(
         self, requests: Sequence[Any], shapes: Mapping[Place, tuple[int, ...]], precision: str

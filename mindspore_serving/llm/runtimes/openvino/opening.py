@@ -106,7 +106,8 @@ def _open(
 
 def _checked_options(part: RankPart, config: EngineConfig) -> PluginOptions:
     """Raises StartError for what would be found late, or not at all: operations that this openvino
-    computes otherwise, a length beyond the model's."""
+    computes otherwise, a length beyond the model's.
+    """
     options, state = options_from(config, capabilities(config.num_threads)), part.spec.state
     check_paged_attention(has_types=_sees_whole_pictures(part, config))
     if state:
@@ -160,7 +161,8 @@ def _compiled(
     given: Mapping[str, Any],
 ) -> Any:
     """The graph, compiled with `options` and then the properties `given`; `weights.constants` get
-    the arrays that the plugin refers to, and those that it has no use of once they are packed."""
+    the arrays that the plugin refers to, and those that it has no use of once they are packed.
+    """
     constants = weights.constants
     blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
     by_rows = not constants.is_grouped and any(block.is_int8 for block in blocks)
@@ -179,7 +181,8 @@ def _compiled(
 
 def _let_go(checkpoint: Checkpoint, weights: OpenVINOWeights) -> None:
     """The pages of the file that were read, unless the plugin may compute with them, as it does
-    with AMX and integers of ours."""
+    with AMX and integers of ours.
+    """
     if weights.constants.spent:
         checkpoint.release()  # what is needed of it is decoded, or read once more
     elif weights.constants.group and is_fused_here():

@@ -47,7 +47,8 @@ class OpenVINOOps(heads.Headwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`); with `num_features`, for vectors of so many numbers in place of embeddings;
     with `switches`, `DecoderInputs.is_long`; with `has_types`, tokens of a picture see one
-    another."""
+    another.
+    """
 
     def __init__(
         self, weights: OpenVINOWeights, *, adapts: bool = False, num_features: int = 0,

@@ -107,7 +107,8 @@ def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginO
 
 def with_matrices(options: PluginOptions, config: EngineConfig) -> PluginOptions:
     """`options` of a model whose states are matrices: in f32.  Under bf16 the plugin would round
-    them at every token, so that what fades slowly would not fade.  Raises StartError for bf16."""
+    them at every token, so that what fades slowly would not fade.  Raises StartError for bf16.
+    """
     if config.dtype == "bf16":
         raise StartError(
             "dtype is 'bf16', in which the states of linear attention or Mamba layers would be "

@@ -57,7 +57,8 @@ class Sum(ov.Op):  # type: ignore[misc]
 
 class OpenVINORankOps(OpenVINOOps):
     """`Ops` of one rank.  Embedding and head have its rows of the vocabulary, and so have the
-    logits of its graph."""
+    logits of its graph.
+    """
 
     def __init__(self, weights: OpenVINOWeights, sums: RankSums, *, switches: bool = False) -> None:
         super().__init__(weights, switches=switches)

@@ -52,7 +52,8 @@ def packed_once(weights: OpenVINOWeights, properties: Mapping[str, Any]) -> dict
 
     Small ones of the same forms are computed to see: their products have to be right for every
     number of rows when they have been overwritten after the first pass.  `properties` are the
-    plugin's."""
+    plugin's.
+    """
     given, constants = tuple(sorted(properties.items())), weights.constants
     precision = weights.precision
     found: dict[str, Array] = {}
@@ -68,7 +69,8 @@ def joins(options: PluginOptions, form: MatrixForm) -> bool:
     """Whether matrices of `form` that have the same input may be one matrix.
 
     It is a copy, so only where that can be given back; and where the plugin does not join them
-    itself (`fusion`)."""
+    itself (`fusion`).
+    """
     if form.group:
         return True
     if options.precision == "bf16" and is_fused_here():
@@ -145,7 +147,8 @@ def _is_kept(
 def order_of_packing(model: ov.Model, arrays: Mapping[str, Array]) -> list[tuple[str, list[Array]]]:
     """(the name of a cache of keys, those of `arrays` that are packed when it is written), in the
     order of computing.  `arrays` are those of constants, by the names of their nodes; what no
-    attention depends on is left out."""
+    attention depends on is left out.
+    """
     seen: set[tuple[str, str]] = set()
     found = []
     for node in model.get_ordered_ops():
@@ -157,7 +160,8 @@ def order_of_packing(model: ov.Model, arrays: Mapping[str, Array]) -> list[tuple
 
 def _sources(node: Any, seen: set[tuple[str, str]]) -> Iterator[str]:
     """The names of what `node` is computed of, but for what was `seen` before.  Nodes of one name
-    and type count as one: what is missed by that is found behind a later cache, which is safe."""
+    and type count as one: what is missed by that is found behind a later cache, which is safe.
+    """
     waiting = [node]
     while waiting:
         for value in waiting.pop().input_values():

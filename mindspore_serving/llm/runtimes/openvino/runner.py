@@ -41,7 +41,8 @@ WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
 
 class OpenVINORunner:
     """A `StoringRunner`; an `AdaptedRunner`, if there is a `base`.  Steps without adapters have a
-    request of their own, so that they pay for none."""
+    request of their own, so that they pay for none.
+    """
 
     block_size = BLOCK_SIZE
 
@@ -229,7 +230,8 @@ class _Cache:
 
     def allocate(self, requests: Sequence[Any], num_blocks: int) -> None:
         """Zeros that take memory when they are first written, also where memory of others that was
-        given back would be taken again, and in pages of 4 KiB."""
+        given back would be taken again, and in pages of 4 KiB.
+        """
         shape = (num_blocks, *self._block_shape)
         self.array = in_pages(shape, self._bits)
         for request in requests:

@@ -32,7 +32,8 @@ ONCE = 1 << 30  # an interval of which a step reaches one end at most
 
 def convolution(x: Node, table: Node, weights: tuple[Node, Node], step: Mapping[str, Node]) -> Node:
     """[T, H]; `table` [slots, H, width] has the last inputs; `weights` are [H, 1, width], and the
-    bias [H] or [0]."""
+    bias [H] or [0].
+    """
     return _created("PagedCausalConv1D", [x, table, *weights, *_places(step)], {})
 
 
@@ -53,7 +54,8 @@ def selective_scan(
     *, step: Mapping[str, Node],
 ) -> Node:  # fmt: skip
     """[T, value_heads * value_dim] of x, B, C and time steps, [T, features] each; `vectors` are the
-    logarithms of decays and what x is multiplied by beside the state, [1, value_heads]."""
+    logarithms of decays and what x is multiplied by beside the state, [1, value_heads].
+    """
     x, b, c, steps = parts
     log_rate, skip = vectors
     rate = reshaped(opset.multiply(opset.exp(log_rate), f32(-1)), -1)
@@ -80,7 +82,8 @@ def decay(alpha: Node, log_rate: Node, dt_bias: Node) -> Node:
 def fill(arrays: Mapping[str, Ints], rows: Sequence[Row], num_slots: int) -> None:
     """The inputs `STATE_INPUTS` for `rows`.  Behind the runner's slots the table has one of zeros,
     and one for states that nobody wants, which have no interval: the scan refuses two rows that
-    write the same slot, and then writes none."""
+    write the same slot, and then writes none.
+    """
     nothing = StateSlots(num_slots, num_slots + 1)
     slots: list[int] = []
     states = [row.state or nothing for row in rows]

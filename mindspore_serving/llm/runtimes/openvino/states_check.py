@@ -42,7 +42,8 @@ NUM_SLOTS = 3
 @cache
 def check_states(precision: str) -> None:
     """Raises StartError naming the version if an operation is missing or computes otherwise, in a
-    model that computes in `precision`."""
+    model that computes in `precision`.
+    """
     try:
         error = _largest_error(precision)
     except Exception as cause:  # the library's errors have no type of their own
@@ -149,7 +150,8 @@ def _scanned(c: Any, b: Any, x: Any, steps: Any) -> Any:
 
 def _read(queries: Any, keys: Any, falls: Any, written: Callable[[Any, int], Any]) -> Any:
     """[T, value_heads, value_dim]: the state as it is read for each token, once it has fallen and
-    has what is `written` for the token."""
+    has what is `written` for the token.
+    """
     state = np.zeros((HEADS.value_heads, HEADS.key_dim, HEADS.value_dim))
     found = []
     for t in range(len(queries)):

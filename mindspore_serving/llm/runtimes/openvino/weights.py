@@ -99,7 +99,8 @@ class OpenVINOWeights:
         """`product` of each.  Matrices that are stored alike are joined, one above the other: a
         step has fewer nodes then, and each has more to do.
 
-        Raises StartError naming one that is not [out, in]."""
+        Raises StartError naming one that is not [out, in].
+        """
         key, found = tuple(names), dict[str, Node]()
         for name in names:
             shape = self.shape(name)
@@ -254,7 +255,8 @@ class OpenVINOWeights:
 def _floats(stored: Node) -> Node:
     """Folded, they would take four bytes each; with this mark the plugin packs the two-byte
     weights: as they are to multiply in bfloat16, else it widens them as it multiplies, which
-    memory-bound steps gain from."""
+    memory-bound steps gain from.
+    """
     return stored if stored.get_element_type() == ov.Type.f32 else widened(stored)
 
 

@@ -30,14 +30,16 @@ class Attention(Protocol):
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """`q` [T, heads * head_dim] over one layer's cache with the new tokens; shaped as `q`.
-        `sinks` are [heads]."""
+        `sinks` are [heads].
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
     """A step's attention, before its arrays are on the device: `attention` is called with them
-    there."""
+    there.
+    """
 
     arrays: Sequence[Indices]
     attention: Callable[[Sequence[torch.Tensor]], Attention]
@@ -52,7 +54,8 @@ class AttentionPath(Protocol):
         """The attention of a step in which row i of `rows` describes a sequence with one new
         token, the step's i-th: [B, TABLE + blocks], the first token's index, the number of new
         tokens, the length with them, the blocks.  Reads no number of `rows` on the host, so that
-        a graph of it holds for whatever they are later."""
+        a graph of it holds for whatever they are later.
+        """
         ...
 
 
@@ -164,7 +167,8 @@ class GatheredAttention:
 
 class TorchCache:
     """Keys and values of layers, [num_blocks, block_size, kv_heads, head_dim] each; `heads` has the
-    last two of each layer."""
+    last two of each layer.
+    """
 
     def __init__(
         self, blocks: tuple[int, int], heads: Mapping[int, tuple[int, int]], *, dtype: torch.dtype,

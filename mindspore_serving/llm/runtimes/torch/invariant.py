@@ -69,7 +69,8 @@ def check_deterministic(
 
 def check_kernels(weights: Iterable[Tensor]) -> None:
     """Multiply random rows by a matrix of each shape of `weights`.  Raises StartError if a row's
-    product changes with its place in the tile, or with the other rows."""
+    product changes with its place in the tile, or with the other rows.
+    """
     generator = torch.Generator().manual_seed(0)
     matrices = {weight.shape: weight for weight in weights if weight.dim() == 2}
     for shape, weight in matrices.items():

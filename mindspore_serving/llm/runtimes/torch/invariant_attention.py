@@ -50,7 +50,8 @@ class InvariantPath:
 @dataclass(frozen=True, slots=True)
 class Tile:
     """The queries at `base` .. `base + QUERIES - 1`, of which the step computes
-    `begin` .. `end - 1`; they are the step's tokens from `token` on."""
+    `begin` .. `end - 1`; they are the step's tokens from `token` on.
+    """
 
     span: TokenSpan
     base: int
@@ -67,7 +68,8 @@ def _tiles(span: TokenSpan) -> Iterator[Tile]:
 
 def _arrays(tiles: Sequence[Tile]) -> list[Indices]:
     """Token of each query of each tile, 0 if it is not in the step; place of each token among
-    those; position of each tile; blocks of its sequence."""
+    those; position of each tile; blocks of its sequence.
+    """
     tokens = np.zeros((len(tiles), QUERIES), np.int64)
     places = np.zeros(sum(tile.end - tile.begin for tile in tiles), np.int64)
     for index, tile in enumerate(tiles):
@@ -82,7 +84,8 @@ def _arrays(tiles: Sequence[Tile]) -> list[Indices]:
 @dataclass(slots=True)
 class RunningSums:
     """Of the keys so far, for each query: the largest score, the sum of the shares relative to it,
-    and of the values by their shares.  [tiles, kv_heads, rows, 1 or head_dim]."""
+    and of the values by their shares.  [tiles, kv_heads, rows, 1 or head_dim].
+    """
 
     best: torch.Tensor
     shares: torch.Tensor
@@ -101,7 +104,8 @@ class RunningSums:
 @dataclass(frozen=True, slots=True)
 class Invariant:
     """An `Attention`; `counts` are (first position, how many of the tiles see it) of each tile of
-    keys."""
+    keys.
+    """
 
     tokens: torch.Tensor  # [tiles, QUERIES]
     places: torch.Tensor  # [T]

@@ -49,7 +49,8 @@ class TorchAdapters:
 
     def settle(self, names: dict[Tensor, str]) -> dict[Place, tuple[int, ...]]:
         """What can be changed, of the weights that were used, which have these `names`; from now on
-        none is recorded."""
+        none is recorded.
+        """
         self._weights = {(use, names[weight]): weight for use, weight in self.used or ()}
         self.used = None
         return {place: tuple(weight.shape) for place, weight in self._weights.items()}
@@ -73,7 +74,8 @@ class TorchAdapters:
         self, chosen: Sequence[Chosen], weight: Tensor, x: Tensor, y: Tensor, *, of_rows: bool
     ) -> None:
         """Add to `y`, which is x @ weight.T, what the chosen adapters change; with `of_rows` `x`
-        has the wanted tokens alone."""
+        has the wanted tokens alone.
+        """
         for one, change in self._find(MATRIX, weight, chosen):
             tokens = one.rows if of_rows else one.tokens
             y[tokens] += x[tokens] @ change.down.T @ change.up.T

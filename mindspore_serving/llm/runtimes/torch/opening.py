@@ -131,7 +131,8 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
 
 def _load(model: TorchModel, *, has_adapters: bool) -> tuple[set[AttentionSpec], Base | None]:
     """Load every weight by computing one token; what attention there is, and what adapters may
-    change.  StartError if the checkpoint does not fit."""
+    change.  StartError if the checkpoint does not fit.
+    """
     runner = TorchRunner(model, RunnerLimits(1, 1, model.spec.vocab_size, 1))
     model.adapters.used = set() if has_adapters else None
     with first_step():
@@ -149,7 +150,8 @@ def _warm_up(
     runner: TorchRunner, model: TorchModel, config: EngineConfig, *, can_capture: bool
 ) -> None:
     """Compute the longest piece of a prompt, which finds out whether memory is enough, and capture
-    the graphs; without them a warning says why."""
+    the graphs; without them a warning says why.
+    """
     length = min(config.max_num_batched_tokens, runner.max_model_len)
     blocks = [0] * -(-length // runner.block_size)
     try:

@@ -25,7 +25,8 @@ MOST_SPLITS = 32
 @dataclass(frozen=True, slots=True)
 class PagedPath:
     """An `AttentionPath`.  `num_processors` are the device's; a token has `group` rows in a tile,
-    of which the largest have `most_rows`, in all layers."""
+    of which the largest have `most_rows`, in all layers.
+    """
 
     block_size: int
     num_processors: int
@@ -76,7 +77,8 @@ class PagedPath:
 
     def num_splits(self, num_tiles: int, longest: int, spec: AttentionSpec) -> int:
         """Programs that share out the keys of each of `num_tiles`, of which the longest sequence
-        has `longest`."""
+        has `longest`.
+        """
         programs = num_tiles * spec.num_kv_heads
         keys = min(longest, spec.window) if spec.window else longest
         wanted = self.num_processors * PROGRAMS_PER_PROCESSOR // programs

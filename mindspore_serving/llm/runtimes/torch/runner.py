@@ -118,7 +118,8 @@ class TorchRunner(LimitedRunner):
 
     Its cache is allocated with one block more than `num_blocks`, for padding.  `path` is that of
     Triton's attention kernel, beside which other operations are fused; None gathers.  Up to
-    `num_rows` logits come back through pinned memory."""
+    `num_rows` logits come back through pinned memory.
+    """
 
     def __init__(
         self,
@@ -192,7 +193,8 @@ class TorchRunner(LimitedRunner):
 
     def use_graphs(self, capture: Capture, most: int) -> None:
         """From now on, compute steps of up to `most` sequences with one new token each by graphs
-        that `capture` records.  Raises RuntimeError, also for what CUDA cannot record."""
+        that `capture` records.  Raises RuntimeError, also for what CUDA cannot record.
+        """
         limits = self._limits
         width = -(-limits.max_model_len // limits.block_size)
         frame = Frame(

@@ -34,7 +34,8 @@ class StateCache:
 @dataclass(frozen=True, slots=True)
 class StatePiece:
     """The tokens `begin` .. `end - 1` of a step: of one sequence, or of as many as there are
-    `read`, one each.  -1 reads zeros, and writes to what nobody wants."""
+    `read`, one each.  -1 reads zeros, and writes to what nobody wants.
+    """
 
     begin: int
     end: int
@@ -94,7 +95,8 @@ def convolved(
 class RuleInputs:
     """Of one piece or chunk, float32, with K heads of queries and keys, each for V heads of values:
     q and k [B, K, 1, C, key_dim], v [B, K, V, C, value_dim], decay (as a logarithm) and factor
-    [B, K, V, C]."""
+    [B, K, V, C].
+    """
 
     q: torch.Tensor
     k: torch.Tensor
@@ -115,7 +117,8 @@ def delta_rule(
     parts: tuple[torch.Tensor, ...], table: torch.Tensor, heads: Heads, pieces: Iterable[StatePiece]
 ) -> torch.Tensor:
     """[T, value_heads * value_dim], float32, of q, k, v, decay and beta, [T, features] each;
-    `table` [slots, value_heads, value_dim, key_dim] has the matrices."""
+    `table` [slots, value_heads, value_dim, key_dim] has the matrices.
+    """
     q, k, *rest = (x.float() for x in parts)
     q, k = (x.unflatten(-1, (heads.key_heads, -1)) for x in (q, k))
     q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + LENGTH_EPS) for x in (q, k))
@@ -182,7 +185,8 @@ def _missing(
     x: RuleInputs, matrix: torch.Tensor, grown: torch.Tensor, between: torch.Tensor
 ) -> torch.Tensor:
     """What the delta rule writes: u_t = b_t (v_t - e^G_t S^T k_t - sum over i < t of
-    e^(G_t - G_i) (k_i k_t) u_i), linear equations of a triangle."""
+    e^(G_t - G_i) (k_i k_t) u_i), linear equations of a triangle.
+    """
     beta = x.factor[..., None]
     triangle = (beta * (x.k @ x.k.mT) * between).tril(-1)
     right = beta * (x.v - grown * (x.k @ matrix))
