@@ -61,7 +61,7 @@ class Mounted:
 
 def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mounted:
     """`form` is the form of llm-serving's streams, `visible` what /openapi.json shows."""
-    generating = tgi.TgiGenerating(site)
+    generating = tgi.TgiService(site)
     contexts = {
         **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL), site),
         **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL), site),

@@ -22,4 +22,4 @@ def llm_serving_routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
 def tgi_routes(
     site: Site, limits: tgi.RequestLimits | None = None, recorder: tgi.Recorder | None = None
 ) -> list[BaseRoute]:
-    return bind(tgi.ROUTES, tgi.TgiGenerating(site, limits, recorder))
+    return bind(tgi.ROUTES, tgi.TgiService(site, limits, recorder))

@@ -25,7 +25,7 @@ FORMATS = ("float", "base64")
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
-    """The body; further fields are accepted and not read."""
+    """Body of /v1/embeddings; other fields are accepted and ignored."""
 
     input: str | list[str | Int | list[Int]]
     model: str | None = None
@@ -36,7 +36,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
 
 
 async def answer(site: Site, http: Request, body: EmbeddingRequest) -> OpenAIEmbeddings:
-    """The vectors of `input`, in its order, as JSON numbers or as base64."""
+    """Return the vectors of `input`, in its order, as JSON numbers or as base64."""
     model = find_embedder(site.models, body.model)
     EMBEDDINGS.refuse(body)
     if body.encoding_format not in (None, *FORMATS):
@@ -45,10 +45,10 @@ async def answer(site: Site, http: Request, body: EmbeddingRequest) -> OpenAIEmb
     prompts = to_prompts(body.input, model.card, "input")
     request = Embed(prompts=prompts, prompt_name=body.prompt_name)
     with naming("input", EMBEDDINGS, body):
-        found = await while_there(http, model.call(request, Embedded, terms_of(http)))
-    vectors = vectors_of(found, body.dimensions)
+        embedded = await while_there(http, model.call(request, Embedded, terms_of(http)))
+    vectors = vectors_of(embedded, body.dimensions)
     written = await write_vectors(vectors, is_base64=body.encoding_format == "base64")
-    rows = [Embedding("embedding", index, one) for index, one in enumerate(written)]
-    count = sum(found.num_prompt_tokens)
+    rows = [Embedding("embedding", index, vector) for index, vector in enumerate(written)]
+    count = sum(embedded.num_prompt_tokens)
     usage = {"prompt_tokens": count, "total_tokens": count}
     return OpenAIEmbeddings("list", rows, model.name, usage)

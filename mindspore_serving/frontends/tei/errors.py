@@ -1,4 +1,4 @@
-"""Errors as clients of Text Embeddings Inference read them: status, text and type."""
+"""Errors in TEI's form: status, text and type."""
 
 from starlette.responses import Response
 
@@ -11,11 +11,11 @@ from mindspore_serving.frontends.tgi.errors import WrongBody
 
 
 class OtherModel(InvalidInputs):
-    """The model is of another kind than the route, or there is none."""
+    """Error of a model that is of another kind than the route, or of no model."""
 
 
 def to_response(error: Exception) -> Response:
-    """The answer to a request that ended with `error`, which is being handled."""
+    """Return the answer to a request that ended with `error`, which is being handled."""
     if isinstance(error, WrongBody):
         return error.to_response()
     failure = to_failure(error)
@@ -24,7 +24,7 @@ def to_response(error: Exception) -> Response:
 
 
 def _kind(error: Exception, status: int) -> tuple[int, str]:
-    """The status and the type of error."""
+    """Return the status and the type of the error."""
     if status in (401, 403, 405):
         return status, "Validation"
     if isinstance(error, Overloaded) or status == 429:

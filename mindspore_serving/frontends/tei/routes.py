@@ -1,6 +1,6 @@
-"""The routes of Text Embeddings Inference.
+"""Routes of Text Embeddings Inference.
 
-TGI has some of the paths as well: they are meant where no model generates.
+Paths that TGI has as well are TEI's where no model generates.
 """
 
 from functools import partial
@@ -39,7 +39,7 @@ def _is_shared(site: Site, scope: Scope) -> bool:
 
 
 _post = partial(HttpRoute, "POST", protocol=PROTOCOL, needs=LANGUAGE, is_meant=_has_models)
-_shared = partial(HttpRoute, protocol=PROTOCOL, is_meant=_is_shared)  # TGI's describe them
+_shared = partial(HttpRoute, protocol=PROTOCOL, is_meant=_is_shared)  # documented by TGI's routes
 
 ROUTES = (
     _shared("POST", "/", bodies.answer_root),
@@ -48,29 +48,29 @@ ROUTES = (
     _post(
         "/embed",
         BodyAnswer("/embed", requests.TeiEmbedRequest, embed),
-        "A vector for each text",
+        "Embed texts",
         {JSON: list[list[float]]},
         body=Body(requests.TeiEmbedRequest),
     ),
-    _post("/embed_sparse", bodies.refuse_sparse, "424: no model gives sparse vectors"),
+    _post("/embed_sparse", bodies.refuse_sparse, "Always 424: sparse vectors are not supported"),
     _post(
         "/predict",
         BodyAnswer("/predict", requests.PredictRequest, predict),
-        "The labels of texts or pairs",
+        "Classify texts or pairs",
         {JSON: (list[requests.TeiPrediction], list[list[requests.TeiPrediction]])},
         body=Body(requests.PredictRequest),
     ),
     _post(
         "/similarity",
         BodyAnswer("/similarity", requests.SimilarityRequest, compare),
-        "How alike sentences are to another",
+        "Compute the similarity of a sentence to others",
         {JSON: list[float]},
         body=Body(requests.SimilarityRequest),
     ),
     _post(
         bodies.RERANK,
         bodies.answer_rank,
-        "Rank texts by a query; of documents in Cohere's form",
+        "Rank texts by a query; documents are ranked in Cohere's form",
         {JSON: (list[requests.TeiRank], Ranking)},
         body=Body((requests.TeiRerankRequest, CohereRequest)),
         others={"4XX": {JSON: (TgiErrorBody, CohereError), TEXT: STRING}},
