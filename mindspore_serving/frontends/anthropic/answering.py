@@ -18,7 +18,7 @@ from mindspore_serving.frontends.anthropic.writing import (
     AnthropicMessageBuilder,
     collect_message,
 )
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.messages import to_template
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
@@ -34,13 +34,13 @@ async def answer(site: Site, http: Request, body: MessagesRequest) -> Response:
     model = find_generator(site.models, body.model)
     request = to_request(body, model)
     with ExitStack() as stack:
-        with naming("messages", MESSAGES, body):
+        with renaming_fields("messages", MESSAGES, body):
             generation = stack.enter_context(model.generate(request, terms_of(http)))
             started = await while_there(http, generation.begin())
         builder = AnthropicMessageBuilder(model.name, request.params, started.num_prompt_tokens)
         headers = capped_header("max_tokens", started)
         if body.stream:
-            events = generation.written(builder.begin(), builder.write, to_event)
+            events = generation.stream_bytes(builder.begin(), builder.write, to_event)
             stream = EventStream(Owned(events, stack.pop_all()), headers, ping=PING)
             return _with_request_id(stream)
         message = await while_there(http, collect_message(generation, builder))
@@ -58,7 +58,7 @@ async def count(site: Site, http: Request, body: CountRequest) -> Response:
         tool_choice=choice,
         template_options=MESSAGES.options(body, model.card).get("template_options", {}),
     )
-    with naming("messages", MESSAGES, body):
+    with renaming_fields("messages", MESSAGES, body):
         tokenized = await while_there(http, model.call(request, Tokenized, terms_of(http)))
     return _with_request_id(to_json(Count(len(tokenized.tokens))))
 

@@ -129,7 +129,7 @@ def _of_refused(refused: Refused) -> ChatFailure:
 
 
 @contextmanager
-def naming(prompt: str, fields: Fields, body: msgspec.Struct) -> Iterator[None]:
+def renaming_fields(prompt: str, fields: Fields, body: msgspec.Struct) -> Iterator[None]:
     """Raise what the model refuses under the field names of `body`.
 
     `prompt` is the name of the field that holds the prompt.

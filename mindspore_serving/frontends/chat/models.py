@@ -87,7 +87,7 @@ class Generation:
             if isinstance(event, Finished):
                 return
 
-    async def written(
+    async def stream_bytes(
         self, first: bytes, write: Callable[[Event], bytes], fail: Callable[[Exception], bytes]
     ) -> AsyncIterator[bytes]:
         """Iterate over the bytes of an answer that has begun.

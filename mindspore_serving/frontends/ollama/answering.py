@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import Forbidden, InvalidField
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Fields, capped_header
 from mindspore_serving.frontends.chat.messages import ChatMessage, to_template
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
@@ -50,7 +50,7 @@ async def chat(site: Site, http: Request, body: OllamaChatRequest) -> Response:
         parse_output=True,
         **common,
     )
-    with naming("messages", CHAT, body):
+    with renaming_fields("messages", CHAT, body):
         return await _answer(http, body, model.generate(request, terms_of(http)), builder)
 
 
@@ -62,7 +62,7 @@ async def generate(site: Site, http: Request, body: OllamaGenerateRequest) -> Re
     if not body.prompt:
         return _loaded(body, builder)
     request = _to_request(body, model, common)
-    with naming("prompt", GENERATE, body):
+    with renaming_fields("prompt", GENERATE, body):
         return await _answer(http, body, model.generate(request, terms_of(http)), builder)
 
 
@@ -85,7 +85,7 @@ async def _answer(
         if body.stream is False:
             answer = await while_there(http, collect_answer(generation, builder))
             return Response(answer, 200, headers, "application/json")
-        lines = generation.written(b"", builder.line, to_line)
+        lines = generation.stream_bytes(b"", builder.line, to_line)
         owned = Owned(lines, stack.pop_all())
         return EventStream(owned, headers, media_type=LINES, ping=b" ")
 

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.chat.vectors import (
     check_dimensions,
@@ -33,7 +33,7 @@ async def embed(site: Site, http: Request, body: OllamaEmbedRequest) -> OllamaEm
     if body.input:
         prompts = to_prompts(body.input, model.card, "input")
         request = Embed(prompts=prompts, **EMBED.options(body, model.card))
-        with naming("input", EMBED, body):
+        with renaming_fields("input", EMBED, body):
             embedded = await while_there(http, model.call(request, Embedded, terms_of(http)))
         rows = await write_vectors(vectors_of(embedded, body.dimensions))
         count = sum(embedded.num_prompt_tokens)
@@ -50,7 +50,7 @@ async def embed_prompt(site: Site, http: Request, body: EmbeddingsRequest) -> Ve
     model = find_embedder(site.models, without_tag(body.model))
     if not body.prompt:
         return Vector([])
-    with naming("prompt", EMBED, body):
+    with renaming_fields("prompt", EMBED, body):
         request = Embed(prompts=[body.prompt])
         embedded = await while_there(http, model.call(request, Embedded, terms_of(http)))
     (row,) = await write_vectors(vectors_of(embedded, None))

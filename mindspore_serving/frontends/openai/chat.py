@@ -15,7 +15,7 @@ from mindspore_serving.core.llm_messages import (
     Started,
 )
 from mindspore_serving.frontends.chat import messages
-from mindspore_serving.frontends.chat.errors import naming, to_event
+from mindspore_serving.frontends.chat.errors import renaming_fields, to_event
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.tools import read_tools
@@ -44,7 +44,7 @@ async def answer(site: Site, http: Request, body: OpenAIChatRequest) -> Response
     request = to_request(body, model)
     head = make_head("chatcmpl", "chat.completion", model)
     with ExitStack() as stack:
-        with naming("messages", CHAT, body):
+        with renaming_fields("messages", CHAT, body):
             generation = stack.enter_context(model.generate(request, terms_of(http)))
             started = await while_there(http, generation.begin())
         options = _response_options(body, request, started)
@@ -53,7 +53,7 @@ async def answer(site: Site, http: Request, body: OpenAIChatRequest) -> Response
             chunks = ChatChunks(head, request.params.n, options, has_usage=wants_usage)
             if body.model == TGI and "openai" not in http.headers.get("user-agent", "").lower():
                 chunks.adapt_to_tgi()
-            events = generation.written(chunks.begin(), chunks.take, to_event)
+            events = generation.stream_bytes(chunks.begin(), chunks.take, to_event)
             return EventStream(Owned(events, stack.pop_all()), headers)
         completion = await while_there(http, _collect(generation, head, options))
     return to_json(completion, headers=headers)

@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import find_generator
@@ -28,8 +28,8 @@ from mindspore_serving.frontends.openai.response_input import (
 )
 from mindspore_serving.frontends.openai.response_requests import (
     CompactRequest,
+    ItemType,
     MessageItem,
-    ResponseKind,
     ResponseRequest,
 )
 from mindspore_serving.frontends.openai.response_writing import ResponseBuilder, collect_response
@@ -64,7 +64,7 @@ async def compact(site: Site, http: Request, body: CompactRequest) -> Compacted:
         max_completion_tokens=max_tokens,
     )
     builder = ResponseBuilder(ResponseRequest(input=""), model.name)
-    with naming("input", CHAT, chat_body):
+    with renaming_fields("input", CHAT, chat_body):
         generation = model.generate(chat.to_request(chat_body, model), terms_of(http))
         with generation:
             await while_there(http, generation.begin())
@@ -79,7 +79,7 @@ async def compact(site: Site, http: Request, body: CompactRequest) -> Compacted:
 
 
 def _is_user_message(item: bytes) -> bool:
-    if read("input", item, ResponseKind).type not in (None, "message"):
+    if read("input", item, ItemType).type not in (None, "message"):
         return False
     return read("input", item, MessageItem).role == "user"
 

@@ -13,7 +13,7 @@ from mindspore_serving.core.llm_messages import (
     Generate,
     PromptScored,
 )
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.prompts import to_prompts
@@ -45,7 +45,7 @@ async def answer(site: Site, http: Request, body: CompletionRequest) -> Response
     requests, options = to_requests(body, model), _response_options(body)
     head, terms = make_head("cmpl", "text_completion", model), terms_of(http)
     with ExitStack() as stack:
-        with naming("prompt", COMPLETIONS, body):
+        with renaming_fields("prompt", COMPLETIONS, body):
             generations = [
                 stack.enter_context(model.generate(request, terms)) for request in requests
             ]

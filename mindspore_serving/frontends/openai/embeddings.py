@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Int, unexpected
 from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.chat.vectors import (
@@ -44,7 +44,7 @@ async def answer(site: Site, http: Request, body: EmbeddingRequest) -> OpenAIEmb
     check_dimensions(body.dimensions, model)
     prompts = to_prompts(body.input, model.card, "input")
     request = Embed(prompts=prompts, prompt_name=body.prompt_name)
-    with naming("input", EMBEDDINGS, body):
+    with renaming_fields("input", EMBEDDINGS, body):
         embedded = await while_there(http, model.call(request, Embedded, terms_of(http)))
     vectors = vectors_of(embedded, body.dimensions)
     written = await write_vectors(vectors, is_base64=body.encoding_format == "base64")

@@ -22,10 +22,10 @@ from mindspore_serving.frontends.decoding import decode
 from mindspore_serving.frontends.openai.response_requests import (
     CallItem,
     CompactionItem,
+    ItemType,
     MessageItem,
     OutputItem,
     ReasoningItem,
-    ResponseKind,
     ResponseTool,
 )
 
@@ -41,7 +41,7 @@ Item = TypeVar(
     OutputItem,
     ReasoningItem,
     CompactionItem,
-    ResponseKind,
+    ItemType,
     ResponseTool,
 )
 
@@ -123,7 +123,7 @@ def to_messages(
 
 
 def _add(conversation: ResponseConversation, path: str, raw: bytes) -> None:
-    kind = read(path, raw, ResponseKind)
+    kind = read(path, raw, ItemType)
     if kind.type is None or kind.type == "message":
         _add_message(conversation, path, read(path, raw, MessageItem))
     elif kind.type == "function_call":

@@ -54,7 +54,7 @@ class ResponseToolChoice(msgspec.Struct, omit_defaults=True):
     tools: list[Object] | None = None
 
 
-class ResponseKind(msgspec.Struct):
+class ItemType(msgspec.Struct):
     """The field that every input item may have."""
 
     type: str | None = None

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
@@ -72,7 +72,7 @@ async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
         chat_body = _to_chat(body, conversation.messages, model.card)
         try:
             request = chat.to_request(chat_body, model)
-            with naming("input", CHAT, chat_body):
+            with renaming_fields("input", CHAT, chat_body):
                 generation = stack.enter_context(model.generate(request, terms_of(http)))
                 started = await while_there(http, generation.begin())
         except InvalidField as error:
@@ -102,7 +102,7 @@ async def count(site: Site, http: Request, body: ResponseRequest) -> InputTokens
             tool_choice=generate.tool_choice,
             template_options=generate.template_options,
         )
-        with naming("input", CHAT, chat_body):
+        with renaming_fields("input", CHAT, chat_body):
             tokenized = await while_there(http, model.call(request, Tokenized, terms_of(http)))
     except InvalidField as error:
         raise _renamed(error, conversation) from None

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from mindspore_serving.core.reading_messages import Score, Side
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Fields, Int, unexpected
 from mindspore_serving.frontends.chat.scores import find_scorer, score
 from mindspore_serving.frontends.json_answer import to_json
@@ -89,7 +89,7 @@ async def score_texts(site: Site, http: Request, body: ScoreRequest) -> Response
         instruction=body.instruction or "",
         truncate=_to_side(body.truncate_prompt_tokens),
     )
-    with naming("text_2", FIELDS, body):
+    with renaming_fields("text_2", FIELDS, body):
         scores = await score(http, model, request)
     values = scores.probabilities[:, 0].tolist()
     data = [TextScore(index, "score", value) for index, value in enumerate(values)]
@@ -102,7 +102,7 @@ async def classify(site: Site, http: Request, body: ClassifyRequest) -> Response
     request = Score(
         texts=_listed("input", body.input), truncate=_to_side(body.truncate_prompt_tokens)
     )
-    with naming("input", FIELDS, body):
+    with renaming_fields("input", FIELDS, body):
         scores = await score(http, model, request)
     labels = model.card.labels
     best = scores.probabilities.argmax(-1).tolist()

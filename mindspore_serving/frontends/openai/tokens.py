@@ -13,7 +13,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import DescribeTokenizer, TokenizerDescribed
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat import messages, tools
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.prompts import check_tokens
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.disconnect import while_there
@@ -28,7 +28,7 @@ async def info(site: Site, http: Request) -> Response:
     """Return the tokenizer of the model that the query names, as tokenizer_config.json has it."""
     model = site.models.find(http.query_params.get("model"))
     call = model.call(DescribeTokenizer(), TokenizerDescribed, terms_of(http))
-    with naming("model", CHAT, DetokenizeRequest(tokens=[])):
+    with renaming_fields("model", CHAT, DetokenizeRequest(tokens=[])):
         tokenizer = await while_there(http, call)
     return Response(tokenizer.config, media_type="application/json")
 
@@ -37,7 +37,7 @@ async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Tokens:
     """Return the tokens of a prompt or of messages."""
     model = site.models.find(body.model)
     call = model.call(to_request(body, model.card), Tokenized, terms_of(http))
-    with naming("prompt" if body.messages is None else "messages", CHAT, body):
+    with renaming_fields("prompt" if body.messages is None else "messages", CHAT, body):
         tokenized = await while_there(http, call)
     ids = [token.id for token in tokenized.tokens]
     texts = [token.text for token in tokenized.tokens] if body.return_token_strs else None
@@ -69,6 +69,6 @@ async def detokenize(site: Site, http: Request, body: DetokenizeRequest) -> Open
     model = site.models.find(body.model)
     check_tokens("tokens", body.tokens, model.card)
     call = model.call(Detokenize(token_ids=body.tokens), Detokenized, terms_of(http))
-    with naming("tokens", CHAT, body):
+    with renaming_fields("tokens", CHAT, body):
         decoded = await while_there(http, call)
     return OpenAIPrompt(decoded.text)

@@ -16,7 +16,7 @@ from mindspore_serving.frontends.chat.vectors import check_dimensions, vectors_o
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.site import Site
-from mindspore_serving.frontends.tei.errors import OtherModel
+from mindspore_serving.frontends.tei.errors import UnsupportedModel
 from mindspore_serving.frontends.tei.requests import (
     PredictRequest,
     SimilarityRequest,
@@ -105,7 +105,7 @@ async def compare(site: Site, http: Request, body: SimilarityRequest) -> Respons
 
 async def tokenize(site: Site, http: Request, body: TeiTokenizeRequest) -> Response:
     """Return the tokens of each text."""
-    model = site.models.find(body.model) if body.model else first_reader(site)
+    model = site.models.find(body.model) if body.model else default_model(site)
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     max_texts = site.models.limits.max_prompts
     if len(texts) > max_texts:
@@ -126,7 +126,7 @@ def _token(text: str, token: Any, offsets: tuple[int, int]) -> TeiToken:
     return TeiToken(token.id, text[start:stop], token.is_special, start, stop)
 
 
-def first_reader(site: Site) -> ServedModel:
+def default_model(site: Site) -> ServedModel:
     """Return the default model: one that embeds, if there is one."""
     models = [model for model in site.models.all() if not model.can("generate")]
     return min(models, key=lambda model: not model.can("embed"))
@@ -154,9 +154,9 @@ def _find(site: Site, name: str | None, purpose: Purpose) -> ServedModel:
         model = site.models.find(name, purpose=purpose)
     except NotFound as error:
         text = str(error) if name else f"no model {_CAPABILITIES[purpose]}"
-        raise OtherModel(text) from None
+        raise UnsupportedModel(text) from None
     if not model.can(purpose):
-        raise OtherModel(f"expected a model that {_CAPABILITIES[purpose]}, not {model.name}")
+        raise UnsupportedModel(f"expected a model that {_CAPABILITIES[purpose]}, not {model.name}")
     return model
 
 

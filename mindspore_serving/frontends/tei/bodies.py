@@ -14,13 +14,13 @@ from mindspore_serving.frontends.cohere.rerank import V1 as COHERE
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tei.answering import (
+    default_model,
     embed,
-    first_reader,
     predict,
     rerank,
     tokenize,
 )
-from mindspore_serving.frontends.tei.errors import OtherModel
+from mindspore_serving.frontends.tei.errors import UnsupportedModel
 from mindspore_serving.frontends.tei.requests import (
     PredictRequest,
     TeiEmbedRequest,
@@ -48,13 +48,13 @@ class _Shape(msgspec.Struct):
 _SHAPE = msgspec.json.Decoder(_Shape)
 
 
-def generates_none(site: Site) -> bool:
+def has_no_generator(site: Site) -> bool:
     """Return whether there are models, none of which generates."""
     models = site.models.all()
     return bool(models) and not any(model.can("generate") for model in models)
 
 
-class BodyAnswer:
+class BodyRoute:
     """Decodes bodies to a `kind` and answers them by `work`."""
 
     def __init__(self, path: str, kind: type[msgspec.Struct], work: Work) -> None:
@@ -73,12 +73,12 @@ class BodyAnswer:
         return response
 
 
-_RANK = BodyAnswer(RERANK, TeiRerankRequest, rerank)
-_TOKENS = BodyAnswer(TOKENIZE, TeiTokenizeRequest, tokenize)
+_RANK = BodyRoute(RERANK, TeiRerankRequest, rerank)
+_TOKENS = BodyRoute(TOKENIZE, TeiTokenizeRequest, tokenize)
 _AT_ROOT = {
-    "embed": BodyAnswer("/", TeiEmbedRequest, embed),
-    "classify": BodyAnswer("/", PredictRequest, predict),
-    "rank": BodyAnswer("/", TeiRerankRequest, rerank),
+    "embed": BodyRoute("/", TeiEmbedRequest, embed),
+    "classify": BodyRoute("/", PredictRequest, predict),
+    "rank": BodyRoute("/", TeiRerankRequest, rerank),
 }
 
 
@@ -119,7 +119,7 @@ def _root_kind(site: Site, shape: _Shape) -> str:
 
 async def refuse_sparse(_: Site, __: Request) -> Response:
     """Refuse POST /embed_sparse."""
-    raise OtherModel("sparse vectors are not supported: use /embed")
+    raise UnsupportedModel("sparse vectors are not supported: use /embed")
 
 
 def _kind(model: ServedModel) -> str:
@@ -129,7 +129,7 @@ def _kind(model: ServedModel) -> str:
 
 
 def _info(site: Site) -> TeiInfo:
-    model = first_reader(site)
+    model = default_model(site)
     card = model.card
     kind = {"embed": "embedding", "classify": "classifier", "rank": "reranker"}[_kind(model)]
     labels = {str(index): label for index, label in enumerate(card.labels)}

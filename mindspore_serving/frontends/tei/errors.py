@@ -7,16 +7,16 @@ from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded
 from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.tgi.answers import TgiErrorBody
-from mindspore_serving.frontends.tgi.errors import WrongBody
+from mindspore_serving.frontends.tgi.errors import UnreadableBody
 
 
-class OtherModel(InvalidInputs):
+class UnsupportedModel(InvalidInputs):
     """Error of a model that is of another kind than the route, or of no model."""
 
 
 def to_response(error: Exception) -> Response:
     """Return the answer to a request that ended with `error`, which is being handled."""
-    if isinstance(error, WrongBody):
+    if isinstance(error, UnreadableBody):
         return error.to_response()
     failure = to_failure(error)
     status, kind = _kind(error, failure.status)
@@ -29,7 +29,7 @@ def _kind(error: Exception, status: int) -> tuple[int, str]:
         return status, "Validation"
     if isinstance(error, Overloaded) or status == 429:
         return 429, "Overloaded"
-    if isinstance(error, OtherModel):
+    if isinstance(error, UnsupportedModel):
         return 424, "Backend"
     if isinstance(error, RequestRefused) and error.refused.reason == "empty":
         return 400, "Empty"

@@ -15,7 +15,7 @@ from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tei import bodies, requests
 from mindspore_serving.frontends.tei.answering import compare, embed, predict
-from mindspore_serving.frontends.tei.bodies import BodyAnswer
+from mindspore_serving.frontends.tei.bodies import BodyRoute
 from mindspore_serving.frontends.tei.errors import to_response
 from mindspore_serving.frontends.tgi.aliases import is_not_declined
 from mindspore_serving.frontends.tgi.answers import TgiErrorBody
@@ -35,7 +35,7 @@ def _has_models(site: Site, _: Scope) -> bool:
 
 
 def _is_shared(site: Site, scope: Scope) -> bool:
-    return bodies.generates_none(site) and is_not_declined(scope)
+    return bodies.has_no_generator(site) and is_not_declined(scope)
 
 
 _post = partial(HttpRoute, "POST", protocol=PROTOCOL, needs=LANGUAGE, is_meant=_has_models)
@@ -47,7 +47,7 @@ ROUTES = (
     _shared("GET", "/info", bodies.show_info),
     _post(
         "/embed",
-        BodyAnswer("/embed", requests.TeiEmbedRequest, embed),
+        BodyRoute("/embed", requests.TeiEmbedRequest, embed),
         "Embed texts",
         {JSON: list[list[float]]},
         body=Body(requests.TeiEmbedRequest),
@@ -55,14 +55,14 @@ ROUTES = (
     _post("/embed_sparse", bodies.refuse_sparse, "Always 424: sparse vectors are not supported"),
     _post(
         "/predict",
-        BodyAnswer("/predict", requests.PredictRequest, predict),
+        BodyRoute("/predict", requests.PredictRequest, predict),
         "Classify texts or pairs",
         {JSON: (list[requests.TeiPrediction], list[list[requests.TeiPrediction]])},
         body=Body(requests.PredictRequest),
     ),
     _post(
         "/similarity",
-        BodyAnswer("/similarity", requests.SimilarityRequest, compare),
+        BodyRoute("/similarity", requests.SimilarityRequest, compare),
         "Compute the similarity of a sentence to others",
         {JSON: list[float]},
         body=Body(requests.SimilarityRequest),

@@ -50,7 +50,7 @@ class TgiError(ServingError):
         return to_json(self.to_object(), self.status, self.retry_after)
 
 
-class WrongBody(ServingError):
+class UnreadableBody(ServingError):
     """A body that the route cannot read, answered in plain text."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -85,7 +85,7 @@ def incomplete(*, is_stream: bool) -> TgiError:
 
 def to_response(error: Exception) -> Response:
     """Return the answer to a request that ended with `error`, which is being handled."""
-    return (error if isinstance(error, WrongBody) else to_tgi_error(error)).to_response()
+    return (error if isinstance(error, UnreadableBody) else to_tgi_error(error)).to_response()
 
 
 def to_refusal(error: ServingError) -> Response:

@@ -14,7 +14,7 @@ from mindspore_serving.errors import TooLarge
 from mindspore_serving.frontends import bodies
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields
 from mindspore_serving.frontends.site import Site
-from mindspore_serving.frontends.tgi.errors import WrongBody
+from mindspore_serving.frontends.tgi.errors import UnreadableBody
 from mindspore_serving.frontends.tgi.fields import FIELDS, schema_grammar
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -150,7 +150,7 @@ def check_type(request: Request) -> None:
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     main, _, sub = kind.partition("/")
     if main != "application" or (sub != "json" and not sub.endswith("+json")):
-        raise WrongBody(415, "Expected request with `Content-Type: application/json`")
+        raise UnreadableBody(415, "Expected request with `Content-Type: application/json`")
 
 
 async def read_limited(request: Request, site: Site) -> bytes:
@@ -162,7 +162,7 @@ async def read_limited(request: Request, site: Site) -> bytes:
         return await bodies.read_json(request, site.max_body, site.models.limits)
     except TooLarge:
         text = "Failed to buffer the request body: length limit exceeded"
-        raise WrongBody(413, text) from None
+        raise UnreadableBody(413, text) from None
 
 
 def find_unknown(body: bytes) -> tuple[str, ...]:
@@ -183,7 +183,7 @@ def refuse_embedding(unknown: Iterable[str]) -> None:
     for name in unknown:
         if name in _OF_EMBEDDINGS:
             text = f"`{name}` is a field of embeddings, but the model generates text"
-            raise WrongBody(422, f"{text}: serve an embedding model, or set embeddings=true")
+            raise UnreadableBody(422, f"{text}: serve an embedding model, or set embeddings=true")
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
@@ -195,7 +195,9 @@ def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
         return bodies.decode(body, decoder)
     except bodies.InvalidBody as error:
         if not error.is_json:
-            raise WrongBody(400, f"Failed to parse the request body as JSON: {error}") from None
+            raise UnreadableBody(
+                400, f"Failed to parse the request body as JSON: {error}"
+            ) from None
         text = f"{error.field}: {error}" if error.field else str(error)
         prefix = "Failed to deserialize the JSON body into the target type"
-        raise WrongBody(422, f"{prefix}: {text}") from None
+        raise UnreadableBody(422, f"{prefix}: {text}") from None

@@ -69,7 +69,7 @@ class Times:
         self.num_generated_tokens = num_generated_tokens
 
 
-class Speller:
+class TokenDecoder:
     """Decodes tokens to texts that concatenate to the answer.
 
     Bytes of an incomplete character wait for the following tokens.
@@ -78,7 +78,7 @@ class Speller:
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
-    def spell(self, token: GeneratedToken, *, is_last: bool = False) -> TokenDetails:
+    def decode(self, token: GeneratedToken, *, is_last: bool = False) -> TokenDetails:
         """Return a token with its text."""
         text = self._decode(token.data, is_last)
         return TokenDetails(token.id, text, token.logprob, token.is_special)
@@ -95,7 +95,7 @@ class StreamWriter:
     def __init__(self, request: CheckedRequest, started: Started) -> None:
         self._request = request
         self._started = started
-        self._speller = Speller()
+        self._decoder = TokenDecoder()
         self._texts = [request.prefix]
         self.count = 0
 
@@ -112,13 +112,13 @@ class StreamWriter:
         events = []
         for index, token in enumerate(tokens):
             self.count += 1
-            spelled = self._speller.spell(token, is_last=index == last)
+            decoded = self._decoder.decode(token, is_last=index == last)
             tops = top_tokens(token) if self._request.top_n else UNSET
             if index == last:
                 text, details = "".join(self._texts), self._details(chunk)
-                stream_event = StreamEvent(self.count, spelled, tops, text, details)
+                stream_event = StreamEvent(self.count, decoded, tops, text, details)
             else:
-                stream_event = StreamEvent(self.count, spelled, tops)
+                stream_event = StreamEvent(self.count, decoded, tops)
             events.append(sse.event(encode(stream_event)))
         return b"".join(events)
 
@@ -219,7 +219,7 @@ def _to_sequence(
     chunk: Chunk, prompt: list[GeneratedToken], request: CheckedRequest, started: Started
 ) -> BestOfSequence:
     check_end(chunk, is_stream=False)
-    tokens, speller = chunk.tokens or (), Speller()
+    tokens, decoder = chunk.tokens or (), TokenDecoder()
     last, count = len(tokens) - 1, len(chunk.token_ids)
     return BestOfSequence(
         request.prefix + chunk.text,
@@ -227,6 +227,6 @@ def _to_sequence(
         count,
         started.seed if request.is_sampled else None,
         [PrefillToken(token.id, token.text, token.logprob) for token in prompt],
-        [speller.spell(token, is_last=index == last) for index, token in enumerate(tokens)],
+        [decoder.decode(token, is_last=index == last) for index, token in enumerate(tokens)],
         [top_tokens(token) for token in tokens] if request.top_n else UNSET,
     )
