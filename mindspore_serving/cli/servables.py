@@ -23,6 +23,7 @@ from mindspore_serving.servable.language import DEFAULT_RUNTIME
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.repository import is_language_model, is_upstream
 from mindspore_serving.server.config import to_deployments
+from mindspore_serving.server.language_options import check_declared_options
 
 _NEVER = 1e9  # seconds
 DEFAULT_LORAS = 8  # adapters at once, where clients may load them
@@ -170,6 +171,7 @@ def _configs_of(
         own = options if is_language_model(os.path.join(*place)) else {}
         try:
             _check_library(settings, place)
+            check_declared_options(os.path.join(*place, CONFIG_FILE))
             versions = _versions(settings.versions, *place, is_alone=len(found) == 1)
         except StartError as error:
             refused.append(RefusedServable(_name(settings, *place), str(error)))
