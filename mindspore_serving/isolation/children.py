@@ -6,11 +6,13 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-import msgspec
-
-from mindspore_serving.isolation.fork_server import Fork
+from mindspore_serving.isolation import messages
+from mindspore_serving.isolation.messages import Fork, Forked, FromForkServer, RoleSetup
+from mindspore_serving.process.channel import DescriptorChannel
 from mindspore_serving.process.child import Child, Program
+from mindspore_serving.process.vocabulary import Failed, Hello, Ready, why_other
 
 START_SECONDS = 120.0  # for a fork server to load what it needs
 # A child has one thread: what was forked knows no other, and jobs are small.
@@ -54,6 +56,7 @@ class ForkServer:
         self._setup = setup
         self._lock = threading.Lock()
         self._process: Child | None = None
+        self._channel: DescriptorChannel[Any]
         self._is_closed = False
 
     def start(self) -> None:
@@ -62,16 +65,16 @@ class ForkServer:
             self._start()
 
     def fork(self, role: str, memory: int, nice: int = 0) -> ForkedChild:
-        """A new child, see `fork_server.Fork`; waits until all is loaded.  Raises OSError if there
+        """A new child, see `messages.Fork`; waits until all is loaded.  Raises OSError if there
         cannot be one.
         """
-        packet = msgspec.msgpack.encode(Fork(role, memory, nice))
+        message = Fork(role, memory, nice)
         with self._lock:
             try:
-                return self._fork(packet)
+                return self._fork(message)
             except OSError:  # it has ended: once more, with a new one
                 self._end()
-                return self._fork(packet)
+                return self._fork(message)
 
     def close(self) -> None:
         """End it, and with it its children; no more can be forked."""
@@ -83,34 +86,39 @@ class ForkServer:
         with self._lock:
             self._end()
 
-    def _start(self) -> socket.socket:
+    def _start(self) -> None:
         if self._is_closed:
             raise OSError("the fork server is closed")
         if self._process is None:
-            program = Program(self._module, variables=_VARIABLES, channel=socket.SOCK_SEQPACKET)
+            program = Program(self._module, variables=_VARIABLES, channel=socket.SOCK_STREAM)
             self._process = Child(program)
-            self._process.stream.settimeout(START_SECONDS)
-            self._process.stream.send(self._setup())
+            stream = self._process.stream
+            self._channel = DescriptorChannel(stream, FromForkServer, timeout=START_SECONDS)
+            self._channel.send(RoleSetup(self._setup()))
             if self._is_closed:  # since then: `close` has not seen our end
                 raise OSError("the fork server is closed")
-        return self._process.stream
 
-    def _fork(self, packet: bytes) -> ForkedChild:
-        control = self._start()
-        ours, theirs = socket.socketpair()
+    def _fork(self, message: Fork) -> ForkedChild:
+        self._start()
+        self._channel.send(message)
         try:
-            with theirs:
-                socket.send_fds(control, [packet], [theirs.fileno()])
-            _, descriptors, _, _ = socket.recv_fds(control, 64, 1)
-            if not descriptors:
-                raise OSError(f"{self._module} has ended; the log says why")
-        except OSError:
-            ours.close()
-            raise
-        return ForkedChild(ours, descriptors[0])
+            while not isinstance(reply := self._channel.receive_one(), Forked):
+                if why := _problem(reply):
+                    raise OSError(why)
+        except EOFError:
+            raise OSError(f"{self._module} has ended; the log says why") from None
+        pidfd, stream = self._channel.take_descriptors()
+        return ForkedChild(socket.socket(fileno=stream), pidfd)
 
     def _end(self) -> None:
         if self._process is not None:
             self._process.stream.close()
             self._process.close()
             self._process = None
+
+
+def _problem(message: Hello | Ready | Failed) -> str:
+    """Say why the fork server that sent `message` cannot be used; "" if it can."""
+    if isinstance(message, Hello):
+        return why_other(message, messages, "fork server")
+    return message.text if isinstance(message, Failed) else ""

@@ -8,7 +8,6 @@ A module that calls `run` is started by `children.ForkServer`.
 """
 
 import argparse
-import array
 import ctypes
 import gc
 import os
@@ -16,84 +15,70 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import TypeAlias
-
-import msgspec
+from contextlib import closing, suppress
+from typing import Any, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.process.channel import connect
+from mindspore_serving.isolation import messages
+from mindspore_serving.isolation.messages import Fork, Forked, JobAnswer, JobRequest, ToForkServer
+from mindspore_serving.process.channel import BlockingChannel, DescriptorChannel, connect
 from mindspore_serving.process.entry import enter
-from mindspore_serving.process.frames import receive, send
+from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 _PR_SET_PDEATHSIG = 1
-MOST_SETUP = 64 << 10  # bytes; a packet has room for more
-# The first byte of every answer.
-STAYING, LEAVING = b"\0", b"\1"
 MOST_GROWTH = 64 << 20  # bytes that finished jobs may leave behind
 
 Role: TypeAlias = Callable[[socket.socket], None]
 """What a child does: serves its end of a stream until the other end is closed."""
 
 
-class Fork(msgspec.Struct, frozen=True, array_like=True):
-    """Asks for a child, with its end of a stream as the descriptor that comes along.
-
-    Args:
-        role: one of those that the fork server has loaded.
-        memory: bytes that the child may have beside what was loaded.
-        nice: is added to its niceness: the higher, the less it gets of a busy machine.
-    """
-
-    role: str
-    memory: int
-    nice: int = 0
-
-
 def run(load: Callable[[bytes], Mapping[str, Role]]) -> None:
-    """Load the roles of the setup that comes first, and fork a child for each `Fork` that follows,
-    until the channel, a socket of packets, is closed.  The answer to a `Fork` is the
-    child's pidfd.
+    """Load the roles of the `RoleSetup` that comes first, and fork a child for each `Fork` that
+    follows, until the channel is closed.
     """
     arguments = enter(argparse.ArgumentParser(), ignores_signals=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
-    with connect(arguments.channel) as control:
-        setup = control.recv(MOST_SETUP)
-        if not setup:
+    channel: DescriptorChannel[Any] = DescriptorChannel(connect(arguments.channel), ToForkServer)
+    channel.send(hello(messages))
+    with suppress(EOFError), closing(channel):
+        try:
+            roles = load(channel.receive_one().content)
+        except Exception as error:
+            log.error("loading what jobs need", exc_info=True)
+            channel.send(Failed(f"{type(error).__name__}: {error}"))
             return
-        roles = load(setup)
         gc.collect()
         gc.freeze()  # a collection in a child would copy every page it looks at
-        while _serve_one(control, roles):
-            pass
+        channel.send(Ready())
+        while True:
+            _fork(channel.receive_one(), channel, roles)
 
 
-def _serve_one(control: socket.socket, roles: Mapping[str, Role]) -> bool:
-    packet, descriptors, _, _ = socket.recv_fds(control, MOST_SETUP, 1)
-    if not packet:
-        return False
+def _fork(asked: Fork, channel: DescriptorChannel[Any], roles: Mapping[str, Role]) -> None:
     assert len(os.listdir("/proc/self/task")) == 1, "a fork server has one thread"
-    asked = msgspec.msgpack.decode(packet, type=Fork)
     server = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        control.close()
-        _be_child(asked, roles[asked.role], descriptors[0], server)
-    os.close(descriptors[0])
-    pidfd = os.pidfd_open(pid)
-    socket.send_fds(control, [b"forked"], array.array("i", [pidfd]))
-    os.close(pidfd)
-    return True
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pid = os.fork()
+        if pid == 0:
+            channel.close()
+            ours.close()
+            _be_child(asked, roles[asked.role], theirs, server)
+        pidfd = os.pidfd_open(pid)
+        try:
+            channel.send(Forked(), [pidfd, ours.fileno()])
+        finally:
+            os.close(pidfd)
 
 
-def _be_child(asked: Fork, role: Role, descriptor: int, server: int) -> None:
+def _be_child(asked: Fork, role: Role, stream: socket.socket, server: int) -> None:
     """Does not return."""
     status = 1
     try:
         _end_with(server)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _limit(asked)
-        with socket.socket(fileno=descriptor) as stream:
+        with stream:
             role(stream)
         status = 0
     except (MemoryError, ConnectionError):
@@ -128,13 +113,13 @@ def memory() -> int:
 
 
 def answer_jobs(stream: socket.socket, answer: Callable[[bytes], bytes]) -> None:
-    """Send `answer` of every frame, until the other end is closed.  A process that has grown leaves
+    """Send `answer` of every job, until the other end is closed.  A process that has grown leaves
     after its answer: what a job may take is counted from an empty process.
     """
-    most = memory() + MOST_GROWTH
-    while (job := receive(stream)) is not None:
-        found = answer(job)
-        is_full = memory() > most
-        send(stream, (LEAVING if is_full else STAYING) + found)
-        if is_full:
-            return
+    channel: BlockingChannel[JobRequest] = BlockingChannel(stream, JobRequest)
+    most, is_full = memory() + MOST_GROWTH, False
+    with suppress(EOFError):
+        while not is_full:
+            content = answer(channel.receive_one().content)
+            is_full = memory() > most
+            channel.send(JobAnswer(content, is_full))

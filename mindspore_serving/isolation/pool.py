@@ -6,6 +6,7 @@ A process that was killed, has died or has grown is replaced; that costs nothing
 """
 
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -14,11 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from mindspore_serving import log
-from mindspore_serving.errors import Overloaded
+from mindspore_serving.errors import Overloaded, TooLarge
 from mindspore_serving.isolation.children import ForkedChild, ForkServer
-from mindspore_serving.isolation.fork_server import LEAVING
-from mindspore_serving.process.frames import FrameExchange
+from mindspore_serving.isolation.messages import JobAnswer, JobRequest
+from mindspore_serving.process.channel import BlockingChannel
 
 QUICK_SECONDS = 0.25  # before a job has to wait for other slow ones
 LARGE = 1 << 20  # bytes of a job that is slow without being tried
@@ -190,6 +193,7 @@ class _Worker:
         if not is_slow:
             self._seconds = min(QUICK_SECONDS, self._seconds)
         self._child: ForkedChild | None = None
+        self._channel: BlockingChannel[JobAnswer]  # to the child
         self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         name = "slow jobs" if is_slow else "jobs"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -222,15 +226,15 @@ class _Worker:
             except OSError as error:
                 if not self._pool.is_closed:
                     log.error("a process for jobs cannot be started: %s", error)
+            else:
+                self._channel = BlockingChannel(self._child.stream, JobAnswer, self._seconds)
         return self._child is not None
 
     def _do(self, job: PoolJob) -> bytes | JobFailure | None:
         """The answer; None if it takes longer than this worker has."""
-        assert self._child is not None
-        exchange = FrameExchange(self._child.stream, job.content)
         try:
-            answer = self._wait(exchange, job)
-        except EOFError:
+            answer = self._wait(job)
+        except (EOFError, ConnectionError, TooLarge, msgspec.DecodeError):
             return self._kill("memory", JobFailure.DEATH)
         if answer is None:
             if job.is_cancelled or self._pool.is_closed:
@@ -238,18 +242,27 @@ class _Worker:
             if not self.is_slow:
                 return self._kill("slow", None)
             return self._kill("time", JobFailure.TIME)
-        if answer[:1] == LEAVING:
+        if answer.is_last:
             self._drop()
             self._ready()
-        return answer[1:]
+        return answer.content
 
-    def _wait(self, exchange: FrameExchange, job: PoolJob) -> bytes | None:
+    def _wait(self, job: PoolJob) -> JobAnswer | None:
         """The answer; None when its time is over, or soon after nobody wants it any more."""
         until = time.monotonic() + self._seconds
+        try:
+            self._channel.send(JobRequest(job.content))
+        except BlockingIOError:  # the child has not read it within the time of the channel
+            return None
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        poll.register(self._interrupt, select.POLLIN)
         while True:
-            answer = exchange.wait(until, self._interrupt)
-            if answer is not None or self._pool.is_closed or time.monotonic() >= until:
-                return answer
+            ready = dict(poll.poll(max(0.0, until - time.monotonic()) * 1000))
+            if self._channel.fileno() in ready and (answers := self._channel.receive(wait=False)):
+                return answers[0]
+            if self._pool.is_closed or time.monotonic() >= until:
+                return None
             with suppress(BlockingIOError):
                 os.eventfd_read(self._interrupt)
             if job.is_cancelled:

@@ -8,7 +8,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -16,6 +16,8 @@ import msgspec
 from mindspore_serving.process.frames import MAX_FRAME, Frames, pack
 
 _ENCODER = msgspec.msgpack.Encoder()
+
+_MAX_DESCRIPTORS = 8  # that come with one message
 
 T = TypeVar("T")
 
@@ -101,7 +103,7 @@ class BlockingChannel(Generic[T]):
         while True:
             flags = 0 if wait and not messages else socket.MSG_DONTWAIT
             try:
-                count = self._stream.recv_into(self._buffer, 0, flags)
+                count = self._read(flags)
             except BlockingIOError:
                 if not flags:
                     raise TimeoutError("nothing has come in time") from None
@@ -137,6 +139,37 @@ class BlockingChannel(Generic[T]):
 
     def close(self) -> None:
         self._stream.close()
+
+    def _read(self, flags: int) -> int:
+        return self._stream.recv_into(self._buffer, 0, flags)
+
+
+class DescriptorChannel(BlockingChannel[T]):
+    """A channel over a Unix socket, by which descriptors can be sent along with a message."""
+
+    def __init__(self, stream: socket.socket, kind: Any, timeout: float | None = None) -> None:
+        super().__init__(stream, kind, timeout)
+        self._descriptors: list[int] = []
+
+    def send(self, message: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
+        """Send a message with descriptors, which may be closed afterwards."""
+        frame = encode(message)
+        with self._lock:
+            sent = socket.send_fds(self._stream, [frame], descriptors)
+            self._stream.sendall(frame[sent:])
+
+    def take_descriptors(self) -> list[int]:
+        """Return the descriptors that have come with messages, which the caller closes."""
+        descriptors, self._descriptors = self._descriptors, []
+        return descriptors
+
+    def _read(self, flags: int) -> int:
+        data, descriptors, _, _ = socket.recv_fds(
+            self._stream, len(self._buffer), _MAX_DESCRIPTORS, flags
+        )
+        self._buffer[: len(data)] = data
+        self._descriptors += descriptors
+        return len(data)
 
 
 def _limit_waiting(stream: socket.socket, seconds: float) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving.errors import Overloaded
-from mindspore_serving.isolation import pool
+from mindspore_serving.isolation import messages, pool
 from mindspore_serving.isolation.children import ForkServer
 from mindspore_serving.isolation.fork_server import MOST_GROWTH
 from mindspore_serving.isolation.pool import LARGE, MOST_SLOW, JobFailure, Pool, PoolLimits
+from mindspore_serving.process.vocabulary import Message, fingerprint
 from tests.e2e.harness import children, eventually
 from tests.isolation.roles import MODULE
 from tests.waiting import PATIENCE
@@ -139,6 +140,23 @@ def test_a_fork_server_that_was_killed_is_started_again(patient):
         return answer is not JobFailure.DEATH and int(answer.split()[1]) != pid
 
     eventually(is_done_by_another)
+
+
+def test_a_fork_server_that_cannot_load_says_why():
+    broken = ForkServer(MODULE, lambda: b"broken")
+    with closing(broken), pytest.raises(OSError, match="ValueError: the setup is broken"):
+        broken.fork("work", 128 << 20)
+
+
+def test_a_fork_server_of_another_version_is_refused(monkeypatch):
+    monkeypatch.setattr(messages, "Added", type("Added", (Message,), {}), raising=False)
+    fingerprint.cache_clear()
+    try:
+        server = ForkServer(MODULE, lambda: b"setup")
+        with closing(server), pytest.raises(OSError, match="the fork server's .*of one release"):
+            server.fork("work", 128 << 20)
+    finally:
+        fingerprint.cache_clear()
 
 
 def test_closing_ends_all_processes(jobs):

@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import tempfile
 import threading
 from contextlib import closing, suppress
 
@@ -13,8 +14,14 @@ from hypothesis import strategies as st
 
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.ipc.messages import Cancel, RequestPart, ToWorker, Work
-from mindspore_serving.process.channel import BlockingChannel, connect, encode, message_frames
-from mindspore_serving.process.frames import MAX_FRAME, receive
+from mindspore_serving.process.channel import (
+    BlockingChannel,
+    DescriptorChannel,
+    connect,
+    encode,
+    message_frames,
+)
+from mindspore_serving.process.frames import MAX_FRAME
 from mindspore_serving.process.vocabulary import Exit
 
 MESSAGES = [
@@ -196,12 +203,19 @@ def test_waiting_ends_after_its_timeout():
             channel.send(Cancel([1 << 60] * 1_000_000))
 
 
-def test_a_frame_over_the_limit_is_not_waited_for():
+def test_descriptors_come_with_their_messages():
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.sendall(struct.pack("<I", 11))
-        with pytest.raises(TooLarge, match="a frame of 11 bytes, at most 10"):
-            receive(theirs, 10)
+    receiver, sender = DescriptorChannel(ours, Exit), DescriptorChannel(theirs, Exit)
+    with closing(receiver), closing(sender), tempfile.TemporaryFile() as file:
+        sender.send(Exit(1.0))
+        sender.send(Exit(2.0), [file.fileno()])
+        assert [receiver.receive_one(), receiver.receive_one()] == [Exit(1.0), Exit(2.0)]
+        (descriptor,) = receiver.take_descriptors()
+        assert receiver.take_descriptors() == []
+        try:
+            assert os.path.samestat(os.fstat(descriptor), os.fstat(file.fileno()))
+        finally:
+            os.close(descriptor)
 
 
 # --- addresses ----------------------------------------------------------------------------------

@@ -5,11 +5,19 @@ from types import ModuleType
 from mindspore_serving.cluster import node_messages
 from mindspore_serving.distributed import messages as gang_messages
 from mindspore_serving.ipc import messages as worker_messages
+from mindspore_serving.isolation import messages as fork_messages
 from mindspore_serving.llm.parallel import messages as rank_messages
 from mindspore_serving.process.vocabulary import Hello, Message, fingerprint, hello, why_other
 from mindspore_serving.server.processes import messages as front_end_messages
 
-ROLES = (worker_messages, front_end_messages, gang_messages, rank_messages, node_messages)
+ROLES = (
+    worker_messages,
+    front_end_messages,
+    gang_messages,
+    rank_messages,
+    node_messages,
+    fork_messages,
+)
 
 
 def role(**kinds: type[Message]) -> ModuleType:
