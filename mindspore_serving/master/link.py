@@ -39,7 +39,7 @@ from mindspore_serving.master.adapter_calls import AdapterCalls
 from mindspore_serving.master.lent import LENT, Lent
 from mindspore_serving.master.request import Answer, DispatchStrategy, PendingPart
 from mindspore_serving.process.async_channel import AsyncChannel
-from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, why_other
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, version_mismatch
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 
@@ -210,7 +210,7 @@ class Link:
             self._on_loaded(message)
 
     def _on_hello(self, message: Hello) -> None:
-        if why := why_other(message, messages, "worker"):
+        if why := version_mismatch(message, messages, "worker"):
             self._on_loaded(Failed(why))
             self.process.kill()
 
