@@ -1,10 +1,10 @@
-"""A process that has loaded what jobs need, and forks children that have it at once.
+"""A fork server: a process that loads libraries and models once and forks children that have them.
 
 Loading takes seconds, forking milliseconds, and the memory is shared; so a child can be killed and
-replaced whenever that is useful.  The fork server has one thread, since only that one would be in
-its children, and never reads what a client sent.
+replaced cheaply.  The fork server has one thread, since only the forking thread exists in a child,
+and it never reads data of clients.
 
-A module that calls `run` is started by `children.ForkServer`.
+`children.ForkServer` starts a module that calls `run`.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.isolation import messages
@@ -26,15 +26,17 @@ from mindspore_serving.process.entry import enter
 from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 _PR_SET_PDEATHSIG = 1
-MOST_GROWTH = 64 << 20  # bytes that finished jobs may leave behind
+MAX_GROWTH = 64 << 20  # bytes of memory that a child may retain after its jobs
 
 Role: TypeAlias = Callable[[socket.socket], None]
-"""What a child does: serves its end of a stream until the other end is closed."""
+"""The function that a child runs: it serves a stream until the peer closes it."""
 
 
 def run(load: Callable[[bytes], Mapping[str, Role]]) -> None:
-    """Load the roles of the `RoleSetup` that comes first, and fork a child for each `Fork` that
-    follows, until the channel is closed.
+    """Run a fork server until its channel is closed.
+
+    `load` gets the content of the first message, a `RoleSetup`, and returns the roles by name.
+    After that each `Fork` message forks a child.
     """
     arguments = enter(argparse.ArgumentParser(), ignores_signals=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
@@ -42,19 +44,19 @@ def run(load: Callable[[bytes], Mapping[str, Role]]) -> None:
     channel.send(hello(messages))
     with suppress(EOFError), closing(channel):
         try:
-            roles = load(channel.receive_one().content)
+            roles = load(channel.receive_next().content)
         except Exception as error:
-            log.error("loading what jobs need", exc_info=True)
+            log.error("a fork server cannot load", exc_info=True)
             channel.send(Failed(f"{type(error).__name__}: {error}"))
             return
         gc.collect()
-        gc.freeze()  # a collection in a child would copy every page it looks at
+        gc.freeze()  # a collection in a child would write to, and so copy, all shared pages
         channel.send(Ready())
         while True:
-            _fork(channel.receive_one(), channel, roles)
+            _fork(channel.receive_next(), channel, roles)
 
 
-def _fork(asked: Fork, channel: DescriptorChannel[Any], roles: Mapping[str, Role]) -> None:
+def _fork(message: Fork, channel: DescriptorChannel[Any], roles: Mapping[str, Role]) -> None:
     assert len(os.listdir("/proc/self/task")) == 1, "a fork server has one thread"
     server = os.getpid()
     ours, theirs = socket.socketpair()
@@ -63,7 +65,7 @@ def _fork(asked: Fork, channel: DescriptorChannel[Any], roles: Mapping[str, Role
         if pid == 0:
             channel.close()
             ours.close()
-            _be_child(asked, roles[asked.role], theirs, server)
+            _run_child(message, roles[message.role], theirs, server)
         pidfd = os.pidfd_open(pid)
         try:
             channel.send(Forked(), [pidfd, ours.fileno()])
@@ -71,55 +73,57 @@ def _fork(asked: Fork, channel: DescriptorChannel[Any], roles: Mapping[str, Role
             os.close(pidfd)
 
 
-def _be_child(asked: Fork, role: Role, stream: socket.socket, server: int) -> None:
-    """Does not return."""
+def _run_child(message: Fork, role: Role, stream: socket.socket, server: int) -> NoReturn:
+    """Run `role` in a forked child, and exit."""
     status = 1
     try:
-        _end_with(server)
+        _die_with_parent(server)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _limit(asked)
+        _set_limits(message)
         with stream:
             role(stream)
         status = 0
     except (MemoryError, ConnectionError):
-        pass  # both are what the parent expects
+        pass  # a job over its limit, and a parent that has ended: both are expected
     except BaseException:
-        log.error("a process that works for others failed", exc_info=True)
+        log.error("a forked process failed", exc_info=True)
     finally:
         os._exit(status)
 
 
-def _end_with(server: int) -> None:
-    """Have the kernel kill this child when the fork server, which is its parent, ends."""
+def _die_with_parent(server: int) -> None:
+    """Make the kernel kill this child when its parent ends, the fork server of pid `server`."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != server:  # it has ended before
+    if os.getppid() != server:  # the server ended before prctl
         os._exit(1)
 
 
-def _limit(asked: Fork) -> None:
+def _set_limits(message: Fork) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    most = memory() + asked.memory
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    if asked.nice:
-        os.nice(asked.nice)
+    limit = memory() + message.memory
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    if message.nice:
+        os.nice(message.nice)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")  # where the machine runs out of memory, this process goes first
+        file.write("500")  # if the machine runs out of memory, the kernel kills children first
 
 
 def memory() -> int:
-    """Bytes of this process that RLIMIT_DATA counts."""
+    """Return the bytes of memory of this process that RLIMIT_DATA counts."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[5]) * resource.getpagesize()
 
 
 def answer_jobs(stream: socket.socket, answer: Callable[[bytes], bytes]) -> None:
-    """Send `answer` of every job, until the other end is closed.  A process that has grown leaves
-    after its answer: what a job may take is counted from an empty process.
+    """Reply to each job with `answer` of its content, until the peer closes the stream.
+
+    Return early, after a reply marked as the last, once memory has grown by MAX_GROWTH: the memory
+    limit of a job assumes a process that starts empty.
     """
     channel: BlockingChannel[JobRequest] = BlockingChannel(stream, JobRequest)
-    most, is_full = memory() + MOST_GROWTH, False
+    limit, is_full = memory() + MAX_GROWTH, False
     with suppress(EOFError):
         while not is_full:
-            content = answer(channel.receive_one().content)
-            is_full = memory() > most
+            content = answer(channel.receive_next().content)
+            is_full = memory() > limit
             channel.send(JobAnswer(content, is_full))

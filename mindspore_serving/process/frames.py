@@ -1,6 +1,6 @@
-"""Frames over a stream socket: four bytes of length, then so many bytes.  Knows no content.
+"""Frames over a stream socket: a length (uint32, little-endian), then that many bytes.
 
-The only place that writes and reads lengths.
+The only place that writes and reads lengths.  Does not know the content of frames.
 """
 
 import struct
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from mindspore_serving.errors import TooLarge
 
-MAX_FRAME = 1 << 30  # no message of ours comes near; more is a broken or hostile peer
+MAX_FRAME = 1 << 30  # bytes; larger than any of our messages: a broken or hostile peer
 _LENGTH = struct.Struct("<I")
 
 T = TypeVar("T")
@@ -20,20 +20,21 @@ def pack(content: bytes) -> bytes:
     return _LENGTH.pack(len(content)) + content
 
 
-class Frames(Generic[T]):
-    """Bytes in, what `decode` makes of the content of each frame out.
+class FrameDecoder(Generic[T]):
+    """Incremental decoder: bytes in, the decoded content of each complete frame out.
 
-    Raises TooLarge for a frame of over `limit` bytes, which may change, and what `decode` raises.
+    Raises TooLarge for a frame of over `limit` bytes (the attribute may be changed), and whatever
+    `decode` raises.
     """
 
     def __init__(self, decode: Callable[[memoryview], T], limit: int = MAX_FRAME) -> None:
         self.limit = limit
         self._decode = decode
         self._rest = bytearray()
-        self._needed = 0  # bytes without which `_rest` holds no whole frame
+        self._needed = 0  # bytes that `_rest` must have to hold a complete frame
 
     def feed(self, data: "bytes | memoryview") -> Iterator[T]:
-        """Decode the frames that `data` completes, one after another."""
+        """Iterate over the decoded content of the frames that `data` completes."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._needed:

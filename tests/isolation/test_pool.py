@@ -12,8 +12,8 @@ import pytest
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.isolation import messages, pool
 from mindspore_serving.isolation.children import ForkServer
-from mindspore_serving.isolation.fork_server import MOST_GROWTH
-from mindspore_serving.isolation.pool import LARGE, MOST_SLOW, JobFailure, Pool, PoolLimits
+from mindspore_serving.isolation.fork_server import MAX_GROWTH
+from mindspore_serving.isolation.pool import LARGE, MAX_SLOW, JobFailure, Pool, PoolLimits
 from mindspore_serving.process.vocabulary import Message, fingerprint
 from tests.e2e.harness import children, eventually
 from tests.isolation.roles import MODULE
@@ -76,8 +76,8 @@ def test_jobs_are_answered_by_a_process_that_was_set_up(patient):
 
 def test_a_job_that_takes_too_long_fails_and_the_next_is_done():
     with closing(Jobs(replace(LIMITS, seconds=2.0))) as jobs:
-        slow, next_one = jobs.submit(b"sleep 600")[1], jobs.submit(b"echo next")[1]
-        assert next_one() == b"next"
+        slow, quick = jobs.submit(b"sleep 600")[1], jobs.submit(b"echo next")[1]
+        assert quick() == b"next"
         assert slow() is JobFailure.TIME
         assert jobs.pool.num_killed["time"] == 1
 
@@ -108,7 +108,7 @@ def test_a_process_that_has_grown_is_replaced(patient):
     pid = patient.pid()
     assert patient.do(b"keep 1000000") == b"1000000"
     assert patient.pid() == pid
-    assert patient.do(b"keep %d" % MOST_GROWTH)
+    assert patient.do(b"keep %d" % MAX_GROWTH)
     assert patient.pid() != pid
 
 
@@ -124,7 +124,7 @@ def test_too_many_slow_jobs_are_refused(jobs):
     large = b"sleep 600" + b" " * LARGE
     first, _ = jobs.submit(large)
     eventually(lambda: first.worker is not None)
-    for _ in range(MOST_SLOW):
+    for _ in range(MAX_SLOW):
         jobs.submit(large)
     with pytest.raises(Overloaded, match="try again"):
         jobs.submit(large)
