@@ -6,10 +6,12 @@ import sys
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from mindspore_serving import __version__
+from tests.frontends.page.browser import CHROMIUM, Browser
 from tests.rooms import TOP
 
 ZERO_WIDTH_SPACE = "\u200b"  # between Chinese words
@@ -74,3 +76,16 @@ def test_the_search_index_has_english_and_chinese_pages(site: Path) -> None:
         )
         texts = [page["text"].replace(ZERO_WIDTH_SPACE, "") for page in index["docs"]]
         assert any(text in page for page in texts)
+
+
+@pytest.mark.parametrize(("page", "word"), [("index.html", "batching"), ("zh/index.html", "部署")])
+def test_pages_opened_as_files_can_be_searched(site: Path, page: str, word: str) -> None:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed (Debian: apt-get install chromium)")
+    with TemporaryDirectory() as profile, Browser(Path(profile)) as browser:
+        browser.look(1280, 900)
+        browser.open((site / __version__ / page).as_uri())
+        browser.until("document.querySelector('.md-search').getBoundingClientRect().width")
+        browser.evaluate("document.querySelector('.md-search__input').focus()")
+        browser.type(word)
+        browser.until("document.querySelector('.md-search-result__item a')")
