@@ -23,12 +23,13 @@ from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.models import Generation, LanguageModels, ServedModel
 from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.llm_serving.answers import LlmServingModel, to_spaced_json
 from mindspore_serving.frontends.llm_serving.frames import (
     SSE,
     Form,
     StreamFrames,
     frames_of,
-    message,
+    to_event,
 )
 from mindspore_serving.frontends.llm_serving.requests import (
     ClientRequest,
@@ -88,7 +89,7 @@ async def _answer(site: Site, form: Form, request: Request, body: ClientRequest)
         headers = _capped(given, writer.started)
         if not body.stream:
             await while_there(request, _gather(generation, writer))
-            whole = writer.whole().to_json() + b"\n"
+            whole = to_spaced_json(writer.answer()) + b"\n"
             return Response(whole, 200, headers, "application/json")
         frames = frames_of(form, given.return_protocol)
         events = _events(generation, writer, frames, has_last=bool(given.return_full_text))
@@ -124,7 +125,7 @@ async def _events(
             if made:
                 yield made
     if has_last:
-        yield frames.last(writer.whole())
+        yield frames.last(writer.answer())
 
 
 def batch_size(site: Site) -> Response:
@@ -140,21 +141,18 @@ def model_info(site: Site) -> Response:
     return Response(b"data: %b\r\n\r\n" % found, headers=SSE)
 
 
-def _describe(model: ServedModel, num_waiting: int) -> dict[str, Any]:
-    """The meanings are the original's, where two of the names mean something else."""
+def _describe(model: ServedModel, num_waiting: int) -> LlmServingModel:
     card = model.card
-    return {
-        "docker_label": "",
-        "max_batch_total_tokens": card.max_model_len * card.max_num_seqs,
-        "max_concurrent_requests": num_waiting,
-        "max_input_length": card.max_model_len,
-        "max_total_tokens": card.max_num_seqs,
-        "model_device_type": card.runtime,
-        "model_dtype": card.dtype,
-        "model_id": model.name,
-        "model_pipeline_tag": "text-generation",
-        "version": __version__,
-    }
+    return LlmServingModel(
+        max_batch_total_tokens=card.max_model_len * card.max_num_seqs,
+        max_concurrent_requests=num_waiting,
+        max_input_length=card.max_model_len,
+        max_total_tokens=card.max_num_seqs,
+        model_device_type=card.runtime,
+        model_dtype=card.dtype,
+        model_id=model.name,
+        version=__version__,
+    )
 
 
 def _num_waiting(site: Site) -> int:
@@ -172,4 +170,4 @@ def _models(site: Site) -> list[dict[str, Any]]:
 
 
 def _message(number: int) -> Response:
-    return Response(message(b"%d" % number), headers=SSE)
+    return Response(to_event(number), headers=SSE)
