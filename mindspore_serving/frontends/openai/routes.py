@@ -27,10 +27,10 @@ from mindspore_serving.frontends.operation import (
     EVENTS,
     JSON,
     MODEL,
-    READY,
     STRING,
     TEXT,
     Body,
+    ModelReady,
 )
 from mindspore_serving.frontends.routes import (
     EMBEDDING,
@@ -191,8 +191,8 @@ def _about_models() -> tuple[HttpRoute, ...]:
                 site.models.find(http.path_params["name"], is_exact=True)
             ),
             "A language model; of other servables, as in protocol v1",
-            {JSON: (answers.OpenAIModel, READY)},
-            others={"503": {JSON: (Error, READY)}},
+            {JSON: (answers.OpenAIModel, ModelReady)},
+            others={"503": {JSON: (Error, ModelReady)}},
             is_meant=models.names_model,
         ),
         _post(

@@ -57,10 +57,7 @@ def to_answer(
     model: V2Model, request: InferRequest, found: Selected
 ) -> tuple[int | None, bytes | Pieces]:
     """The body of an answer, and how many bytes of it are JSON: None for all of them."""
-    head: dict[str, Any] = {"model_name": model.name, "model_version": str(model.version)}
-    if request.id:
-        head["id"] = request.id
-    json, tail = json_body.answer(head, found)
+    json, tail = json_body.answer(model.name, model.version, request.id, found)
     is_binary = any(wanted.is_binary and wanted.region is None for _, wanted in found)
     return (len(json), join((json, *tail))) if is_binary else (None, json)
 

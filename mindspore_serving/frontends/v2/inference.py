@@ -14,7 +14,7 @@ from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2 import language
 from mindspore_serving.frontends.v2.inflating import Inflating
-from mindspore_serving.frontends.v2.models import V2Model, V2Models
+from mindspore_serving.frontends.v2.models import TEXT_OUTPUT, V2Model, V2Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.tracing.options import TraceOptions
 from mindspore_serving.wire.v2 import outputs
@@ -46,8 +46,8 @@ class V2:
         if model.language is not None:
             self._expect_regions(request)
             generate = language.to_generate(model.language, request, terms, is_stream=False)
-            tensors = await language.generate(generate, headers)
-            return self._select(request, tensors)
+            texts = await language.generate(generate, headers)
+            return self._select(request, [outputs.of_texts(TEXT_OUTPUT, texts)])
         reply = await infer(self.site.inference, self.wrap(model, request, terms))
         return await self.finish_soon(request, reply)
 
@@ -59,8 +59,8 @@ class V2:
         """
         if model.language is not None:
             generate = language.to_generate(model.language, request, terms, is_stream=None)
-            async for tensors in language.stream(generate, headers):
-                yield self._select(request, tensors)
+            async for texts in language.stream(generate, headers):
+                yield self._select(request, [outputs.of_texts(TEXT_OUTPUT, texts)])
             return
         if not model.streams:
             yield await self.infer(model, request, terms, headers)
