@@ -19,6 +19,7 @@ from mindspore_serving.errors import (
     ServingError,
     UpstreamFailed,
 )
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.models import Generation, LanguageModels, ServedModel
@@ -38,7 +39,6 @@ from mindspore_serving.frontends.llm_serving.requests import (
     to_request,
 )
 from mindspore_serving.frontends.llm_serving.writing import Writer, chunks_of, to_fault
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
@@ -51,17 +51,17 @@ class LlmServing:
     the later one's.
     """
 
-    site: Site
+    state: AppState
     form: Form = "r21"
 
 
 async def answer(served: LlmServing, http: Request, *, is_stream: bool | None = None) -> Response:
     """A stream if `is_stream`; of None, if the body says so."""
-    site = served.site
-    body = decode(await read_json(http, site.max_body, site.models.limits))
+    state = served.state
+    body = decode(await read_json(http, state.max_body, state.models.limits))
     if is_stream is not None:
         body.stream = is_stream
-    return await _answer(site, served.form, http, body)
+    return await _answer(state, served.form, http, body)
 
 
 def find_model(models: LanguageModels, name: str) -> ServedModel:
@@ -74,8 +74,8 @@ def find_model(models: LanguageModels, name: str) -> ServedModel:
         return models.find(None)
 
 
-async def _answer(site: Site, form: Form, request: Request, body: ClientRequest) -> Response:
-    model = find_model(site.models, request.path_params["name"])
+async def _answer(state: AppState, form: Form, request: Request, body: ClientRequest) -> Response:
+    model = find_model(state.models, request.path_params["name"])
     given = body.parameters or LlmServingParameters()
     writer = Writer(None, given.seed or 0, bool(given.details))
     with ExitStack() as stack:
@@ -128,16 +128,16 @@ async def _events(
         yield frames.last(writer.answer())
 
 
-def batch_size(site: Site) -> Response:
-    return _message(max(1, _engine_total(site, "num_running")))
+def batch_size(state: AppState) -> Response:
+    return _message(max(1, _engine_total(state, "num_running")))
 
 
-def request_numbers(site: Site) -> Response:
-    return _message(_num_waiting(site))
+def request_numbers(state: AppState) -> Response:
+    return _message(_num_waiting(state))
 
 
-def model_info(site: Site) -> Response:
-    found = msgspec.json.encode(_describe(site.models.find(None), _num_waiting(site)))
+def model_info(state: AppState) -> Response:
+    found = msgspec.json.encode(_describe(state.models.find(None), _num_waiting(state)))
     return Response(b"data: %b\r\n\r\n" % found, headers=SSE)
 
 
@@ -155,18 +155,18 @@ def _describe(model: ServedModel, num_waiting: int) -> LlmServingModel:
     )
 
 
-def _num_waiting(site: Site) -> int:
+def _num_waiting(state: AppState) -> int:
     """Requests that wait for a worker, and in workers for room."""
-    waiting = sum(one.get("requests", {}).get("waiting", 0) for one in _models(site))
-    return int(waiting) + _engine_total(site, "num_waiting")
+    waiting = sum(one.get("requests", {}).get("waiting", 0) for one in _models(state))
+    return int(waiting) + _engine_total(state, "num_waiting")
 
 
-def _engine_total(site: Site, name: str) -> int:
-    return int(sum(one.get("engine", {}).get(name, 0) for one in _models(site)))
+def _engine_total(state: AppState, name: str) -> int:
+    return int(sum(one.get("engine", {}).get(name, 0) for one in _models(state)))
 
 
-def _models(site: Site) -> list[dict[str, Any]]:
-    return [one for one in site.control.observe() if "model" in one]
+def _models(state: AppState) -> list[dict[str, Any]]:
+    return [one for one in state.control.observe() if "model" in one]
 
 
 def _message(number: int) -> Response:

@@ -60,17 +60,17 @@ ROUTES = (
     ),
     _get(
         "/serving/get_bs",
-        lambda served, _: answering.batch_size(served.site),
+        lambda served, _: answering.batch_size(served.state),
         "How many sequences run, as an event",
     ),
     _get(
         "/serving/get_request_numbers",
-        lambda served, _: answering.request_numbers(served.site),
+        lambda served, _: answering.request_numbers(served.state),
         "How many requests wait, as an event",
     ),
     _get(
         "/serving/get_serverd_model_info",
-        lambda served, _: answering.model_info(served.site),
+        lambda served, _: answering.model_info(served.state),
         "The model and its limits, as an event",
     ),
 )

@@ -178,8 +178,8 @@ def _about_models() -> tuple[HttpRoute, ...]:
         _route(
             "GET",
             "/v1/models",
-            lambda site, _: answers.OpenAIModels(
-                data=[*map(models.to_model, site.models.listed())]
+            lambda state, _: answers.OpenAIModels(
+                data=[*map(models.to_model, state.models.listed())]
             ),
             "The language models",
             {JSON: answers.OpenAIModels},
@@ -187,8 +187,8 @@ def _about_models() -> tuple[HttpRoute, ...]:
         _route(
             "GET",
             "/v1/models/{name:path}",
-            lambda site, http: models.to_model(
-                site.models.find(http.path_params["name"], is_exact=True)
+            lambda state, http: models.to_model(
+                state.models.find(http.path_params["name"], is_exact=True)
             ),
             "A language model; of other servables, as in protocol v1",
             {JSON: (answers.OpenAIModel, ModelReady)},

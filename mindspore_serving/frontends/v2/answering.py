@@ -25,13 +25,13 @@ _MAX_SMALL = 1 << 20  # bytes of a body that holds settings
 
 
 async def show_ready(v2: V2, _: Request) -> Response:
-    is_ready = v2.site.control.is_ready
+    is_ready = v2.state.control.is_ready
     return to_json(ServerReady(is_ready), 200 if is_ready else 503)
 
 
 async def change_log(v2: V2, http: Request) -> LogSettings:
     changes = await read_object(http)
-    settings.check_log_changes(v2.site.repository, changes)
+    settings.check_log_changes(v2.state.repository, changes)
     return settings.change_log_settings(changes)
 
 
@@ -51,13 +51,13 @@ async def index(v2: V2, http: Request) -> list[RepositoryModel]:
     if not isinstance(only_ready, bool | None):
         raise InvalidInputs(f"ready is {show(only_ready)}, expected true or false")
     only_ready = bool(only_ready)
-    return await repository.index(v2.site.repository, v2.models, only_ready=only_ready)
+    return await repository.index(v2.state.repository, v2.models, only_ready=only_ready)
 
 
 async def load(v2: V2, http: Request) -> None:
     body = await read_object(http)
     name, parameters = http.path_params["name"], body.get("parameters") or {}
-    await repository.load(v2.site.repository, v2.models, name, parameters)
+    await repository.load(v2.state.repository, v2.models, name, parameters)
 
 
 async def register(v2: V2, http: Request) -> None:

@@ -48,7 +48,7 @@ class FastInfer:
             return None
         if _LENGTH not in fields and int(fields.get(b"content-length", 0)) > MUCH:
             return None
-        if path.sites is not None and not path.sites.is_plain_json(fields):
+        if path.origins is not None and not path.origins.is_plain_json(fields):
             return None
         try:
             name = unquote_to_bytes(found[1]).decode()

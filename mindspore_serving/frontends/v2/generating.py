@@ -66,7 +66,7 @@ async def _read(
 ) -> tuple[TextAnswer, TextRequest]:
     """Return an answer without its text, and the request to the model."""
     name = model_of(http)
-    body = await read_json(http, v2.site.max_body, v2.models.limits)
+    body = await read_json(http, v2.state.max_body, v2.models.limits)
     model = v2.models.find(*name)
     if model.language is None:
         raise InvalidInputs(f"'{model.name}' is no language model: call infer")

@@ -29,7 +29,7 @@ async def infer(v2: V2, http: Request) -> Response:
     """Raises ServingError, and ClientDisconnect if the client leaves."""
     headers: dict[str, str] = {}
     name = model_of(http)
-    async with v2.inflating.body(http, v2.site.max_body) as body:
+    async with v2.inflating.body(http, v2.state.max_body) as body:
         model = v2.models.find(*name)
         how = model, body, http.headers.get(HEADER_LENGTH), v2.memory.read
         is_much = how[2] is None and len(body) > MUCH

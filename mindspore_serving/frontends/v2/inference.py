@@ -9,8 +9,8 @@ from mindspore_serving.aio import on_thread_to_the_end
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.replies import Replies, infer
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2 import language
 from mindspore_serving.frontends.v2.inflating import Inflating
@@ -29,7 +29,7 @@ _MICROSECONDS = 1e-6
 class V2:
     """The protocol of one server.  `traces` say how requests are traced, None if they are not."""
 
-    site: Site
+    state: AppState
     models: V2Models
     memory: SharedMemory
     limits: ServerLimits
@@ -48,7 +48,7 @@ class V2:
             generate = language.to_generate(model.language, request, terms, is_stream=False)
             texts = await language.generate(generate, headers)
             return self._select(request, [outputs.of_texts(TEXT_OUTPUT, texts)])
-        reply = await infer(self.site.inference, self.wrap(model, request, terms))
+        reply = await infer(self.state.inference, self.wrap(model, request, terms))
         return await self.finish_soon(request, reply)
 
     async def stream(
@@ -67,7 +67,7 @@ class V2:
             return
         wrapped = self.wrap(model, request, terms)
         wrapped.is_stream = True
-        with Replies(self.site.inference, wrapped, self.limits) as replies:
+        with Replies(self.state.inference, wrapped, self.limits) as replies:
             while (reply := await replies.next()) is not None:
                 if reply.failure is not None or reply.instances:
                     yield self.finish(request, reply)

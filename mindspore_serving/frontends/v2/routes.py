@@ -87,7 +87,7 @@ def _of_models() -> Iterator[HttpRoute]:
     )
     yield _get(
         "/v2/models/stats",
-        lambda v2, _: to_statistics(v2.site.control, v2.models.loaded()),
+        lambda v2, _: to_statistics(v2.state.control, v2.models.loaded()),
         "Statistics of all models",
         statistics,
     )
@@ -113,7 +113,7 @@ def _of_models() -> Iterator[HttpRoute]:
         )
         yield _get(
             f"{base}/stats",
-            lambda v2, http: to_statistics(v2.site.control, v2.models.loaded(*model_of(http))),
+            lambda v2, http: to_statistics(v2.state.control, v2.models.loaded(*model_of(http))),
             "Its statistics",
             statistics,
         )
@@ -164,7 +164,7 @@ def _of_repository() -> Iterator[HttpRoute]:
         )
         yield _post(
             f"{base}/models/{{name}}/unload",
-            lambda v2, http: repository.unload(v2.site.repository, http.path_params["name"]),
+            lambda v2, http: repository.unload(v2.state.repository, http.path_params["name"]),
             "Unload a servable",
             body=Body(schemas.OBJECT, is_required=False),
             needs=LOADING,

@@ -117,7 +117,7 @@ class Service:
         return answers.ServerLive(True)
 
     async def _ready(self, _: pb.ServerReadyRequest) -> answers.ServerReady:
-        return answers.ServerReady(self._v2.site.control.is_ready)
+        return answers.ServerReady(self._v2.state.control.is_ready)
 
     async def _model_ready(self, request: pb.ModelReadyRequest) -> answers.ServerReady:
         version = to_version(request.version)
@@ -136,20 +136,20 @@ class Service:
 
     async def _statistics(self, request: pb.ModelStatisticsRequest) -> answers.Statistics:
         found = self._v2.models.loaded(request.name, to_version(request.version))
-        return to_statistics(self._v2.site.control, found)
+        return to_statistics(self._v2.state.control, found)
 
     async def _index(self, request: pb.RepositoryIndexRequest) -> dict[str, Any]:
-        source, models = self._v2.site.repository, self._v2.models
+        source, models = self._v2.state.repository, self._v2.models
         return {"models": await repository.index(source, models, only_ready=request.ready)}
 
     async def _load(self, request: pb.RepositoryModelLoadRequest) -> dict[str, Any]:
         parameters = messages.to_parameters(request.parameters)
-        source, models = self._v2.site.repository, self._v2.models
+        source, models = self._v2.state.repository, self._v2.models
         await repository.load(source, models, request.model_name, parameters)
         return {}
 
     async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> dict[str, Any]:
-        await repository.unload(self._v2.site.repository, request.model_name)
+        await repository.unload(self._v2.state.repository, request.model_name)
         return {}
 
     async def _memory_status(self, request: pb.SystemSharedMemoryStatusRequest) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Service:
 
     async def _log(self, request: pb.LogSettingsRequest) -> dict[str, Any]:
         changes = messages.to_parameters(request.settings)
-        settings.check_log_changes(self._v2.site.repository, changes)
+        settings.check_log_changes(self._v2.state.repository, changes)
         found = settings.change_log_settings(changes)
         fields = {bool: "bool_param", int: "uint32_param", str: "string_param"}
         return {"settings": {name: {fields[type(one)]: one} for name, one in asdict(found).items()}}

@@ -47,7 +47,7 @@ async def predict(v2: V2, http: HttpRequest) -> Response:
     model = v2.models.find(http.path_params["name"])
     if model.language is not None:
         raise InvalidInputs(f"'{model.name}' is a language model: call /v1/completions")
-    async with v2.inflating.body(http, v2.site.max_body) as given:
+    async with v2.inflating.body(http, v2.state.max_body) as given:
         if len(given) <= SMALL:
             instances = _instances(given, model)
         else:
@@ -59,7 +59,7 @@ async def _answer(v2: V2, http: HttpRequest, model: V2Model, instances: list[byt
     body = b'{"instances":[%b]}' % b",".join(instances)
     request = Request(model.servable, model.method, model.version, "ms_json", body)
     request.timeout = terms_of(http).timeout
-    reply = await while_there(http, infer(v2.site.inference, request))
+    reply = await while_there(http, infer(v2.state.inference, request))
     faults = [reply.failure, *(reply.faults or ())]
     fault: ServingError | None = next((one for one in faults if one is not None), None)
     if fault is not None:
@@ -81,7 +81,7 @@ def _is_of_others(v2: V2, scope: Scope) -> bool:
     name = scope["path"].removeprefix(_PATH)
     if is_predict(scope["path"]):
         return False
-    return not has_models(v2.site.control) or v2.models.is_other(name)
+    return not has_models(v2.state.control) or v2.models.is_other(name)
 
 
 PROTOCOL = HttpProtocol(
