@@ -238,7 +238,7 @@ def test_options_of_commands_are_rows() -> None:
     parser = cli._parser()._subparsers._group_actions[0].choices["serve"]  # type: ignore
     rows = {row.name_in(SERVE) for row in rows_of(ServeSettings).values()}
     shown = {action.option_strings[0] for action in parser._actions if action.option_strings}
-    assert shown - {"-h"} == {f"--{name.replace('_', '-')}" for name in rows if name}
+    assert shown - {"-h", "--help-all"} == {f"--{name.replace('_', '-')}" for name in rows if name}
 
 
 @pytest.mark.parametrize(
@@ -275,8 +275,6 @@ def test_streams_between_processes_are_read_in_one_place() -> None:
         "cluster/node_connection.py",  # what a refused one still sends
         "cluster/node_server.py",  # the preamble
         "frontends/http/listener.py",  # what is left of an ended connection
-        "isolation/children.py",  # packets with a descriptor
-        "isolation/fork_server.py",
         "llm/parallel/links.py",  # tags of one size, in packets
         "server/processes/front_end.py",  # packets with a connection
     }

@@ -7,18 +7,18 @@ from starlette.types import Scope
 
 from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.anthropic.errors import is_from_anthropic_client
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import ServedModel
-from mindspore_serving.frontends.site import Site
 
 
-def list_all(site: Site) -> dict[str, Any]:
+def list_all(state: AppState) -> dict[str, Any]:
     """Return the served models."""
-    listed = [to_model(model) for model in site.models.listed()]
+    listed = [to_model(model) for model in state.models.listed()]
     ends = {"first_id": listed[0]["id"], "last_id": listed[-1]["id"]} if listed else {}
     return {"data": listed, "has_more": False, **ends}
 
 
-def is_models_request(_: Site, scope: Scope) -> bool:
+def is_models_request(_: AppState, scope: Scope) -> bool:
     """Return whether one of Anthropic's clients requests the models."""
     return is_from_anthropic_client(scope) and not is_predict(scope["path"])
 

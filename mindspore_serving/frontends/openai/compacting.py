@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.messages import ChatMessage
@@ -34,7 +35,6 @@ from mindspore_serving.frontends.openai.response_requests import (
 )
 from mindspore_serving.frontends.openai.response_writing import ResponseBuilder, collect_response
 from mindspore_serving.frontends.openai.stored_responses import conversation_before
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 
 FIELDS = Fields(
@@ -50,10 +50,10 @@ _SUMMARY_SHARE = 4  # the summary may fill a quarter of the context
 Object = dict[str, Any]
 
 
-async def compact(site: Site, http: Request, body: CompactRequest) -> Compacted:
+async def compact(state: AppState, http: Request, body: CompactRequest) -> Compacted:
     """Return the users' messages of a conversation and a summary of all of it."""
-    model = find_generator(site.models, body.model)
-    before = await conversation_before(site, http, body.previous_response_id)
+    model = find_generator(state.models, body.model)
+    before = await conversation_before(state, http, body.previous_response_id)
     if not body.input and not before:
         raise InvalidField("input", "is missing, expected a text, items or previous_response_id")
     items = [*before, *(to_items(body.input) if body.input else ())]

@@ -9,13 +9,13 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from mindspore_serving.errors import InvalidField, NoRoute
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import check_values
 from mindspore_serving.frontends.chat.errors import RefusedField
 from mindspore_serving.frontends.chat.fields import show, unexpected
 from mindspore_serving.frontends.keys import HOLDER
 from mindspore_serving.frontends.openai.answers import Deleted, InputItems
 from mindspore_serving.frontends.response_store import StoredResponse
-from mindspore_serving.frontends.site import Site
 
 BASE = "/v1/responses"
 COUNT, COMPACT = f"{BASE}/input_tokens", f"{BASE}/compact"
@@ -24,42 +24,42 @@ MAX_ITEMS, DEFAULT_ITEMS = 100, 20  # of an answer
 Object = dict[str, Any]
 
 
-async def get_stored(site: Site, http: Request) -> Response:
+async def get_stored(state: AppState, http: Request) -> Response:
     """Return a stored response."""
-    response = find(site, http)
+    response = find(state, http)
     if http.query_params.get("stream") == "true":
         problem = "is true, expected false: stored responses cannot be streamed"
         raise InvalidField("stream", problem)
     return Response(response.body, media_type="application/json")
 
 
-async def delete(site: Site, http: Request) -> Deleted:
+async def delete(state: AppState, http: Request) -> Deleted:
     """Delete a stored response."""
-    find(site, http)
-    site.responses.forget(owner_of(http), _name(http))
+    find(state, http)
+    state.responses.forget(owner_of(http), _name(http))
     return Deleted(_name(http))
 
 
-async def refuse_post(site: Site, http: Request) -> NoReturn:
+async def refuse_post(state: AppState, http: Request) -> NoReturn:
     """Refuse a POST to a stored response: no such route."""
-    find(site, http)
+    find(state, http)
     raise NoRoute(f"there is no route POST {http.url.path}")
 
 
-async def list_items(site: Site, http: Request) -> InputItems:
+async def list_items(state: AppState, http: Request) -> InputItems:
     """Return a page of the input items of a stored response."""
-    return _page(http, find(site, http).given)
+    return _page(http, find(state, http).given)
 
 
-async def cancel(site: Site, http: Request) -> NoReturn:
+async def cancel(state: AppState, http: Request) -> NoReturn:
     """Refuse to cancel: no response runs in the background."""
-    find(site, http)
+    find(state, http)
     raise InvalidField(
         "", text="only background responses can be cancelled, and this server has none"
     )
 
 
-def is_stored_response(_: Site, scope: Scope) -> bool:
+def is_stored_response(_: AppState, scope: Scope) -> bool:
     """Return whether a path names a stored response."""
     return scope["path"] not in (COUNT, COMPACT)
 
@@ -70,31 +70,33 @@ def owner_of(http: Request) -> str:
     return "" if holder is None else holder.key.secret
 
 
-def find(site: Site, http: Request) -> StoredResponse:
+def find(state: AppState, http: Request) -> StoredResponse:
     """Return the stored response that the path names.
 
     Raises NoRoute.
     """
-    response = site.responses.find(owner_of(http), _name(http))
+    response = state.responses.find(owner_of(http), _name(http))
     if response is None:
         raise NoRoute(f"The response {_name(http)!r} does not exist or is no longer stored")
     return response
 
 
-async def conversation_before(site: Site, http: Request, name: str | None) -> tuple[bytes, ...]:
+async def conversation_before(
+    state: AppState, http: Request, name: str | None
+) -> tuple[bytes, ...]:
     """Return the items of the response `name` and of the responses before it, none without a name.
 
     Together they are no larger than a body may be. Raises RefusedField.
     """
     if name is None:
         return ()
-    response = site.responses.find(owner_of(http), name)
+    response = state.responses.find(owner_of(http), name)
     field = "previous_response_id"
     if response is None:
         text = f"{field} is {show(name)}, which does not exist or is no longer stored"
         raise RefusedField(field, text, "previous_response_not_found")
-    items, limits = response.conversation, site.models.limits
-    max_bytes = min(site.max_body, limits.max_body)
+    items, limits = response.conversation, state.models.limits
+    max_bytes = min(state.max_body, limits.max_body)
     if sum(map(len, items)) > max_bytes:
         text = f"{field} belongs to a conversation of over {max_bytes} bytes: start a new one"
         raise RefusedField(field, text, None)

@@ -1,8 +1,7 @@
 """Page at `/` for browsers: a chat, and a live view of the servables.
 
 The page consists of the files in `static/`, unchanged: no build step, no external resources.  It
-uses the same HTTP interfaces as every client.  Knows no model: it needs neither `Site` nor an API
-key.
+uses the same HTTP interfaces as every client.  Knows no model: it needs no `AppState`, no API key.
 """
 
 from dataclasses import dataclass

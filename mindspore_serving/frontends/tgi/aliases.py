@@ -40,7 +40,7 @@ def other_path(body: bytes, chat: str, completions: str) -> str | None:
 
 async def invocations(served: TgiService, request: Request) -> Response:
     """Answer POST /invocations, the single route of SageMaker."""
-    body = await read_json(request, served.site)
+    body = await read_json(request, served.state)
     path = other_path(body, CHAT, COMPLETIONS)
     if path:
         return Forwarded(body, path)

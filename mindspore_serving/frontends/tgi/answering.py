@@ -36,7 +36,7 @@ def root_health(control: Control) -> Response:
 
 async def show_info(served: TgiService, _: Request) -> Response:
     """Return the model and the limits."""
-    model, limits = find_model(served.site.models, None), served.limits
+    model, limits = find_model(served.state.models, None), served.limits
     card = model.card
     return to_json(
         TgiInfo(
@@ -57,14 +57,14 @@ async def show_info(served: TgiService, _: Request) -> Response:
 
 async def tokenize(served: TgiService, request: Request) -> Response:
     """Return the tokens of a text."""
-    site = served.site
-    body = await read_limited(request, site)
+    state = served.state
+    body = await read_limited(request, state)
     path = other_path(body, TOKENIZE, TOKENIZE)
     if path:
         return Forwarded(body, path)
     check_type(request)
     generate = decode(body, GENERATE)
-    model = find_model(site.models, generate.parameters.adapter_id)
+    model = find_model(state.models, generate.parameters.adapter_id)
     tokens, _ = await _tokens(request, model, Tokenize(prompt=generate.inputs))
     truncate = generate.parameters.truncate
     return to_json(tokens[-truncate:] if truncate else tokens)
@@ -72,15 +72,15 @@ async def tokenize(served: TgiService, request: Request) -> Response:
 
 async def chat_tokenize(served: TgiService, request: Request) -> Response:
     """Return the tokens and the text of a chat."""
-    site = served.site
-    body = decode(await read_json(request, site), CHAT)
+    state = served.state
+    body = decode(await read_json(request, state), CHAT)
     served.recorder.count_request()
     if body.response_format:
         body.response_format.to_grammar()  # raises if it is invalid
     if body.tools and body.response_format:
         text = "Tool error: Grammar and tools are mutually exclusive"
         raise TgiError(422, "tool_error", text)
-    model = find_model(site.models, body.model)
+    model = find_model(state.models, body.model)
     conversation = Tokenize(messages=body.messages, tools=body.tools, add_special=False)
     tokens, text = await _tokens(request, model, conversation)
     return to_json(ChatTokenizeResponse(tokens, text))

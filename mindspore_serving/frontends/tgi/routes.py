@@ -48,7 +48,7 @@ class EitherRequest(requests.CompatRequest, kw_only=True):
 
 
 def _is_meant(served: TgiService, scope: Scope) -> bool:
-    return has_models(served.site.control) and is_not_declined(scope)
+    return has_models(served.state.control) and is_not_declined(scope)
 
 
 def _stream_body(kind: type) -> Body:
@@ -111,7 +111,7 @@ ROUTES = (
     _get("/info", answering.show_info, "Get the model and the limits", {JSON: answers.TgiInfo}),
     _get(
         "/ping",
-        lambda served, _: answering.root_health(served.site.control),
+        lambda served, _: answering.root_health(served.state.control),
         "200 if everything can be called",
     ),
 )
