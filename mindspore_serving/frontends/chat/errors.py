@@ -97,9 +97,7 @@ def to_failure(error: Exception) -> ChatFailure:
         return _of_refused(error.refused)
     if not isinstance(error, ServingError):
         log.error("a request failed", exc_info=True)
-        return ChatFailure(
-            500, "Internal server error; the server's log has the cause.", _SERVER[0]
-        )
+        return ChatFailure(500, "The server failed; its log says why.", _SERVER[0])
     kind, reason = _KINDS.get(error.code, _SERVER)
     param = "model" if reason == "model_not_found" else None
     if isinstance(error, InvalidField):

@@ -14,10 +14,10 @@ from mindspore_serving import log
 from mindspore_serving.errors import InvalidField
 
 HEADER = "x-ignored-fields"
-_ALIKE = 0.9  # difflib's ratio: about one letter of ten differs
+_MIN_RATIO = 0.9  # difflib's ratio: about one letter of ten differs
 _MAX_NAMED = 16  # names per request
 _MAX_LOGGED = 256  # names per route
-_SHOWN = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_PRINTABLE_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _OF_OTHER_SERVERS = frozenset({"models"})  # fields of other servers, no misspellings
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -50,14 +50,14 @@ class KnownFields:
                 self._check(name, object_)
                 unknown.append(name)
         self._report(unknown)
-        return tuple(name if _SHOWN.fullmatch(name) else "?" for name in unknown)
+        return tuple(name if _PRINTABLE_NAME.fullmatch(name) else "?" for name in unknown)
 
     def _check(self, name: str, object_: Mapping[str, object]) -> None:
         letters = _letters(name[:64])
-        close = get_close_matches(letters, self._by_letters, 1, _ALIKE)
+        close = get_close_matches(letters, self._by_letters, 1, _MIN_RATIO)
         meant = self._by_letters[close[0]] if close else ""
         if meant and meant not in object_ and name not in _OF_OTHER_SERVERS:
-            shown = name if _SHOWN.fullmatch(name) else repr(name[:64])
+            shown = name if _PRINTABLE_NAME.fullmatch(name) else repr(name[:64])
             raise InvalidField(name, text=f"{shown} is not known: did you mean {meant}?")
 
     def _report(self, names: Iterable[str]) -> None:

@@ -94,12 +94,12 @@ def without_tag(name: str | None) -> str | None:
 
 def _listed(model: ServedModel) -> ListedModel:
     """Return a model's entry; its digest changes whenever the model is loaded."""
-    made_of = (model.name, model.version, model.card.created)
+    parts = (model.name, model.version, model.card.created)
     return ListedModel(
         name=model.name + TAG,
         model=model.name + TAG,
         modified_at=to_time(model.card.created),
-        digest=hashlib.sha256(repr(made_of).encode()).hexdigest(),
+        digest=hashlib.sha256(repr(parts).encode()).hexdigest(),
         details=_details(model),
     )
 
@@ -133,11 +133,11 @@ def _about(card: ModelCard) -> Object:
 
 
 def _capabilities(card: ModelCard) -> list[str]:
-    having = {
+    capabilities = {
         "completion": card.can_generate,
         "tools": card.can_generate and bool(card.tool_format),
         "vision": card.takes_images,
         "thinking": card.can_generate and bool(card.reasoning_format),
         "embedding": card.can_embed,
     }
-    return [name for name, has in having.items() if has]
+    return [name for name, has in capabilities.items() if has]

@@ -173,17 +173,17 @@ class _StreamedChoice:
         if self._options.has_logprobs:
             self._waiting += chunk.tokens or ()
         self._new_ids += chunk.token_ids
-        deltas, made = [*_deltas(chunk)], b""
+        deltas, data = [*_deltas(chunk)], b""
         if not self._has_role and (deltas or chunk.finish_reason is not None):
             # Log-probabilities and ids go with the content, not with the role's event.
             waiting, self._waiting = self._waiting, []
             new_ids, self._new_ids = self._new_ids, []
-            made = self._open(None if deltas and "content" not in deltas[0] else "")
+            data = self._open(None if deltas and "content" not in deltas[0] else "")
             self._waiting, self._new_ids = waiting, new_ids
-        made += b"".join([self._event(delta) for delta in deltas])
+        data += b"".join([self._event(delta) for delta in deltas])
         if chunk.finish_reason is not None:
-            made += self._event({}, finish_reason(chunk))
-        return made
+            data += self._event({}, finish_reason(chunk))
+        return data
 
     def _event(
         self,

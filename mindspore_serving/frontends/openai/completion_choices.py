@@ -152,9 +152,9 @@ async def stream_completions(
     try:
         async with aclosing(merge(generations)) as events:
             async for prompt_index, event in events:
-                made = chunks.take(prompt_index, event)
-                if made:
-                    yield made
+                data = chunks.take(prompt_index, event)
+                if data:
+                    yield data
         yield chunks.end()
     except Exception as error:
         yield to_event(error)
@@ -211,11 +211,11 @@ class _Prompt:
         self._choices = [_Choice(writer, first + i, echo, options) for i in range(options.n)]
 
     def take(self, chunk: Chunk) -> bytes:
-        made = self._choices[chunk.index].take(chunk)
+        data = self._choices[chunk.index].take(chunk)
         if self._has_begun:
-            return made
+            return data
         self._has_begun = True  # all of the prompt is scored before the first chunk
-        return b"".join([choice.begin() for choice in self._choices]) + made
+        return b"".join([choice.begin() for choice in self._choices]) + data
 
 
 class _Choice:

@@ -41,8 +41,8 @@ def make_head(prefix: str, kind: str, model: ServedModel) -> ChunkHead:
 @lru_cache(maxsize=64)
 def fingerprint(card: ModelCard) -> str:
     """Return the `system_fingerprint`: with it and a seed equal, answers are equal."""
-    made_of = (__version__, card.architecture, card.runtime, card.dtype, card.quantization)
-    return "fp_" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:10]
+    parts = (__version__, card.architecture, card.runtime, card.dtype, card.quantization)
+    return "fp_" + hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
 
 
 def to_usage(finished: Sequence[Finished], *, has_answer: bool = True) -> Usage:

@@ -14,7 +14,7 @@ from mindspore_serving.frontends.decoding import check_free
 _SCHEMA_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-_BESIDE = ("json_schema", "schema", "value")
+_FIELDS = ("json_schema", "schema", "value")
 _ACCEPTED = {  # by type: the fields that may accompany it
     "text": (),
     "json_object": ("schema", "value"),
@@ -79,7 +79,7 @@ def to_grammar(
 
 
 def _of_format(response_format: ResponseFormat) -> Grammar | None:
-    present = [name for name in _BESIDE if getattr(response_format, name) is not None]
+    present = [name for name in _FIELDS if getattr(response_format, name) is not None]
     accepted = _ACCEPTED.get(response_format.type)
     if accepted is None:
         raise unexpected("response_format.type", response_format.type, _TYPES)

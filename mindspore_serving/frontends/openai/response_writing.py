@@ -123,9 +123,9 @@ async def stream_response(
         yield numbering.write({"type": name, "response": builder.to_object()})
     try:
         async for event in generation:
-            made = builder.take(event)
-            if made:
-                yield b"".join([numbering.write(item) for item in made])
+            items = builder.take(event)
+            if items:
+                yield b"".join([numbering.write(item) for item in items])
         response = builder.to_object()
         keep(response)
     except Exception as error:

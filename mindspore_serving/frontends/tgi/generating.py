@@ -176,7 +176,7 @@ class TgiService:
         if request is None or not times.begun:
             return
         max_total = request.model.card.max_model_len
-        self.recorder.observe_taken(times, request.max_new_tokens, max_total)
+        self.recorder.observe_accepted(times, request.max_new_tokens, max_total)
         if times.ended:
             self.recorder.observe_done(times, max_total)
 

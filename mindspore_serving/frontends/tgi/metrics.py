@@ -66,7 +66,7 @@ class Recorder:
     def _count_failure(self, kind: str) -> None:
         self._failures[kind] = self._failures.get(kind, 0) + 1
 
-    def observe_taken(self, times: Times, max_new_tokens: int | None, max_total: int) -> None:
+    def observe_accepted(self, times: Times, max_new_tokens: int | None, max_total: int) -> None:
         """Record a request that a model accepted."""
         room = max_total - times.num_prompt_tokens
         self._observe("request_input_length", times.num_prompt_tokens, max_total - 1)

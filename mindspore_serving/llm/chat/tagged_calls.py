@@ -20,29 +20,29 @@ from mindspore_serving.llm.chat.tool_formats import Tags
 
 _MAX_NAME_CHARS = 256
 
-Say: TypeAlias = Callable[[str], None]
+Emit: TypeAlias = Callable[[str], None]
 Schema: TypeAlias = Mapping[str, Any]
 
 
-def read_tagged(tags: Tags, end: str, begin: Callable[[str], Schema], say: Say) -> Reading:
+def read_tagged(tags: Tags, end: str, begin: Callable[[str], Schema], emit: Emit) -> Reading:
     """Read a call and the marker `end` after it.
 
-    `begin` takes the name and returns the schema of the arguments; `say` takes the arguments as
+    `begin` takes the name and returns the schema of the arguments; `emit` takes the arguments as
     JSON.
     """
     name, char = yield from _read_name(tags, (yield from next_char()))
     schema = begin(name)
-    say("{")
+    emit("{")
     keys: set[str] = set()
     while (yield from _read_opening(char, tags, end)):
         key = yield from _read_until(tags.key[1])
         if key in keys:
             raise UnexpectedChar
-        say(", " * bool(keys) + json.dumps(key, ensure_ascii=False) + ": ")
+        emit(", " * bool(keys) + json.dumps(key, ensure_ascii=False) + ": ")
         keys.add(key)
-        yield from _read_argument(tags, _types_of(key, schema), say)
+        yield from _read_argument(tags, _types_of(key, schema), emit)
         char = ""
-    say("}")
+    emit("}")
     if tags.end:
         yield from read_marker(end, (yield from next_char()))
 
@@ -94,23 +94,23 @@ def _read_until(marker: str) -> Chars:
     return text.removesuffix(marker)
 
 
-def _read_argument(tags: Tags, types: frozenset[str], say: Say) -> Reading:
+def _read_argument(tags: Tags, types: frozenset[str], emit: Emit) -> Reading:
     """Read a value: a string is passed on as it arrives, another type when it is complete."""
     before, after = tags.value
     if before:
         yield from read_marker(before, (yield from next_char()))
     newline = "\n" * tags.has_lines
     if types == {"string"}:
-        say('"')
-        yield from _read_text(newline, after, lambda text: say(_escaped(text)))
-        say('"')
+        emit('"')
+        yield from _read_text(newline, after, lambda text: emit(_escaped(text)))
+        emit('"')
         return
     parts: list[str] = []
     yield from _read_text(newline, after, parts.append)
-    say(to_json("".join(parts), types))
+    emit(to_json("".join(parts), types))
 
 
-def _read_text(newline: str, end: str, say: Say) -> Reading:
+def _read_text(newline: str, end: str, emit: Emit) -> Reading:
     """Read text up to `end`, without one `newline` after its beginning and one before its end."""
     held = yield
     if held == newline:
@@ -118,9 +118,9 @@ def _read_text(newline: str, end: str, say: Say) -> Reading:
     while not held.endswith(end):
         shown = without_partial_marker(without_partial_marker(held, end), newline + end)
         if shown:
-            say(shown)
+            emit(shown)
         held = held[len(shown) :] + (yield)
-    say(held.removesuffix(end).removesuffix(newline))
+    emit(held.removesuffix(end).removesuffix(newline))
 
 
 def _escaped(text: str) -> str:

@@ -88,8 +88,8 @@ def _markers(tags: Tags) -> list[str]:
 def _check_name(name: str) -> None:
     if not name.isprintable() or set(name) & set("<>"):
         raise invalid_tools(
-            f"the name {name!r} of a tool or parameter has < or >, which this model cannot write: "
-            "its calls are tags"
+            f"the name {name!r} of a tool or parameter has <, > or an unprintable character, which "
+            "cannot be written in this model's tags"
         )
 
 

@@ -107,7 +107,7 @@ class ChatTemplate:
             if not isinstance(text, str):
                 raise InvalidInputs("the last message has no text to continue")
             last["content"] = text + _MARK
-        converted = [self._in_form(message, image_token) for message in converted]
+        converted = [self._adapt_content(message, image_token) for message in converted]
         text_of_chat = self._render(
             {
                 "documents": None,
@@ -130,7 +130,7 @@ class ChatTemplate:
             return False
         return probe in text
 
-    def _in_form(self, message: dict[str, Any], image_token: str) -> dict[str, Any]:
+    def _adapt_content(self, message: dict[str, Any], image_token: str) -> dict[str, Any]:
         """Convert a message's content to the form that the template handles.
 
         Text becomes parts for a template that handles only parts; parts become text for one that

@@ -95,16 +95,16 @@ class CallReader:
             held = ""
         self._raw, self._reading = [], None
         if held.strip() or not self._num_calls:
-            self._say(PlainContent(held))
+            self._emit(PlainContent(held))
         return self._take()
 
     def _take(self) -> list[PlainContent | ToolCallDelta]:
-        self._say_arguments()
+        self._emit_arguments()
         out, self._out = self._out, []
         return out
 
-    def _say(self, delta: PlainContent | ToolCallDelta) -> None:
-        self._say_arguments()
+    def _emit(self, delta: PlainContent | ToolCallDelta) -> None:
+        self._emit_arguments()
         if isinstance(delta, ToolCallDelta):
             self._out.append(delta)
         elif self._out and isinstance(last := self._out[-1], PlainContent):
@@ -112,7 +112,7 @@ class CallReader:
         elif delta.text:
             self._out.append(delta)
 
-    def _say_arguments(self) -> None:
+    def _emit_arguments(self) -> None:
         if self._arguments:
             text = "".join(self._arguments)
             self._out.append(ToolCallDelta(self._num_calls - 1, None, text))
@@ -133,11 +133,11 @@ class CallReader:
         index = text.find(begin) if begin else -1
         if index >= 0:
             before = text[:index].rstrip()
-            self._say(PlainContent(before))
+            self._emit(PlainContent(before))
             self._begin(text[len(before) : index + len(begin)], is_marked=True)
             return text[index + len(begin) :]
         shown = without_partial_marker(text, begin).rstrip()
-        self._say(PlainContent(shown))
+        self._emit(PlainContent(shown))
         self._held.put(text[len(shown) :])
         return ""
 
@@ -164,7 +164,7 @@ class CallReader:
                 self._reading, self._raw = None, []
                 return text[index + 1 :]
             except UnexpectedChar:
-                self._say(PlainContent("".join(self._raw[:-1])))
+                self._emit(PlainContent("".join(self._raw[:-1])))
                 self._reading, self._raw = None, []
                 return text[index:]
         return ""
@@ -305,7 +305,7 @@ class CallReader:
             return
         if not self._is_begun:
             self._check_held(self._name)
-            self._say(ToolCallDelta(self._num_calls, self._name))
+            self._emit(ToolCallDelta(self._num_calls, self._name))
             self._num_calls += 1
             self._is_begun = True
         self._raw.clear()

@@ -97,14 +97,14 @@ def _parts(tool_format: str, max_more: int, *, is_bare: bool) -> list[str]:
     space = "SPACE: /[ \\n]{0,4}/"
     if tool_format == "internlm":
         return [
-            f"start: opening inside {_more('begin inside', max_more)} | form",
+            f"start: opening inside {_repeat('begin inside', max_more)} | form",
             "inside: plugin SPACE call SPACE end",
             *(space, *_markers(tool_format)),
         ]
     if tool_format == "mistral":
         calls = _several("call", 'SPACE "," SPACE', max_more)
         return [
-            f"start: opening list | opening called {_more('begin called', max_more)} | form",
+            f"start: opening list | opening called {_repeat('begin called', max_more)} | form",
             f'list: SPACE "[" {calls} "]"',
             *(space, *_markers(tool_format)),
         ]
@@ -112,14 +112,14 @@ def _parts(tool_format: str, max_more: int, *, is_bare: bool) -> list[str]:
         calls = _several("call", '";" SPACE', max_more)
         return [f"start: {bare}opening SPACE calls | form", f"calls: {calls}", space]
     return [
-        f"start: opening inside {_more('SPACE begin inside', max_more)} | {bare}form",
+        f"start: opening inside {_repeat('SPACE begin inside', max_more)} | {bare}form",
         "inside: SPACE call SPACE end",
         "calls: call",
         *(space, *_markers(tool_format)),
     ]
 
 
-def _more(rules: str, max_more: int) -> str:
+def _repeat(rules: str, max_more: int) -> str:
     return f"({rules}){{0,{max_more}}}" if max_more else ""
 
 

@@ -29,7 +29,7 @@ from mindspore_serving.llm.chat.tool_calls import KEYS, PlainContent
 from mindspore_serving.llm.chat.tool_formats import Tools, function_of
 
 _FENCE = "```"
-_MAX_LANGUAGE = 32  # characters behind the opening of a fence
+_MAX_LANGUAGE = 32  # characters of the language after the opening of a fence
 _OPENS = "{[`"
 _LINE = re.compile(r"\n[ \t\r]*(?=[{\[`])")
 _FENCE_LINE = re.compile(r"\n[ \t\r]*(?=`)")
@@ -88,14 +88,14 @@ class UnmarkedReader:
         self._end(is_call=self._may_end)
         space = self._held.take()
         if not self._num_calls:
-            self._say(space)
+            self._emit(space)
         return self._take()
 
     def _take(self) -> list[Piece]:
         out, self._out = self._out, []
         return out
 
-    def _say(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         if not text:
             return
         self._is_line_start = False
@@ -104,7 +104,7 @@ class UnmarkedReader:
         else:
             self._out.append(PlainContent(text))
 
-    def _say_call(self, call: _Call) -> None:
+    def _emit_call(self, call: _Call) -> None:
         self._out.append(ToolCallDelta(self._num_calls, call.name))
         self._out.append(ToolCallDelta(self._num_calls, None, call.arguments))
         self._num_calls += 1
@@ -131,10 +131,10 @@ class UnmarkedReader:
         line = _FENCE_LINE if self._is_fenced else _LINE
         match = None if self._begins_line(text) else line.search(text)
         if match is None and not self._begins_line(text):
-            self._say_text(text)
+            self._emit_text(text)
             return ""
         before = "" if match is None else text[: match.start()].rstrip()
-        self._say(before)
+        self._emit(before)
         remaining = text[len(before) :]
         shown = remaining.lstrip()
         self._raw, self._calls, self._may_end = (
@@ -151,10 +151,10 @@ class UnmarkedReader:
         opens = "`" if self._is_fenced else _OPENS
         return self._is_line_start and text.lstrip()[0] in opens
 
-    def _say_text(self, text: str) -> None:
+    def _emit_text(self, text: str) -> None:
         """Pass on the text except whitespace at its end, after which a call may begin."""
         shown = text.rstrip()
-        self._say(shown)
+        self._emit(shown)
         self._held.put(text[len(shown) :])
 
     def _read(self, text: str) -> str:
@@ -181,9 +181,9 @@ class UnmarkedReader:
         raw = "".join(self._raw)
         if is_call:
             for call in self._calls:
-                self._say_call(call)
+                self._emit_call(call)
         else:
-            self._say_text(raw)
+            self._emit_text(raw)
             self._is_fenced ^= len(_FENCES.findall(raw)) % 2 == 1
         self._reading, self._raw, self._calls, self._may_end = None, [], [], False
 
@@ -199,9 +199,9 @@ class UnmarkedReader:
             if not (char.isalnum() or char in "_+-. \r") or size > _MAX_LANGUAGE:
                 raise UnexpectedChar
             char = yield
-        char = yield from self._some((yield from next_char()))
+        char = yield from self._call_then_next((yield from next_char()))
         while char != "`":
-            char = yield from self._some(char)
+            char = yield from self._call_then_next(char)
         yield from read_marker(_FENCE, char)
         yield from self._line_end()
 
@@ -210,7 +210,7 @@ class UnmarkedReader:
         yield from self._call_or_list((yield))
         yield from self._line_end()
 
-    def _some(self, char: str) -> Chars:
+    def _call_then_next(self, char: str) -> Chars:
         """Read a call, or a list of calls; return the next character that is no whitespace."""
         yield from self._call_or_list(char)
         self._may_end = True  # a fence may be left open

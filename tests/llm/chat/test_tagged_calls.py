@@ -295,5 +295,5 @@ def test_a_strict_tool_is_refused_if_tagged_texts_cannot_follow() -> None:
 @pytest.mark.parametrize("name", ["a>b", "<a", "a\nb"])
 def test_names_that_would_end_a_tag_are_refused(name: str) -> None:
     schema = {"type": "object", "properties": {name: {"type": "string"}}}
-    with pytest.raises(InvalidField, match="writes calls as tags"):
+    with pytest.raises(InvalidField, match="this model's tags"):
         tool_grammar("qwen3_coder", [tool("f", schema)], None, parallel=False)
