@@ -61,16 +61,16 @@ def test_no_setting_of_a_tiny_checkpoint_is_unknown(name: str) -> None:
     config = checkpoints.configuration(name)
     noted = Noted(config)
     spec, _ = load_definition(noted)
-    assert unknown_settings(noted, spec.form.settings) == []
+    assert unknown_settings(noted, spec.architecture.settings) == []
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_a_description_reads_is_not_said_to_change_nothing(name: str) -> None:
+def test_settings_read_by_descriptions_are_not_neutral(name: str) -> None:
     config = checkpoints.configuration(name)
     assert read_of(config) & set(config) & NEUTRAL <= {"architectures"}
 
 
-def test_a_setting_changes_nothing_for_one_reason() -> None:
+def test_neutral_setting_has_a_single_reason() -> None:
     names = [name for some in WITHOUT_EFFECT.values() for name in some]
     assert sorted(names) == sorted(set(names))
 
@@ -92,7 +92,7 @@ def test_optional_settings_are_followed_where_the_class_has_them_alone(name: str
     assert (fields & OPTIONAL) ^ set(form.follows) <= older
 
 
-def test_the_settings_that_nobody_knows_are_named_when_a_checkpoint_is_opened(
+def test_unknown_settings_are_logged_at_load(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = checkpoints.build("llama", tmp_path)

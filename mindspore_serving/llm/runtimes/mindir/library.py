@@ -1,6 +1,6 @@
-"""MindSpore itself, imported with its log at errors only, and set up for the device of its steps.
+"""MindSpore itself, imported with logging of errors only, and set up for the device of its steps.
 
-The tests run it on CPUs alone; of Ascend they can check the calls, not the results.
+Tests run it on CPUs only; for Ascend they check the calls, not the results.
 """
 
 from mindspore_serving.backends.mindir import import_mindspore
@@ -12,12 +12,14 @@ from mindspore import mint, ops  # noqa: E402
 
 __all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_device"]
 
-CPU, ASCEND = "CPU", "Ascend"  # what MindSpore calls them
+CPU, ASCEND = "CPU", "Ascend"  # MindSpore's names
 
 
 def use_device(target: str) -> None:
-    """Compute on `target`, `CPU` or `ASCEND`.  Raises StartError in a process that computes
-    elsewhere already, and where this MindSpore or this machine has no such device.
+    """Compute on `target`, `CPU` or `ASCEND`.
+
+    Raises StartError in a process that already computes on another device, and if this MindSpore or
+    this machine has no such device.
     """
     refused = ""
     try:
@@ -28,6 +30,6 @@ def use_device(target: str) -> None:
     if current != target:
         raise StartError(f"MindSpore here computes on {current}, expected {target}{refused}")
     if target == CPU:
-        # Without it each operation waits for a scheduler's turn, and errors surface in a later
-        # call.  On Ascend operations are queued to the device, and waiting is what costs.
+        # Without it each operation waits for the scheduler, and errors surface in a later call.
+        # On Ascend operations are queued to the device, and blocking would cost time.
         mindspore.runtime.launch_blocking()
