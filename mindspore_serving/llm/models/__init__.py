@@ -47,12 +47,12 @@ def load_definition(
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str) or name not in ARCHITECTURES:
         heads = ", ".join(f"{head} ({task})" for head, task in HEADS.items())
-        why = (
-            explain_unsupported(name, ARCHITECTURES) if isinstance(name, str) else "expected a name"
-        )
+        why = "expected a name"
+        if isinstance(name, str):
+            why = explain_unsupported(name, ARCHITECTURES)
         raise StartError(
-            f"config.json has architectures {names!r}: {why}; docs/llm.md lists those that "
-            f"generate; models that end with {heads} are served without generating"
+            f"config.json has architectures {names!r}: {why}; docs/architectures.md lists those "
+            f"that generate; models that end with {heads} are served without generating"
         )
     return from_config(config, max_model_len=max_model_len), decoder
 

@@ -147,5 +147,5 @@ def test_an_openvino_that_computes_states_otherwise_is_refused(
 
     states_check.check_states.cache_clear()
     monkeypatch.setattr(states_check, "_ruled", lambda q, k, v, falls, beta: v)
-    with pytest.raises(StartError, match="operations with a state, .* are off by"):
+    with pytest.raises(StartError, match="recurrent-state operations, .* are off by"):
         open_runner(built(root, "lfm2"), "openvino", config("openvino"))

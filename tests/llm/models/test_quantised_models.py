@@ -203,7 +203,7 @@ def test_matrices_that_a_layout_rearranges_have_to_be_floats(
 
 def test_quantising_a_quantised_checkpoint_again_is_refused(root: Path) -> None:
     config = replace(CONFIG, quantization="int8")
-    with pytest.raises(StartError, match="is quantised to GPTQ 4 bit, groups of 32 already"):
+    with pytest.raises(StartError, match="is already quantised to GPTQ 4 bit, groups of 32"):
         open_runner(built(root, "gptq")[0], "openvino", config)
 
 

@@ -230,7 +230,7 @@ def test_bf16_is_the_default_on_supporting_processors():
     assert options_from(EngineConfig(), ["FP32"]).precision == "f32"
     assert options_from(EngineConfig(), ["FP32"]).cache_precision == "f16"
     assert options_from(EngineConfig(dtype="f32"), ["FP32"]).cache_precision == "f32"
-    with pytest.raises(StartError, match="this processor computes in f32 only"):
+    with pytest.raises(StartError, match="this processor supports f32 only"):
         options_from(EngineConfig(dtype="bf16"), ["FP32"])
 
 

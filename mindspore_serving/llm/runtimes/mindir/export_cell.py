@@ -178,7 +178,7 @@ class ArgmaxCell(mindspore.nn.Cell):  # type: ignore[misc]
 
 
 class TopKCell(mindspore.nn.Cell):  # type: ignore[misc]
-    """logits [R, vocab], temperature [R, 1] -> largest quotients, int32 tokens, [R, count]."""
+    """Largest logits [R, vocab] / temperature [R, 1], and their int32 tokens: [R, count] each."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
