@@ -1,4 +1,4 @@
-"""Models as OpenVINO computes them right: around what its CPU kernels are known to get wrong."""
+"""Workaround for operations that OpenVINO's CPU kernels compute wrongly."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ _HEADS_BEHIND = [0, 2, 1, 3]
 def guard(model: Any) -> None:
     """Change `model`, an `openvino.Model`, so that attention with as many heads as tokens is right.
 
-    OpenVINO 2026.4 makes one kernel of attention and the transposition behind it, and leaves that
-    out where both axes have one known size.  With a fifth axis it stays a transposition.
+    OpenVINO 2026.4 fuses attention and the transposition after it into one kernel, and omits the
+    transposition if both axes have the same known size.  With a fifth axis it is not fused.
     """
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Transpose" and _is_left_out(node):

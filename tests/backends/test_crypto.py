@@ -38,7 +38,7 @@ def test_a_changed_byte_is_noticed():
 def test_a_length_beyond_the_file_is_refused_without_allocating(at):
     content = bytearray(gcm_block(b"something"))
     content[at : at + 4] = b"\xff\xff\xff\x7f"
-    with pytest.raises(StartError, match="damaged or cut off"):
+    with pytest.raises(StartError, match="damaged or truncated"):
         crypto.decrypt(bytes(content), KEY, "AES-GCM")
 
 
@@ -46,7 +46,7 @@ def test_a_length_beyond_the_file_is_refused_without_allocating(at):
 def test_a_cut_file_is_an_error_wherever_it_is_cut(length):
     content = gcm_block(b"something")
     assert len(content) == 57
-    with pytest.raises(StartError, match="damaged or cut off"):
+    with pytest.raises(StartError, match="damaged or truncated"):
         crypto.decrypt(content[:length], KEY, "AES-GCM")
 
 

@@ -137,7 +137,7 @@ def test_a_missing_an_empty_a_cut_and_a_garbage_file_are_each_one_readable_error
 
 
 def test_a_graph_that_talks_to_other_ranks_is_refused_without_them(mindir, opened):
-    with pytest.raises(StartError, match=r"talks to other ranks \(AllReduce\)"):
+    with pytest.raises(StartError, match=r"communicates with other ranks \(AllReduce\)"):
         opened("mindir", mindir / "ranks.mindir")
 
 

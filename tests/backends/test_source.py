@@ -3,7 +3,7 @@ import pytest
 
 from mindspore_serving import log
 from mindspore_serving.backends import source as source_module
-from mindspore_serving.backends.source import SourceOptions, warm_up, words
+from mindspore_serving.backends.source import SourceOptions, error_text, warm_up
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
@@ -30,9 +30,9 @@ def test_the_key_of_a_model_is_not_shown(source):
 
 def test_the_words_of_a_runtime_lose_their_stack_dump_and_their_length():
     text = "first line\nsecond\n\n----------\n- C++ Call Stack\nfile.cc:1"
-    assert words(RuntimeError(text)) == "first line second"
-    assert words(KeyError()) == "KeyError"
-    assert len(words("x" * 10_000)) == 601
+    assert error_text(RuntimeError(text)) == "first line second"
+    assert error_text(KeyError()) == "KeyError"
+    assert len(error_text("x" * 10_000)) == 601
 
 
 def test_open_dimensions_are_warmed_up_with_one(source):

@@ -141,7 +141,7 @@ def test_a_pickle_is_loaded_only_where_it_is_allowed(iris, opened, tmp_path, nam
     x, y = iris
     model = DecisionTreeRegressor(max_depth=2).fit(x, y)
     write_pickle(model, tmp_path / name)
-    with pytest.raises(StartError, match="runs any code that is in it.*allow_pickle=True"):
+    with pytest.raises(StartError, match="runs any code in it.*allow_pickle=True"):
         opened("sklearn", tmp_path / name)
     backend = opened("sklearn", tmp_path / name, allow_pickle=True)
     np.testing.assert_array_equal(backend.run([x])[0], model.predict(x))
@@ -202,7 +202,7 @@ def test_columns_chosen_by_their_names_are_refused_with_what_to_do(iris, saved, 
 
     frame = pandas.DataFrame(iris[0], columns=list("abcd"))
     model = ColumnTransformer([("scaled", StandardScaler(), ["a", "c"])]).fit(frame)
-    with pytest.raises(StartError, match="chooses columns of a pandas DataFrame by their names"):
+    with pytest.raises(StartError, match="selects columns of a pandas DataFrame by name"):
         opened("sklearn", saved(model))
 
 

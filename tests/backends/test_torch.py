@@ -174,7 +174,7 @@ def test_a_missing_a_cut_and_a_garbage_file_are_each_one_readable_error(
 
 
 def test_a_gpu_that_is_not_there_is_an_error(torch_files, opened):
-    with pytest.raises(StartError, match=r"PyTorch sees \d+ GPUs, asked for is device id 99"):
+    with pytest.raises(StartError, match=r"PyTorch sees \d+ GPUs, but device id 99 was requested"):
         opened("pytorch", torch_files / "open.pt2", device_type="gpu", device_id=99)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.backends.mindir import LOCK  # one for the process
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.layout import Layout
@@ -46,7 +46,7 @@ def computed(graph: Callable[..., Any], inputs: Sequence[I32 | F32]) -> tuple[F3
             outputs = graph(*[mindspore.Tensor.from_numpy(array) for array in inputs])
             logits, keys, values = (output.asnumpy() for output in outputs)
         except Exception as error:  # MindSpore raises every kind
-            raise ServingError(words(error)) from error
+            raise ServingError(error_text(error)) from error
     return logits, keys, values
 
 
@@ -81,7 +81,7 @@ def _load(directory: Path, name: str) -> Any:
     try:
         return mindspore.nn.GraphCell(mindspore.load(str(path)))
     except Exception as error:  # MindSpore raises every kind
-        raise StartError(f"{path} cannot be loaded: {words(error)}") from error
+        raise StartError(f"{path} cannot be loaded: {error_text(error)}") from error
 
 
 def _share_weights(first: Any, second: Any) -> None:

@@ -4,7 +4,7 @@ Tests run it on CPUs only; for Ascend they check the calls, not the results.
 """
 
 from mindspore_serving.backends.mindir import import_mindspore
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import StartError
 
 mindspore = import_mindspore()
@@ -25,7 +25,7 @@ def use_device(target: str) -> None:
     try:
         mindspore.set_device(target)
     except Exception as error:  # after the first operation not even the same device can be set
-        refused = f": {words(error)}"
+        refused = f": {error_text(error)}"
     current = mindspore.get_context("device_target")
     if current != target:
         raise StartError(f"MindSpore here computes on {current}, expected {target}{refused}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.backends.mindir import LOCK  # one for the process
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.opening import open_definition
@@ -115,7 +115,7 @@ def open_graphs(directory: str | Path, config: EngineConfig, target: str) -> Den
     except StartError:
         raise
     except (ValueError, TypeError, RuntimeError) as error:
-        raise StartError(f"the weights do not fit config.json: {words(error)}") from error
+        raise StartError(f"the weights do not fit config.json: {error_text(error)}") from error
     limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
     graphs = CompiledGraphs(decoder, spec, buckets(config, limits.max_model_len))
     return DenseRunner(spec, graphs, limits)
