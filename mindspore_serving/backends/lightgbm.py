@@ -25,7 +25,7 @@ class LightgbmBackend(TabularBackend):
 
         with open(path, encoding="utf-8", newline="") as file:
             text = file.read()
-        _check_whole(source, path, text)
+        _check_complete(source, path, text)
         booster = lightgbm.Booster(model_str=text)
         predict = partial(booster.predict, num_threads=num_threads)
         objective = _OBJECTIVE.search(text)
@@ -34,7 +34,7 @@ class LightgbmBackend(TabularBackend):
         return boosted(x, predict, is_classifier=is_classifier)
 
 
-def _check_whole(source: ModelSource, path: str, text: str) -> None:
+def _check_complete(source: ModelSource, path: str, text: str) -> None:
     """Raise StartError for a truncated file, by its trees; LightGBM would end the process."""
     sizes = _TREES.search(text)
     if not text.startswith("tree") or sizes is None:

@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mindspore_serving.backends.base import ModelSource
-from mindspore_serving.backends.mindir_signature import GraphFile, read_beside, read_graph_file
+from mindspore_serving.backends.mindir_signature import (
+    GraphFile,
+    read_graph_file,
+    read_weights_file,
+)
 from mindspore_serving.backends.openvino import OpenvinoBackend
 from mindspore_serving.backends.openvino_model import (
     OpenvinoModel,
@@ -75,13 +79,13 @@ def open_model(
 
     opened: dict[str, memoryview] = {}
 
-    def beside(location: str) -> memoryview:
+    def read_weights(location: str) -> memoryview:
         if location not in opened:
-            opened[location] = read_beside(source, path, location)
+            opened[location] = read_weights_file(source, path, location)
         return opened[location]
 
     try:
-        program = programs.make_program(file.model, Values(beside))
+        program = programs.make_program(file.model, Values(read_weights))
         missing = missing_operators(program)
         if missing:
             raise StartError(_missing(missing))

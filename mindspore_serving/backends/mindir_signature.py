@@ -109,7 +109,7 @@ def plain(source: ModelSource, content: memoryview) -> memoryview:
     return memoryview(bytearray(crypto.decrypt(bytes(content), source.dec_key, source.dec_mode)))
 
 
-def read_beside(source: ModelSource, path: str, location: str) -> memoryview:
+def read_weights_file(source: ModelSource, path: str, location: str) -> memoryview:
     """Read the weights file `location` that the model at `path` names.
 
     Raises StartError: it is not below the model's directory, or does not exist.

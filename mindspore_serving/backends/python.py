@@ -31,7 +31,7 @@ class PythonBackend:
         if factory is None or not callable(factory):
             raise StartError(f"Python model '{key}' has no function or class to call")
         SourceOptions(source).report_ignored()
-        model = _made(factory, key) if inspect.isclass(factory) else factory
+        model = _instantiate(factory, key) if inspect.isclass(factory) else factory
         inputs = _inputs(model, key)
         signature = getattr(model, "signature", None)
         if signature is None:
@@ -65,7 +65,7 @@ class PythonBackend:
             close()
 
 
-def _made(factory: Callable[..., Any], key: str) -> Callable[..., Any]:
+def _instantiate(factory: Callable[..., Any], key: str) -> Callable[..., Any]:
     try:
         model: object = factory()
     except Exception as error:

@@ -44,7 +44,7 @@ class SklearnBackend(TabularBackend):
     def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model = _loaded(source, path)
+            model = _load_file(source, path)
         for warning in caught:
             log.warning("Model file '%s': %s", path, error_text(warning.message))
         methods = [name for name in ("predict", "predict_proba") if hasattr(model, name)]
@@ -60,15 +60,15 @@ class SklearnBackend(TabularBackend):
         return Predictor(
             inputs.specs,
             names,
-            lambda *x: _called(model, methods, inputs.to_rows(*x)),
+            lambda *x: _call(model, methods, inputs.to_rows(*x)),
             inputs.example,
         )
 
 
-def _loaded(source: ModelSource, path: str) -> Any:
+def _load_file(source: ModelSource, path: str) -> Any:
     try:
         if path.lower().endswith(".skops"):
-            return _trusted(source, path)
+            return _load_skops(source, path)
         if not source.spec.allow_pickle:
             raise load_error(source, path, _PICKLE)
         import joblib
@@ -78,7 +78,7 @@ def _loaded(source: ModelSource, path: str) -> Any:
         raise load_error(source, path, f"it needs a library: {error}") from error
 
 
-def _trusted(source: ModelSource, path: str) -> Any:
+def _load_skops(source: ModelSource, path: str) -> Any:
     import skops.io
 
     unknown = skops.io.get_untrusted_types(file=path)
@@ -89,7 +89,7 @@ def _trusted(source: ModelSource, path: str) -> Any:
     return skops.io.load(path, trusted=unknown)
 
 
-def _called(model: Any, methods: Sequence[str], x: Array) -> list[Array]:
+def _call(model: Any, methods: Sequence[str], x: Array) -> list[Array]:
     with warnings.catch_warnings():
         # from a model that was fitted on a DataFrame
         warnings.filterwarnings("ignore", message="X does not have valid feature names")

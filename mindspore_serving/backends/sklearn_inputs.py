@@ -84,14 +84,14 @@ def _takes_single_text(step: Any) -> bool:
 
 def _first_steps(model: Any) -> Iterator[Any]:
     """Iterate over the steps that see the inputs unchanged; `model` itself if it has no steps."""
-    inner = [*_inside(model)]
+    inner = [*_inner_models(model)]
     if not inner:
         yield model
     for step in inner:
         yield from _first_steps(step)
 
 
-def _inside(model: Any) -> Iterator[Any]:
+def _inner_models(model: Any) -> Iterator[Any]:
     """Iterate over the parts of `model` that see all of its inputs."""
     if hasattr(model, "steps"):
         yield from [step for _, step in model.steps if not _keeps_columns(step)][:1]
@@ -127,7 +127,7 @@ def _examples(model: Any, count: int) -> Examples:
         examples |= {
             int(columns[index]): value for index, value in _examples(part, len(columns)).items()
         }
-    for inner in _inside(model):
+    for inner in _inner_models(model):
         examples |= _examples(inner, count)
     return examples
 

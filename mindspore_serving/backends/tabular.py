@@ -57,7 +57,7 @@ class TabularBackend(ABC):
         options = SourceOptions(source)
         num_threads = options.take("thread_num") or 1
         options.report_ignored()
-        predictors = [_opened(cls, source, path, num_threads) for path in source.paths]
+        predictors = [_open(cls, source, path, num_threads) for path in source.paths]
         signature = [
             _signature(source, path, predictor)
             for path, predictor in zip(source.paths, predictors, strict=True)
@@ -98,7 +98,7 @@ def _to_classes(probabilities: Array) -> list[Array]:
     return [probabilities.argmax(axis=1), probabilities]
 
 
-def _opened(
+def _open(
     backend: type[TabularBackend], source: ModelSource, path: str, num_threads: int
 ) -> Predictor:
     if source.device_type != "cpu":

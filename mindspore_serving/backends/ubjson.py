@@ -18,7 +18,7 @@ class _Truncated(Exception):
     pass
 
 
-def check_whole(source: ModelSource, path: str) -> None:
+def check_complete(source: ModelSource, path: str) -> None:
     """Raise StartError if the values in the file at `path` do not end where it ends."""
     with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.backends.source import load_error
 from mindspore_serving.backends.tabular import Predictor, TabularBackend, boosted, features
-from mindspore_serving.backends.ubjson import check_whole
+from mindspore_serving.backends.ubjson import check_complete
 
 _CLASSES = ("binary:logistic", "multi:softprob", "multi:softmax")
 
@@ -27,7 +27,7 @@ class XgboostBackend(TabularBackend):
         import xgboost
 
         if path.lower().endswith(".ubj"):
-            check_whole(source, path)
+            check_complete(source, path)
         booster = xgboost.Booster(model_file=path)
         booster.set_param({"nthread": num_threads})
         config = json.loads(booster.save_config())["learner"]

@@ -27,7 +27,7 @@ def test_blocks_are_joined_in_order():
     assert crypto.decrypt(content, KEY, "AES-GCM") == b"one two"
 
 
-def test_a_changed_byte_is_noticed():
+def test_changed_byte_is_detected():
     content = bytearray(gcm_block(b"something"))
     content[-1] ^= 1
     with pytest.raises(StartError, match="the dec_key is wrong or the file is damaged"):
@@ -43,7 +43,7 @@ def test_a_length_beyond_the_file_is_refused_without_allocating(at):
 
 
 @given(st.integers(4, 56))
-def test_a_cut_file_is_an_error_wherever_it_is_cut(length):
+def test_file_truncated_anywhere_is_an_error(length):
     content = gcm_block(b"something")
     assert len(content) == 57
     with pytest.raises(StartError, match="damaged or truncated"):

@@ -27,24 +27,24 @@ def run_layers(
     """
     streams = spec.streams
     assert streams is not None
-    states = [x, *_projected(ops, spec, [x] * (streams.count - 1), x, "altup_projections")]
+    states = [x, *_project(ops, spec, [x] * (streams.count - 1), x, "altup_projections")]
     for i in spec.layers:
         layer = Layer(ops, spec, i)
-        states = _predicted(layer, states, streams)
-        states = _corrected(layer, states, block(layer, states[streams.active]), streams)
+        states = _predict(layer, states, streams)
+        states = _correct(layer, states, block(layer, states[streams.active]), streams)
         if layer_inputs:
-            states = _with_input(layer, states, layer_inputs[i], streams)
+            states = _add_input_update(layer, states, layer_inputs[i], streams)
     first, *inactive = states
-    projected = _projected(ops, spec, inactive, first, "altup_unembed_projections")
+    projected = _project(ops, spec, inactive, first, "altup_unembed_projections")
     return ops.scale(_sum(ops, [first, *projected]), 1 / streams.count)
 
 
-def _projected(ops: Ops, spec: ModelSpec, states: States, first: Tensor, name: str) -> States:
+def _project(ops: Ops, spec: ModelSpec, states: States, first: Tensor, name: str) -> States:
     """Multiply each of `states` by its matrix, and give it the root mean square of `first`."""
     stem = f"{spec.architecture.names.embedding.removesuffix('embed_tokens')}{name}"
     weights = (ops.weight(f"{stem}.{i}.weight") for i in range(len(states)))
-    made = [ops.linear(x, weight) for x, weight in zip(states, weights, strict=True)]
-    return [ops.match_rms(x, first) for x in made]
+    projected = [ops.linear(x, weight) for x, weight in zip(states, weights, strict=True)]
+    return [ops.match_rms(x, first) for x in projected]
 
 
 def _modalities(layer: Layer, x: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def _modalities(layer: Layer, x: Tensor) -> Tensor:
     return ops.softcap(layer.linear(known, "altup.modality_router", False), 1.0)
 
 
-def _predicted(layer: Layer, states: States, streams: Streams) -> States:
+def _predict(layer: Layer, states: States, streams: Streams) -> States:
     ops, count = layer.ops, streams.count
     known = _modalities(layer, states[streams.active])
     every = layer.linear(known, "altup.prediction_coefs", False)
@@ -64,7 +64,7 @@ def _predicted(layer: Layer, states: States, streams: Streams) -> States:
     ]
 
 
-def _corrected(layer: Layer, states: States, output: Tensor, streams: Streams) -> States:
+def _correct(layer: Layer, states: States, output: Tensor, streams: Streams) -> States:
     """Add to each state its share of the change from the active state to `output`."""
     ops = layer.ops
     change = ops.add(output, ops.scale(states[streams.active], -1.0))
@@ -76,7 +76,9 @@ def _corrected(layer: Layer, states: States, output: Tensor, streams: Streams) -
     ]
 
 
-def _with_input(layer: Layer, states: States, layer_input: Tensor, streams: Streams) -> States:
+def _add_input_update(
+    layer: Layer, states: States, layer_input: Tensor, streams: Streams
+) -> States:
     """Add the update from the layer's extra input to all states but the first."""
     ops, x = layer.ops, states[streams.active]
     if streams.scales_result:

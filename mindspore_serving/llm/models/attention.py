@@ -68,12 +68,12 @@ def attention(layer: Layer, h: Tensor, context: AttentionContext) -> Tensor:
     h = scaled(ops, h, spec.scales.attention_input)
     gate = None
     if spec.latent:
-        q, k, v = _latent(layer, spec.latent, h, tables)
+        q, k, v = _project_latent(layer, spec.latent, h, tables)
     elif source != index:
-        q = _placed(layer, layer.linear(h, names.qkv[0], spec.qkv_bias), tables)
+        q = _normalise_and_rotate(layer, layer.linear(h, names.qkv[0], spec.qkv_bias), tables)
         k, v = context.shared[source]  # written to the cache again, unchanged
     else:
-        q, k, v, gate = _projected(layer, h, tables, attention_spec)
+        q, k, v, gate = _project(layer, h, tables, attention_spec)
     if index in spec.sources[index + 1 :]:
         context.shared[index] = (k, v)
     if spec.temperature and index in spec.temperature.layers:
@@ -88,7 +88,7 @@ def attention(layer: Layer, h: Tensor, context: AttentionContext) -> Tensor:
     return scaled(ops, out, spec.scales.attention)
 
 
-def _projected(
+def _project(
     layer: Layer, h: Tensor, tables: Tensor | None, attention_spec: AttentionSpec
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Project `h` to queries, keys and values, and the output gate if the architecture has one."""
@@ -107,14 +107,16 @@ def _projected(
     if architecture.value_norm:
         v = ops.head_rms_norm(v, None, attention_spec.num_kv_heads, spec.norm_eps)
     return (
-        _placed(layer, q, tables),
-        _placed(layer, k, tables, attention_spec.num_kv_heads),
+        _normalise_and_rotate(layer, q, tables),
+        _normalise_and_rotate(layer, k, tables, attention_spec.num_kv_heads),
         v,
         gate,
     )
 
 
-def _placed(layer: Layer, x: Tensor, tables: Tensor | None, kv_heads: int = 0) -> Tensor:
+def _normalise_and_rotate(
+    layer: Layer, x: Tensor, tables: Tensor | None, kv_heads: int = 0
+) -> Tensor:
     """Normalise and rotate queries, or keys if `kv_heads` is their number of heads."""
     spec, architecture = layer.spec, layer.architecture
     name = architecture.names.k_norm if kv_heads else architecture.names.q_norm
@@ -140,7 +142,7 @@ def _head_norm(layer: Layer, x: Tensor, name: str, num_heads: int) -> Tensor:
     return ops.head_rms_norm(x, weight, num_heads, eps, plus_one=architecture.norm == RMS_PLUS_ONE)
 
 
-def _latent(
+def _project_latent(
     layer: Layer, latent: Latent, h: Tensor, tables: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     ops, spec, prefix = layer.ops, layer.spec, "self_attn."

@@ -24,7 +24,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
 
     Raises StartError: unknown activation.
     """
-    names, x = spec.architecture.names, _computed(ops, spec, inputs)
+    names, x = spec.architecture.names, _run(ops, spec, inputs)
     if not spec.is_last:
         return x
     x = ops.gather_rows(x, inputs.rows)
@@ -44,20 +44,20 @@ def encoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     if names.distances:
         table = ops.weight(f"{names.distances}.weight")
         ops.add_distances(table, distance_rows(spec.max_position_embeddings))
-    x = _computed(ops, spec, inputs)
+    x = _run(ops, spec, inputs)
     return norm(ops, spec, x, names.norm) if names.norm else x
 
 
-def _computed(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
+def _run(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     """Run the layers of `spec` on the tokens, or on the hidden states of the stage before."""
-    x = _embedded(ops, spec, inputs) if spec.is_first else inputs.hidden
+    x = _embed(ops, spec, inputs) if spec.is_first else inputs.hidden
     context = AttentionContext.of(ops, spec, inputs)
     extra_inputs = layer_inputs(ops, spec, x, inputs.token_ids)
     layers = altup.run_layers if spec.streams else _run_layers
     return layers(ops, spec, x, partial(_block, context=context), extra_inputs)
 
 
-def _embedded(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
+def _embed(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     names = spec.architecture.names
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
     x = scaled(ops, x, spec.scales.embedding)
@@ -91,31 +91,31 @@ def _block(layer: Layer, x: Tensor, context: AttentionContext) -> Tensor:
     if spec.mixes(layer.index):
         is_normed = layer.architecture.begins_normed and layer.index == 0
         h = x if is_normed else layer.norm(x, names.attention_norm)
-        x = _added(layer, x, _mixed(layer, h, context), names.after_attention)
-        x = _with_low_rank(layer, x, h) if names.low_rank else x
+        x = _add_residual(layer, x, _token_mixing(layer, h, context), names.after_attention)
+        x = _add_low_rank(layer, x, h) if names.low_rank else x
     if spec.feeds(layer.index):
         out = feed_forward(layer, layer.norm(x, names.mlp_norm), x)
-        x = _added(layer, x, out, names.after_mlp)
+        x = _add_residual(layer, x, out, names.after_mlp)
     return x
 
 
 def _parallel(layer: Layer, x: Tensor, context: AttentionContext) -> Tensor:
     names = layer.architecture.names
     h = layer.norm(x, names.attention_norm)
-    out = layer.norm(_mixed(layer, h, context), names.after_attention)
+    out = layer.norm(_token_mixing(layer, h, context), names.after_attention)
     h = layer.norm(x, names.mlp_norm) if names.mlp_norm else h
-    return _added(layer, x, layer.ops.add(out, feed_forward(layer, h, x)))
+    return _add_residual(layer, x, layer.ops.add(out, feed_forward(layer, h, x)))
 
 
-def _with_low_rank(layer: Layer, x: Tensor, h: Tensor) -> Tensor:
+def _add_low_rank(layer: Layer, x: Tensor, h: Tensor) -> Tensor:
     """Add LAuReL's low-rank residual of `h` (Gemma 3n) to `x`, which has the attention's output."""
     ops, stem = layer.ops, layer.architecture.names.low_rank
     out = layer.linear(layer.linear(h, f"{stem}.linear_left", False), f"{stem}.linear_right", False)
-    beside = ops.add(h, layer.norm(out, f"{stem}.post_laurel_norm"))
-    return ops.scale(ops.add(x, beside), 2**-0.5)
+    low_rank = ops.add(h, layer.norm(out, f"{stem}.post_laurel_norm"))
+    return ops.scale(ops.add(x, low_rank), 2**-0.5)
 
 
-def _added(layer: Layer, x: Tensor, out: Tensor, name: str = "") -> Tensor:
+def _add_residual(layer: Layer, x: Tensor, out: Tensor, name: str = "") -> Tensor:
     """Add the output of a block to `x`; the norm `name` is applied to the output or to the sum."""
     ops, residual = layer.ops, layer.spec.scales.residual
     if layer.architecture.norms_sums:
@@ -123,7 +123,7 @@ def _added(layer: Layer, x: Tensor, out: Tensor, name: str = "") -> Tensor:
     return ops.add(x, scaled(ops, layer.norm(out, name), residual))
 
 
-def _mixed(layer: Layer, h: Tensor, context: AttentionContext) -> Tensor:
+def _token_mixing(layer: Layer, h: Tensor, context: AttentionContext) -> Tensor:
     """Return the token mixing of `h`: attention, recurrent state, or the sum of both."""
     spec, index = layer.spec, layer.index
     has_state = spec.state is not None and index in spec.state.layers

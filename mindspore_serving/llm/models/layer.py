@@ -80,7 +80,7 @@ class Layer:
             gate_up, down = tuple(f"{prefix}.{leaf}" for leaf in leaves), f"{prefix}.down_proj"
         if not self.architecture.gated:
             (name,) = gate_up
-            h = activated(ops, self.linear(h, name, spec.mlp_bias), spec.activation)
+            h = activate(ops, self.linear(h, name, spec.mlp_bias), spec.activation)
             return self.linear(h, down, spec.mlp_bias)
         if len(gate_up) == 1:
             sizes = (spec.intermediate_size, spec.intermediate_size)
@@ -94,7 +94,7 @@ class Layer:
         if spec.activation in SILU:
             h = ops.silu_mul(gate, up)
         else:
-            h = ops.mul(activated(ops, gate, spec.activation), up)
+            h = ops.mul(activate(ops, gate, spec.activation), up)
         return scaled(ops, self.linear(h, down, spec.mlp_bias), spec.scales.mlp)
 
 
@@ -103,7 +103,7 @@ def scaled(ops: Ops, x: Tensor, factor: float) -> Tensor:
     return x if factor == 1.0 else ops.scale(x, factor)
 
 
-def activated(ops: Ops, x: Tensor, name: str) -> Tensor:
+def activate(ops: Ops, x: Tensor, name: str) -> Tensor:
     """Apply the activation `name`.  Raises StartError for an unknown one."""
     if name in SILU:
         return ops.silu(x)
@@ -136,8 +136,8 @@ def layer_inputs(ops: Ops, spec: ModelSpec, x: Tensor, token_ids: Tensor) -> Seq
     if not width:
         return ()
     names = spec.architecture.names
-    if spec.layer_words < spec.vocab_size:
-        token_ids = ops.below(token_ids, spec.layer_words)
+    if spec.layer_vocab_size < spec.vocab_size:
+        token_ids = ops.below(token_ids, spec.layer_vocab_size)
     embedded = ops.embedding(token_ids, ops.weight(f"{names.embedding}_per_layer.weight"))
     stem = names.embedding.removesuffix("embed_tokens")
     projected = ops.linear(x, ops.weight(f"{stem}per_layer_model_projection.weight"))
@@ -151,6 +151,6 @@ def layer_inputs(ops: Ops, spec: ModelSpec, x: Tensor, token_ids: Tensor) -> Seq
 def layer_input_update(layer: Layer, x: Tensor, layer_input: Tensor) -> Tensor:
     """Return what the layer's extra input adds to `x`, the output of its blocks."""
     ops = layer.ops
-    gate = activated(ops, layer.linear(x, "per_layer_input_gate", False), layer.spec.activation)
+    gate = activate(ops, layer.linear(x, "per_layer_input_gate", False), layer.spec.activation)
     out = layer.linear(ops.mul(gate, layer_input), "per_layer_projection", False)
     return layer.norm(out, "post_per_layer_input_norm")

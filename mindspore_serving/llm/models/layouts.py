@@ -52,8 +52,8 @@ def convert_layout(checkpoint: Checkpoint) -> Checkpoint:
     Raises StartError if a tensor to rearrange is quantised.
     """
     if has_encoder(checkpoint.config):
-        return _encoder(checkpoint)
-    checkpoint = _completed(checkpoint)
+        return _convert_encoder(checkpoint)
+    checkpoint = _as_generator(checkpoint)
     architecture_name = str((checkpoint.config.get("architectures") or [""])[0])
     architecture = FAMILIES.get(architecture_name)
     if architecture is None:
@@ -81,7 +81,7 @@ def _is_rearranged(architecture: Architecture, name: str) -> bool:
     return is_cut or (architecture.names.matrix != "weight" and name.endswith(TRANSPOSED))
 
 
-def _completed(checkpoint: Checkpoint) -> Checkpoint:
+def _as_generator(checkpoint: Checkpoint) -> Checkpoint:
     """Return a backbone under the names and with the configuration of the generating model."""
     names, config = checkpoint.names(), checkpoint.config
     if not generator_of(config) and BARE not in names:
@@ -91,7 +91,7 @@ def _completed(checkpoint: Checkpoint) -> Checkpoint:
     return Checkpoint(checkpoint.directory, config, tensors)
 
 
-def _encoder(checkpoint: Checkpoint) -> Checkpoint:
+def _convert_encoder(checkpoint: Checkpoint) -> Checkpoint:
     """Rename the tensors of an encoder, and cut its table of positions.
 
     Drops the prefix of an encoder that has a head, replaces TensorFlow's names of norm tensors, and
@@ -121,7 +121,7 @@ def _architecture(checkpoint: Checkpoint) -> Architecture:
     return FAMILIES[checkpoint.config["architectures"][0]]
 
 
-def _prefixed(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+def _add_prefix(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """Add the prefix that some files leave out."""
     names = _architecture(checkpoint).names
     return {
@@ -130,7 +130,7 @@ def _prefixed(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     }
 
 
-def _turned(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+def _transpose_gpt2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """Transpose GPT-2's [in, out] matrices, under the names `<name>.linear.weight`."""
     result = {}
     for name, stored in tensors.items():
@@ -146,7 +146,7 @@ def _turned(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     return result
 
 
-def _learned_positions(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+def _drop_opt_positions(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """Drop the two rows that OPT's table has before the first position."""
     longest = size(checkpoint.config, "max_position_embeddings")
     _cut_positions(tensors, _architecture(checkpoint), longest + 2, 2)
@@ -192,7 +192,7 @@ def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     for name, stored in tensors.items():
         before, is_expert, leaf = name.partition(f".{experts.prefix}.")
         if is_expert and isinstance(stored, QuantizedTensor):  # of one expert
-            result |= _quantised_parts(experts, name, stored)
+            result |= _cut_quantised_expert(experts, name, stored)
             continue
         stem = leaf.removesuffix(".weight").removesuffix("_bias")
         if not is_expert or stem not in experts.joined:
@@ -202,14 +202,14 @@ def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
         stacked = stored.bits.reshape(stored.shape)
         if experts.joined_rows:
             stacked = stacked.swapaxes(1, 2)
-        for part, columns in _parts(experts, stem, stacked).items():
+        for part, columns in _expert_matrices(experts, stem, stacked).items():
             for index, bits in enumerate(columns):
                 expert = StoredTensor(stored.dtype, bits.T.shape, bits.T)
                 result[f"{before}.{experts.prefix}.{index}.{part}.{kind}"] = expert
     return result
 
 
-def _quantised_parts(experts: Experts, name: str, stored: QuantizedTensor) -> Tensors:
+def _cut_quantised_expert(experts: Experts, name: str, stored: QuantizedTensor) -> Tensors:
     """Split a quantised matrix [out, in] of one expert into gate and up; keep any other matrix."""
     module, _, _ = name.rpartition(".weight")
     before, _, stem = module.rpartition(".")
@@ -222,7 +222,9 @@ def _quantised_parts(experts: Experts, name: str, stored: QuantizedTensor) -> Te
     return {f"{before}.{part}.weight": stored.rows(some) for part, some in rows.items()}
 
 
-def _parts(experts: Experts, stem: str, stacked: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+def _expert_matrices(
+    experts: Experts, stem: str, stacked: npt.NDArray[Any]
+) -> dict[str, npt.NDArray[Any]]:
     """Return the matrices in `stacked`, [experts, in, out] or biases [experts, out], by name."""
     if experts.joined is None or stem == experts.joined[1]:
         return {experts.down: stacked}
@@ -232,7 +234,7 @@ def _parts(experts: Experts, stem: str, stacked: npt.NDArray[Any]) -> dict[str, 
     return {experts.gate: stacked[..., :half], experts.up: stacked[..., half:]}
 
 
-def _baichuan(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+def _normalise_baichuan_head(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """Normalise the rows of the output matrix to length 1, except in the first generation."""
     head, result = "lm_head.weight", dict(tensors)
     if checkpoint.config.get("vocab_size") != OLD_VOCAB:
@@ -248,7 +250,7 @@ _TEXT_PARTS = (
 )  # fmt: skip
 
 
-def _text_part(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+def _text_model(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """Return the tensors under the names of a text model, without those that `llm.images` reads."""
     _, architecture = translate_config(checkpoint.config)
     result = {}
@@ -272,12 +274,12 @@ _Step: TypeAlias = Callable[[Checkpoint, Tensors], Tensors]
 _STEPS: tuple[tuple[_Condition, _Step], ...] = (
     (
         lambda form, name: name.endswith("ForConditionalGeneration") and form is not CHATGLM,
-        _text_part,
+        _text_model,
     ),
-    (lambda form, name: bool(form.names.prefix), _prefixed),
-    (lambda form, name: form.names.matrix != "weight", _turned),
-    (lambda form, name: name == "OPTForCausalLM", _learned_positions),
+    (lambda form, name: bool(form.names.prefix), _add_prefix),
+    (lambda form, name: form.names.matrix != "weight", _transpose_gpt2),
+    (lambda form, name: name == "OPTForCausalLM", _drop_opt_positions),
     (lambda form, name: bool(form.names.fused), _cut_heads),
     (lambda form, name: bool(form.experts and form.experts.joined), _cut_experts),
-    (lambda form, name: name == "BaichuanForCausalLM", _baichuan),
+    (lambda form, name: name == "BaichuanForCausalLM", _normalise_baichuan_head),
 )

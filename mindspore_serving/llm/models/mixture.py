@@ -18,7 +18,7 @@ def feed_forward(layer: Layer, h: Tensor, x: Tensor) -> Tensor:
     mixture, names = layer.spec.mixture, layer.architecture.experts
     if mixture and names and layer.index in mixture.layers:
         if names.beside:
-            return _beside(layer, h, x, mixture, names.beside)
+            return _dense_and_experts(layer, h, x, mixture, names.beside)
         return layer.ops.all_reduce(_mixture(layer, h, mixture, names))
     return layer.ops.all_reduce(layer.mlp(h))
 
@@ -43,7 +43,9 @@ def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tenso
     return ops.add(out, _shared(layer, names, h)) if mixture.has_shared else out
 
 
-def _beside(layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: Beside) -> Tensor:
+def _dense_and_experts(
+    layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: Beside
+) -> Tensor:
     """Return the sum of the dense block and the experts, each with its norms."""
     ops, spec, experts = layer.ops, layer.spec, layer.architecture.experts
     assert experts is not None

@@ -88,11 +88,11 @@ def check_tensors(
             f"config.json does not have: {shown}. Without them results would be wrong: config.json "
             "belongs to another model, or the model is not supported"
         )
-    words = told(left_out)
-    if words:
+    message = told(left_out)
+    if message:
         log.warning(
             "%s has tensors that are not for inference, which are left out: %s",
-            checkpoint.directory.name, words,
+            checkpoint.directory.name, message,
         )  # fmt: skip
     kept = (name for name in checkpoint.names() if name not in left_out)
     return Checkpoint.of(checkpoint, tensors={name: checkpoint.stored(name) for name in kept})
@@ -140,8 +140,8 @@ def untied(config: Config) -> dict[str, Any]:
 def _is_read(checkpoint: Checkpoint, name: str, read: Collection[str]) -> bool:
     """Return whether a tensor is read, by itself or as scale or zero point of a packed matrix."""
     stem, _, leaf = name.rpartition(".")
-    is_beside = leaf in ("scale", "zero") and stem in read and checkpoint.has(stem)
-    return name in read or (is_beside and is_packed(checkpoint.stored(stem).dtype))
+    is_auxiliary = leaf in ("scale", "zero") and stem in read and checkpoint.has(stem)
+    return name in read or (is_auxiliary and is_packed(checkpoint.stored(stem).dtype))
 
 
 def _is_same(checkpoint: Checkpoint, name: str, other: str) -> bool:

@@ -43,7 +43,7 @@ class ModelSpec:
         cutoffs: per layer, the cutoff of `ops.gaussian_topk` for gates, None for none; empty if no
             layer has one.
         layer_inputs: features of each token that are the input of one layer alone; 0 for none.
-        layer_words: number of tokens, from 0, that have such features in a table.
+        layer_vocab_size: number of tokens, from 0, that have such features in a table.
         local_rope: rotary frequencies of layers with a window, where they differ.
         attending: layers with attention.
         windows: per layer, number of tokens it attends to, with the current one; 0 is all.
@@ -66,7 +66,7 @@ class ModelSpec:
     streams: Streams | None
     cutoffs: tuple[float | None, ...]
     layer_inputs: int
-    layer_words: int
+    layer_vocab_size: int
     vocab_size: int
     max_position_embeddings: int
     norm_eps: float
@@ -189,7 +189,7 @@ def from_config(
         streams=streams_of(config),
         cutoffs=cutoffs_of(config, num_layers),
         layer_inputs=config.get("hidden_size_per_layer_input") or 0,
-        layer_words=size(config, "vocab_size_per_layer_input", "vocab_size"),
+        layer_vocab_size=size(config, "vocab_size_per_layer_input", "vocab_size"),
         vocab_size=size(config, "vocab_size"),
         max_position_embeddings=trained,
         norm_eps=number(config, *_eps_keys(architecture)),

@@ -25,19 +25,19 @@ def _convolution(layer: Layer, h: Tensor, state: LayerState) -> Tensor:
     """Convolve with gates before and after, which are computed from the same tokens (LFM2)."""
     ops, has_bias = layer.ops, state.has_bias
     before, after, x = ops.split(layer.linear(h, "conv.in_proj", has_bias), [state.channels] * 3)
-    x = _convolved(layer, ops.mul(before, x), "conv.conv", has_bias)
+    x = _convolve(layer, ops.mul(before, x), "conv.conv", has_bias)
     return layer.linear(ops.mul(after, x), "conv.out_proj", has_bias)
 
 
-def _convolved(layer: Layer, x: Tensor, name: str, has_bias: bool) -> Tensor:
+def _convolve(layer: Layer, x: Tensor, name: str, has_bias: bool) -> Tensor:
     bias = layer.weight(name, "bias") if has_bias else None
     return layer.ops.convolution(layer.index, x, layer.weight(name), bias)
 
 
 def _delta_rule(layer: Layer, h: Tensor, heads: Heads) -> Tensor:
     ops, stem = layer.ops, "linear_attn."
-    x, gate, alpha, beta = _projected(layer, h, heads)
-    x = ops.silu(_convolved(layer, x, f"{stem}conv1d", has_bias=False))
+    x, gate, alpha, beta = _project(layer, h, heads)
+    x = ops.silu(_convolve(layer, x, f"{stem}conv1d", has_bias=False))
     q, k, v = ops.split(x, [heads.keys, heads.keys, heads.values])
     prefix = f"{layer.architecture.names.layers}.{layer.index}.{stem}"
     rule = DeltaRule(heads, a_log=f"{prefix}A_log", dt_bias=f"{prefix}dt_bias")
@@ -47,7 +47,7 @@ def _delta_rule(layer: Layer, h: Tensor, heads: Heads) -> Tensor:
     return layer.linear(ops.silu_mul(gate, out), f"{stem}out_proj", bias=False)
 
 
-def _projected(layer: Layer, h: Tensor, rule: Heads) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _project(layer: Layer, h: Tensor, rule: Heads) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return queries, keys and values side by side; the output gate; alpha; beta."""
     ops, stem, heads = layer.ops, "linear_attn.in_proj_", rule.key_heads
     values_per_key = rule.value_heads // heads
@@ -71,19 +71,23 @@ def _mamba(layer: Layer, h: Tensor, state: LayerState, heads: Heads) -> Tensor:
     scales = layer.spec.scales
     h = scaled(ops, h, scales.state_input)
     projected = layer.linear(h, f"{stem}.in_proj", mamba.in_bias)
-    x, gate, step = _parts(layer, projected, heads)
-    x = ops.silu(_convolved(layer, x, f"{stem}.conv1d", state.has_bias))
+    x, gate, step = _split_projection(layer, projected, heads)
+    x = ops.silu(_convolve(layer, x, f"{stem}.conv1d", state.has_bias))
     x, b, c = ops.split(x, [heads.values, heads.keys, heads.keys])
     prefix = f"{layer.architecture.names.layers}.{layer.index}.{stem}."
     scan = SelectiveScan(
         heads, mamba.limits, a_log=f"{prefix}A_log", dt_bias=f"{prefix}dt_bias", skip=f"{prefix}D"
     )
     out = ops.selective_scan(layer.index, (x, b, c), step, scan)
-    out = layer.linear(_gated(layer, out, gate, mamba), f"{stem}.out_proj", mamba.out_bias)
+    out = layer.linear(
+        _gate_and_normalise(layer, out, gate, mamba), f"{stem}.out_proj", mamba.out_bias
+    )
     return scaled(ops, out, scales.state)
 
 
-def _parts(layer: Layer, projected: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
+def _split_projection(
+    layer: Layer, projected: Tensor, heads: Heads
+) -> tuple[Tensor, Tensor, Tensor]:
     """Split the input projection: x, B and C side by side; the output gate; time steps."""
     ops, factors = layer.ops, layer.spec.scales.state_parts
     if not factors:
@@ -96,7 +100,7 @@ def _parts(layer: Layer, projected: Tensor, heads: Heads) -> tuple[Tensor, Tenso
     return ops.join_heads((x, b, c), 1, heads.features), gate, step
 
 
-def _gated(layer: Layer, x: Tensor, gate: Tensor, mamba: Mamba) -> Tensor:
+def _gate_and_normalise(layer: Layer, x: Tensor, gate: Tensor, mamba: Mamba) -> Tensor:
     """Gate and normalise `x`, in the model's order."""
     ops, groups = layer.ops, mamba.norm_groups
     if not groups:

@@ -29,11 +29,11 @@ _VERSION = re.compile(r"[\d_.]*(Moe|MoE|Next|H)?$")
 def explain_unsupported(name: str, known: Collection[str]) -> str:
     """Return why `name` is refused, and similar names in `known`."""
     reason = next((why for start, why in REASONS if re.match(start, name)), "")
-    near = nearest(name, known)
-    words = [reason or "it is not supported"]
-    if near:
-        words.append(f"similar are {' and '.join(near)}")
-    return "; ".join(words)
+    similar = nearest(name, known)
+    parts = [reason or "it is not supported"]
+    if similar:
+        parts.append(f"similar are {' and '.join(similar)}")
+    return "; ".join(parts)
 
 
 def nearest(name: str, known: Collection[str]) -> list[str]:
@@ -42,6 +42,8 @@ def nearest(name: str, known: Collection[str]) -> list[str]:
     stems = {_HEAD.sub("", candidate): candidate for candidate in known}
     family = _VERSION.sub("", stem).lower()
     same = [full for short, full in stems.items() if family and short.lower().startswith(family)]
-    alike = [stems[short] for short in get_close_matches(stem, stems, 3, 0.7)]
-    alike += get_close_matches(name, known, 1, 0.9)  # a typing error
-    return list(dict.fromkeys([*(full for full in alike if full in same), *same, *alike]))[:3]
+    close_matches = [stems[short] for short in get_close_matches(stem, stems, 3, 0.7)]
+    close_matches += get_close_matches(name, known, 1, 0.9)  # a typing error
+    return list(
+        dict.fromkeys([*(full for full in close_matches if full in same), *same, *close_matches])
+    )[:3]

@@ -146,6 +146,6 @@ def test_an_openvino_that_computes_states_otherwise_is_refused(
     from mindspore_serving.llm.runtimes.openvino import states_check
 
     states_check.check_states.cache_clear()
-    monkeypatch.setattr(states_check, "_ruled", lambda q, k, v, falls, beta: v)
+    monkeypatch.setattr(states_check, "_reference_delta_rule", lambda q, k, v, falls, beta: v)
     with pytest.raises(StartError, match="recurrent-state operations, .* are off by"):
         open_runner(built(root, "lfm2"), "openvino", config("openvino"))

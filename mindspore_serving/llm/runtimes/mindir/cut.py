@@ -72,7 +72,7 @@ def find_model(prefill: Sequence[str], decode: Sequence[str]) -> Path:
     if size > 1:
         check_cut(model, size)
     else:
-        check_whole(model)
+        check_not_split(model)
     return model
 
 
@@ -108,7 +108,7 @@ def check_cut(directory: Path, size: int) -> None:
             )
 
 
-def check_whole(directory: Path) -> None:
+def check_not_split(directory: Path) -> None:
     """Raise StartError if `directory` has a model that is split for ranks."""
     if rank_directory(directory, 0).is_dir():
         size = RankMindIR.read(rank_directory(directory, 0)).size

@@ -18,7 +18,7 @@ from mindspore_serving.llm.models.spec import ModelSpec
 F32 = npt.NDArray[np.float32]
 
 
-def exportable(config: Mapping[str, Any], max_model_len: int | None = None) -> ModelSpec:
+def load_exportable_spec(config: Mapping[str, Any], max_model_len: int | None = None) -> ModelSpec:
     """Return the spec of config.json.  Raises StartError for a model that is not supported."""
     spec, _ = load_definition(config, max_model_len=max_model_len)
     check_exportable(spec)

@@ -36,7 +36,7 @@ def decoder_inputs(spec: ModelSpec, count: int | None, batch: int | None = None)
     ]
 
 
-def computed(graph: Callable[..., Any], inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
+def run_graph(graph: Callable[..., Any], inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
     """Run a `DecoderCell`; return its logits or hidden states, new keys and new values.
 
     Raises ServingError.
@@ -67,7 +67,7 @@ class Graphs:
         return calls(layout)
 
     def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
-        return computed(self._decode if inputs[0].shape[1] == 1 else self._prefill, inputs)
+        return run_graph(self._decode if inputs[0].shape[1] == 1 else self._prefill, inputs)
 
 
 def _load(directory: Path, name: str) -> Any:

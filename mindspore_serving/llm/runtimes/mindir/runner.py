@@ -23,8 +23,8 @@ from mindspore_serving.llm.runtimes.capacity import (
 )
 from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, GraphCall
-from mindspore_serving.llm.runtimes.mindir.cut import check_cut, check_whole, rank_directory
-from mindspore_serving.llm.runtimes.mindir.export_weights import exportable
+from mindspore_serving.llm.runtimes.mindir.cut import check_cut, check_not_split, rank_directory
+from mindspore_serving.llm.runtimes.mindir.export_weights import load_exportable_spec
 from mindspore_serving.llm.runtimes.mindir.graphs import Graphs
 from mindspore_serving.llm.runtimes.mindir.library import CPU, use_device
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
@@ -118,8 +118,8 @@ def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
     memory.
     """
     directory = Path(directory)
-    check_whole(directory)
-    spec = exportable(read_json(directory / CONFIG), config.max_model_len)
+    check_not_split(directory)
+    spec = load_exportable_spec(read_json(directory / CONFIG), config.max_model_len)
     return _open(directory, spec, config)
 
 
@@ -136,7 +136,7 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> DenseR
         )
     stages = grid.stages
     check_cut(directory, stages.size)
-    full_spec = exportable(read_json(directory / CONFIG), config.max_model_len)
+    full_spec = load_exportable_spec(read_json(directory / CONFIG), config.max_model_len)
     spec = cut_layers(full_spec, stages.rank, stages.size)
     rank_files = rank_directory(directory, stages.rank)
     return _open(rank_files, spec, share_options(config), grid)

@@ -30,7 +30,7 @@ from mindspore_serving.llm.runtimes.layout import Layout, TokenSpan
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, GraphCall
 from mindspore_serving.llm.runtimes.mindir.export_cell import DecoderCell
 from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, check_exportable
-from mindspore_serving.llm.runtimes.mindir.graphs import computed, decoder_inputs
+from mindspore_serving.llm.runtimes.mindir.graphs import decoder_inputs, run_graph
 from mindspore_serving.llm.runtimes.mindir.library import mindspore, use_device
 from mindspore_serving.llm.runtimes.mindir.runner import DenseRunner
 
@@ -153,7 +153,7 @@ class CompiledGraphs:
 
     def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
         batch, width = inputs[0].shape
-        return computed(self._graphs[batch, width], inputs)
+        return run_graph(self._graphs[batch, width], inputs)
 
 
 def _zeros(spec: ModelSpec, batch: int, width: int) -> list[I32 | F32]:

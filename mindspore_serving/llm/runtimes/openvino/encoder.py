@@ -79,7 +79,7 @@ class OpenVINOEncoderOps(OpenVINOOps):
         pairs = zip((q, k, v), counts, strict=True)
         heads = [self._heads(x, count, spec) for x, count in pairs]
         scale = opset.constant(np.float32(spec.scale))
-        mask = self._windowed(spec.window) if spec.window else self._mask
+        mask = self._window_mask(spec.window) if spec.window else self._mask
         if self._bias is not None:
             mask = opset.add(mask, self._bias)
         out = opset.scaled_dot_product_attention(*heads, mask, scale)
@@ -111,7 +111,7 @@ class OpenVINOEncoderOps(OpenVINOOps):
         columns = opset.range(np.int32(0), longest, np.int32(1), "i32")
         return opset.subtract(columns, opset.unsqueeze(columns, np.int32(1)))
 
-    def _windowed(self, window: int) -> Node:
+    def _window_mask(self, window: int) -> Node:
         """Return the mask of a layer that sees less than `window` to each side, [B, 1, L, L]."""
         if window not in self._windows:
             distance = opset.abs(self._distances())
@@ -177,6 +177,6 @@ def _warm_up(runner: OpenVINOEncoder, config: EngineConfig) -> None:
     """
     sizes = {padded_rows(count) for count in range(1, config.max_num_batched_tokens + 1)}
     for size in warm_up_within(WARM_UP_SECONDS, sorted(sizes)):
-        whole, rest = divmod(size, runner.max_model_len)
-        lengths = [runner.max_model_len] * whole + [rest] * (rest > 0)
+        full, rest = divmod(size, runner.max_model_len)
+        lengths = [runner.max_model_len] * full + [rest] * (rest > 0)
         runner.run([[0] * length for length in lengths])

@@ -29,23 +29,23 @@ def mixture(x: Node, weights: Weights, routing: Routed, gate_of: Callable[[Node]
     """
     gate, up, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
-    each = _tiled(x, count, hidden)
+    each = _repeat_rows(x, count, hidden)
     inner = opset.multiply(
         gate_of(opset.matmul(each, gate, False, True)), opset.matmul(each, up, False, True)
     )
     out = reshaped(opset.matmul(inner, down, False, True), count, 1, -1, hidden)
-    spread = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, 1, -1)
+    spread = reshaped(opset.transpose(_share_matrix(routing), i64(1, 0)), count, 1, -1)
     weighted = opset.multiply(out, opset.unsqueeze(spread, i64(-1)))
     return reshaped(opset.reduce_sum(weighted, i64(0), keep_dims=False), -1, hidden)
 
 
-def _tiled(x: Node, count: int, hidden: int) -> Node:
+def _repeat_rows(x: Node, count: int, hidden: int) -> Node:
     """Repeat the rows for every expert, [count, T, H]."""
     rows = reshaped(opset.unsqueeze(x, i64(0)), -1, hidden)
     return reshaped(opset.tile(rows, i64(count, 1)), count, -1, hidden)
 
 
-def _spread(routing: Routed) -> Node:
+def _share_matrix(routing: Routed) -> Node:
     """Return each expert's share of each token, [T, E], 0 for those that are not chosen."""
     scores, shares, chosen = routing
     none = opset.multiply(scores, f32(0))
@@ -68,8 +68,8 @@ def dense_mixture(x: Node, weights: Weights, routing: Routed, options: DenseMixt
     """
     *inner, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
-    shares = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, -1, 1)
-    each = _tiled(x, count, hidden)
+    shares = reshaped(opset.transpose(_share_matrix(routing), i64(1, 0)), count, -1, 1)
+    each = _repeat_rows(x, count, hidden)
     if options.scales_input:
         each = opset.multiply(each, shares)
     products = [opset.matmul(each, weight, False, True) for weight in inner]

@@ -93,7 +93,7 @@ def _is_packed_once(
             stored = _floats(form.kind, random.normal(0, 1, (outputs, INPUTS)))
         else:
             stored = _integers(form, outputs, random, has_minimums=has_minimums)
-        if not _is_kept(stored, precision, dict(properties)):
+        if not _stays_right(stored, precision, dict(properties)):
             return False
     return True
 
@@ -122,7 +122,7 @@ def _integers(
     return QuantizedTensor("probe", packed.shape, packed.values, lambda: packed)
 
 
-def _is_kept(
+def _stays_right(
     stored: StoredTensor | QuantizedTensor, precision: str, properties: dict[str, Any]
 ) -> bool:
     """Return whether products of two joined matrices stay right after their memory was released."""

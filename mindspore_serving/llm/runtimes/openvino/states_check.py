@@ -77,7 +77,11 @@ def _largest_error(precision: str) -> float:
         shape = [NUM_SLOTS + 2, *(size.get_length() for size in list(port.partial_shape)[1:])]
         tables.append(np.zeros(shape, f"u{port.element_type.size}"))
         request.set_tensor(name, ov.Tensor(tables[-1], ov.Shape(shape), port.element_type))
-    expected = (_convolved(v, kernel), _ruled(*inputs.values()), _scanned(q, k, v, beta))
+    expected = (
+        _reference_convolution(v, kernel),
+        _reference_delta_rule(*inputs.values()),
+        _reference_scan(q, k, v, beta),
+    )
     errors = []
     for row in ROWS:
         new = slice(row.start, row.start + len(row.tokens))
@@ -127,29 +131,29 @@ def _compiled(inputs: Mapping[str, npt.NDArray[np.float32]], kernel: Any, precis
     return ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
 
 
-def _convolved(x: Any, kernel: Any) -> Any:
+def _reference_convolution(x: Any, kernel: Any) -> Any:
     past = np.concatenate([np.zeros((WIDTH - 1, x.shape[1]), np.float32), x])
     return sum(past[i : i + len(x)] * kernel[:, 0, i] for i in range(WIDTH))
 
 
-def _ruled(q: Any, k: Any, v: Any, decays: Any, beta: Any) -> Any:
+def _reference_delta_rule(q: Any, k: Any, v: Any, decays: Any, beta: Any) -> Any:
     """Compute the delta rule by its definition."""
     q, k = (x / np.sqrt((x * x).sum(-1, keepdims=True) + LENGTH_EPS) for x in map(_keys, (q, k)))
 
     def missing(state: Any, t: int) -> Any:
         return beta[t][:, None] * (_values(v)[t] - np.einsum("hkv,hk->hv", state, k[t]))
 
-    return _read(q, k, decays, missing).reshape(len(v), -1) * HEADS.key_dim**-0.5
+    return _recurrence(q, k, decays, missing).reshape(len(v), -1) * HEADS.key_dim**-0.5
 
 
-def _scanned(c: Any, b: Any, x: Any, steps: Any) -> Any:
+def _reference_scan(c: Any, b: Any, x: Any, steps: Any) -> Any:
     """Compute the selective scan by its definition."""
     x, decays = _values(x), -np.exp(LOG_RATE[0]) * steps
-    output = _read(_keys(c), _keys(b), decays, lambda _, t: steps[t][:, None] * x[t])
+    output = _recurrence(_keys(c), _keys(b), decays, lambda _, t: steps[t][:, None] * x[t])
     return (output + SKIP[0][:, None] * x).reshape(len(x), -1)
 
 
-def _read(queries: Any, keys: Any, decays: Any, update: Callable[[Any, int], Any]) -> Any:
+def _recurrence(queries: Any, keys: Any, decays: Any, update: Callable[[Any, int], Any]) -> Any:
     """Read the state for each token, [T, value_heads, value_dim].
 
     Before that the state has decayed, and `update` has been written.

@@ -60,7 +60,7 @@ class OpenVINOWeights:
         self._checkpoint = checkpoint
         self._gathers = gathers
         self._joins = joins
-        self._least_with_minimums = min_weights_with_minimums
+        self._min_weights_with_minimums = min_weights_with_minimums
         self.precision = precision
         self._bits = bits
         self._is_exact = is_exact
@@ -109,7 +109,9 @@ class OpenVINOWeights:
             if len(shape) != 2 or shape[1] != features(x):
                 raise StartError(f"tensor {name!r} is {list(shape)}, expected [*, {features(x)}]")
         if key not in self._joined:
-            self._joined[key] = [group for kind in self._alike(names) for group in self._join(kind)]
+            self._joined[key] = [
+                group for kind in self._group_by_type(names) for group in self._join(kind)
+            ]
         for group in self._joined[key]:
             y, end = self.product(x, _joint(group)), 0
             for name in group:
@@ -154,7 +156,7 @@ class OpenVINOWeights:
         other_weights = (len(names) - 1) * prod(first)
         packed = [self._packed(name, other_weights=other_weights) for name in names]
         some = [p for p in packed if p is not None and p.order is None]
-        if len(some) < len(names) or len({_form(p) for p in some}) > 1:
+        if len(some) < len(names) or len({_storage_key(p) for p in some}) > 1:
             self.dequantised += [name for name in names if self._checkpoint.is_quantized(name)]
             arrays = np.stack([self._checkpoint.f32(name) for name in names])
             return self.constants.of(arrays, arrays.shape, ov.Type.f32)
@@ -194,7 +196,7 @@ class OpenVINOWeights:
             return packed.group < MIN_GROUP or packed.minimums is not None
         return (
             packed.minimums is not None
-            and prod(packed.shape) + other_weights < self._least_with_minimums
+            and prod(packed.shape) + other_weights < self._min_weights_with_minimums
         )
 
     def _matrix(self, name: str, *, is_table: bool = False) -> Node:
@@ -217,7 +219,7 @@ class OpenVINOWeights:
             packed = replace(packed, minimums=None, centre=0)
         return self.constants.scaled(packed, is_releasable=is_releasable)
 
-    def _alike(self, names: Sequence[str]) -> list[list[str]]:
+    def _group_by_type(self, names: Sequence[str]) -> list[list[str]]:
         """Group the names by the type of their tensors."""
         by_type: dict[str, list[str]] = {}
         for name in names:
@@ -226,9 +228,9 @@ class OpenVINOWeights:
 
     def _join(self, names: Sequence[str]) -> list[tuple[str, ...]]:
         """Join matrices to one if possible, and return the groups that result."""
-        apart: list[tuple[str, ...]] = [(name,) for name in names]
+        separate: list[tuple[str, ...]] = [(name,) for name in names]
         if self._joins is None or len(names) == 1:
-            return apart
+            return separate
         sizes = {name: prod(self.shape(name)) for name in names}
         total = sum(sizes.values())
         packed = [self._packed(name, other_weights=total - size) for name, size in sizes.items()]
@@ -236,8 +238,8 @@ class OpenVINOWeights:
         dtype = self._checkpoint.stored(names[0]).dtype
         form = MatrixForm.of(integers[0]) if integers else MatrixForm(dtype)
         is_known = dtype in TYPES if not any(packed) else len(integers) == len(names)
-        if not is_known or len(set(map(_form, integers))) > 1 or not self._joins(form):
-            return apart
+        if not is_known or len(set(map(_storage_key, integers))) > 1 or not self._joins(form):
+            return separate
         if integers:
             joined = merged(integers, np.concatenate)
             node = self._integers(_joint(names), joined, is_releasable=True)
@@ -277,7 +279,7 @@ def _joint(names: Sequence[str]) -> str:
     return "+".join(names)
 
 
-def _form(packed: Packed) -> tuple[object, ...]:
+def _storage_key(packed: Packed) -> tuple[object, ...]:
     """Return the properties that matrices must share to be stacked or joined."""
     has_zeros, has_minimums = packed.zeros is not None, packed.minimums is not None
     return packed.bits, packed.group, packed.codebook, packed.centre, has_zeros, has_minimums

@@ -108,7 +108,7 @@ class GatherPath:
             spans[num_new, 0 if num_new <= MAX_BATCHED_TOKENS else index].append(span)
         groups = list(spans.values())
         arrays = [array for group in groups for array in _group_arrays(group, layout.visible_ends)]
-        return AttentionPlan(arrays, partial(_gathered_by, groups))
+        return AttentionPlan(arrays, partial(_attention_from, groups))
 
     def decoding(self, rows: torch.Tensor) -> "GatheredAttention":
         tables = rows[:, TABLE:]
@@ -119,7 +119,7 @@ class GatherPath:
         )
 
 
-def _gathered_by(
+def _attention_from(
     groups: Sequence[Sequence[TokenSpan]], arrays: Sequence[torch.Tensor]
 ) -> "GatheredAttention":
     """Build the attention from the arrays that `_group_arrays` returns for each group."""
@@ -173,7 +173,7 @@ class GatheredAttention:
     ) -> torch.Tensor:  # fmt: skip
         out = torch.empty_like(q)
         for group in self.groups:
-            gathered = tuple(_gathered(stored, group, q.dtype) for stored in (keys, values))
+            gathered = tuple(_gather(stored, group, q.dtype) for stored in (keys, values))
             out[group.tokens] = _attend(group, q[group.tokens], gathered, spec, sinks)
         return out
 
@@ -225,7 +225,7 @@ class TorchCache:
             stored.flatten(0, 1)[slots] = new.to(stored.dtype)
 
 
-def _gathered(stored: torch.Tensor, group: GatheredGroup, dtype: torch.dtype) -> torch.Tensor:
+def _gather(stored: torch.Tensor, group: GatheredGroup, dtype: torch.dtype) -> torch.Tensor:
     """Gather the cached keys or values of a group, [B, kv_heads, L, head_dim]."""
     return stored[group.tables].flatten(1, 2)[:, : group.longest].transpose(1, 2).to(dtype)
 
@@ -246,7 +246,7 @@ def _attend(
     q = q.permute(0, 2, 3, 1, 4).reshape(batch, spec.num_kv_heads, rows, spec.head_dim)
     mask = group.mask(spec.window, num_groups)
     if spec.softcap or spec.alibi is not None or sinks is not None:
-        out = _attend_by_hand(group, q, keys_values, spec, sinks)
+        out = _attend_unfused(group, q, keys_values, spec, sinks)
     else:
         attend = functional.scaled_dot_product_attention
         out = attend(q, keys, values, attn_mask=mask, scale=spec.scale)
@@ -254,7 +254,7 @@ def _attend(
     return out.permute(0, 3, 1, 2, 4).reshape(batch * group.num_new, -1)
 
 
-def _attend_by_hand(
+def _attend_unfused(
     group: GatheredGroup, q: torch.Tensor, keys_values: tuple[torch.Tensor, ...],
     spec: AttentionSpec, sinks: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip

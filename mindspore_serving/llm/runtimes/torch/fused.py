@@ -92,9 +92,9 @@ def _rope(  # noqa: PLR0917
     tl.store(target + pair, first * c - second * s, mask=is_pair)
     tl.store(target + HALF + pair, second * c + first * s, mask=is_pair)
     if WIDTH > 2 * HALF:
-        is_rest = pair < WIDTH - 2 * HALF
-        rest = tl.load(source + 2 * HALF + pair, mask=is_rest, other=0.0)
-        tl.store(target + 2 * HALF + pair, rest, mask=is_rest)
+        is_unrotated = pair < WIDTH - 2 * HALF
+        rest = tl.load(source + 2 * HALF + pair, mask=is_unrotated, other=0.0)
+        tl.store(target + 2 * HALF + pair, rest, mask=is_unrotated)
 
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]

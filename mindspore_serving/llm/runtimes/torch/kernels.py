@@ -148,7 +148,7 @@ def _tile(  # noqa: PLR0917
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _scored(  # noqa: PLR0917
+def _mask_scores(  # noqa: PLR0917
     score: tl.tensor, distance: tl.tensor, is_key: tl.tensor, slope: tl.tensor,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
@@ -157,14 +157,14 @@ def _scored(  # noqa: PLR0917
         score = SOFTCAP * (2 * tl.sigmoid(2 * (score / SOFTCAP)) - 1)  # of tanh
     if slope is not None:
         score -= slope[:, None] * distance
-    is_seen = (distance >= 0) & is_key[None, :]
+    is_visible = (distance >= 0) & is_key[None, :]
     if WINDOW:
-        is_seen &= distance < WINDOW
-    return tl.where(is_seen, score * LOG2E, -float("inf"))
+        is_visible &= distance < WINDOW
+    return tl.where(is_visible, score * LOG2E, -float("inf"))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _shrunk(top: tl.tensor, higher: tl.tensor) -> tl.tensor:
+def _rescale_factor(top: tl.tensor, higher: tl.tensor) -> tl.tensor:
     """Return the factor that changes a sum relative to `top` into one relative to `higher`."""
     return tl.exp2(top - tl.where(higher == -float("inf"), 0.0, higher))
 
@@ -207,10 +207,10 @@ def _attend(  # noqa: PLR0917
         key = tl.load(keys + offsets, mask=is_loaded, other=0.0).to(FACTORS)
         score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         distance = position[:, None] - index[None, :]
-        score = _scored(score, distance, is_key, slope, WINDOW, SOFTCAP)
+        score = _mask_scores(score, distance, is_key, slope, WINDOW, SOFTCAP)
         higher = tl.maximum(top, tl.max(score, 1))
-        weight = _shrunk(score, higher[:, None])
-        shrunk = _shrunk(top, higher)
+        weight = _rescale_factor(score, higher[:, None])
+        shrunk = _rescale_factor(top, higher)
         value = tl.load(values + offsets, mask=is_loaded, other=0.0).to(FACTORS)
         acc *= shrunk[:, None]
         acc += tl.dot(weight.to(FACTORS), value, input_precision="ieee")
@@ -254,8 +254,8 @@ def _merge(  # noqa: PLR0917
             sums + part[:, None] * HEAD_DIM + feature[None, :], mask=is_output, other=0.0
         )
         higher = tl.maximum(top, highest)
-        shrunk = _shrunk(top, higher)
-        factor = _shrunk(highest, higher)
+        shrunk = _rescale_factor(top, higher)
+        factor = _rescale_factor(highest, higher)
         total = total * shrunk + weight * factor
         acc = acc * shrunk[:, None] + partial * factor[:, None]
         top = higher

@@ -105,8 +105,8 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     if model.is_invariant:
         check_kernels(model.weights.names())
     kernels = None
-    sees_whole = spec.architecture.sees_pictures_whole and config.max_images > 0
-    if sees_whole and model.device != "cpu":
+    is_bidirectional = spec.architecture.sees_pictures_whole and config.max_images > 0
+    if is_bidirectional and model.device != "cpu":
         log.warning("the attention kernel has no bidirectional attention, %s", FALLBACK)
     elif model.device != "cpu":
         setting = AttentionSetting(model.dtype, model.kv_dtype, config.block_size, model.device)

@@ -20,7 +20,7 @@ from mindspore_serving.llm.runtimes.torch.lora import AdapterTokens, TorchAdapte
 from mindspore_serving.llm.runtimes.torch.states import (
     StateCache,
     StatePiece,
-    convolved,
+    causal_convolution,
     delta_rule,
     selective_scan,
 )
@@ -184,7 +184,7 @@ class TorchOps(Ops):
     def convolution(
         self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None = None
     ) -> Tensor:
-        y = convolved(x, self._states.layers[layer][0], weight, self._current().pieces)
+        y = causal_convolution(x, self._states.layers[layer][0], weight, self._current().pieces)
         return y if bias is None else y + bias
 
     def delta_rule(

@@ -77,7 +77,7 @@ def state_pieces(layout: Layout) -> list[StatePiece]:
     return pieces
 
 
-def convolved(
+def causal_convolution(
     x: torch.Tensor, table: torch.Tensor, weight: torch.Tensor, pieces: Iterable[StatePiece]
 ) -> torch.Tensor:
     """Convolve `x`, [T, channels], with the inputs before it; the result is like `x`.
