@@ -48,8 +48,9 @@ def _is_reader_body(config: Mapping[str, Any], spec: LanguageSpec) -> bool:
     """Return whether the model is the body of a generating model, used to embed or to rank."""
     if not generator_of(config):
         return False
-    is_ranker = count_labels(config) == 1 or bool(spec.options.get("ranking"))
-    return is_ranker or not is_classifier_config(config)
+    if not is_classifier_config(config):
+        return True
+    return count_labels(config) == 1 or bool(spec.options.get("ranking"))
 
 
 def _fills_masks(directory: Path, task: str) -> bool:

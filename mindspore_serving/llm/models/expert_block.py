@@ -14,7 +14,7 @@ class Routing:
     Args:
         top_k: number of experts of a token.
         normalize: whether the chosen experts' weights are divided by their sum.
-        least: lower bound of that sum.
+        min_total: lower bound of that sum.
         scores: "softmax" or "sigmoid" of the router's output.
         scale: factor of the weights, applied last.
         groups: number of equal groups of experts, of which first the `top_groups` best are chosen.
@@ -25,7 +25,7 @@ class Routing:
 
     top_k: int
     normalize: bool
-    least: float = 0.0
+    min_total: float = 0.0
     scores: str = "softmax"
     scale: float = 1.0
     groups: int = 1

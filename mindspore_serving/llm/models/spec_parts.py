@@ -85,7 +85,7 @@ def _routing(config: Config, experts: Experts, count: int) -> Routing:
     routing = Routing(
         top_k=size(config, "num_experts_per_tok", "moe_k"),
         normalize=bool(config.get("norm_topk_prob", False)),
-        least=scale_of(config, "moe_norm_min", 0.0),
+        min_total=scale_of(config, "moe_norm_min", 0.0),
         scores=experts.scores,
         scale=scale_of(config, "routed_scaling_factor", 1.0),
         groups=groups,

@@ -28,4 +28,4 @@ def test_warm_up_seconds_that_are_no_number_are_refused(monkeypatch):
 
 def test_all_ranks_stop_when_any_is_out_of_time(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert list(warm_up_within(600, [1, 2, 3], least=lambda own: 0)) == [1]
+    assert list(warm_up_within(600, [1, 2, 3], minimum=lambda number: 0)) == [1]

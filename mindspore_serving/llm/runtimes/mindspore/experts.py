@@ -25,7 +25,7 @@ def route(scores: F32, routing: Routing, correction: F32 | None) -> tuple[F32, I
     chosen = _largest(choice_scores, routing.top_k)
     shares = np.take_along_axis(scores, chosen, -1)
     if routing.normalize:
-        shares = shares / np.maximum(shares.sum(-1, keepdims=True), np.float32(routing.least))
+        shares = shares / np.maximum(shares.sum(-1, keepdims=True), np.float32(routing.min_total))
     return shares * np.float32(routing.scale), chosen
 
 

@@ -65,12 +65,10 @@ class Constants:
         # Matrices and their scales, of `kept`, in separate memory pages, by the names of their
         # nodes; without those from which rows are gathered.
         self.releasable: dict[str, Array] = {}
-        self.minimums: dict[str, Array] = {}  # as `spent`, what is added to their products
-        self.forms: set[MatrixForm] = set()  # of `spent`
-        self.to_release: list[Array] = []  # of `kept`, what is not read when it has been packed
-        self.release_order: list[
-            tuple[str, list[Array]]
-        ] = []  # of `unpacked`, as `packing_order` says
+        self.minimums: dict[str, Array] = {}  # as `releasable`: what is added to their products
+        self.forms: set[MatrixForm] = set()  # storage of `releasable`
+        self.to_release: list[Array] = []  # of `kept`: arrays that are not read after packing
+        self.release_order: list[tuple[str, list[Array]]] = []  # see `packing_order`
 
     def of(self, bits: Array, shape: tuple[int, ...], kind: Any) -> Node:
         """Return a constant that reads `bits` in place."""

@@ -114,7 +114,7 @@ def route(
         shares = opset.gather_elements(scores, chosen, 1)
     if routing.normalize:
         total = opset.reduce_sum(shares, i64(-1), keep_dims=True)
-        total = opset.maximum(total, f32(routing.least)) if routing.least else total
+        total = opset.maximum(total, f32(routing.min_total)) if routing.min_total else total
         shares = opset.divide(shares, total)
     if routing.scale != 1.0:
         shares = opset.multiply(shares, f32(routing.scale))

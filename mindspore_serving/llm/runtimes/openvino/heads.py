@@ -78,7 +78,7 @@ class Headwise(Elementwise):
 
     def rope(self, x: Node, tables: Tables, num_heads: int, *, pairs: bool = False) -> Node:
         cos, sin, rotated = tables
-        width, head_dim = features(x), head_width(x, num_heads, least=rotated)
+        width, head_dim = features(x), head_width(x, num_heads, minimum=rotated)
         heads = _heads(x, num_heads)
         to_rotate = heads if rotated == head_dim else sliced(heads, 0, rotated)
         if pairs:  # reorder to halves: a score is a sum over features in any order

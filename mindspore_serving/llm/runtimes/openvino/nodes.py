@@ -35,11 +35,11 @@ def expect(x: Node, width: int, what: str) -> None:
         raise StartError(f"{name_of(x)!r} gives {features(x)} features, expected {width}: {what}")
 
 
-def head_width(x: Node, num_heads: int, *, least: int = 1) -> int:
-    """Return the features of a head.  Raises StartError if fewer than `least`, or uneven."""
+def head_width(x: Node, num_heads: int, *, minimum: int = 1) -> int:
+    """Return the features of a head.  Raises StartError if fewer than `minimum`, or uneven."""
     head_dim, rest = divmod(features(x), num_heads)
-    if rest or head_dim < least:
-        what = f"{num_heads} heads of at least {least}"
+    if rest or head_dim < minimum:
+        what = f"{num_heads} heads of at least {minimum}"
         raise StartError(f"{name_of(x)!r} gives {features(x)} features, expected {what}")
     return head_dim
 

@@ -23,7 +23,7 @@ def route(scores: Tensor, routing: Routing, correction: Tensor | None) -> tuple[
     chosen = choice_scores.topk(routing.top_k, -1).indices
     weights = scores.gather(1, chosen)
     if routing.normalize:
-        weights = weights / weights.sum(-1, keepdim=True).clamp(min=routing.least)
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=routing.min_total)
     return weights * routing.scale, chosen
 
 
