@@ -156,11 +156,8 @@ def from_config(
 ) -> ModelSpec:
     """Return the spec of the model that `config` (config.json) describes.
 
-    `architecture` is its row of FAMILIES, by default that of config.json's name.  `max_model_len`
-    is the longest sequence to serve, by default the model's limit; some rotary scalings depend on
-    it.
-
-    Raises StartError naming a key that is missing or out of range.
+    `architecture` is its row of FAMILIES, by default that of config.json's name; some rotary
+    scalings depend on `max_model_len`, by default the model's limit.  Raises StartError.
     """
     config, architecture = translate_config(config, architecture)
     num_layers = size(config, "num_hidden_layers", "n_layer")

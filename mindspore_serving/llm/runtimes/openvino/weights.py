@@ -258,7 +258,7 @@ class OpenVINOWeights:
         return named(self.constants.of(bits, shape, TYPES[dtype]), name)
 
     def _dequantised(self, name: str) -> Node:
-        """Return a matrix in the precision whose quantised format has no kernels in the plugin."""
+        """Dequantise a matrix, in a format without kernels in the plugin, to the precision."""
         self.dequantised.append(name)
         floats = self._checkpoint.f32(name)
         bits = floats if self.precision == "f32" else to_bf16(floats)
