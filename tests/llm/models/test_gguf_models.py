@@ -220,7 +220,7 @@ def test_a_tensor_that_the_architecture_does_not_have_is_refused(tmp_path: Path)
 
 def test_quantising_a_quantised_file_again_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", kind="Q8_0")
-    with pytest.raises(StartError, match="Q8_0 already"):
+    with pytest.raises(StartError, match="already quantised to Q8_0"):
         open_openvino(path, EngineConfig(quantization="int4"))
 
 

@@ -100,8 +100,8 @@ def test_unknown_settings_are_logged_at_load(
     more = {"sliding_window": 24, "secret_scale": 2.0, "nothing": None, "rope_parameters": {"x": 1}}
     (path / "config.json").write_text(json.dumps(config | more))
     open_definition(path)
-    (line,) = [text for text in capfd.readouterr().err.splitlines() if "not followed" in text]
-    assert line.endswith("followed: rope_parameters.x, sliding_window, secret_scale")
+    (line,) = [text for text in capfd.readouterr().err.splitlines() if "therefore ignored" in text]
+    assert line.endswith("ignored: rope_parameters.x, sliding_window, secret_scale")
 
 
 @pytest.mark.parametrize("name", encoders.FAMILIES)
@@ -109,4 +109,4 @@ def test_no_setting_of_an_encoder_is_unknown(
     tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     open_encoder_model(encoders.build(name, tmp_path), EngineConfig())
-    assert "not followed" not in capfd.readouterr().err
+    assert "therefore ignored" not in capfd.readouterr().err

@@ -97,7 +97,7 @@ def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
         ({PIPELINE: 4}, "pipeline_parallel is 4, expected at most 3"),
         ({PIPELINE: 2, "max_loras": 1}, "pipeline_parallel is 2, but LoRA adapters are not cut"),
         ({"tensor_parallel": 2, "max_loras": 1}, "tensor_parallel is 2, but LoRA adapters"),
-        ({"tensor_parallel": 2, "quantization": "int8"}, "cuts matrices of floats alone"),
+        ({"tensor_parallel": 2, "quantization": "int8"}, "splits only float matrices"),
     ],
 )
 def test_what_ranks_of_openvino_cannot_do_is_one_error(llama, options, problem):

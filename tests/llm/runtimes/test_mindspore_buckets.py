@@ -73,5 +73,5 @@ def test_padding_is_computed_like_the_last_sequence_and_not_written() -> None:
 
 
 def test_a_row_wider_than_every_graph_is_refused() -> None:
-    with pytest.raises(ServingError, match=r"33 new tokens, .* take 32 at most"):
+    with pytest.raises(ServingError, match=r"33 new tokens, .* accept at most 32"):
         list(BUCKETS.calls(layout(33)))

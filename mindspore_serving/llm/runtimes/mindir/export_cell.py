@@ -125,7 +125,7 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
         if self.has_qk_norm:
             q = self.normed(q, self.q_norm[i])
             k = self.normed(k, self.k_norm[i])
-        return self.turned(q, cos, sin), self.turned(k, cos, sin), v
+        return self.rotate(q, cos, sin), self.rotate(k, cos, sin), v
 
     def attended(
         self, q: Tensor, new: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor], mask: Tensor
@@ -160,7 +160,7 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
         """Apply an RMS norm."""
         return x * ops.rsqrt(ops.mean(x * x, -1, True) + self.eps) * weight
 
-    def rotated(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotate the heads' features by their positions."""
         first = x[..., : self.half]
         second = x[..., self.half : 2 * self.half]
