@@ -130,7 +130,7 @@ def test_a_stage_that_fails_in_a_step_ends_all_even_if_it_has_sent_nothing(llama
         last = runner.runners[1]
         step = Step((Row((5,), 0, (1,), 1),))
         runner.run(step)
-        last._own.close()
+        last._stage.close()
         links = runner._links[1]
         links.begin(2)
         runner._links[0].begin(2)
