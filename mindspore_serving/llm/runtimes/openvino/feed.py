@@ -100,6 +100,8 @@ class Feed:
         lengths = [len(row.tokens) for row in step.rows]
         ends = [row.start + length for row, length in zip(step.rows, lengths, strict=True)]
         counts = [-(-end // self._limits.block_size) for end in ends]
+        # Shapes are checked before packing, which relies on them; token ids and blocks after it,
+        # as one comparison per packed array is cheaper than one per row.
         if not self._fit_limits(step.rows, lengths, ends, counts):
             self._refuse(step)
         capacity = max(MIN_BLOCK_INDICES, 1 << (sum(counts) - 1).bit_length())
