@@ -142,7 +142,7 @@ def test_a_servable_config_wins_over_a_bare_model(servable):
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("model.pkl", "1/model.pkl is a pickle: to load it runs any code .* --allow-pickle"),
+        ("model.pkl", "1/model.pkl is a pickle: loading it runs any code .* --allow-pickle"),
         ("forest.joblib", "skops.io.dump"),
         ("net.ckpt", "1/net.ckpt is a checkpoint, weights without .* mindspore.export"),
         ("net.om", "export the model as MindIR"),
