@@ -290,7 +290,7 @@ def test_a_copy_of_a_torchscript_file_is_not_a_second_model_of_its_directory(ser
 @pytest.mark.parametrize("file", ["page.jit", "code.ts", "data.old"])
 def test_a_file_that_is_no_archive_of_pytorch_is_no_model(make_servable, tmp_path, file):
     write(make_servable("models"), file)
-    with pytest.raises(StartError, match="no model file that is known"):
+    with pytest.raises(StartError, match="not a known model file"):
         discover(str(tmp_path / "models" / file))
 
 
