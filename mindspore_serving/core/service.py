@@ -19,7 +19,7 @@ from mindspore_serving.tracing.request_span import RequestSpan
 class Request:
     """One call of a method with one or several instances.
 
-    `body` is encoded by `codec` (see `wire.cutting`): bytes, or tensors that were found in them.
+    `body` is encoded by `codec` (see `wire.splitting`): bytes, or tensors that were found in them.
     `timeout` is in seconds, None for no limit.  With `is_stream` a streaming method replies piece
     by piece, else once.  `prefix` is the prompt of a language model from its beginning, texts or
     token ids: read at most once, and only where it matters which worker has seen what.  `id` names
