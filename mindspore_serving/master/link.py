@@ -39,7 +39,7 @@ from mindspore_serving.master.adapter_calls import AdapterCalls
 from mindspore_serving.master.payload_lender import ZERO_COPY_CODECS, PayloadLender
 from mindspore_serving.master.request import Answer, DispatchStrategy, PendingPart
 from mindspore_serving.process.async_channel import AsyncChannel
-from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, why_other
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, version_mismatch
 
 MAX_FREED = 16  # offsets kept for the next `Work` before a message of their own
 
@@ -220,7 +220,7 @@ class Link:
             self._on_loaded(message)
 
     def _on_hello(self, message: Hello) -> None:
-        if why := why_other(message, messages, "worker"):
+        if why := version_mismatch(message, messages, "worker"):
             self._on_loaded(Failed(why))
             self.process.kill()
 

@@ -43,9 +43,9 @@ def describe(service: ServableService) -> dict[str, Any]:
 
 
 def is_ready(deployment: Deployment, workers: Iterable[WorkerSupervisor]) -> bool:
-    """Return whether all wanted workers of a deployment run; with autoscaling that may be none."""
+    """Return whether all workers that a deployment should have run; with autoscaling that may be none."""
     conditions = {
-        worker.condition for worker in workers if worker.is_wanted and not worker.is_scaling_up
+        worker.condition for worker in workers if worker.should_run and not worker.is_scaling_up
     }
     return conditions == {"ready"} or (deployment.is_scaled and not conditions)
 

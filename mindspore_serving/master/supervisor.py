@@ -80,7 +80,7 @@ class WorkerSupervisor(Supervisor[Link]):
         """
         is_failing = self._backoff.is_failing or self._has_no_machine or not self._is_awaited
         is_failing = is_failing and self.state == "restarting"
-        if not self.is_wanted or self.state == "gone" or is_failing:
+        if not self.should_run or self.state == "gone" or is_failing:
             return None
         return self.next_start_in()
 
@@ -126,21 +126,21 @@ class WorkerSupervisor(Supervisor[Link]):
 
     async def _wait_for_end(self, link: Link) -> str:
         await link.closed
-        self.state = "restarting" if self.is_wanted else "leaving"
+        self.state = "restarting" if self.should_run else "leaving"
         _kill(link)
         status = await link.process.wait()
         tail = link.process.log_tail() if status not in (0, -signal.SIGKILL) else ""
         self.last_exit = link.end_reason or exit_text(status)
         return f"{self.last_exit}{': ' + tail if tail else ''}"
 
-    def _wait_for_room(self, error: ResourceShortage, delay: float) -> float:
+    def _wait_for_resources(self, error: ResourceShortage, delay: float) -> float:
         """Return the delay before the next start after a shortage of resources.
 
         If no machine had room, the launcher has waited already, so requests are no longer kept
         waiting.
         """
         if not isinstance(error, NoPlace):
-            return super()._wait_for_room(error, delay)
+            return super()._wait_for_resources(error, delay)
         self._has_no_machine = True
         self.last_exit = "no machine has a place for them"
         self._on_change(self)

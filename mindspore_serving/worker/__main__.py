@@ -20,7 +20,7 @@ from collections.abc import Callable
 from mindspore_serving.ipc import messages, status
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.process.channel import connect, encode
-from mindspore_serving.process.entry import end_group, enter, leave_current_directory
+from mindspore_serving.process.entry import enter, kill_group, remove_current_directory_from_path
 from mindspore_serving.process.vocabulary import hello
 from mindspore_serving.worker.worker import Overrides, Worker
 
@@ -43,7 +43,7 @@ def main() -> int:
     try:
         return worker.serve()
     except (EOFError, ConnectionError):
-        end_group()
+        kill_group()
         return 1
 
 
@@ -80,10 +80,10 @@ def _watch(
         while True:
             report.write()
             if is_child and os.getppid() != parent:
-                end_group()  # a fork of the master may keep the channel open, so no hang-up
+                kill_group()  # a fork of the master may keep the channel open, so no hang-up
             for descriptor, _ in poll.poll(status.BEAT_SECONDS * 1000):
                 if descriptor != wake_read:
-                    end_group()
+                    kill_group()
                 if not exit_signals.isdisjoint(os.read(wake_read, 64)):
                     announce_leaving()  # other signals belong to the user's code
 
@@ -109,5 +109,5 @@ class _Report:
 
 
 if __name__ == "__main__":
-    leave_current_directory()
+    remove_current_directory_from_path()
     sys.exit(main())

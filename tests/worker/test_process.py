@@ -17,7 +17,7 @@ from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc import messages
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import RequestPart, Slice, ToMaster, Work
-from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.process.vocabulary import Exit, Leaving, Ready, hello
 from mindspore_serving.wire import native
 from tests.waiting import PATIENCE
@@ -82,7 +82,7 @@ class Process:
             start_new_session=True,
         )
         self.stream = None
-        self._frames, self._messages = message_frames(ToMaster), []
+        self._frames, self._messages = message_decoder(ToMaster), []
 
     def talk(self, stream):
         stream.settimeout(PATIENCE)

@@ -26,7 +26,7 @@ from mindspore_serving.ipc.messages import (
     Work,
     WorkerCall,
 )
-from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.process.vocabulary import Exit, Failed, Leaving, Ready
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import native
@@ -84,7 +84,7 @@ class Master:
             self.arena, self.view = NoArena(), NoArena()
             self.worker = Worker(theirs, NoArena(), NoArena())
         self._theirs = theirs
-        self._frames, self._messages = message_frames(ToMaster), []
+        self._frames, self._messages = message_decoder(ToMaster), []
         self.status = None
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
