@@ -43,7 +43,7 @@ def describe(service: ServableService) -> dict[str, Any]:
 
 
 def is_ready(deployment: Deployment, workers: Iterable[WorkerSupervisor]) -> bool:
-    """Return whether all workers that a deployment should have run; with autoscaling that may be none."""
+    """Return whether all workers that should run are ready; autoscaling may want none."""
     conditions = {
         worker.condition for worker in workers if worker.should_run and not worker.is_scaling_up
     }
