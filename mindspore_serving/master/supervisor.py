@@ -21,8 +21,8 @@ class WorkerSupervisor(Supervisor[Link]):
     """Supervisor of one replica: its current worker, and the next one when that dies.
 
     `on_change` is called when a worker starts, ends, or is delayed.  Without `is_awaited`, no
-    request waits for a restart, which takes as long as other machines need.  `reason` has the end
-    of the worker's log, which is not for clients; `last_exit` is for them.
+    request waits for a restart: that of a gang takes as long as its agents need.  `reason` has the
+    end of the worker's log, which is not for clients; `last_exit` is for them.
     """
 
     def __init__(

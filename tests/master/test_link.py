@@ -25,7 +25,7 @@ from mindspore_serving.ipc.messages import (
     WorkerCall,
     WorkerReady,
 )
-from mindspore_serving.master import lent as lending
+from mindspore_serving.master import payload_lender as lending
 from mindspore_serving.master import storing
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.request import PendingPart, PendingRequest
