@@ -19,21 +19,12 @@ from mindspore_serving.tracing.request_span import RequestSpan
 class Request:
     """Request to a method with one or several instances.
 
-<<<<<<< HEAD
-    `body` is encoded by `codec` (see `wire.cutting`): bytes, or tensors that are views of them.
+    `body` is encoded by `codec` (see `wire.splitting`): bytes, or tensors that are views of them.
     `timeout` is in seconds, None for no limit. With `is_stream` a streaming method sends several
     replies, else one. `prefix` iterates over the prompt of a language model from its beginning,
     texts or token ids; it is read at most once, and only to choose a worker. `id` names the request
     in logs; "" for that of the task that submits it (`log.request_id`). `span` is the front end's,
     if the request is traced; None for that of the task.
-=======
-    `body` is encoded by `codec` (see `wire.splitting`): bytes, or tensors that were found in them.
-    `timeout` is in seconds, None for no limit.  With `is_stream` a streaming method replies piece
-    by piece, else once.  `prefix` is the prompt of a language model from its beginning, texts or
-    token ids: read at most once, and only where it matters which worker has seen what.  `id` names
-    it in logs; "" for that of the task that submits it (`log.request_id`).  `span` is that of the
-    front end, if the request is traced; None for that of the task.
->>>>>>> core
     """
 
     servable: str

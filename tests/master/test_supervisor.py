@@ -158,15 +158,8 @@ async def test_a_worker_that_we_ended_died_for_our_reason(replica):
     await one.supervisor.stop(1.0)
 
 
-<<<<<<< HEAD
-async def test_a_worker_that_always_dies_is_restarted_for_ever_but_not_waited_for(
-    replica, monkeypatch
-):
-    monkeypatch.setattr(backoff, "MAX_DELAY", 0.002)
-=======
 async def test_a_worker_that_keeps_dying_is_restarted_but_not_awaited(replica, monkeypatch):
-    monkeypatch.setattr(backoff, "MOST_DELAY", 0.002)
->>>>>>> core
+    monkeypatch.setattr(backoff, "MAX_DELAY", 0.002)
     one = replica("always")
     await one.supervisor.start()
     for number in range(1, 12):
