@@ -73,7 +73,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         is_stream: chunks as they come; else all of an answer at its end.
         has_tokens: chunks have their tokens, with log-probabilities if `params` asks for them.
         has_prompt_tokens: `Started` has the prompt's tokens.
-        has_markdown: pictures may be in a prompt that is text, as `![](url)`.
+        has_markdown: images may be in a prompt that is text, as `![](url)`.
         adapter: name of a LoRA adapter, "" for none.
         cache_salt: only requests with the same salt share cached prompts.
         priority: lower runs first.
@@ -101,7 +101,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
     @property
     def markdown(self) -> str:
-        """The text that may have pictures; "" if there is none."""
+        """The text that may have images; "" if there is none."""
         return self.prompt if self.has_markdown and isinstance(self.prompt, str) else ""
 
 

@@ -53,7 +53,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     default_prompt: str = ""
     dimensions: tuple[int, ...] = ()
     any_dimensions: bool = False
-    takes_images: bool = False  # prompts may have pictures
+    takes_images: bool = False  # prompts may have images
     unmarked_calls: bool = False
     num_ranks: int = 1  # processes over which a worker cuts it
     summary: str = ""  # one line for people: what was chosen, and what it can hold

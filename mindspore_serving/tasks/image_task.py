@@ -1,4 +1,4 @@
-"""Image classification: pictures to batches of pixels, and logits to labels.
+"""Image classification: images to batches of pixels, and logits to labels.
 
 The directory's own image processor resizes and normalises.  Knows no format of files.
 """

@@ -1,4 +1,4 @@
-"""Pictures out of requests.  Knows no model."""
+"""Images out of requests.  Knows no model."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from mindspore_serving.llm.images.decoding import FORMATS, check_size, decode_fi
 
 
 def decode_image(value: "Value | None", options: TaskOptions) -> Any:
-    """The picture, RGB, of a file's bytes, or an array uint8 [height, width, 3] as it is.
+    """The image, RGB, of a file's bytes, or an array uint8 [height, width, 3] as it is.
 
     Raises InvalidInputs: neither of them, too many bytes or pixels, another format, a broken file.
     """

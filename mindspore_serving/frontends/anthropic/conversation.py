@@ -124,7 +124,7 @@ def _add(found: _Conversation, role: str, place: str, block: Block) -> None:
     if block.type == "text":
         found.by(role).texts.append(ContentPart("text", block.text))
     elif block.type == "image":
-        found.by(role).texts.append(_picture(f"{place}.source", block))
+        found.by(role).texts.append(_image(f"{place}.source", block))
     elif block.type == "thinking":
         found.by(role).thoughts.append(block.thinking or "")
     elif block.type == "tool_use":
@@ -144,7 +144,7 @@ def _text(place: str, content: str | list[Block] | None) -> str:
     return "\n".join([block.text or "" for block in content])
 
 
-def _picture(place: str, block: Block) -> ContentPart:
+def _image(place: str, block: Block) -> ContentPart:
     source = block.source
     assert source is not None
     if source.type == "base64" and source.data:
@@ -153,7 +153,7 @@ def _picture(place: str, block: Block) -> ContentPart:
         )
     if source.type == "url" and source.url:
         return ContentPart("image_url", image_url=source.url)
-    raise InvalidField(place, "has no picture, expected type base64 with data, or url with url")
+    raise InvalidField(place, "has no image, expected type base64 with data, or url with url")
 
 
 def _refuse(place: str, block: Block, accepted: Sequence[str], where: str) -> None:

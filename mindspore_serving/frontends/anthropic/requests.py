@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 
 class AnthropicSource(msgspec.Struct):
-    """Of a picture: base64 in `data`, or a `url`."""
+    """Of an image: base64 in `data`, or a `url`."""
 
     type: str
     media_type: str | None = None

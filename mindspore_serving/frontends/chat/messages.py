@@ -1,5 +1,5 @@
 """Messages of a chat as a model's template takes them: contents that are text, or parts if there
-are pictures among them; arguments of calls as objects, roles that templates know.
+are images among them; arguments of calls as objects, roles that templates know.
 """
 
 from collections.abc import Sequence

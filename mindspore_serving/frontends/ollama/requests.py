@@ -111,7 +111,7 @@ def to_content(place: str, text: str, images: list[Any] | None, card: ModelCard)
     if not card.takes_images:
         raise InvalidField(place, NO_IMAGES)
     if not all(isinstance(image, str) for image in images):
-        raise InvalidField(place, "is wrong, expected a list of pictures in base64")
+        raise InvalidField(place, "is wrong, expected a list of images in base64")
     parts = [ContentPart("image_url", image_url=f"data:;base64,{image}") for image in images]
     return [*parts, ContentPart("text", text)]
 

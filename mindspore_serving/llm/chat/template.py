@@ -93,7 +93,7 @@ class ChatTemplate:
                 with; nothing makes the model answer then.
             tools: JSON schemas of what the model may call.
             options: further variables of the template (`documents`, `enable_thinking`).
-            image_token: stands for a picture where the template knows no parts {"type": "image"}.
+            image_token: stands for an image where the template knows no parts {"type": "image"}.
 
         Raises InvalidInputs if the template refuses the messages, TooLarge over the limits.
         """
@@ -129,7 +129,7 @@ class ChatTemplate:
 
     def _in_form(self, message: dict[str, Any], image_token: str) -> dict[str, Any]:
         """A content that is text as parts where the template knows parts alone, and the reverse in
-        a chat with pictures.
+        a chat with images.
         """
         content = message["content"]
         if isinstance(content, str) and self._knows_parts and not self._knows_texts:

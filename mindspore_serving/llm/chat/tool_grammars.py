@@ -20,7 +20,7 @@ from mindspore_serving.llm.chat.tool_formats import (
     tool_names,
     wrong_tools,
 )
-from mindspore_serving.llm.grammar.source import answer_rule, regex_literal, spacing
+from mindspore_serving.llm.grammar.source import answer_rule, regex_literal, whitespace_options
 
 MAX_CALLS = 32  # that a grammar allows in one answer
 _NEWLINE, _SEMICOLON = r'"\n"', '"; "'
@@ -207,7 +207,10 @@ def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
             "object"
         )
     stated = parameters.get("x-guidance")
-    options = {**spacing(json.dumps(stated)), "lenient": function.get("strict") is not True}
+    options = {
+        **whitespace_options(json.dumps(stated)),
+        "lenient": function.get("strict") is not True,
+    }
     if isinstance(stated, Mapping):
         options |= stated
     return {"type": "object", **closed(dict(parameters)), "x-guidance": options}

@@ -27,13 +27,13 @@ class Leftover:
         return is_such and re.fullmatch(self.pattern, name) is not None
 
 
-PICTURES = Leftover(
+IMAGES = Leftover(
     r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|embed_vision"
     r"|audio_tower|embed_audio)\..*",
-    "of pictures or sounds",
+    "of images or sounds",
 )
 LEFTOVERS = (
-    PICTURES,
+    IMAGES,
     Leftover(
         r"(.*\.)?(\w*inv_freq|freqs_cis|(cos|sin)_cached|rope\.freqs)",
         "rotary positions, which are computed",

@@ -128,8 +128,8 @@ class Architecture:
         norms_sums: a norm behind a block is of the sum with the block's input.
         begins_normed: the first layer has no norm before its attention: embeddings have one.
         skips_positions: the table of positions has rows before that of the first token.
-        has_pictures: vectors of pictures may be in place of embeddings of tokens.
-        sees_pictures_whole: tokens of a picture see one another, also those behind them.
+        takes_images: vectors of images may be in place of embeddings of tokens.
+        has_bidirectional_images: tokens of an image see one another, also those behind them.
     """
 
     names: Names = Names()
@@ -164,8 +164,8 @@ class Architecture:
     norms_sums: bool = False
     begins_normed: bool = False
     skips_positions: bool = False
-    has_pictures: bool = False
-    sees_pictures_whole: bool = False
+    takes_images: bool = False
+    has_bidirectional_images: bool = False
 
     @property
     def settings(self) -> frozenset[str]:

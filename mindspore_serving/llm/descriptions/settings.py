@@ -70,7 +70,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "moe_shared_expert_intermediate_size", "laurel_rank", "time_step_rank",
         "qk_head_dim", "use_double_wide_mlp", "type_vocab_size",
     ),
-    "read elsewhere: tokens, labels, quantised matrices, pictures, heads": (
+    "read elsewhere: tokens, labels, quantised matrices, images, heads": (
         "architectures", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id",
         "sep_token_id", "cls_token_id", "mask_token_id", "eod_token_id", "im_start_id",
         "im_end_id", "pad_id", "bos_id", "eos_id", "sep_id", "decoder_start_token_id",

@@ -2,7 +2,7 @@
 
 GPT-2 stores its matrices as [in, out]; InternLM2, GPT-NeoX, BLOOM and Falcon store queries, keys
 and values in one matrix, head by head; Llama 4 and gpt-oss all experts in one; Baichuan 2
-normalises the rows of its output matrix at every use; models with pictures have their text model
+normalises the rows of its output matrix at every use; models with images have their text model
 one level down, and encoders with a head are below a prefix.  Done once, when a model is opened, so
 that no step pays for it.  A checkpoint that is arranged already stays as it is.
 """
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.leftovers import PICTURES
+from mindspore_serving.llm.checkpoint.leftovers import IMAGES
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
@@ -243,7 +243,7 @@ def _text_part(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     for name, stored in tensors.items():
         parts = (pair for pair in _TEXT_PARTS if name.startswith(pair[0]))
         before, after = next(parts, ("", ""))
-        if not (form.has_pictures and PICTURES.has(name, stored.shape)):
+        if not (form.takes_images and IMAGES.has(name, stored.shape)):
             result[after + name[len(before) :]] = stored
     return result
 

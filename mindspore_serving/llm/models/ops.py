@@ -47,7 +47,7 @@ class DecoderInputs:
     positions: Tensor  # [tokens]
     rows: Tensor  # [num_logits]: which tokens' logits are wanted
     hidden: Tensor = None  # [tokens, H]: what the stage before this one has computed
-    features: Tensor | None = None  # [n, hidden]: of pictures, in place of embeddings
+    features: Tensor | None = None  # [n, hidden]: of images, in place of embeddings
     places: Tensor | None = None  # [n]: of which tokens
     # [T]: 1 for tokens of sequences beyond the rotary table's switch, else 0; None without one
     is_long: Tensor | None = None
@@ -75,7 +75,7 @@ class Ops(Protocol):
 
     def with_rows(self, x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
         """`x` with `rows` [n, H] in place of those at `places` [n]."""
-        raise StartError("this runtime takes no pictures")
+        raise StartError("this runtime takes no images")
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         """x @ weight.T + bias; weight is [out, in] as in checkpoints."""

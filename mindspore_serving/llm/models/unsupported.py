@@ -19,7 +19,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"(T5|MT5|UMT5|Bart|MBart|Pegasus|Marian|BigBird|Led|LongT5|ProphetNet|M2M|Whisper|Blenderbot)",
      "it has an encoder and a decoder"),
     (r".*(VL|Vision|Llava|Image|Audio|Omni|Janus|Florence|Idefics|SmolVLM|Pixtral)",
-     "it is for pictures or sounds"),
+     "it is for images or sounds"),
     (r"DeepseekV32", "it chooses keys by an index, which is not computed"),
 )  # fmt: skip
 _HEAD = re.compile(r"(ForCausalLM|ForConditionalGeneration|LMHeadModel|Model)$")

@@ -173,7 +173,7 @@ def test_a_model_that_takes_pictures_answers_as_it_does_without_the_page(
     from tests.llm import seeing as models
 
     models.build(tmp_path, "smolvlm")
-    image = models.picture(1)
+    image = models.image(1)
     cache = ("--llm-option", "kv_cache_memory=64e6")
     with serving(tmp_path, "smolvlm", *cache) as running:
         browser.open(running.url)

@@ -117,7 +117,7 @@ def test_the_output_rows_of_the_first_baichuan_stay(tmp_path: Path) -> None:
         ("llama4", "Llama4"),
     ],
 )
-def test_the_text_part_is_found_below_the_pictures(
+def test_the_text_part_is_found_below_the_images(
     tmp_path: Path, name: str, architecture: str, prefixes: tuple[str, str]
 ) -> None:
     path = checkpoints.build(name, tmp_path)

@@ -231,7 +231,7 @@ def test_a_classifier_with_a_layer_that_its_architecture_does_not_have_is_refuse
 
 
 @pytest.mark.parametrize("extra", ["model.vision_tower.stem.weight", "model.surprise.weight"])
-def test_tensors_of_pictures_are_left_out_where_texts_alone_are_served(
+def test_tensors_of_images_are_left_out_where_texts_alone_are_served(
     tmp_path: Path, extra: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = changed(checkpoints.build("gemma3n", tmp_path), {extra: torch.ones(4)})
@@ -240,7 +240,7 @@ def test_tensors_of_pictures_are_left_out_where_texts_alone_are_served(
     (path / "config.json").write_text(json.dumps(config))
     if "vision" in extra:
         assert extra not in open_definition(path)[0].names()
-        assert "left out: 1 of pictures or sounds" in capfd.readouterr().err
+        assert "left out: 1 of images or sounds" in capfd.readouterr().err
     else:
         with pytest.raises(StartError, match=r"does not have: 'model\.surprise\.weight'"):
             open_definition(path)

@@ -132,7 +132,7 @@ def test_larger_heads_of_gemma_4_may_be_given_for_all_layers_at_once() -> None:
         (
             "Gemma3ForConditionalGeneration",
             {"sliding_window": 24, "vision_config": {"image_size": 8}},
-            "sliding_window 24, expected at least the 256 tokens of a picture",
+            "sliding_window 24, expected at least the 256 tokens of an image",
         ),
         ("Gemma3nForCausalLM", {**UNSHARED, "altup_active_idx": 4}, "idx 4, expected less than"),
         ("Gemma3nForCausalLM", {**UNSHARED, SPARSITY: [0.5]}, "a number below 1 for each"),
@@ -151,7 +151,7 @@ def test_larger_heads_of_gemma_4_may_be_given_for_all_layers_at_once() -> None:
         ("GraniteMoeHybridForCausalLM", {"layer_types": ["rwkv"] * 2}, "'rwkv' in layer_types"),
         ("NemotronHForCausalLM", {"hybrid_override_pattern": "MX"}, "pattern 'MX', expected"),
         ("ChatGLMModel", {"position_encoding_2d": True}, "the first ChatGLM, whose positions"),
-        ("ChatGLMModel", {"vision_config": {"hidden_size": 8}}, "ChatGLM with pictures"),
+        ("ChatGLMModel", {"vision_config": {"hidden_size": 8}}, "ChatGLM with images"),
         ("ChatGLMModel", {}, "has no multi_query_attention"),
         ("ChatGLMModel", {**CHATGLM, "rmsnorm": False}, "rmsnorm False, of which"),
         ("ChatGLMModel", {**CHATGLM, "quantization_bit": 4}, "quantization_bit 4, of which"),

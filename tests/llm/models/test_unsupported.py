@@ -12,7 +12,7 @@ from mindspore_serving.llm.models import load_definition
         ("JambaForCausalLM", "Mamba layers in a form .* near it are BambaForCausalLM "),
         ("KimiLinearForCausalLM", "linear attention"),
         ("T5ForConditionalGeneration", "an encoder and a decoder"),
-        ("Qwen2_5_VLForConditionalGeneration", "for pictures or sounds"),
+        ("Qwen2_5_VLForConditionalGeneration", "for images or sounds"),
         ("MiniCPMForCausalLM", "is not served; near it are MiniCPM3ForCausalLM;"),
         ("LlamaForCausaLM", "is not served; near it are LlamaForCausalLM;"),
         ("NoSuchModel", "is not served; docs/llm.md has those that generate"),

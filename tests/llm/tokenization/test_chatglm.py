@@ -204,7 +204,7 @@ def test_a_file_of_ranks_with_gaps_is_refused(
         Tokenizer.open(rank_directory(tmp_path, ranks() | change, first))
 
 
-def test_a_file_of_ranks_without_what_it_needs_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_file_of_ranks_is_refused(tmp_path: Path) -> None:
     path = rank_directory(tmp_path, {b"a": 0})
     with pytest.raises(StartError, match="no token for some byte"):
         Tokenizer.open(path)
@@ -217,7 +217,7 @@ def test_a_file_of_ranks_without_what_it_needs_is_refused(tmp_path: Path) -> Non
         Tokenizer.open(path)
 
 
-def test_a_gguf_file_has_what_a_text_begins_with_and_what_ends_an_answer(tmp_path: Path) -> None:
+def test_a_gguf_file_has_begin_and_end_tokens(tmp_path: Path) -> None:
     source = Tokenizer.open(directory(tmp_path))
     tokens = [source.token(index) or "" for index in range(source.vocab_size)]
     types = [3 if token in SPECIAL or index < 3 else 1 for index, token in enumerate(tokens)]

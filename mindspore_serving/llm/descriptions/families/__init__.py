@@ -7,10 +7,10 @@ from mindspore_serving.llm.descriptions.families import (
     chatglm,
     gemma,
     gpt,
+    images,
     llama,
     mamba,
     mixtures,
-    pictures,
     states,
 )
 
@@ -21,6 +21,6 @@ FAMILIES: dict[str, Architecture] = {
     **mixtures.ROWS,
     **states.ROWS,
     **mamba.ROWS,
-    **pictures.ROWS,
+    **images.ROWS,
     **chatglm.ROWS,
 }

@@ -19,7 +19,7 @@ def _chatglm(config: Config) -> Config:
         )
     if config.get("vision_config"):
         raise StartError(
-            "config.json has a vision_config: ChatGLM with pictures is not computed, expected a "
+            "config.json has a vision_config: ChatGLM with images is not computed, expected a "
             "model of texts alone"
         )
     if not config.get("multi_query_attention"):

@@ -75,7 +75,7 @@ GEMMA3 = replace(
 )
 
 
-def _gemma3_pictures(form: Architecture, config: Config) -> Architecture:
+def _gemma3_images(form: Architecture, config: Config) -> Architecture:
     """A checkpoint of the text part alone may have the same class."""
     if not config.get("vision_config"):
         return form
@@ -83,9 +83,9 @@ def _gemma3_pictures(form: Architecture, config: Config) -> Architecture:
     if window < count:
         raise StartError(
             f"config.json has sliding_window {window}, expected at least the {count} tokens of a "
-            "picture (mm_tokens_per_image), which see one another"
+            "image (mm_tokens_per_image), which see one another"
         )
-    return replace(form, has_pictures=True, sees_pictures_whole=True)
+    return replace(form, takes_images=True, has_bidirectional_images=True)
 
 
 def _gemma4(config: Config) -> Config:
@@ -143,7 +143,7 @@ GEMMA4 = replace(
         joined_rows=True, beside=Beside(),
     ),
     read=_gemma4,
-    fixed={**PLAIN, "use_bidirectional_attention": (False, "vision")},  # of pictures alone
+    fixed={**PLAIN, "use_bidirectional_attention": (False, "vision")},  # of images alone
     defaults={
         **GEMMA_DEFAULTS,
         "attention_multiplier": 1.0,
@@ -211,7 +211,7 @@ ROWS: dict[str, Architecture] = {
     "GemmaForCausalLM": GEMMA,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
-    "Gemma3ForConditionalGeneration": replace(GEMMA3, variant=_gemma3_pictures),
+    "Gemma3ForConditionalGeneration": replace(GEMMA3, variant=_gemma3_images),
     "Gemma3nForCausalLM": GEMMA3N,
     "Gemma3nForConditionalGeneration": GEMMA3N,
     "Gemma4ForCausalLM": GEMMA4,

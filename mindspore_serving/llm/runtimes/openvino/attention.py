@@ -88,7 +88,7 @@ SPEC = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=16, scale=0.25, windo
 LENGTHS = (45, 8)  # of two sequences
 TABLES = ((3, 1), (2,))  # their blocks, out of order
 CHUNKS = ((37, 1), (7, 4), (1, 3))  # new tokens of each in three steps
-PICTURE = slice(9, 30)  # of the first sequence, if there are types
+IMAGE = slice(9, 30)  # of the first sequence, if there are types
 TOLERANCE = 1e-5
 
 
@@ -131,15 +131,15 @@ def relative_error(*, has_types: bool = False) -> float:
         _set_step(request, past, chunks)
         if has_types:
             types = np.zeros(sum(chunks), np.int32)
-            types[PICTURE] = past[0] == 0
+            types[IMAGE] = past[0] == 0
             request.set_tensor(TYPES, ov.Tensor(types))
         request.infer()
         got = request.get_output_tensor(0).data
-        picture = PICTURE if has_types and past[0] == 0 else slice(0)
+        image = IMAGE if has_types and past[0] == 0 else slice(0)
         wanted = np.concatenate(
             [
                 attention(q[i][new[i]], k[i][: ends[i]], v[i][: ends[i]], part)
-                for i, part in enumerate((picture, slice(0)))
+                for i, part in enumerate((image, slice(0)))
             ]
         )
         errors.append(float(np.abs(got - wanted).max() / np.abs(wanted).max()))
@@ -147,8 +147,8 @@ def relative_error(*, has_types: bool = False) -> float:
     return max(errors)
 
 
-def attention(q: Floats, k: Floats, v: Floats, picture: slice) -> Floats:
-    """Of the last len(q) tokens, by the definition; those of `picture` see one another."""
+def attention(q: Floats, k: Floats, v: Floats, image: slice) -> Floats:
+    """Of the last len(q) tokens, by the definition; those of `image` see one another."""
     count, length, d = len(q), len(k), SPEC.head_dim
     group = SPEC.num_heads // SPEC.num_kv_heads
     queries = q.reshape(count, SPEC.num_heads, d)
@@ -156,7 +156,7 @@ def attention(q: Floats, k: Floats, v: Floats, picture: slice) -> Floats:
     scores = np.einsum("thd,nhd->htn", queries, keys) * SPEC.scale
     distance = np.arange(length - count, length)[:, None] - np.arange(length)
     is_hidden = (distance < 0) | (distance >= SPEC.window)
-    is_hidden[picture, picture] = False
+    is_hidden[image, image] = False
     scores[:, is_hidden] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)

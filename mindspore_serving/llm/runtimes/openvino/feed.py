@@ -178,7 +178,7 @@ class Feed:
             self.request.set_tensor(name, ov.Tensor(rows, shared_memory=True))
 
     def _hand_over_features(self, features: Features | None, types: Ints) -> None:
-        """`types` are 1 for tokens of pictures; not all graphs have them."""
+        """`types` are 1 for tokens of images; not all graphs have them."""
         types[:] = 0
         if features is not None:
             types[features.places] = 1

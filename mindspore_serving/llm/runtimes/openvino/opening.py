@@ -109,7 +109,7 @@ def _checked_options(part: RankPart, config: EngineConfig) -> PluginOptions:
     computes otherwise, a length beyond the model's.
     """
     options, state = options_from(config, capabilities(config.num_threads)), part.spec.state
-    check_paged_attention(has_types=_sees_whole_pictures(part, config))
+    check_paged_attention(has_types=_has_bidirectional_images(part, config))
     if state:
         options = with_matrices(options, config) if state.heads else options
         check_states(options.precision)
@@ -117,8 +117,8 @@ def _checked_options(part: RankPart, config: EngineConfig) -> PluginOptions:
     return options
 
 
-def _sees_whole_pictures(part: RankPart, config: EngineConfig) -> bool:
-    return part.spec.form.sees_pictures_whole and config.max_images > 0
+def _has_bidirectional_images(part: RankPart, config: EngineConfig) -> bool:
+    return part.spec.form.has_bidirectional_images and config.max_images > 0
 
 
 def _weights(
@@ -146,9 +146,9 @@ def _ops_of(
     return OpenVINOOps(
         weights,
         adapts=config.has_adapters,
-        num_features=spec.hidden_size if spec.form.has_pictures and config.max_images else 0,
+        num_features=spec.hidden_size if spec.form.takes_images and config.max_images else 0,
         switches=switches,
-        has_types=_sees_whole_pictures(part, config),
+        has_types=_has_bidirectional_images(part, config),
     )
 
 

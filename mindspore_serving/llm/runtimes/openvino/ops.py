@@ -46,7 +46,7 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 class OpenVINOOps(heads.Headwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`); with `num_features`, for vectors of so many numbers in place of embeddings;
-    with `switches`, `DecoderInputs.is_long`; with `has_types`, tokens of a picture see one
+    with `switches`, `DecoderInputs.is_long`; with `has_types`, tokens of an image see one
     another.
     """
 

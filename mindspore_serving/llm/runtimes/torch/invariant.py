@@ -57,8 +57,8 @@ def check_deterministic(
         "adapters are not computed so": config.has_adapters,
         f"tensor_parallel is {config.tensor_parallel}, expected 1": config.tensor_parallel > 1,
         f"{spec.architecture} has states beside keys and values, expected none": bool(spec.state),
-        "pictures are not computed so, expected max_images=0": (
-            spec.form.has_pictures and config.max_images > 0
+        "images are not computed so, expected max_images=0": (
+            spec.form.takes_images and config.max_images > 0
         ),
         f"{spec.architecture} has a mixture of experts, expected none": spec.mixture is not None,
     }

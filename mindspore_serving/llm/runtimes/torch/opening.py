@@ -105,7 +105,7 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     if model.is_invariant:
         check_kernels(model.weights.names())
     kernels = None
-    sees_whole = spec.form.sees_pictures_whole and config.max_images > 0
+    sees_whole = spec.form.has_bidirectional_images and config.max_images > 0
     if sees_whole and model.device != "cpu":
         log.warning("in the attention kernel no token sees what is behind it, %s", GATHERED)
     elif model.device != "cpu":

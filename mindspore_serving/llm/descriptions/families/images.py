@@ -1,6 +1,6 @@
-"""The text models of architectures that take pictures, which differ from checkpoint to checkpoint.
+"""The text models of architectures that take images, which differ from checkpoint to checkpoint.
 
-`llm.images` has what makes rows of embeddings of their pictures.
+`llm.images` has what makes rows of embeddings of their images.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ def _text_model(form: Architecture, config: Config) -> Architecture:
         )
     own = _TEXT_MODELS[str(kind)]
     defaults = {**form.defaults, **own.defaults}
-    return replace(own, defaults=defaults, cut=False, has_pictures=True)
+    return replace(own, defaults=defaults, cut=False, takes_images=True)
 
 
 _LLAVA = Architecture(variant=_text_model, fixed=PLAIN, defaults=_LLAMA_7B)
