@@ -105,7 +105,7 @@ def test_ranks_are_not_started_for_a_wrong_option(directory: Path) -> None:
     ("options", "text"),
     [
         ({"url": "http://host/v1", "retry": 1}, "no option 'retry' .*; did you mean 'retries'?"),
-        ({"url": "host"}, "the upstream's url is 'host', expected one as"),
+        ({"url": "host"}, "the upstream's url is 'host', expected http"),
         ({"url": "http://host/v1", "retries": 99}, "retries"),
     ],
 )
@@ -116,7 +116,7 @@ def test_another_servers_options_are_refused(options: dict, text: str) -> None:
 
 def test_another_servers_model_has_one_option_beside(directory: Path) -> None:
     options = {"engine": "openai", "engine_options": {"url": "http://host/v1"}, "dtype": "f32"}
-    with pytest.raises(InvalidInputs, match="no option dtype, expected max_model_len alone"):
+    with pytest.raises(InvalidInputs, match="no option dtype, expected only max_model_len"):
         ServableStartConfig(str(directory), "far", llm_options=options)
 
 
