@@ -1,8 +1,8 @@
-"""Settings of config.json: which are read, which change nothing, and which nobody knows.
+"""Settings of config.json: those that are read, those without effect, and unknown ones.
 
-A setting is followed if a description reads it, which `Noted` finds out.  Those in `OPTIONAL` are
-read for architectures that have them alone.  What changes no result is in `WITHOUT_EFFECT`, or in
-the `unused` of an architecture.  Knows no tensor.
+A setting is followed if a description reads it, which `TrackedSettings` records. Those in
+`OPTIONAL` are read only for architectures that have them. Settings that change no result are in
+`WITHOUT_EFFECT`, or in the `unused` of an architecture. Knows no tensor.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ SPARSE = (*GATED, "mlp_only_layers", "decoder_sparse_step")
 GROUPED = (*GATED, "n_group", "topk_group", "routed_scaling_factor", "n_shared_experts")
 DENSE_FIRST = (*GROUPED, "first_k_dense_replace")
 LAYER_INPUTS = ("num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input")
-# Read for those architectures alone whose row says so (`Architecture.follows`).
+# Read only for architectures whose row names them (`Architecture.follows`).
 OPTIONAL = frozenset({
     *SWITCHED_WINDOW, PATTERN, *SCALES, *PROJECTION_SCALES, *SPARSE, *DENSE_FIRST, *LAYER_INPUTS,
     "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
@@ -113,44 +113,45 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
 NEUTRAL = frozenset(name for names in WITHOUT_EFFECT.values() for name in names)
 
 
-class Noted(dict[str, Any]):
-    """Settings that note which of them are read; of rotary parameters each by itself, as
-    "rope_parameters.factor".
+class TrackedSettings(dict[str, Any]):
+    """Settings that record which of them are read.
+
+    Rotary parameters are recorded one by one, as "rope_parameters.factor".
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], read: set[str] | None = None, place: str = ""
+        self, settings: Mapping[str, Any], read: set[str] | None = None, prefix: str = ""
     ) -> None:
         super().__init__(settings)
         self.read = set() if read is None else read
-        self._place = place
+        self._prefix = prefix
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.read.add(self._place + key)
+        self.read.add(self._prefix + key)
         return self[key] if super().__contains__(key) else default
 
     def __getitem__(self, key: str) -> Any:
-        self.read.add(self._place + key)
+        self.read.add(self._prefix + key)
         value = super().__getitem__(key)
         if key in _NESTED and isinstance(value, dict):
-            return Noted(value, self.read, f"{self._place}{key}.")
+            return TrackedSettings(value, self.read, f"{self._prefix}{key}.")
         return value
 
     def __contains__(self, key: object) -> bool:
-        self.read.add(f"{self._place}{key}")
+        self.read.add(f"{self._prefix}{key}")
         return super().__contains__(key)
 
 
 def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` (config.json), with a multi-modal model's text part on top."""
+    """Return `config` (config.json) with the text part of a multimodal model merged into it."""
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, dict) else dict(config)
 
 
-def settings_of(config: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Each setting by the name that it is noted by, and its value."""
+def settings_of(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over the settings, as (recorded name, value)."""
     for key, value in config.items():
         if key in _NESTED and isinstance(value, dict):
-            yield from settings_of(value, f"{place}{key}.")
+            yield from settings_of(value, f"{prefix}{key}.")
         else:
-            yield f"{place}{key}", value
+            yield f"{prefix}{key}", value

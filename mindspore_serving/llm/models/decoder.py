@@ -112,7 +112,7 @@ def _with_low_rank(layer: Layer, x: Tensor, h: Tensor) -> Tensor:
 def _added(layer: Layer, x: Tensor, out: Tensor, name: str = "") -> Tensor:
     """`x` with what a block gives; the norm `name` is of that, or of the sum."""
     ops, residual = layer.ops, layer.spec.scales.residual
-    if layer.form.norms_sums:
+    if layer.form.post_norm:
         return layer.norm(ops.add(x, scaled(ops, out, residual)), name)
     return ops.add(x, scaled(ops, layer.norm(out, name), residual))
 

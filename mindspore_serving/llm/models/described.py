@@ -9,16 +9,19 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.descriptions.architecture import Architecture, Config
 from mindspore_serving.llm.descriptions.config_types import check_types
 from mindspore_serving.llm.descriptions.families import FAMILIES
-from mindspore_serving.llm.descriptions.settings import OPTIONAL, Noted, flattened
+from mindspore_serving.llm.descriptions.settings import OPTIONAL, TrackedSettings, flattened
 
 
-def described(config: Config, form: Architecture | None = None) -> tuple[Noted, Architecture]:
-    """The settings of `config` that its architecture has, in the words that `spec` reads, and the
-    description; `form` is its row of FAMILIES.  A `config` that is `Noted` notes what is read.
+def described(
+    config: Config, form: Architecture | None = None
+) -> tuple[TrackedSettings, Architecture]:
+    """Return the settings of `config` under the keys that `spec` reads, and its description.
+
+    `form` is its row of FAMILIES.  A `config` of `TrackedSettings` records which of them are read.
 
     Raises StartError: a value of the wrong kind, or of a kind that is not computed.
     """
-    note = config.read if isinstance(config, Noted) else None
+    note = config.read if isinstance(config, TrackedSettings) else None
     given = flattened(dict(config))
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
@@ -27,15 +30,15 @@ def described(config: Config, form: Architecture | None = None) -> tuple[Noted, 
     check_types(given)
     form = form or FAMILIES[str(names[0])]
     if form.variant is not None:
-        whole = Noted({**form.defaults, **given, "architectures": names}, note)
+        whole = TrackedSettings({**form.defaults, **given, "architectures": names}, note)
         form = form.variant(form, whole)
     known = {*form.follows, *form.fixed}
     own = {key: one for key, one in given.items() if key not in OPTIONAL or key in known}
     defaults = {key: one for key, one in form.defaults.items() if not _is_told(key, given)}
-    settings = Noted({**defaults, **own, "architectures": names}, note)
+    settings = TrackedSettings({**defaults, **own, "architectures": names}, note)
     _refuse(form, settings)
     translated: dict[str, Any] = {**settings, **(form.read(settings) if form.read else {})}
-    return Noted(translated, note), form
+    return TrackedSettings(translated, note), form
 
 
 def _is_told(key: str, given: Config) -> bool:
@@ -43,7 +46,7 @@ def _is_told(key: str, given: Config) -> bool:
     return key == "rope_parameters" and bool(given.get("rope_scaling"))
 
 
-def _refuse(form: Architecture, settings: Noted) -> None:
+def _refuse(form: Architecture, settings: TrackedSettings) -> None:
     """Raises StartError naming a setting that the architecture is not computed with."""
     for key, accepted in form.fixed.items():
         value = settings.get(key)

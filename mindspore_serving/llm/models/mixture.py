@@ -1,7 +1,7 @@
 """A feed-forward block of experts, of which a router chooses some for each token."""
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.descriptions.architecture import SILU, Beside, Experts
+from mindspore_serving.llm.descriptions.architecture import SILU, Experts, ParallelMixture
 from mindspore_serving.llm.models.expert_block import Expert, ExpertBlock
 from mindspore_serving.llm.models.layer import Layer
 from mindspore_serving.llm.models.ops import Tensor
@@ -14,8 +14,8 @@ def feed_forward(layer: Layer, h: Tensor, x: Tensor) -> Tensor:
     """The block of `layer`, of experts or dense, summed over ranks; `h` is `x` normalised."""
     mixture, names = layer.spec.mixture, layer.form.experts
     if mixture and names and layer.index in mixture.layers:
-        if names.beside:
-            return _beside(layer, h, x, mixture, names.beside)
+        if names.parallel:
+            return _parallel(layer, h, x, mixture, names.parallel)
         return layer.ops.all_reduce(_mixture(layer, h, mixture, names))
     return layer.ops.all_reduce(layer.mlp(h))
 
@@ -38,7 +38,9 @@ def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tenso
     return ops.add(out, _shared(layer, names, h)) if mixture.has_shared else out
 
 
-def _beside(layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: Beside) -> Tensor:
+def _parallel(
+    layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: ParallelMixture
+) -> Tensor:
     """The dense block and experts, each with norms of its own."""
     ops, spec, experts = layer.ops, layer.spec, layer.form.experts
     assert experts is not None

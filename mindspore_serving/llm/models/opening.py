@@ -22,7 +22,7 @@ from mindspore_serving.llm.descriptions.architecture import Config
 from mindspore_serving.llm.descriptions.settings import (
     NEUTRAL,
     OPTIONAL,
-    Noted,
+    TrackedSettings,
     flattened,
     settings_of,
 )
@@ -45,7 +45,7 @@ def open_definition(
     Raises StartError: a broken or unknown checkpoint, a tensor that is not read.
     """
     checkpoint = open_arranged(directory)
-    config = Noted(checkpoint.config)
+    config = TrackedSettings(checkpoint.config)
     spec, decoder = load_definition(config, max_model_len=max_model_len)
     tell_unknown(checkpoint.directory, config, spec.form.settings)
     names = spec.form.names
@@ -92,7 +92,7 @@ def check_tensors(
     return Checkpoint.of(checkpoint, tensors={name: checkpoint.stored(name) for name in kept})
 
 
-def tell_unknown(directory: Path, config: Noted, known: Collection[str]) -> None:
+def tell_unknown(directory: Path, config: TrackedSettings, known: Collection[str]) -> None:
     """Log the settings of `config` that nobody has read, unless they are known to change nothing,
     or say nothing.  Those of a GGUF file are made here.
     """
@@ -104,7 +104,7 @@ def tell_unknown(directory: Path, config: Noted, known: Collection[str]) -> None
         )  # fmt: skip
 
 
-def unknown_settings(config: Noted, known: Collection[str]) -> list[str]:
+def unknown_settings(config: TrackedSettings, known: Collection[str]) -> list[str]:
     """Those of `tell_unknown`; `known` are what the description has."""
 
     def is_known(name: str, value: Any) -> bool:

@@ -17,7 +17,7 @@ from mindspore_serving.llm.checkpoint.leftovers import HEADS, LEFTOVERS
 from mindspore_serving.llm.checkpoint.pooling import longest_prompt
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.descriptions.settings import Noted
+from mindspore_serving.llm.descriptions.settings import TrackedSettings
 from mindspore_serving.llm.models import encoder_form
 from mindspore_serving.llm.models.decoder import encoder
 from mindspore_serving.llm.models.layouts import open_arranged
@@ -45,7 +45,7 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
     Raises StartError: a broken or unknown checkpoint, a limit beyond its positions.
     """
     checkpoint = open_arranged(directory)
-    noted = Noted(checkpoint.config)
+    noted = TrackedSettings(checkpoint.config)
     spec = from_config(noted, form=encoder_form(checkpoint.config))
     tell_unknown(checkpoint.directory, noted, spec.form.settings)
     read = read_names(spec, encoder, checkpoint.has)

@@ -26,7 +26,7 @@ def test_the_document_has_what_is_compared() -> None:
     [
         ("openvino", set(FAMILIES) - {"Gemma2ForCausalLM"}),
         ("torch", set(FAMILIES)),
-        ("tensor_parallel", {name for name, form in FAMILIES.items() if form.cut}),
+        ("tensor_parallel", {name for name, form in FAMILIES.items() if form.shardable}),
         # llama.cpp calls these as Olmo 3 and Granite 4.
         ("gguf", FILES | {"Olmo2ForCausalLM", "BambaForCausalLM"}),
     ],

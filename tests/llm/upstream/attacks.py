@@ -131,22 +131,25 @@ FRAMES: dict[str, tuple[Script, str]] = {
     "a bomb": (sends(whole(200, BOMB, "Content-Encoding: gzip")), "a compressed body"),
     "a bomb by its transfer": (
         sends(OK, b"Transfer-Encoding: gzip, chunked\r\n\r\n", *chunked(BOMB)),
-        "ended its answer early",
+        "ended its reply early",
     ),
     "an endless error": (forever(b"a" * 64 * KIB, b"HTTP/1.1 500 X\r\n\r\n"), "a body of over"),
-    "a redirect to itself": (sends(whole(307, b"", "Location: /v1/completions")), "to go to /v1"),
-    "a long redirect": (sends(whole(301, b"", "Location: " + "a" * 50 * KIB)), "to go to aaa"),
+    "a redirect to itself": (
+        sends(whole(307, b"", "Location: /v1/completions")),
+        "a redirect to /v1",
+    ),
+    "a long redirect": (sends(whole(301, b"", "Location: " + "a" * 50 * KIB)), "a redirect to aaa"),
 }
 SLOW: dict[str, tuple[Script, str]] = {
-    "silence": (slowly(b""), "nothing of an answer"),
-    "a slow head": (slowly(b"A: b\r\n", OK), "nothing of an answer"),
-    "slow comments": (slowly(b": wait\n", HEAD), "nothing of an answer"),
-    "slow empty lines": (slowly(b"\n\n", HEAD, piece("Good ")), "nothing of an answer"),
-    "slow roles": (slowly(event(choices=[{"delta": {"role": "x"}}]), HEAD), "nothing of an answer"),
-    "slow empty texts": (slowly(piece(""), HEAD, piece("Good ")), "nothing of an answer"),
-    "a slow line": (slowly(b"a", HEAD, b"data: "), "nothing of an answer"),
-    "a slow end": (slowly(b"\n", HEAD, *GOOD[:2]), "nothing of an answer"),
-    "a slow error": (slowly(b"a", b"HTTP/1.1 500 X\r\n\r\n"), "nothing of an answer"),
+    "silence": (slowly(b""), "no content for"),
+    "a slow head": (slowly(b"A: b\r\n", OK), "no content for"),
+    "slow comments": (slowly(b": wait\n", HEAD), "no content for"),
+    "slow empty lines": (slowly(b"\n\n", HEAD, piece("Good ")), "no content for"),
+    "slow roles": (slowly(event(choices=[{"delta": {"role": "x"}}]), HEAD), "no content for"),
+    "slow empty texts": (slowly(piece(""), HEAD, piece("Good ")), "no content for"),
+    "a slow line": (slowly(b"a", HEAD, b"data: "), "no content for"),
+    "a slow end": (slowly(b"\n", HEAD, *GOOD[:2]), "no content for"),
+    "a slow error": (slowly(b"a", b"HTTP/1.1 500 X\r\n\r\n"), "no content for"),
     "a late gateway": (sends(whole(504, {"error": "too late"})), "504: too late"),
 }
 ODD: dict[str, Script] = {

@@ -10,9 +10,9 @@ from mindspore_serving.llm.descriptions.architecture import (
     DELTA_RULE,
     MAMBA,
     Architecture,
-    Beside,
     Experts,
     Names,
+    ParallelMixture,
 )
 
 # The parts of each expert that a tensor has, below one another.
@@ -116,7 +116,7 @@ def roles_of(form: Architecture) -> Roles:
             for role, parts in EXPERTS.items()
         }
         experts = {role: parts for role, parts in stored.items() if all(parts)}
-        beside = form.experts.beside
+        beside = form.experts.parallel
         layer |= _norms_of(beside) if beside else {}
         bare["ffn_gate_inp.scale"] = beside.router_gain if beside else ""
         bare["ffn_down_exps.scale"] = beside.gains if beside else ""
@@ -167,7 +167,7 @@ def _mixture(experts: Experts) -> dict[str, str]:
     }
 
 
-def _norms_of(beside: Beside) -> dict[str, str]:
+def _norms_of(beside: ParallelMixture) -> dict[str, str]:
     return {
         "post_ffw_norm_1": beside.dense_norm,
         "pre_ffw_norm_2": beside.input_norm,

@@ -1,5 +1,6 @@
-"""The descriptions of the architectures that generate: the first of config.json's `architectures`
--> its `Architecture`.  Another one that differs by names, norms or scales is one more row.
+"""Descriptions of generating architectures: first entry of `architectures` -> `Architecture`.
+
+An architecture that differs by names, norms or scales is one more row.
 """
 
 from mindspore_serving.llm.descriptions.architecture import Architecture
