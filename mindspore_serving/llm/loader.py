@@ -163,12 +163,12 @@ class Opened:
     def _weights(self) -> str:
         """How weights are stored, and what became of them."""
         if is_gguf(self.directory):
-            stored, is_kept = f"{types_of(open_gguf(self.directory))} of GGUF", True
+            stored, has_kernels = f"{types_of(open_gguf(self.directory))} of GGUF", True
         else:
-            stored, is_kept = describe(read_config(self.directory))
+            stored, has_kernels = describe(read_config(self.directory))
         if not stored:
             return "as stored"
-        if is_kept and RUNTIMES[self.runtime].keeps_integers:
+        if has_kernels and RUNTIMES[self.runtime].keeps_integers:
             return f"{stored}, integers kept"
         return f"{stored}, widened to floats, as runtime {self.runtime} has no kernels for it"
 

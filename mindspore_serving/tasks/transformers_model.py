@@ -16,7 +16,7 @@ from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.catalog import TRANSFORMERS
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
-from mindspore_serving.llm.checkpoint.pooling import Pooling, longest_prompt, read_pooling
+from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling, recommended_max_length
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import ARCHITECTURES
 from mindspore_serving.llm.options import check_runtime
@@ -120,7 +120,7 @@ class TransformersTextModel:
         """Raises StartError."""
         model = open_model(directory, task, config)
         most = _count_positions(model)
-        wanted = config.max_model_len or longest_prompt(directory) or most
+        wanted = config.max_model_len or recommended_max_length(directory) or most
         if (config.max_model_len or 0) > most:
             raise StartError(f"max_model_len is {wanted}, but the model has {most} positions")
         try:

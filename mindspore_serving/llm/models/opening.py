@@ -13,7 +13,7 @@ import numpy as np
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
-from mindspore_serving.llm.checkpoint.leftovers import LEFTOVERS, Leftover, find_reasons, told
+from mindspore_serving.llm.checkpoint.leftovers import LEFTOVERS, Leftover, find_reasons, summarize
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
@@ -82,7 +82,7 @@ def check_tensors(
             f"config.json does not have: {shown}. Without them results would be wrong: config.json "
             "is of another model, or it is one that is not computed"
         )
-    words = told(left_out)
+    words = summarize(left_out)
     if words:
         log.warning(
             "%s has tensors that are not for inference, which are left out: %s",

@@ -60,7 +60,7 @@ def place(adapter: Adapter, base: Base, where: str) -> Changes:
         found = _find(name, base, where)
         _check_shape(found, name, (change.up.shape[0], change.down.shape[1]), base, where)
         changes[found] = change
-    for name, matrix in adapter.whole.items():
+    for name, matrix in adapter.replaced.items():
         found = _find(name, base, where)
         if found[1].endswith(LINEAR):
             matrix = matrix.T

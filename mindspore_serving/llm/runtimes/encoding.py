@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.leftovers import HEADS, LEFTOVERS
-from mindspore_serving.llm.checkpoint.pooling import longest_prompt
+from mindspore_serving.llm.checkpoint.pooling import recommended_max_length
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.descriptions.settings import TrackedSettings
@@ -59,7 +59,7 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
     if (config.max_model_len or 0) > most:
         given = config.max_model_len
         raise StartError(f"max_model_len is {given}, but the model has {most} positions")
-    good = config.max_model_len or longest_prompt(checkpoint.directory) or most
+    good = config.max_model_len or recommended_max_length(checkpoint.directory) or most
     num_types = checkpoint.shape(f"{names.types}.weight")[0] if names.types else 1
     return EncoderModel(checkpoint, spec, min(good, most), num_types)
 

@@ -127,7 +127,7 @@ def test_no_value_raises_anything_else(architecture, name, inner, value):
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_what_is_no_file_is_not_waited_for(make, tmp_path):
     make(tmp_path / "config.json")
-    with pytest.raises(StartError, match=r"config\.json is no file"):
+    with pytest.raises(StartError, match=r"config\.json is no regular file"):
         read_json(tmp_path / "config.json")
 
 

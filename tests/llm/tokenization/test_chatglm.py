@@ -206,10 +206,10 @@ def test_a_file_of_ranks_with_gaps_is_refused(
 
 def test_an_incomplete_file_of_ranks_is_refused(tmp_path: Path) -> None:
     path = rank_directory(tmp_path, {b"a": 0})
-    with pytest.raises(StartError, match="no token for some byte"):
+    with pytest.raises(StartError, match="lacks the token of a byte"):
         Tokenizer.open(path)
     (path / "tokenizer.model").write_text("YQ== 0\nno\n")
-    with pytest.raises(StartError, match="line 2 is no token in base64 with a rank"):
+    with pytest.raises(StartError, match="line 2 is no base64 token with a rank"):
         Tokenizer.open(path)
     rank_directory(tmp_path, ranks())
     (path / "tokenizer_config.json").write_text('{"tokenizer_class": "ChatGLM4Tokenizer"}')

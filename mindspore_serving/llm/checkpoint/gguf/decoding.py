@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.llm.checkpoint.gguf.types import BY_NAME
-from mindspore_serving.llm.checkpoint.packing import CHUNK, Packed, pairs
+from mindspore_serving.llm.checkpoint.packing import CHUNK, Packed, pack_nibbles
 
 Bytes: TypeAlias = npt.NDArray[Any]  # uint8
 Floats: TypeAlias = npt.NDArray[Any]
@@ -57,7 +57,7 @@ def decode(kind: str, rows: Bytes, inputs: int) -> Packed:
         some = slice(begin, begin + step)
         found = form.decode(rows[some].reshape(-1, rows.shape[1] // num_blocks))
         integers = _signed(found.integers.reshape(-1, inputs), form.centre)
-        values[some] = integers if form.bits == 8 else pairs(integers.view(np.uint8) & 15)
+        values[some] = integers if form.bits == 8 else pack_nibbles(integers.view(np.uint8) & 15)
         scales[some] = found.scales.reshape(-1, groups)
         if minimums is not None and found.minimums is not None:
             minimums[some] = found.minimums.reshape(-1, groups)

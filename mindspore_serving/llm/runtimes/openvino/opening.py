@@ -14,7 +14,7 @@ import openvino as ov
 from mindspore_serving import loading, log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.quantized.methods import OURS, describe, quantization_of
-from mindspore_serving.llm.checkpoint.safetensors import map_now
+from mindspore_serving.llm.checkpoint.safetensors import prefault
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Grid
@@ -186,7 +186,7 @@ def _let_go(checkpoint: Checkpoint, weights: OpenVINOWeights) -> None:
     if weights.constants.spent:
         checkpoint.release()  # what is needed of it is decoded, or read once more
     elif weights.constants.group and is_fused_here():
-        map_now(weights.constants.kept)
+        prefault(weights.constants.kept)
 
 
 def build_model(ops: OpenVINOOps, part: RankPart) -> ov.Model:
@@ -202,8 +202,8 @@ def build_model(ops: OpenVINOOps, part: RankPart) -> ov.Model:
 
 def _tell_widened(weights: OpenVINOWeights, checkpoint: Checkpoint, options: PluginOptions) -> None:
     """Log what the line about the model does not say."""
-    is_kept = describe(checkpoint.config).is_kept
-    if is_kept and weights.widened:
+    has_kernels = describe(checkpoint.config).has_kernels
+    if has_kernels and weights.widened:
         log.warning(
             "%d quantised matrices of %s are widened to %s, the first %r: groups of different "
             "sizes, a code without kernels, or experts that are reordered or not quantised alike",

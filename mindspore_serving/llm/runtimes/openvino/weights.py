@@ -15,7 +15,7 @@ import openvino as ov
 from openvino import opset13 as opset
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.packing import Packed, is_router, merged, pack, rounded_8
+from mindspore_serving.llm.checkpoint.packing import Packed, is_router, merged, pack, requantize_8
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_bf16
 from mindspore_serving.llm.runtimes.openvino.constants import TYPES, Constants, MatrixForm
 from mindspore_serving.llm.runtimes.openvino.nodes import features, i64, named, sliced, widened
@@ -177,7 +177,7 @@ class OpenVINOWeights:
             return pack(self._checkpoint.f32(name), self._bits)
         if packed is None or is_table or self._is_exact or not packed.is_plain:
             return packed
-        return rounded_8(packed, LEAST_GROUP) if self._is_rounded(packed, beside) else packed
+        return requantize_8(packed, LEAST_GROUP) if self._is_rounded(packed, beside) else packed
 
     def _is_rounded(self, packed: Packed, beside: int) -> bool:
         if packed.shape[1] % LEAST_GROUP or packed.zeros is not None:
