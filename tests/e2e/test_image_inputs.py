@@ -146,8 +146,8 @@ def test_models_list_their_input_modalities(calls):
     ("messages", "model", "told"),
     [
         (seeing.chat(IMAGE), "chatty", "the model reads no images"),
-        (with_url("data:;base64,@"), "smolvlm", "no base64"),
-        (with_url("data:;base64,aGk="), "smolvlm", "no file of"),
+        (with_url("data:;base64,@"), "smolvlm", "no valid base64"),
+        (with_url("data:;base64,aGk="), "smolvlm", "is no JPEG, PNG"),
         (with_url("http://127.0.0.1/a.png"), "smolvlm", "this server fetches no images"),
         (seeing.chat(IMAGE, IMAGE, IMAGE), "smolvlm", "3 images, expected at most 2"),
         (seeing.chat(IMAGE, "<image>"), "smolvlm", "the placeholder of an image"),

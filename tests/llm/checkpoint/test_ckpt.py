@@ -63,7 +63,7 @@ def test_packed_dimensions_are_read(directory: Path) -> None:
         (b"", "is empty"),
         (b"\xd8\x5e\x3a\x7f" + bytes(20), "is encrypted"),
         (WRITTEN[:-1], "checkpoint: 21 bytes announced, 20 left"),
-        (b"\x80\x05\x95 pickled", "cut off, damaged, or no MindSpore checkpoint"),
+        (b"\x80\x05\x95 pickled", "truncated, damaged, or no MindSpore checkpoint"),
         (b"\xff" * 30, "a number of more than 64 bits"),
         (b"\x0a", "it ends inside a number"),
         (b"\x08\x01", "field 1 at its top"),

@@ -163,7 +163,7 @@ def test_a_template_of_parts_gets_texts_as_parts():
 def test_images_are_found_in_order_with_their_places():
     first, second = chat("data:,a")[0], seeing.chat("text", "more")[0]
     found = find_images([second, first, {"role": "user", "content": "text"}])
-    assert [(one.place, one.url) for one in found] == [
+    assert [(one.field, one.url) for one in found] == [
         ("messages[1].content[0].image_url", "data:,a")
     ]
 

@@ -170,7 +170,7 @@ def test_rope_factors_in_a_tensor_divide_the_frequencies(tmp_path: Path) -> None
 
 def test_an_unknown_architecture_is_refused_with_what_is_near(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", "qwen36")
-    with pytest.raises(StartError, match=r"'qwen36'.* near it: .*qwen3"):
+    with pytest.raises(StartError, match=r"'qwen36'.* did you mean .*qwen3"):
         Checkpoint.open(path)
 
 

@@ -196,7 +196,7 @@ def test_a_file_without_a_template_has_none(tmp_path: Path) -> None:
 
 
 def test_an_unknown_rule_is_refused_with_a_suggestion(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="rule 'llama4-bpe'.*near it: llama-bpe"):
+    with pytest.raises(StartError, match="rule 'llama4-bpe'.*did you mean llama-bpe"):
         opened(simple(tmp_path / "t.gguf", pre="llama4-bpe"))
 
 

@@ -159,7 +159,7 @@ def test_without_a_detokenizer_only_tokens_end_a_sequence():
 def test_a_token_after_the_last_is_a_bug():
     checker = StopChecker(SamplingParams(), [EOS])
     check(checker, EOS)
-    with pytest.raises(AssertionError, match="after the last"):
+    with pytest.raises(AssertionError, match="after the finish reason"):
         check(checker, 1)
 
 
