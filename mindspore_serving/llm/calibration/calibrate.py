@@ -32,12 +32,12 @@ NUM_SAMPLES = 256  # tokens whose inputs are kept, to compare products
 class Calibration:
     """Chosen scales of a model.
 
-    `scaled` are the folds with their factors, `left` the names of the matrices that are rounded
+    `scaled` are the folds with their factors, `unscaled` the names of the matrices that are rounded
     without a scale.
     """
 
     scaled: tuple[ScaledFold, ...]
-    left: tuple[str, ...]
+    unscaled: tuple[str, ...]
 
     def summary(self) -> str:
         """Summarize in one line how many matrices were scaled and which were not."""
@@ -46,7 +46,8 @@ class Calibration:
         text = f"Scaled the inputs of {count} matrices: the error of their products is "
         text += f"{ratio:.2f} of the error without scales"
         return text + (
-            f"; {len(self.left)} matrices are not scaled: {_patterns(self.left)}" * bool(self.left)
+            f"; {len(self.unscaled)} matrices are not scaled: {_patterns(self.unscaled)}"
+            * bool(self.unscaled)
         )
 
 
@@ -80,14 +81,14 @@ def calibrate(
     ]  # fmt: skip
     scaled = []
     for fold in progress(folds, "scaling"):
-        matrices = [checkpoint.f32(name) for name in fold.readers]
+        weights = [checkpoint.f32(name) for name in fold.readers]
         quantizer = quantizer_of(fold.readers[0])
         assert quantizer is not None
-        scaled.append(best_scale(fold, inputs[fold.readers[0]], matrices, quantizer))
+        scaled.append(best_scale(fold, inputs[fold.readers[0]], weights, quantizer))
     names = {name for fold in folds for name in fold.readers}
-    matrices_left = (call.weights[0] for call in calls if call.operation == LINEAR)
-    left = tuple(name for name in matrices_left if name not in names and quantizer_of(name))
-    return Calibration(tuple(scaled), left)
+    matrices = (call.weights[0] for call in calls if call.operation == LINEAR)
+    unscaled = tuple(name for name in matrices if name not in names and quantizer_of(name))
+    return Calibration(tuple(scaled), unscaled)
 
 
 def _patterns(names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ Quantizer: TypeAlias = Callable[[Floats], Packed]
 
 ALPHAS = tuple(i / 10 for i in range(11))
 MAX_ROWS = 512  # of a matrix that are quantised to compare alphas, evenly spaced
-LIMITS = (1e-4, 1e4)  # of activations and scales: silent and huge channels break float16 scales
+LIMITS = (1e-4, 1e4)  # of activations and factors: a silent channel would divide by zero
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 FEEDING = ("mlp", "moe")  # kinds of layers with only a feed-forward block
 
 
-def windows(config: Config, num_layers: int, form: Architecture) -> tuple[int, ...]:
+def windows(config: Config, num_layers: int, architecture: Architecture) -> tuple[int, ...]:
     """Return how many tokens each layer attends to, 0 for all."""
     window = config.get("sliding_window") or 0
     if not config.get("use_sliding_window", True):
@@ -23,7 +23,7 @@ def windows(config: Config, num_layers: int, form: Architecture) -> tuple[int, .
     pattern = config.get("sliding_window_pattern")  # every `pattern`-th layer has no window
     first = config.get("max_window_layers") or 0
     if kinds is not None:
-        _check_kinds(kinds, num_layers, form)
+        _check_kinds(kinds, num_layers, architecture)
         return tuple(window if kind == SLIDING else 0 for kind in kinds)
     if isinstance(
         pattern, str
@@ -35,13 +35,13 @@ def windows(config: Config, num_layers: int, form: Architecture) -> tuple[int, .
     return tuple(window if i >= first else 0 for i in range(num_layers))
 
 
-def _check_kinds(kinds: list[str], num_layers: int, form: Architecture) -> None:
+def _check_kinds(kinds: list[str], num_layers: int, architecture: Architecture) -> None:
     if len(kinds) != num_layers:
         raise StartError(
             f"config.json has {len(kinds)} layer_types, expected {num_layers}, one per layer"
         )
-    feeding = FEEDING if form.single else ()
-    known = [kind for kind in (FULL, SLIDING, form.state, *feeding) if kind]
+    feeding = FEEDING if architecture.single else ()
+    known = [kind for kind in (FULL, SLIDING, architecture.state, *feeding) if kind]
     for kind in kinds:
         if kind not in known:
             raise StartError(
@@ -80,17 +80,17 @@ def sources(config: Config, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(i if i < first else owners[window] for i, window in enumerate(sizes))
 
 
-def attending(config: Config, num_layers: int, form: Architecture) -> frozenset[int]:
+def attending(config: Config, num_layers: int, architecture: Architecture) -> frozenset[int]:
     """Return the layers that have keys and values."""
     kinds = config.get("layer_types")
-    if kinds is None or form.attends_beside:
+    if kinds is None or architecture.attends_beside:
         return frozenset(range(num_layers))
     return frozenset(i for i, kind in enumerate(kinds) if kind in (FULL, SLIDING))
 
 
-def rotated(config: Config, form: Architecture, sizes: tuple[int, ...]) -> tuple[bool, ...]:
+def rotated(config: Config, architecture: Architecture, sizes: tuple[int, ...]) -> tuple[bool, ...]:
     """Return whether each layer rotates queries and keys; `sizes` are the windows."""
-    if not form.rope or form.alibi:
+    if not architecture.rope or architecture.alibi:
         return (False,) * len(sizes)
     flags = config.get("no_rope_layers")  # despite its name, 1 is a layer with positions
     if flags:
@@ -102,7 +102,7 @@ def rotated(config: Config, form: Architecture, sizes: tuple[int, ...]) -> tuple
     step = config.get("no_rope_layer_interval")
     if step:
         return tuple((i + 1) % step != 0 for i in range(len(sizes)))
-    if form.rotated_windows and config.get("sliding_window"):
+    if architecture.rotated_windows and config.get("sliding_window"):
         return tuple(map(bool, sizes))
     return (True,) * len(sizes)
 

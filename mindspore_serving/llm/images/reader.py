@@ -77,9 +77,7 @@ class ImageReader:
         config: EngineConfig,
     ) -> None:
         self.prompt_format = prompt_format
-        self.token = (
-            names[1] if prompt_format.frame else names[0]
-        )  # templates write it for an image
+        self.token = names[1 if prompt_format.frame else 0]  # templates write it for an image
         self._names = names
         self._config = config
         self._processor = open_processor(directory)

@@ -79,7 +79,7 @@ def test_a_calibrated_model_is_nearer_to_the_floats(uneven, texts, tmp_path):
         )
         assert scaled < 0.8 * plain
         assert max(one.error_ratio for one in found.scaled) <= 1.0
-        assert found.left == ()
+        assert found.unscaled == ()
 
 
 def test_zero_points_and_small_groups_are_nearer_to_the_floats(texts, tmp_path):

@@ -10,7 +10,7 @@ from gguf import GGUFWriter
 from openvino import opset13 as opset
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
+from mindspore_serving.llm.checkpoint.gguf.decoding import FORMATS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
 from mindspore_serving.llm.checkpoint.packing import unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
@@ -25,7 +25,7 @@ ROUNDED = ("Q5_1", "Q5_K", "Q6_K")  # once more, to int8, where inputs are round
 
 
 def test_every_type_with_blocks_is_tried() -> None:
-    assert set(KINDS) == set(FORMS)
+    assert set(KINDS) == set(FORMATS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

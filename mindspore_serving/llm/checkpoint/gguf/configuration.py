@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS
+from mindspore_serving.llm.checkpoint.gguf.decoding import FORMATS
 from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES, VARIANTS, Family
 from mindspore_serving.llm.checkpoint.gguf.positions import positions_of
 from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile, UnreadArray
@@ -70,10 +70,14 @@ def family_of(file: GgufFile) -> Family:
     return variant if is_variant else FAMILIES[architecture]
 
 
-def form_of(family: Family, config: dict[str, Any]) -> Architecture:
+def architecture_of(family: Family, config: dict[str, Any]) -> Architecture:
     """Return the description of the architecture, for a model with this config.json."""
-    form = DESCRIPTIONS[family.name]
-    return form.variant(form, {**form.defaults, **config}) if form.variant else form
+    architecture = DESCRIPTIONS[family.name]
+    return (
+        architecture.variant(architecture, {**architecture.defaults, **config})
+        if architecture.variant
+        else architecture
+    )
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
@@ -94,7 +98,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config |= positions_of(file, name, config)
     config |= _flags(file, family, name)
     config |= family.read(file) if family.read else {}
-    quantised = [kind for kind in _by_size(file) if kind in FORMS]
+    quantised = [kind for kind in _by_size(file) if kind in FORMATS]
     if quantised:
         config["quantization_config"] = {"quant_method": "gguf", "mode": quantised[0]}
     return config
@@ -124,18 +128,18 @@ def _layers(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]
 
 def _flags(file: GgufFile, family: Family, name: str) -> dict[str, Any]:
     """Return config.json's flags of the biases and norms that are in the file."""
-    form = DESCRIPTIONS[family.name]
+    architecture = DESCRIPTIONS[family.name]
     flags: dict[str, Any] = {}
     ends = {name.split(".", 2)[-1] for name in file.tensors}
     for part, roles in BIASES.items():
-        key = getattr(form, part)
+        key = getattr(architecture, part)
         if isinstance(key, str):
             is_there = any(f"{role}.bias" in ends for role in roles)
             flags[key] = flags.get(key, False) or is_there
-    if form.qk_norm == UNWEIGHTED:
-        flags[form.qk_norm_key] = file.metadata.get(f"{name}.expert_count") != UNNORMED
-    elif form.qk_norm_key:
-        flags[form.qk_norm_key] = "blk.0.attn_q_norm.weight" in file.tensors
+    if architecture.qk_norm == UNWEIGHTED:
+        flags[architecture.qk_norm_key] = file.metadata.get(f"{name}.expert_count") != UNNORMED
+    elif architecture.qk_norm_key:
+        flags[architecture.qk_norm_key] = "blk.0.attn_q_norm.weight" in file.tensors
     return flags
 
 

@@ -30,7 +30,7 @@ class DecodedBlocks(NamedTuple):
     minimums: Floats | None = None
 
 
-class BlockForm(NamedTuple):
+class BlockFormat(NamedTuple):
     """Decoded form of a type.
 
     `bits` of an integer, inputs that share a scale, dtype of the scale, the centre that makes
@@ -48,24 +48,24 @@ class BlockForm(NamedTuple):
 
 def decode(kind: str, rows: Bytes, inputs: int) -> Packed:
     """Decode the `rows` [outputs, bytes] of a tensor of type `kind`, each of `inputs` numbers."""
-    form, outputs = FORMS[kind], len(rows)
-    groups, num_blocks = inputs // form.group, inputs // BY_NAME[kind].block
-    dtype = np.int8 if form.bits == 8 else np.uint8
-    values = np.empty((outputs, inputs * form.bits // 8), dtype)
-    scales = np.empty((outputs, groups), form.scale)
-    minimums = np.empty((outputs, groups), np.float32) if form.centre else None
+    fmt, outputs = FORMATS[kind], len(rows)
+    groups, num_blocks = inputs // fmt.group, inputs // BY_NAME[kind].block
+    dtype = np.int8 if fmt.bits == 8 else np.uint8
+    values = np.empty((outputs, inputs * fmt.bits // 8), dtype)
+    scales = np.empty((outputs, groups), fmt.scale)
+    minimums = np.empty((outputs, groups), np.float32) if fmt.centre else None
     step = max(1, CHUNK // inputs)  # rows at a time, which limits intermediate arrays
     for begin in range(0, outputs, step):
         some = slice(begin, begin + step)
-        blocks = form.decode(rows[some].reshape(-1, rows.shape[1] // num_blocks))
-        integers = _signed(blocks.integers.reshape(-1, inputs), form.centre)
-        values[some] = integers if form.bits == 8 else pack_nibbles(integers.view(np.uint8) & 15)
+        blocks = fmt.decode(rows[some].reshape(-1, rows.shape[1] // num_blocks))
+        integers = _signed(blocks.integers.reshape(-1, inputs), fmt.centre)
+        values[some] = integers if fmt.bits == 8 else pack_nibbles(integers.view(np.uint8) & 15)
         scales[some] = blocks.scales.reshape(-1, groups)
         if minimums is not None and blocks.minimums is not None:
             minimums[some] = blocks.minimums.reshape(-1, groups)
     return Packed(
-        values, scales, form.bits, (outputs, inputs), form.group, minimums, form.centre,
-        codebook=form.codebook,
+        values, scales, fmt.bits, (outputs, inputs), fmt.group, minimums, fmt.centre,
+        codebook=fmt.codebook,
     )  # fmt: skip
 
 
@@ -177,18 +177,18 @@ def _mxfp4(blocks: Bytes) -> DecodedBlocks:
 
 
 _F16, _F32 = np.float16, np.float32
-FORMS: dict[str, BlockForm] = {
-    "Q4_0": BlockForm(4, 32, _F16, 0, _q4_0),
-    "Q4_1": BlockForm(4, 32, _F16, 8, _q4_1),
-    "Q5_0": BlockForm(8, 32, _F16, 0, _q5_0),
-    "Q5_1": BlockForm(8, 32, _F16, 16, _q5_1),
-    "Q8_0": BlockForm(8, 32, _F16, 0, _q8_0),
-    "Q2_K": BlockForm(4, 16, _F32, 2, _q2_k),
-    "Q3_K": BlockForm(4, 16, _F32, 0, _q3_k),
-    "Q4_K": BlockForm(4, 32, _F32, 8, _q4_k),
-    "Q5_K": BlockForm(8, 32, _F32, 16, _q5_k),
-    "Q6_K": BlockForm(8, 16, _F32, 0, _q6_k),
-    "IQ4_NL": BlockForm(8, 32, _F16, 0, _iq4_nl),
-    "IQ4_XS": BlockForm(8, 32, _F32, 0, _iq4_xs),
-    "MXFP4": BlockForm(4, 32, _F32, 0, _mxfp4, "f4e2m1"),
+FORMATS: dict[str, BlockFormat] = {
+    "Q4_0": BlockFormat(4, 32, _F16, 0, _q4_0),
+    "Q4_1": BlockFormat(4, 32, _F16, 8, _q4_1),
+    "Q5_0": BlockFormat(8, 32, _F16, 0, _q5_0),
+    "Q5_1": BlockFormat(8, 32, _F16, 16, _q5_1),
+    "Q8_0": BlockFormat(8, 32, _F16, 0, _q8_0),
+    "Q2_K": BlockFormat(4, 16, _F32, 2, _q2_k),
+    "Q3_K": BlockFormat(4, 16, _F32, 0, _q3_k),
+    "Q4_K": BlockFormat(4, 32, _F32, 8, _q4_k),
+    "Q5_K": BlockFormat(8, 32, _F32, 16, _q5_k),
+    "Q6_K": BlockFormat(8, 16, _F32, 0, _q6_k),
+    "IQ4_NL": BlockFormat(8, 32, _F16, 0, _iq4_nl),
+    "IQ4_XS": BlockFormat(8, 32, _F32, 0, _iq4_xs),
+    "MXFP4": BlockFormat(4, 32, _F32, 0, _mxfp4, "f4e2m1"),
 }

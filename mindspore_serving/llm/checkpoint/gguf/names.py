@@ -91,9 +91,9 @@ class Roles:
     states: dict[str, tuple[str, ...]]
 
 
-def roles_of(form: Architecture) -> Roles:
+def roles_of(architecture: Architecture) -> Roles:
     """Return the roles that an architecture has."""
-    names = form.names
+    names = architecture.names
     top = {
         "token_embd": names.embedding,
         "token_embd_norm": names.embedding_norm or names.norm,  # LFM2's final norm
@@ -108,26 +108,26 @@ def roles_of(form: Architecture) -> Roles:
         stem = names.embedding.removesuffix("embed_tokens")
         top |= {role: f"{stem}{name}" for role, name in LATER_TOP.items()}
         layer, bare = {**layer, **LATER}, {**bare, **LATER_BARE}
-    if form.experts:
-        bare["exp_probs_b"] = form.experts.correction
-        layer |= _mixture(form.experts)
-        if form.experts.shares_dense:
+    if architecture.experts:
+        bare["exp_probs_b"] = architecture.experts.correction
+        layer |= _mixture(architecture.experts)
+        if architecture.experts.shares_dense:
             layer |= {f"{role}_shexp": name for role, name in _feed_forward(names).items()}
         stored = {
-            role: tuple(getattr(form.experts, part) for part in parts)
+            role: tuple(getattr(architecture.experts, part) for part in parts)
             for role, parts in EXPERTS.items()
         }
         experts = {role: parts for role, parts in stored.items() if all(parts)}
-        dense = form.experts.parallel
+        dense = architecture.experts.parallel
         layer |= _norms_of(dense) if dense else {}
         bare["ffn_gate_inp.scale"] = dense.router_gain if dense else ""
         bare["ffn_down_exps.scale"] = dense.gains if dense else ""
-    return Roles(_named(top), _named(layer), _named(bare), experts, _states(form))
+    return Roles(_named(top), _named(layer), _named(bare), experts, _states(architecture))
 
 
-def _states(form: Architecture) -> dict[str, tuple[str, ...]]:
-    kinds = {DELTA_RULE: ("linear_attn", DELTA), MAMBA: (form.names.mamba, MAMBA_2)}
-    stem, roles = kinds.get(form.state, ("", {}))
+def _states(architecture: Architecture) -> dict[str, tuple[str, ...]]:
+    kinds = {DELTA_RULE: ("linear_attn", DELTA), MAMBA: (architecture.names.mamba, MAMBA_2)}
+    stem, roles = kinds.get(architecture.state, ("", {}))
     return {end: tuple(f"{stem}.{part}" for part in parts) for end, parts in roles.items()}
 
 

@@ -35,25 +35,27 @@ NORM = "ssm_norm.weight"
 
 
 def states_of(
-    file: GgufFile, name: str, family: Family, form: Architecture, config: dict[str, Any]
+    file: GgufFile, name: str, family: Family, architecture: Architecture, config: dict[str, Any]
 ) -> dict[str, Any]:
     """Return which layers have a state, and the size of its heads.
 
     Raises StartError for layers without keys in a model without states, and for sizes that do not
     fit each other.
     """
-    if not form.state:
+    if not architecture.state:
         key = f"{name}.{KEY_HEADS}"
         if isinstance(file.metadata.get(key), UnreadArray) and not all(file.array(key)):
             raise StartError(f"{file.path} has a different {key} per layer, which is not supported")
         return {}
     count = min(config["num_hidden_layers"], len(file.tensors))
-    mark = "shortconv.conv.weight" if form.state == CONVOLUTION else RATE
+    mark = "shortconv.conv.weight" if architecture.state == CONVOLUTION else RATE
     has_state = (f"blk.{i}.{mark}" in file.tensors for i in range(count))
-    settings: dict[str, Any] = {"layer_types": [form.state if has else FULL for has in has_state]}
-    if form.single:
+    settings: dict[str, Any] = {
+        "layer_types": [architecture.state if has else FULL for has in has_state]
+    }
+    if architecture.single:
         settings["layers_block_type"] = [_block(file, f"blk.{i}.") for i in range(count)]
-    if form.state == MAMBA:
+    if architecture.state == MAMBA:
         settings |= _mamba(file, config)
     return settings | _head_size(file, name, family.state_head) if family.state_head else settings
 

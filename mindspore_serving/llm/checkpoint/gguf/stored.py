@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
+from mindspore_serving.llm.checkpoint.gguf.decoding import FORMATS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks
 from mindspore_serving.llm.checkpoint.packing import Packed, merged, unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, floats
@@ -29,13 +29,13 @@ def stored(blocks: Blocks, rows: Order | None = None, columns: Order | None = No
     `columns` is the order of equally wide parts of a row.
     """
     shape = blocks.shape if rows is None else (len(rows), *blocks.shape[1:])
-    if blocks.kind not in FORMS:
+    if blocks.kind not in FORMATS:
         bits: npt.NDArray[Any] = _rows(blocks, rows).view(BITS[blocks.kind])
         return StoredTensor(
             blocks.kind, shape, bits if columns is None else _reorder(bits, columns)
         )
     parts = 1 if columns is None else len(columns)
-    is_packed = shape[-1] // parts % FORMS[blocks.kind].group == 0  # no scale spans two parts
+    is_packed = shape[-1] // parts % FORMATS[blocks.kind].group == 0  # no scale spans two parts
     read = partial(_decoded, blocks, rows, columns, is_packed)
     gather = partial(_gathered, blocks) if rows is None and columns is None else None
     return QuantizedTensor(blocks.kind, shape, blocks.rows, read, is_packed, gather)
@@ -46,7 +46,7 @@ def joined(blocks: tuple[Blocks, Blocks]) -> StoredTensor:
     first, second = blocks
     shape = (first.shape[0] + second.shape[0], *first.shape[1:])
     if first.kind == second.kind:
-        if first.kind not in FORMS:
+        if first.kind not in FORMATS:
             return stored(Blocks(first.kind, shape, np.concatenate([first.rows, second.rows])))
         return QuantizedTensor(first.kind, shape, first.rows, partial(_joined, blocks))
     read = partial(_joined_floats, blocks)
@@ -55,7 +55,7 @@ def joined(blocks: tuple[Blocks, Blocks]) -> StoredTensor:
 
 def floats_of(blocks: Blocks) -> npt.NDArray[np.float32]:
     """Return the numbers of a tensor, in its shape."""
-    if blocks.kind in FORMS:
+    if blocks.kind in FORMATS:
         return unpack(decode(blocks.kind, blocks.rows, blocks.shape[-1])).reshape(blocks.shape)
     numbers = floats(blocks.kind, blocks.rows.view(BITS[blocks.kind]))
     return np.asarray(numbers, np.float32).reshape(blocks.shape)

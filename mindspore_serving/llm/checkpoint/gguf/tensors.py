@@ -16,9 +16,9 @@ import numpy as np
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.configuration import (
     ARCHITECTURE,
+    architecture_of,
     config_of,
     family_of,
-    form_of,
 )
 from mindspore_serving.llm.checkpoint.gguf.families import Family
 from mindspore_serving.llm.checkpoint.gguf.names import RATE, Roles, roles_of
@@ -54,7 +54,7 @@ class _Model:
     file: GgufFile
     config: dict[str, Any]
     family: Family
-    form: Architecture
+    architecture: Architecture
     roles: Roles
 
 
@@ -66,15 +66,15 @@ def read_tensors(file: GgufFile) -> dict[str, StoredTensor]:
     config = config_of(file)
     size(config, "num_hidden_layers")
     family = family_of(file)
-    form = form_of(family, config)
-    roles = roles_of(form)
+    architecture = architecture_of(family, config)
+    roles = roles_of(architecture)
     roles = replace(roles, layer={**roles.layer, **family.tensors})
-    model = _Model(file, config, family, form, roles)
+    model = _Model(file, config, family, architecture, roles)
     tensors: dict[str, StoredTensor] = {}
     for name, blocks in file.tensors.items():
         if name not in NOT_READ:
             tensors |= _renamed(model, name, blocks)
-    if form.norm in (RMS_PLUS_ONE, LAYER_PLUS_ONE):
+    if architecture.norm in (RMS_PLUS_ONE, LAYER_PLUS_ONE):
         tensors = {name: _minus_one(name, tensor) for name, tensor in tensors.items()}
     return tensors
 
@@ -93,7 +93,7 @@ class _Tensor:
     @property
     def layer(self) -> str:
         """Name of the layer in checkpoints."""
-        return f"{self.model.form.names.layers}.{self.number}"
+        return f"{self.model.architecture.names.layers}.{self.number}"
 
     @property
     def end(self) -> str:
@@ -184,7 +184,7 @@ def _of_experts(tensor: _Tensor) -> Named:
 
     Raises StartError unless the rows of an expert can be divided by its parts.
     """
-    experts = tensor.model.form.experts
+    experts = tensor.model.architecture.experts
     assert experts is not None
     parts = tensor.model.roles.experts[tensor.role]
     count = tensor.blocks.shape[1]
@@ -217,7 +217,7 @@ def _packed(tensor: _Tensor) -> Named:
             "each"
         )
     begin = 0
-    for name, count in zip(tensor.model.form.names.qkv, (heads, keys, keys), strict=True):
+    for name, count in zip(tensor.model.architecture.names.qkv, (heads, keys, keys), strict=True):
         part = rows[begin : begin + count * features]
         begin += len(part)
         shape = (len(part), *blocks.shape[1:])
@@ -234,9 +234,11 @@ def _latent(tensor: _Tensor) -> Named:
 
 def _has_gate(tensor: _Tensor) -> bool:
     """Return whether it is a gate, or its other half, of a block that checkpoints fuse."""
-    form, half = tensor.model.form, tensor.role.replace("ffn_gate", "ffn_up")
+    architecture, half = tensor.model.architecture, tensor.role.replace("ffn_gate", "ffn_up")
     is_half = half in ("ffn_up", "ffn_up_shexp") and half in tensor.model.roles.layer
-    is_fused = form.gated and len(form.names.gate_up) == 1 and tensor.leaf == "weight"
+    is_fused = (
+        architecture.gated and len(architecture.names.gate_up) == 1 and tensor.leaf == "weight"
+    )
     return is_fused and is_half and tensor.sibling("ffn_up", "ffn_gate") is not None
 
 
@@ -248,7 +250,10 @@ def _gated(tensor: _Tensor) -> Named:
     if up is None or up.shape != shape:
         other = list(up.shape) if up else None
         raise StartError(f"tensor {tensor.name!r} is {list(shape)}, but its other half {other}")
-    yield f"{tensor.layer}.{tensor.model.form.names.gate_up[0]}.weight", joined((tensor.blocks, up))
+    yield (
+        f"{tensor.layer}.{tensor.model.architecture.names.gate_up[0]}.weight",
+        joined((tensor.blocks, up)),
+    )
 
 
 def _of_layer(tensor: _Tensor) -> Named:
@@ -259,7 +264,7 @@ def _of_layer(tensor: _Tensor) -> Named:
     if tensor.role == CONVOLUTION and tensor.leaf == "weight":  # depthwise
         blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
     is_matrix = tensor.leaf == "weight" and len(blocks.shape) == 2
-    kind = model.form.names.matrix if is_matrix else tensor.leaf
+    kind = model.architecture.names.matrix if is_matrix else tensor.leaf
     yield f"{tensor.layer}.{model.roles.layer[tensor.role]}.{kind}", stored(blocks, rows)
 
 
@@ -267,7 +272,10 @@ _KINDS: tuple[tuple[Callable[[_Tensor], bool], Callable[[_Tensor], Named]], ...]
     (lambda tensor: tensor.end in tensor.model.roles.states and tensor.has_state, _of_states),
     (lambda tensor: tensor.role in tensor.model.roles.bare, _bare),
     (lambda tensor: tensor.role in tensor.model.roles.experts and tensor.is_stack, _of_experts),
-    (lambda tensor: tensor.role == "attn_qkv" and len(tensor.model.form.names.qkv) == 3, _packed),
+    (
+        lambda tensor: tensor.role == "attn_qkv" and len(tensor.model.architecture.names.qkv) == 3,
+        _packed,
+    ),
     (lambda tensor: tensor.role in LATENT and "kv_lora_rank" in tensor.model.config, _latent),
     (_has_gate, _gated),
     (lambda tensor: tensor.role in tensor.model.roles.layer, _of_layer),

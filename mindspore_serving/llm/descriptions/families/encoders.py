@@ -61,8 +61,8 @@ def _modern_bert(config: Config) -> Config:
     }
 
 
-def _modern_bert_form(form: Architecture, config: Config) -> Architecture:
-    return replace(form, norm_bias=bool(config.get("norm_bias")))
+def _modern_bert_form(architecture: Architecture, config: Config) -> Architecture:
+    return replace(architecture, norm_bias=bool(config.get("norm_bias")))
 
 
 def _gemma(config: Config) -> Config:

@@ -75,17 +75,17 @@ GEMMA3 = replace(
 )
 
 
-def _gemma3_images(form: Architecture, config: Config) -> Architecture:
+def _gemma3_images(architecture: Architecture, config: Config) -> Architecture:
     """Add images, unless the checkpoint is of the text part only, which may have the same class."""
     if not config.get("vision_config"):
-        return form
+        return architecture
     count, window = size(config, "mm_tokens_per_image", default=256), config["sliding_window"]
     if window < count:
         raise StartError(
             f"config.json has sliding_window {window}, expected at least the {count} tokens of an "
             "image (mm_tokens_per_image), which attend to each other"
         )
-    return replace(form, takes_images=True, has_bidirectional_images=True)
+    return replace(architecture, takes_images=True, has_bidirectional_images=True)
 
 
 def _gemma4(config: Config) -> Config:

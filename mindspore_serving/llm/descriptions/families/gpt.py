@@ -49,8 +49,8 @@ def _neox(config: Config) -> Config:
     return {new: config[old] for old, new in names.items() if config.get(old) is not None}
 
 
-def _neox_variant(form: Architecture, config: Config) -> Architecture:
-    return replace(form, parallel=bool(config.get("use_parallel_residual", True)))
+def _neox_variant(architecture: Architecture, config: Config) -> Architecture:
+    return replace(architecture, parallel=bool(config.get("use_parallel_residual", True)))
 
 
 def _gptj(config: Config) -> Config:
@@ -69,24 +69,24 @@ def _opt(config: Config) -> Config:
     return {}
 
 
-def _stablelm(form: Architecture, config: Config) -> Architecture:
+def _stablelm(architecture: Architecture, config: Config) -> Architecture:
     if not config.get("use_parallel_residual"):
-        return form
-    return replace(form, parallel=True, names=replace(form.names, mlp_norm=""))
+        return architecture
+    return replace(architecture, parallel=True, names=replace(architecture.names, mlp_norm=""))
 
 
-def _falcon(form: Architecture, config: Config) -> Architecture:
+def _falcon(architecture: Architecture, config: Config) -> Architecture:
     """Choose the norms of a layer: two in the second generation, one or a sequence in the first."""
     is_new = bool(config.get("new_decoder_architecture"))
     alibi = bool(config.get("alibi"))
     count = config.get("num_ln_in_parallel_attn")
     if is_new and count in (None, 2):
-        names = replace(form.names, attention_norm="ln_attn", mlp_norm="ln_mlp")
-        return replace(form, names=names, parallel=True, alibi=alibi)
+        names = replace(architecture.names, attention_norm="ln_attn", mlp_norm="ln_mlp")
+        return replace(architecture, names=names, parallel=True, alibi=alibi)
     if is_new or config.get("parallel_attn", True):
-        names = replace(form.names, mlp_norm="")
-        return replace(form, names=names, parallel=True, alibi=alibi)
-    return replace(form, alibi=alibi)
+        names = replace(architecture.names, mlp_norm="")
+        return replace(architecture, names=names, parallel=True, alibi=alibi)
+    return replace(architecture, alibi=alibi)
 
 
 def _falcon_heads(config: Config) -> Config:

@@ -21,7 +21,7 @@ _TEXT_MODELS = {  # by model_type
 }  # fmt: skip
 
 
-def _text_model(form: Architecture, config: Config) -> Architecture:
+def _text_model(architecture: Architecture, config: Config) -> Architecture:
     kind = config.get("model_type")
     if kind not in _TEXT_MODELS:
         raise StartError(
@@ -29,7 +29,7 @@ def _text_model(form: Architecture, config: Config) -> Architecture:
             f"{', '.join(_TEXT_MODELS)}"
         )
     text_model = _TEXT_MODELS[str(kind)]
-    defaults = {**form.defaults, **text_model.defaults}
+    defaults = {**architecture.defaults, **text_model.defaults}
     return replace(text_model, defaults=defaults, shardable=False, takes_images=True)
 
 

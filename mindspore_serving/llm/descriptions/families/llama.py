@@ -63,18 +63,22 @@ INTERNLM2 = Architecture(
 )  # fmt: skip
 
 
-def _mistral3(form: Architecture, config: Config) -> Architecture:
+def _mistral3(architecture: Architecture, config: Config) -> Architecture:
     """Use Mistral's window unless the text model is a Ministral 3."""
-    return replace(form, defaults=WINDOWED) if config.get("model_type") == "mistral" else form
+    return (
+        replace(architecture, defaults=WINDOWED)
+        if config.get("model_type") == "mistral"
+        else architecture
+    )
 
 
-def _baichuan(form: Architecture, config: Config) -> Architecture:
+def _baichuan(architecture: Architecture, config: Config) -> Architecture:
     """Give ALiBi to 13B, which limits positions only in its tokenizer.
 
     In GGUF files queries, keys and values are separate.
     """
-    names = form.names if config.get("is_packed", True) else Names()
-    return replace(form, names=names, alibi="max_position_embeddings" not in config)
+    names = architecture.names if config.get("is_packed", True) else Names()
+    return replace(architecture, names=names, alibi="max_position_embeddings" not in config)
 
 
 def _olmo3(config: Config) -> Config:

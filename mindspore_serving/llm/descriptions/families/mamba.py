@@ -41,15 +41,15 @@ def _granite4_kinds(config: Config) -> list[str]:
     return [KINDS.get(kind, kind) for kind in kinds]
 
 
-def _granite4_form(form: Architecture, config: Config) -> Architecture:
+def _granite4_form(architecture: Architecture, config: Config) -> Architecture:
     kind = config.get("position_embedding_type")
     if kind not in (None, "nope", "rope"):
         raise StartError(f"config.json has position_embedding_type {kind!r}, expected rope or none")
     has_experts, has_states = config["num_local_experts"] != 0, MAMBA in _granite4_kinds(config)
     return replace(
-        form,
+        architecture,
         rope=HALVES if kind == "rope" else "",
-        experts=form.experts if has_experts else None,
+        experts=architecture.experts if has_experts else None,
         shardable=not (has_experts or has_states),
     )
 
@@ -99,9 +99,9 @@ def _nemotron_h_kinds(config: Config) -> list[str]:
     return [LETTERS[letter] for letter in letters]
 
 
-def _nemotron_h_form(form: Architecture, config: Config) -> Architecture:
+def _nemotron_h_form(architecture: Architecture, config: Config) -> Architecture:
     has_experts = "moe" in _nemotron_h_kinds(config)
-    return replace(form, experts=form.experts if has_experts else None)
+    return replace(architecture, experts=architecture.experts if has_experts else None)
 
 
 def _mamba2(config: Config) -> Config:

@@ -54,10 +54,10 @@ def _qwen3_next(config: Config) -> Config:
     return {"layer_types": config.get("layer_types") or kinds}
 
 
-def _lfm2_moe(form: Architecture, config: Config) -> Architecture:
-    assert form.experts is not None
+def _lfm2_moe(architecture: Architecture, config: Config) -> Architecture:
+    assert architecture.experts is not None
     correction = "feed_forward.expert_bias" if config["use_expert_bias"] else ""
-    return replace(form, experts=replace(form.experts, correction=correction))
+    return replace(architecture, experts=replace(architecture.experts, correction=correction))
 
 
 LFM2 = Architecture(
