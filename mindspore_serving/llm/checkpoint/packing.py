@@ -114,7 +114,7 @@ def is_router(name: str) -> bool:
 
 
 def packed_form(inputs: int, bits: int, group: int = GROUP) -> tuple[int, int]:
-    """Return (bits, group) for a matrix with so many inputs, if `bits` are requested.
+    """Return (bits, group) for a matrix with `inputs` inputs, if `bits` are requested.
 
     int4 falls back to a smaller group, and then to int8, if `group` does not divide the inputs.
     """

@@ -71,7 +71,7 @@ class StoredTensor:
 
 
 def prefault(arrays: Iterable[Array]) -> None:
-    """Read and map the files behind `arrays` completely, instead of page by page at first use.
+    """Read the files that `arrays` view completely, instead of page by page at first use.
 
     Arrays that are read in every step are then read 1 to 3 % faster. Has no effect before Linux
     5.14.
@@ -84,13 +84,13 @@ def prefault(arrays: Iterable[Array]) -> None:
 
 
 def release(arrays: Iterable[Array]) -> None:
-    """Free the memory of the mapped files behind `arrays`; later uses read the file again."""
+    """Free the memory of the mapped files of `arrays`; later uses read the files again."""
     for mapping in _mappings(arrays):
         mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def _mappings(arrays: Iterable[Array]) -> Iterable[mmap.mmap]:
-    """Return each mapped file behind `arrays` once."""
+    """Return each mapped file that `arrays` view once."""
     return {id(file): file for file in map(_mapping, arrays) if file is not None}.values()
 
 

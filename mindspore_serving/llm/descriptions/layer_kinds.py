@@ -25,9 +25,7 @@ def windows(config: Config, num_layers: int, architecture: Architecture) -> tupl
     if kinds is not None:
         _check_kinds(kinds, num_layers, architecture)
         return tuple(window if kind == SLIDING else 0 for kind in kinds)
-    if isinstance(
-        pattern, str
-    ):  # a letter per layer, repeated: L with a window, G without (EXAONE)
+    if isinstance(pattern, str):  # a letter per layer, repeated: L has a window, G none (EXAONE)
         letters = pattern * (num_layers // max(len(pattern), 1) + 1)
         return tuple(window if letter == "L" else 0 for letter in letters[:num_layers])
     if pattern:

@@ -157,9 +157,8 @@ def _cut_off(stream: socket.socket, deadline: float) -> Iterator[None]:
 
 def _shut_down(stream: socket.socket) -> None:
     with suppress(OSError):
-        socket.socket.shutdown(
-            stream, socket.SHUT_RDWR
-        )  # SSLSocket.shutdown would drop the TLS state in use
+        # Not SSLSocket.shutdown, which would drop the TLS state that is in use.
+        socket.socket.shutdown(stream, socket.SHUT_RDWR)
 
 
 def _is_public(address: str) -> bool:

@@ -41,7 +41,7 @@ def find_images(messages: Sequence[Message], markdown: str = "") -> list[ImageSo
 
 
 def to_marks(messages: Sequence[Message]) -> list[Message]:
-    """Return `messages` with {"type": "image"} in place of each image."""
+    """Return `messages` with {"type": "image"} instead of each image."""
     return [
         {**message, "content": [{"type": "image"} if _is_image(p) else p for p in parts]}
         if any(map(_is_image, parts := _parts(message)))

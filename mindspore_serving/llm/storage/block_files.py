@@ -111,14 +111,10 @@ class BlockFiles:
         if self._budget < self.file_bytes:
             self._scan()
         name = self._name(digest)
-        number, path = mkstemp(
-            UNFINISHED, name.hex(), self._directory
-        )  # readable by this user only: 0600
+        number, path = mkstemp(UNFINISHED, name.hex(), self._directory)  # with mode 0600
         try:
             with open(number, "wb", 0) as file:
-                flock(
-                    number, LOCK_EX | LOCK_NB
-                )  # held until the file is closed or this process ends
+                flock(number, LOCK_EX | LOCK_NB)  # held until the file closes or the process ends
                 for part in (_head(name, block), block):
                     if file.write(part) != len(part):
                         raise OSError(f"the disk of {self._directory} is full")

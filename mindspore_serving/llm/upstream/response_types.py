@@ -112,7 +112,7 @@ class EventData(msgspec.Struct):
 decode_event = msgspec.json.Decoder(EventData).decode
 
 
-class ListedModel(msgspec.Struct):
+class UpstreamListedModel(msgspec.Struct):
     """A model in the list."""
 
     id: Name
@@ -127,7 +127,7 @@ class ListedModel(msgspec.Struct):
 class ModelList(msgspec.Struct):
     """Response to GET /models."""
 
-    data: list[ListedModel] | None = None
+    data: list[UpstreamListedModel] | None = None
 
 
 decode_models = msgspec.json.Decoder(ModelList).decode

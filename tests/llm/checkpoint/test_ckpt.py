@@ -77,7 +77,7 @@ def test_packed_dimensions_are_read(directory: Path) -> None:
         (value("w", b"\1" * 33, "Int8", b"\0"), "tensor 'w' has 33 dimensions"),
         (value("w", b"\0", "Int8", b"\0\0"), r"'w' has 2 bytes, expected \[0\] of I8"),
         (WRITTEN + value("ab", b"\1", "Int8", b"\0"), "tensor 'ab' is stored twice"),
-        (value("w", b"\1", "Int8", b"\0") + value("w", b"\2", "Int8", b"\0\0"), "'w' is there twi"),
+        (value("w", b"\1", "Int8", b"\0") + value("w", b"\2", "Int8", b"\0\0"), "'w' is stored tw"),
         (WRITTEN + b"crc_num" + bytes(10), "its checksum does not match"),
     ],
 )

@@ -39,7 +39,7 @@ def test_instructions_and_dimensions_are_read(tmp_path: Path) -> None:
     [
         ({"prompts": ["q"]}, {}, "expected an object of strings"),
         ({"prompts": {"q": 5}}, {}, "expected an object of strings"),
-        ({"default_prompt_name": "q"}, {}, "none of prompts"),
+        ({"default_prompt_name": "q"}, {}, "none of its prompts"),
         ({}, {"matryoshka_dimensions": [49]}, "numbers from 1 to 48"),
         ({}, {"matryoshka_dimensions": 8}, "numbers from 1 to 48"),
     ],

@@ -187,7 +187,7 @@ def test_changed_bytes_are_refused_or_read(
 
 def test_a_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "model-00001-of-00003.gguf", **{"split.count": 3})
-    with pytest.raises(StartError, match="one of 3 files of a split model; join"):
+    with pytest.raises(StartError, match="one of 3 files of a split model; merge"):
         GgufFile(path)
 
 

@@ -243,7 +243,7 @@ def test_a_directory_must_have_weights_and_a_configuration(tmp_path):
     with pytest.raises(StartError, match="is not a directory"):
         Checkpoint.open(tmp_path / "nowhere")
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
-    with pytest.raises(StartError, match="converted to safetensors"):
+    with pytest.raises(StartError, match="to safetensors first"):
         Checkpoint.open(tmp_path)
     numpy_library.save_file({"w": np.zeros(2, np.float32)}, tmp_path / "model.safetensors")
     with pytest.raises(StartError, match=r"has no config\.json"):

@@ -193,7 +193,7 @@ def test_sizes_of_heads_that_are_no_numbers_are_refused(
         (
             {"attention.sliding_window_pattern": [True, False, False],
              "attention.head_count_kv": [2, 2, 1]},
-            r"different gemma4\.attention\.head_count_kv \[2, 2, 1\]",
+            r"has gemma4\.attention\.head_count_kv \[2, 2, 1\]",
         ),
     ],
 )  # fmt: skip

@@ -193,8 +193,8 @@ def test_a_file_of_ranks_cuts_texts_as_tiktoken_does(tmp_path: Path) -> None:
     [
         ({b"never": 9999}, None, "expected each rank and each token once"),
         ({b"never": 300}, None, "expected each rank and each token once"),
-        ({}, 9999, "expected the special tokens of ChatGLM behind them"),
-        ({}, 0, "expected the special tokens of ChatGLM behind them"),
+        ({}, 9999, "expected ChatGLM's special tokens after them"),
+        ({}, 0, "expected ChatGLM's special tokens after them"),
     ],
 )
 def test_a_file_of_ranks_with_gaps_is_refused(
@@ -213,7 +213,7 @@ def test_an_incomplete_file_of_ranks_is_refused(tmp_path: Path) -> None:
         Tokenizer.open(path)
     rank_directory(tmp_path, ranks())
     (path / "tokenizer_config.json").write_text('{"tokenizer_class": "ChatGLM4Tokenizer"}')
-    with pytest.raises(StartError, match="expected the special tokens of ChatGLM"):
+    with pytest.raises(StartError, match="expected ChatGLM's special tokens"):
         Tokenizer.open(path)
 
 

@@ -232,7 +232,7 @@ def test_a_directory_with_a_single_gguf_file_means_that_file(tmp_path: Path) -> 
     assert find_gguf(tmp_path) == path
     assert find_gguf(path) == path
     write_model(tmp_path / "other.gguf")
-    with pytest.raises(StartError, match=r"model.gguf, other.gguf; give the path"):
+    with pytest.raises(StartError, match=r"model.gguf, other.gguf\): give the path"):
         find_gguf(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     assert find_gguf(tmp_path) is None, "its other files say which weights are meant"

@@ -60,9 +60,8 @@ def tokenizer_of(file: TokenizerSource) -> Json:
 def added_token(index: int, content: str, *, is_special: bool) -> Json:
     """Return the entry of a token that is matched in a text before it is split."""
     flags = dict.fromkeys(("lstrip", "rstrip", "normalized"), False)
-    is_word = (
-        is_special and content.isascii() and content.isalpha()
-    )  # ChatGLM's "sop", which is not in "philosophy"
+    # ChatGLM's "sop" must not match in "philosophy".
+    is_word = is_special and content.isascii() and content.isalpha()
     return {
         "id": index, "content": content, "special": is_special, "single_word": is_word, **flags
     }  # fmt: skip
