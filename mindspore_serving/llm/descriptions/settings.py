@@ -36,9 +36,9 @@ OPTIONAL = frozenset({
     "moe_num_shared_experts", "moe_latent_size", "moe_norm_min",
 })  # fmt: skip
 
-# Why a setting changes no result of any architecture -> its names.
+# Reason why settings change no result of any architecture -> their names.
 WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
-    "of training": (
+    "training": (
         "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
         "classifier_dropout", "classifier_dropout_prob", "dropout", "embd_pdrop",
         "embedding_dropout", "hidden_dropout", "hidden_dropout_prob", "layerdrop",
@@ -53,7 +53,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "bias_update_speed", "deterministic_flash_attn", "sparse_pred_ignore_index",
         "sparse_prediction", "decoder_bias", "classifier_bias",
     ),
-    "of how, or in which type, the same is computed": (
+    "implementation or dtype of the same computation": (
         "use_cache", "dtype", "torch_dtype", "attn_implementation", "_attn_implementation",
         "_attn_implementation_autoset", "_flash_attn_2_enabled", "use_flash_attn",
         "flash_attn", "chunk_size", "mamba_chunk_size", "chunk_size_feed_forward",
@@ -65,7 +65,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "tensor_parallel_degree", "sequence_parallel", "moe_shared_expert_overlap",
         "use_kernels", "num_logits_to_keep", "keys_to_ignore_at_inference", "torchscript",
     ),
-    "sizes that tensors have themselves": (
+    "sizes that follow from tensors": (
         "moe_intermediate_size", "shared_expert_intermediate_size",
         "moe_shared_expert_intermediate_size", "laurel_rank", "time_step_rank",
         "qk_head_dim", "use_double_wide_mlp", "type_vocab_size",
@@ -87,12 +87,12 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         *(f"{mark}_token_{kind}" for mark in ("boi", "eoi", "boa", "eoa") for kind in ("id",
         "index")),
     ),
-    "of heads that are not computed": (
+    "heads that are not computed": (
         "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
         "summary_first_dropout", "num_nextn_predict_layers", "num_mtp_layers",
         "mtp_num_hidden_layers", "mtp_layers_block_type", "mtp_use_dedicated_embeddings",
     ),
-    "of the file, and of what its library gives beside": (
+    "metadata of the file, and outputs of its library": (
         "model_type", "transformers_version", "_name_or_path", "_commit_hash", "auto_map",
         "custom_pipelines", "unsloth_version", "unsloth_fixed", "finetuning_task",
         "task_specific_params", "return_dict", "output_attentions", "output_hidden_states",
@@ -101,7 +101,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "remove_invalid_values", "ignore_index", "language", "model_max_length",
         "tokenizer_type", "vocab_file", "base_model_name_or_path",
     ),
-    "of generating, which generation_config.json recommends": (
+    "generation, for which generation_config.json is read": (
         "max_length", "min_length", "do_sample", "early_stopping", "num_beams",
         "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p",
         "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
