@@ -99,7 +99,8 @@ def _patterns(names: Sequence[str]) -> str:
 def windows(tokens: Sequence[int], count: int) -> list[list[int]]:
     """Return about `count` of `tokens`, in windows of WINDOW tokens spread evenly over the text.
 
-    Returns all tokens if the text has fewer. Raises StartError for a text under MIN_TOKENS tokens.
+    A shorter text gives as many whole windows as it has, or all of its tokens as a single one.
+    Raises StartError for a text under MIN_TOKENS tokens.
     """
     if len(tokens) < MIN_TOKENS:
         raise StartError(

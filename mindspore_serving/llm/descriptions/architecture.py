@@ -88,7 +88,7 @@ class ParallelMixture:
     """Names of a mixture in parallel with the dense block, which computes every token (Gemma 4).
 
     Norms of the dense block's output, of the experts' input and of their output; the scale of the
-    router's normalised input, and the scales of the experts' weights.
+    router's normalised input, and the scales of the routing weights.
     """
 
     dense_norm: str = "post_feedforward_layernorm_1"

@@ -27,7 +27,7 @@ from mindspore_serving.llm.descriptions.settings import (
 # Key of config.json -> the accepted values, for settings that no row supports otherwise.
 PLAIN = {"pretraining_tp": (1,), "use_bidirectional_attention": (False,), "clip_qkv": ()}
 ERNIE = {**PLAIN, "compression_ratio": (1.0,)}
-LATENT_HEADS = ("head_dim", "num_key_value_heads")  # unused: the cache holds latent vectors
+LATENT_HEADS = ("head_dim", "num_key_value_heads")  # unused: latent attention has other sizes
 ATTENTION_BIASED: dict[str, Any] = {"qkv_bias": "attention_bias", "output_bias": "attention_bias"}
 AFTER: dict[str, Any] = {  # norms after the blocks
     "after_attention": "post_attention_layernorm",
