@@ -90,7 +90,7 @@ def _matrix_fold(reader: TracedCall, shape: Shape) -> Fold | None:
     producer, channels = _factor(_sole_input(reader.inputs[0])), np.arange(columns)
     if producer is not None and producer.operation == "attention":
         # Attention mixes values over tokens, never over channels, so factors pass through it.
-        spec = producer.others[-1]
+        spec = producer.arguments[-1]
         if columns != spec.num_heads * spec.head_dim:
             return None
         producer, channels = _sole_input(producer.inputs[2]), _value_channels(spec)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving import extras
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.leftovers import IMAGES, LEFTOVERS
 from mindspore_serving.llm.config import EngineConfig
@@ -75,7 +75,7 @@ class Tower:
                 features = self._model.get_image_features(**inputs, return_dict=True).pooler_output
                 vectors: Vectors = torch.cat(list(features)).float().cpu().numpy()
         except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
-            raise ServingError(f"an image cannot be computed: {words(error)}") from error
+            raise ServingError(f"an image cannot be computed: {error_text(error)}") from error
         if len(vectors) != image.count:
             raise ServingError(
                 f"an image has {len(vectors)} vectors, but {image.count} tokens in the prompt: the "
@@ -114,7 +114,7 @@ def _load(directory: Path, config: EngineConfig) -> Any:
         )
     except Exception as error:  # the library has no errors of its own
         raise StartError(
-            f"transformers cannot load the vision tower of {directory}: {words(error)}"
+            f"transformers cannot load the vision tower of {directory}: {error_text(error)}"
         ) from error
     finally:
         transformers.logging.set_verbosity(verbosity)
