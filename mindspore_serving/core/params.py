@@ -95,7 +95,7 @@ class OptionRow:
 
     @property
     def unit_and_default(self) -> str:
-        """Unit, and a default that is no plain value, in parentheses; "" if there is neither."""
+        """Text in parentheses with the unit and `default_text`; "" if there is neither."""
         parts = (
             self.unit and f"in {self.unit}",
             self.default_text and f"default: {self.default_text}",

@@ -139,7 +139,7 @@ def test_a_stage_takes_parameters_as_json(calls, offline):
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": "x", "max_tokens": -1}, "max_tokens is -1, expected an int >= 1"),
         ({"prompt": "x", "max_tokens": "many"}, "max_tokens should be a number"),
-        ({"prompt": "x", "parameters": '{"foo": 1}'}, "parameter 'foo' does not exist"),
+        ({"prompt": "x", "parameters": '{"foo": 1}'}, "unknown parameter 'foo'"),
         ({"prompt": "x", "parameters": "[1]"}, "parameters should be a JSON object"),
         ({"prompt": "x" * 70_000}, "the model takes 65536 with the answer"),
         ({"prompt": [1, 2, 100000]}, "token id 100000, expected ids of 0 to 511"),

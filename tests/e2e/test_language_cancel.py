@@ -56,7 +56,7 @@ def read_texts(self, request):
     hold()
     return self.read_texts_now(request)
 
-def most_running():
+def max_running():
     try:
         return int((here / "pause").read_text() or 1)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def step(self):
     if (here / "break").exists():
         (here / "break").unlink()
         raise MemoryError("injected")
-    if self.stats().num_running >= most_running():
+    if self.stats().num_running >= max_running():
         self.started = []
         time.sleep(0.002)
         return []

@@ -80,7 +80,8 @@ def test_a_prompt_is_refused_after_waiting_too_long(place):
         status, text = calls.http_call("POST", "/v1/completions", body)
         assert status == 429
         assert (
-            "it waited for over 0.5 s (max_queue_seconds)" in json.loads(text)["error"]["message"]
+            "the request waited for over 0.5 s (max_queue_seconds)"
+            in json.loads(text)["error"]["message"]
         )
         next(running)
         running.close()

@@ -138,7 +138,7 @@ def test_what_is_no_prompt_is_refused_where_it_stands(opened, given, words):
         ("[" * 500_000, "line 1: it is nested too deeply"),
         ("- " * 5000, "it is nested too deeply"),
         ("- !!bool perhaps", "a value cannot be read"),
-        ("- \0", "it is no YAML"),
+        ("- \0", "it is not YAML"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_by_name(opened, tmp_path, text, words):
