@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk", reason="the extra `traces` is not installed")
 
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.tracing.options import TraceOptions, is_wanted
+from mindspore_serving.tracing.options import TraceOptions, is_requested
 from mindspore_serving.tracing.otlp import OtlpTracer
 from tests.ports import free_port
 from tests.tracing.collector import by_grpc, by_http
@@ -165,10 +165,10 @@ def test_options_that_mean_nothing_are_refused(
 def test_traces_are_wanted_by_an_endpoint_or_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert is_wanted("http://collector:4318")
-    assert not is_wanted("")
+    assert is_requested("http://collector:4318")
+    assert not is_requested("")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
-    assert is_wanted("")
+    assert is_requested("")
 
 
 def test_a_server_without_traces_imports_nothing_of_opentelemetry() -> None:
