@@ -174,7 +174,7 @@ _TYPES: dict[Any, Any] = {bool: bool, int: int, float: int | float, str: str}
 _WORDS = {
     bool: "True or False",
     str: "a text",
-    list[str]: "a list of texts that are not empty",
+    list[str]: "a list of non-empty strings",
     list[int]: "a list of token ids",
     dict[int, float]: "a number for each of some token ids",
 }

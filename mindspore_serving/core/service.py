@@ -19,7 +19,7 @@ from mindspore_serving.tracing.request_span import RequestSpan
 class Request:
     """Request to a method with one or several instances.
 
-    `body` is encoded by `codec` (see `wire.cutting`): bytes, or tensors that are views of them.
+    `body` is encoded by `codec` (see `wire.splitting`): bytes, or tensors that are views of them.
     `timeout` is in seconds, None for no limit. With `is_stream` a streaming method sends several
     replies, else one. `prefix` iterates over the prompt of a language model from its beginning,
     texts or token ids; it is read at most once, and only to choose a worker. `id` names the request

@@ -57,7 +57,7 @@ SERVER = (
     ),
     _gauge(
         "certificate_expiry_timestamp_seconds",
-        "Time at which the certificate in use expires, in seconds since 1970.",
+        "Seconds since 1970 at which the certificate in use expires.",
         "file",
     ),
     _counter(
@@ -94,7 +94,7 @@ WORKERS = (
     _gauge("requests_waiting", "Requests in queues, which no worker has yet.", *SERVABLE),
     _gauge("requests_running", "Requests in flight in workers.", *SERVABLE),
     _histogram("batch_size", "Instances per batch of a stage.", SERVABLE, SIZES),
-    _counter("worker_cpu_seconds", "CPU time of a worker's process in seconds.", *WORKER),
+    _counter("worker_cpu_seconds", "Seconds of CPU time of a worker's process.", *WORKER),
     _gauge("worker_resident_memory_bytes", "Resident memory of a worker's process.", *WORKER),
     _gauge("worker_open_fds", "Open file descriptors of a worker's process.", *WORKER),
 )

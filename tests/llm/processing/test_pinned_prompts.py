@@ -122,7 +122,7 @@ def test_conversations_and_texts_of_a_file_are_known_to_the_first_request(direct
         ("nowhere.yaml", "'nowhere.yaml', which cannot be read"),
         ([3], r"pinned_prompts\[0\]: .*expected is a list of texts"),
         (["a", {"text": "b"}], r"pinned_prompts\[1\]: .*unknown field `text`"),
-        ([{"prompt": "a", "messages": []}], "just one of prompt and messages"),
+        ([{"prompt": "a", "messages": []}], "exactly one of prompt and messages"),
         ([{"prompt": "a", "adapter": "sql"}], "adapter is 'sql'"),
         ({"prompt": "a"}, "expected a list of texts"),
     ],
