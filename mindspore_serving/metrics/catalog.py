@@ -110,9 +110,9 @@ ENGINES = (
         *SERVABLE,
     ),
     _gauge("llm_cache_used_ratio", "Share of blocks that is not free, 0 to 1.", *SERVABLE),
-    _counter("llm_steps", "Steps of engines.", *SERVABLE),
-    _counter("llm_prompt_tokens", "Tokens of accepted prompts.", *SERVABLE),
-    _counter("llm_generated_tokens", "Generated tokens.", *SERVABLE),
+    _counter("llm_steps", "Steps that engines computed.", *SERVABLE),
+    _counter("llm_prompt_tokens", "Prompt tokens of accepted requests.", *SERVABLE),
+    _counter("llm_generated_tokens", "Tokens that engines generated.", *SERVABLE),
     _counter(
         "llm_prefix_cache_queries",
         "Prompt tokens that were looked up in the prefix cache.",

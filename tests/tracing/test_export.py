@@ -82,7 +82,7 @@ def test_a_protocol_that_there_is_not_is_refused(
         (None, UNSAMPLED, False),
     ],
 )
-def test_who_begins_a_trace_decides_whether_it_is_recorded(
+def test_the_start_of_a_trace_decides_about_recording(
     ratio: float | None, header: tuple[bytes, bytes] | None, expected: bool
 ) -> None:
     with by_http() as collector:
@@ -119,7 +119,7 @@ def test_a_header_that_means_nothing_begins_a_new_trace(
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_a_collector_that_is_not_there_costs_one_line_of_the_log(
+def test_a_missing_collector_is_a_single_line_of_the_log(
     monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[str]], protocol: str
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
