@@ -52,6 +52,7 @@ def from_traceparent(traceparent: str, state: str = "") -> SpanContext:
 
 
 def new_id() -> int:
+    """Return a random id of a span, which is never 0."""
     return random.getrandbits(64) or 1
 
 

@@ -72,13 +72,15 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
     started again.
 
     Args:
-        ctx_setting, inc_setting, post_model_setting: files of settings for Ascend's graph engine;
-            without effect.
+        ctx_setting: file of settings for Ascend's graph engine; without effect.
+        inc_setting: as `ctx_setting`.
+        post_model_setting: as `ctx_setting`.
         n_agents: ranks, int >= 1.
-        prefill_model, decode_model: a file per rank, in order, written by
+        prefill_model: a file per rank, in order, written by
             `python -m mindspore_serving.llm.export_mindir SOURCE TARGET --ranks N`.
-        argmax_model, topk_model: argmax.mindir and topk.mindir, which must exist and are not used:
-            the engine samples tokens itself.
+        decode_model: as `prefill_model`.
+        argmax_model: argmax.mindir, which must exist and is not used: the engine samples itself.
+        topk_model: topk.mindir, as `argmax_model`.
         startup_queue: receives the number of each rank that is ready, or one StartError if the
             ranks cannot start.
         options: fields of `EngineConfig` that agents need: `kv_cache_memory`, `max_model_len`,
