@@ -91,7 +91,7 @@ def test_an_invalid_field_can_be_given_the_name_its_reader_knows():
     assert str(InvalidField("", text="the body is [], expected an object")).startswith("the body")
 
 
-def test_parts_of_an_answer_join_to_one():
+def test_parts_of_an_answer_are_joined():
     entry = (TokenLogprob(5, -1.0, 0),)
     first = Generated(1, (5,), "a", (entry,), num_cached_tokens=3)
     last = Generated(1, (6, 7), "bc", None, stop_reason="c")
