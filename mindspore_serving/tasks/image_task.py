@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving import log
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.core.tasks import TaskOptions
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
@@ -106,5 +106,5 @@ def _pixels(processor: Any, image: Any) -> Pixels:
     try:
         pixels: Pixels = processor(image, return_tensors="np")["pixel_values"][0]
     except Exception as error:  # the library has no error classes of its own
-        raise InvalidInputs(f"image cannot be prepared: {words(error)}") from error
+        raise InvalidInputs(f"image cannot be prepared: {error_text(error)}") from error
     return np.ascontiguousarray(pixels, np.float32)

@@ -11,7 +11,7 @@ from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.labels import read_labels
 from mindspore_serving.llm.models import has_encoder
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.step import EncoderRunner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from mindspore_serving.tasks.options import split_options
@@ -91,7 +91,7 @@ def _open_text_model(
 
     directory, runtime = Path(spec.path), spec.runtime
     if runner is not None:
-        return EncoderTextModel(spec.task, runner, open_arranged(directory))
+        return EncoderTextModel(spec.task, runner, open_converted(directory))
     if runtime not in ("", *RUNTIMES):
         raise StartError(f"runtime is {runtime!r}, expected one of {', '.join(RUNTIMES)}")
     if has_encoder(config) and runtime != TRANSFORMERS:

@@ -12,7 +12,7 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.heads import ModuleHead, masked_head, token_head
 from mindspore_serving.llm.engine.readout import Classifier, check_head, open_classifier
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput
@@ -67,7 +67,7 @@ class EncoderTextModel:
         """
         runner = open_encoder(directory, runtime, config)
         try:
-            return cls(task, runner, open_arranged(directory))
+            return cls(task, runner, open_converted(directory))
         except BaseException:
             runner.close()
             raise

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving import extras
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.catalog import TRANSFORMERS
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
@@ -58,7 +58,7 @@ def open_model(directory: Path, task: str, config: EngineConfig) -> Any:
         )
     except Exception as error:  # the library has no error classes of its own
         raise StartError(
-            f"transformers cannot load {directory} for {task}: {words(error)}"
+            f"transformers cannot load {directory} for {task}: {error_text(error)}"
         ) from error
     missing = sorted(loaded["missing_keys"])
     if missing and task != "feature-extraction":  # whose pooler is not used and may be missing
@@ -87,7 +87,7 @@ def compute(model: Any, inputs: Mapping[str, Any], output: str) -> Vectors:
             )
             array: Vectors = outputs[output].float().cpu().numpy()
     except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
-        raise ServingError(f"a pass of the model failed: {words(error)}") from error
+        raise ServingError(f"a pass of the model failed: {error_text(error)}") from error
     return array
 
 

@@ -189,7 +189,7 @@ async def test_while_the_only_worker_is_away_requests_wait_for_the_next(server, 
 
 async def test_a_worker_that_dies_again_and_again_is_not_waited_for(server, monkeypatch):
     monkeypatch.setattr(backoff, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(backoff, "MOST_DELAY", 60.0)
+    monkeypatch.setattr(backoff, "MAX_DELAY", 60.0)
     await server.deploy(server.deployment(num_parallel_workers=1))
     monkeypatch.setattr(backoff, "FIRST_DELAY", 7.0)  # doubled from the second on
     server.write("tiny", "os._exit(4)")

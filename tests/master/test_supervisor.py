@@ -137,7 +137,7 @@ async def test_five_quick_deaths_are_the_end(replica):
 async def test_a_shortage_while_restarting_is_no_death_and_is_tried_again_later(
     replica, monkeypatch
 ):
-    monkeypatch.setattr(backoff, "MOST_DELAY", 0.002)
+    monkeypatch.setattr(backoff, "MAX_DELAY", 0.002)
     one = replica()
     await one.supervisor.start()
     one.errors = [ResourceShortage("no descriptors") for _ in range(40)]
@@ -159,7 +159,7 @@ async def test_a_worker_that_we_ended_died_for_our_reason(replica):
 
 
 async def test_a_worker_that_keeps_dying_is_restarted_but_not_awaited(replica, monkeypatch):
-    monkeypatch.setattr(backoff, "MOST_DELAY", 0.002)
+    monkeypatch.setattr(backoff, "MAX_DELAY", 0.002)
     one = replica("always")
     await one.supervisor.start()
     for number in range(1, 12):
