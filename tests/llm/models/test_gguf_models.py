@@ -1,4 +1,4 @@
-"""Models in GGUF files compute what transformers computes of the same files."""
+"""Models in GGUF files, against transformers on the same files."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tensors of checkpoints are read, known not to be for inference, or the checkpoint is refused."""
+"""Tensors of checkpoints are read, known to be for training, or refused with the checkpoint."""
 
 import json
 import re

@@ -1,7 +1,7 @@
-"""Every setting of config.json that changes what is computed is read, or refused.
+"""Every setting of config.json that changes results is read or refused.
 
-Each setting of each architecture is changed: the model's description changes with it, or the
-configuration is refused; what may change neither is listed here, with its reason.
+Each setting of each architecture is changed: then the model's spec changes as well, or the
+configuration is refused; exceptions are listed here, with the reason.
 """
 
 from collections.abc import Iterator

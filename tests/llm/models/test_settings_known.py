@@ -1,5 +1,6 @@
-"""Every setting of transformers' configuration classes is read, refused, or known to change
-nothing; what no class has is said at load.
+"""Every setting of transformers' configuration classes is read, refused, or known to be neutral.
+
+Settings that no class has are logged at load.
 """
 
 import json
