@@ -196,8 +196,8 @@ class ResourceShortage(StartError):
     """There are no descriptors, processes or memory for it now."""
 
 
-class NoPlace(ResourceShortage):
-    """No machine has room for it now."""
+class NoFreeMachine(ResourceShortage):
+    """No machine has a free slot or device for the worker now."""
 
 
 def printable(text: str) -> str:

@@ -62,7 +62,7 @@ class Link:
     ) -> None:
         self.name = name
         self.process = launched.process
-        self.place = launched.place
+        self.location = launched.location
         self.python = launched.python
         self.owns_models = owns_models  # else other workers run them
         self.parts: dict[int, PendingPart] = {}
@@ -226,7 +226,7 @@ class Link:
             self.agents = message.agents
             self.loaded.set_result(message)
         else:
-            where = f"node {self.place.node}: " if self.place.node else ""
+            where = f"node {self.location.node}: " if self.location.node else ""
             self.loaded.set_exception(StartError(where + message.text))
 
     def _on_done(self, message: Done) -> None:

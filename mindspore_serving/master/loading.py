@@ -6,7 +6,7 @@ Knows nothing of other workers, nor whether this one is still wanted.
 import os
 
 from mindspore_serving import log
-from mindspore_serving.cluster.base import Needs, WorkerPlace
+from mindspore_serving.cluster.base import Needs, WorkerLocation
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServingError, StartError
@@ -44,7 +44,7 @@ def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> 
         device_id,
         deployment.node_labels,
         # Agents connect to an address of this machine, and interpreters are paths of it.
-        is_here=bool(deployment.gang or deployment.python or deployment.environment),
+        is_local=bool(deployment.gang or deployment.python or deployment.environment),
         patience=patience,
         python=deployment.python,
         environment=deployment.environment,
@@ -60,13 +60,14 @@ def _ranks_of(deployment: Deployment) -> int:
     return max(deployment.num_ranks, declared_ranks(os.path.join(root, CONFIG_FILE)))
 
 
-def check_slots(name: str, place: WorkerPlace, card: ModelCard) -> None:
+def check_slots(name: str, location: WorkerLocation, card: ModelCard) -> None:
     """Warn if the model has more ranks than the worker takes slots of its machine."""
-    if 0 < place.slots < card.num_ranks:
+    if 0 < location.slots < card.num_ranks:
         log.warning(
             "%s: a worker takes %d of its machine's slots, but its language model has %d ranks: "
             "give tensor_parallel and pipeline_parallel of declare_llm as numbers in %s, where "
-            "they can be read without running it", name, place.slots, card.num_ranks, CONFIG_FILE,
+            "they can be read without running it",
+            name, location.slots, card.num_ranks, CONFIG_FILE,
         )  # fmt: skip
 
 

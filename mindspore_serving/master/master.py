@@ -230,7 +230,7 @@ class Master:
             )
         if ready.card is not None:
             log.info("%s", ready.card.summary)
-            loading.check_slots(deployment.name, link.place, ready.card)
+            loading.check_slots(deployment.name, link.location, ready.card)
         log.info("Register success: worker address: pid %d, servable: %s", link.process.pid, name)
 
     # --- what links and supervisors report ----------------------------------------------------

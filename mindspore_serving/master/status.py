@@ -78,9 +78,9 @@ def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
     if link is None:
         return {"node": None, "pid": None, "device": None, "state": supervisor.condition}
     return {
-        "node": link.place.node,
+        "node": link.location.node,
         "pid": link.process.pid,
-        "device": link.place.device_id,
+        "device": link.location.device_id,
         "state": supervisor.condition,
         **({"python": link.python} if link.python else {}),
         **({"agents": [msgspec.structs.asdict(one) for one in link.agents]} if link.agents else {}),

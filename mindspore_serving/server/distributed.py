@@ -170,7 +170,7 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
         _check_files("group config", groups)
     _check_agent(agent_ip, rank_start)
     check_dec(dec_key, dec_mode)
-    from mindspore_serving.distributed.places import AgentOptions
+    from mindspore_serving.distributed.local_ranks import AgentOptions
     from mindspore_serving.server import distributed_start
 
     options = AgentOptions(

@@ -11,7 +11,7 @@ import msgspec
 from mindspore_serving.core.deployment import Deployment, GangOptions
 from mindspore_serving.distributed import rank_table
 from mindspore_serving.distributed.agents import AgentSupervisor
-from mindspore_serving.distributed.places import AgentOptions
+from mindspore_serving.distributed.local_ranks import AgentOptions
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.servable.repository import check_servable

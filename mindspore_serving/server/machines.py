@@ -4,7 +4,7 @@ import ssl
 
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.node_server import NodeServer, Security
-from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
+from mindspore_serving.cluster.ray_machines import MasterEndpoint, RayMachines, RayPlan
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs
 from mindspore_serving.frontends import address as addresses
@@ -17,7 +17,7 @@ class Machines:
     def __init__(self, launcher: SpreadingLauncher) -> None:
         self._launcher = launcher
         self._nodes: NodeServer | None = None
-        self._place: MasterPlace | None = None  # where nodes join
+        self._endpoint: MasterEndpoint | None = None  # where nodes join
         self._ray: RayMachines | None = None
         self._ray_thread: FunctionThread | None = None  # on which Ray touches no signal
 
@@ -41,11 +41,11 @@ class Machines:
         self._nodes = NodeServer(listener, Security(context, token), self._launcher)
         self._nodes.start()
         certificate = tls.pem.certificate.decode("ascii") if tls is not None else ""
-        self._place = MasterPlace(where.host, where.port, token, certificate)
+        self._endpoint = MasterEndpoint(where.host, where.port, token, certificate)
 
     async def start_ray(self, plan: RayPlan) -> None:
         """Have machines of a Ray cluster join.  Raises StartError."""
-        if self._place is None or not self._place.token:
+        if self._endpoint is None or not self._endpoint.token:
             raise InvalidInputs(
                 "Machines of a Ray cluster join by a token: call start_node_server with one before "
                 "(serve: --worker-address and --token-file)"
@@ -53,7 +53,7 @@ class Machines:
         if self._ray is not None:
             raise AlreadyRunning("Serving Error: machines of a Ray cluster have joined already")
         self._ray_thread = self._ray_thread or FunctionThread("ray")
-        self._ray = await self._ray_thread.run(RayMachines.start, plan, self._place)
+        self._ray = await self._ray_thread.run(RayMachines.start, plan, self._endpoint)
 
     async def stop(self) -> None:
         """Nothing joins any more; what has joined leaves."""

@@ -378,7 +378,7 @@ def test_too_few_files_for_the_ranks_of_a_machine_end_both_scripts_with_the_reas
 
 def test_agents_without_a_server_say_so(scripts):
     made = scripts()
-    source = "import mindspore_serving.distributed.agents as agents\nagents.SEARCHING = 0.5\n"
+    source = "import mindspore_serving.distributed.agents as agents\nagents.SEARCH_SECONDS = 0.5\n"
     made.write("faster.py", source)
     agents = made.run(
         "agents.py",
