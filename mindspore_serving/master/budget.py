@@ -36,17 +36,17 @@ class LoadBudget:
     """`most` servables may have workers; 0 for any number."""
 
     def __init__(self) -> None:
-        self.most = 0
+        self.limit = 0
 
     def admit(self, others: Iterable[BudgetMember]) -> bool:
         """Whether one may be loaded beside `others`.  If not, that of them which has not been used
         for the longest time is unloaded, if it is idle: ask again.
         """
         loaded = [one for one in others if one.is_loaded]
-        if not self.most or len(loaded) < self.most:
+        if not self.limit or len(loaded) < self.limit:
             return True
         staying = [one for one in loaded if not one.is_leaving]
         idle = [one for one in staying if one.is_idle]
-        if idle and len(staying) >= self.most:
+        if idle and len(staying) >= self.limit:
             min(idle, key=lambda one: one.last_used).unload()
         return False

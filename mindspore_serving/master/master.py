@@ -112,7 +112,7 @@ class Master:
         self, deployed: Sequence[Deployed], *, is_strict: bool = True
     ) -> dict[Deployed, StartError]:
         """As `deployed.start`; one after another if not all may be loaded together."""
-        if not self.budget.most:
+        if not self.budget.limit:
             return await workers.start(deployed, is_strict=is_strict)
         failed: dict[Deployed, StartError] = {}
         for one in deployed:

@@ -144,8 +144,8 @@ def offer(**changes: object) -> JoinCluster:
         ({"device_type": "tpu"}, "device_type is 'tpu'"),
         ({"device_ids": [1, 1]}, "expected different numbers"),
         ({"device_ids": [-1]}, "expected different numbers"),
-        ({"labels": {"zone": ""}}, "the labels cannot be used"),
-        ({"labels": {str(n): "x" for n in range(65)}}, "the labels cannot be used"),
+        ({"labels": {"zone": ""}}, "the labels are invalid"),
+        ({"labels": {str(n): "x" for n in range(65)}}, "the labels are invalid"),
     ],
 )
 def test_an_offer_that_cannot_be_used_is_refused(changes, words):

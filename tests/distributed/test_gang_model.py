@@ -233,8 +233,9 @@ def test_only_who_has_the_token_may_join(opening, monkeypatch, tmp_path, variabl
 
 
 def test_a_token_file_that_cannot_be_read_is_an_error(monkeypatch, tmp_path):
-    for path, problem in ((tmp_path / "none", "cannot be read"), (tmp_path / "empty", "is empty")):
-        (tmp_path / "empty").touch()
+    (tmp_path / "empty").touch()
+    for name, problem in (("none", "cannot read the file"), ("empty", "is empty")):
+        path = tmp_path / name
         with pytest.raises(StartError, match=problem):
             security.read_token({security.TOKEN_FILE: str(path)})
 
@@ -391,7 +392,7 @@ def test_an_agent_that_sends_an_unexpected_answer_is_lost(opening):
     gang = opening(1, 1)
     (agent,) = complete(gang, "x")
     agent.connection.send(Ran(77, b""))
-    assert "rank 0 was refused: rank 0 answered what" in gang.broken.result(PATIENCE)
+    assert "rank 0 was refused: rank 0 sent an answer" in gang.broken.result(PATIENCE)
 
 
 def test_a_listener_that_is_no_worker_is_an_error(monkeypatch):

@@ -23,7 +23,7 @@ class Servable:
 @pytest.fixture
 def budget():
     made = LoadBudget()
-    made.most = 2
+    made.limit = 2
     return made
 
 
