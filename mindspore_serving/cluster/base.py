@@ -22,7 +22,7 @@ class Needs:
         device_id: the device that it owns; None: none.
         labels: labels that the machine must have.
         is_local: whether it has to run on the master's machine.
-        patience: seconds that it may wait for a free machine.
+        placement_timeout: seconds that it may wait for a free machine.
         python: the interpreter; "" for the current one.
         environment: directory with the list of packages of an environment to create; "" for none.
         slots: slots that it takes, one for each process that computes.
@@ -33,7 +33,7 @@ class Needs:
     device_id: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     is_local: bool = False
-    patience: float = 0.0
+    placement_timeout: float = 0.0
     python: str = ""
     environment: str = ""
     slots: int = 1

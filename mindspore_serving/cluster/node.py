@@ -106,7 +106,7 @@ class ClusterNode:
             await self._join(connection)
             self._connection, self._has_joined = connection, True
             self._on_joined()
-            log.warning("the master is gone: %s", await self._follow(connection))
+            log.warning("lost the master: %s", await self._follow(connection))
         finally:
             self._connection = None
             connection.abort()

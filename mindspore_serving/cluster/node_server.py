@@ -173,7 +173,7 @@ class NodeServer:
             self._launcher.remove(machine)
             launcher.lose(why)
             connection.abort()
-            log.warning("node %s is gone: %s", machine.name, why)
+            log.warning("lost node %s: %s", machine.name, why)
 
     def _warn(self, host: str, why: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -98,7 +98,7 @@ class RemoteProcess:
             status.write(self.view.reserved, message.num_beats, running)
             status.set_loaded(self.view.reserved, message.loaded)
             if message.numbers is not None:
-                status.set_numbers(self.view.reserved, message.numbers)
+                status.set_counters(self.view.reserved, message.numbers)
         elif isinstance(message, Moving):
             self.is_moving = True
         elif isinstance(message, Exited):

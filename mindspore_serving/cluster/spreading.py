@@ -72,7 +72,7 @@ class SpreadingLauncher:
 
     async def _wait_for_machine(self, name: str, needs: Needs) -> Machine:
         loop = asyncio.get_running_loop()
-        began, end = loop.time(), loop.time() + needs.patience
+        began, end = loop.time(), loop.time() + needs.placement_timeout
         is_first = True
         while (machine := choose(needs, self._launchers, loop.time())) is None:
             problem = f"{name} waits: {why_none(needs, self._launchers)}"

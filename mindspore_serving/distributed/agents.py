@@ -191,11 +191,11 @@ class AgentSupervisor:
             agents.launch(self._options)
             await agents.group.ready()
         except BaseException as error:
-            if not self.ranks:  # later ones are tried again
+            if not self.ranks:  # at the first start; later starts are retried
                 agents.give_up(error)
             await agents.close()
             if isinstance(error, OSError):
-                raise StartError(f"agents cannot be started: {error}") from error
+                raise StartError(f"cannot start agents: {error}") from error
             raise
         self.ranks = agents.ranks
         return agents

@@ -25,7 +25,7 @@ from mindspore_serving.distributed.messages import (
 from mindspore_serving.distributed.peer import MAX_REASON, GangPeer
 from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
-from mindspore_serving.ipc.messages import AgentPlace
+from mindspore_serving.ipc.messages import AgentAddress
 from mindspore_serving.process.vocabulary import Beat, Exit, Failed, Ready
 
 MAX_PENDING = 256  # connections that have not authenticated; one more closes the oldest
@@ -138,10 +138,10 @@ class Leader:
             peer.close()
 
     @property
-    def agent_locations(self) -> list[AgentPlace]:
+    def agents(self) -> list[AgentAddress]:
         """The machine, device and process of each rank of a complete gang."""
         return [
-            AgentPlace(rank.number, rank.ip, rank.device_id, self._pids[rank.number])
+            AgentAddress(rank.number, rank.ip, rank.device_id, self._pids[rank.number])
             for rank in self.gang.ranks
         ]
 

@@ -16,12 +16,12 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.ipc import arena, messages, status
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
-    AgentPlace,
+    AgentAddress,
     CallReply,
     Cancel,
     Done,
+    EngineMetrics,
     LogLevel,
-    Numbers,
     PartReply,
     Payload,
     RequestPart,
@@ -66,8 +66,8 @@ class Link:
         self.python = launched.python
         self.owns_models = owns_models  # else other workers run them
         self.parts: dict[int, PendingPart] = {}
-        self.numbers = Numbers({})  # of its language-model engine, as it reported last
-        self.agents: list[AgentPlace] = []  # of a distributed servable
+        self.numbers = EngineMetrics({})  # of its language-model engine, as it reported last
+        self.agents: list[AgentAddress] = []  # of a distributed servable
         self.is_ready = False
         self.is_silent = False  # it gives no heartbeat
         self.why_ended = ""  # if we ended its process
@@ -200,7 +200,7 @@ class Link:
             self._owner.on_call(self, self._copied(message))
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
-        elif isinstance(message, Numbers):
+        elif isinstance(message, EngineMetrics):
             self.numbers = message
         elif isinstance(message, AdaptersSet):
             self.adapter_calls.take(message)

@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Setup, WorkerReady
 from mindspore_serving.master.link import Link
 from mindspore_serving.process.child import exit_text
-from mindspore_serving.servable.declared_ranks import declared_ranks
+from mindspore_serving.servable.declared_llm import declared_ranks
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.tracing.options import TraceOptions
 
@@ -45,7 +45,7 @@ def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> 
         deployment.node_labels,
         # Agents connect to an address of this machine, and interpreters are paths of it.
         is_local=bool(deployment.gang or deployment.python or deployment.environment),
-        patience=patience,
+        placement_timeout=patience,
         python=deployment.python,
         environment=deployment.environment,
         slots=_ranks_of(deployment),

@@ -21,9 +21,11 @@ from mindspore_serving.servable.check import (
     check_servable_name,
     check_str,
 )
+from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
 from mindspore_serving.server.language_options import (
+    check_declared_options,
     check_language_options,
     check_task_options,
 )
@@ -130,7 +132,8 @@ def _absolute(path: str) -> str:
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:
     """Merge configs to one for each version of each servable, see `servable.merging.merge`.
 
-    Raises InvalidInputs if configs contradict each other, StartError if a servable does not exist.
+    Raises InvalidInputs if configs contradict each other, StartError if a servable does not exist
+    or declares a language model with an unknown option.
     """
     merged = merge(configs)
     for config in merged:
@@ -142,6 +145,7 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
         )
         path = os.path.join(config.servable_directory, config.servable_name)
         check_task_options(path, config.llm_options or {})
+        check_declared_options(os.path.join(path, CONFIG_FILE))
     return merged
 
 

@@ -13,7 +13,7 @@ from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.frontends.chat.models import LanguageRules
 from mindspore_serving.frontends.key_file import EXPECTED, is_key
 from mindspore_serving.frontends.keys import ApiKey
-from mindspore_serving.frontends.sites import ANY
+from mindspore_serving.frontends.origins import ANY
 from mindspore_serving.servable import check
 from mindspore_serving.server.ssl_config import SSLConfig
 
@@ -118,7 +118,7 @@ def to_keys(api_keys: Sequence[str]) -> tuple[ApiKey, ...]:
 def to_origins(origins: Sequence[str]) -> tuple[str, ...]:
     """Convert and check the origins of web pages that may send requests.
 
-    Raises InvalidInputs for a text that no browser sends as `Origin`: with a path, for example.
+    Raises InvalidInputs for a text that no browser sends as its origin: with a path, say.
     """
     names = check.check_option(SERVER["allow_origins"], origins)
     lowered = tuple(origin.lower() for origin in names)

@@ -263,7 +263,9 @@ async def test_a_start_ends_with_its_node(monkeypatch):
 
 async def test_a_launch_that_waits_for_a_machine_ends_with_the_server():
     async with serving() as (launcher, _):
-        starting = asyncio.create_task(launcher.launch("add", "log", Needs(patience=PATIENCE)))
+        starting = asyncio.create_task(
+            launcher.launch("add", "log", Needs(placement_timeout=PATIENCE))
+        )
         await asyncio.sleep(0)
         launcher.close()
         with pytest.raises(ResourceShortage, match="add waits"):
@@ -278,7 +280,7 @@ async def test_ranks_that_fit_no_machine_are_refused_before_the_timeout(
     async with serving() as (launcher, port):
         connection = await join(port)
         assert isinstance(await answer(connection), Ready)
-        gang = Needs("cut", slots=3, patience=10 * PATIENCE)
+        gang = Needs("cut", slots=3, placement_timeout=10 * PATIENCE)
         with pytest.raises(
             NoFreeMachine, match="2 of its 2 slots are free, and 3 ranks need one each"
         ):
@@ -297,7 +299,9 @@ def test_ranks_are_too_large_for_machines_that_have_fewer_slots(slots, expected)
 async def test_a_worker_that_sends_frames_that_are_none_is_lost():
     async with serving() as (launcher, port):
         node = await join(port)
-        starting = asyncio.create_task(launcher.launch("add", "log_add", Needs(patience=PATIENCE)))
+        starting = asyncio.create_task(
+            launcher.launch("add", "log_add", Needs(placement_timeout=PATIENCE))
+        )
         while not isinstance(message := await answer(node), Start):
             pass
         worker = await dial(port, opening() + encode(Attach(message.id)))

@@ -206,7 +206,7 @@ def test_when_the_server_stands_still_the_machine_ends_its_workers_and_joins_aga
         master.says("Ready")
         old = workers(machine.pid)
         kill(master.pid, signal.SIGSTOP)
-        machine.says("the master is gone: no sign of life for 8 s")
+        machine.says("lost the master: no sign of life for 8 s")
         all_end(old)
         kill(master.pid, signal.SIGCONT)
         eventually(lambda: workers(machine.pid))

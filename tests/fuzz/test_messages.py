@@ -24,7 +24,7 @@ TO_MASTER = (
     ipc.Done([REPLY], [1, 2]),
     ipc.WorkerCall("toy", 1, ITEM),
     Leaving(),
-    ipc.Numbers({"num_running": 1}, {"stop": 2}, {"name": (0.5, [1, 2])}),
+    ipc.EngineMetrics({"num_running": 1}, {"stop": 2}, {"name": (0.5, [1, 2])}),
 )
 TO_WORKER = (
     ipc.Setup("/d", "toy", 1, "cpu", 0, True, b"key", "AES-GCM", False, {}, {"a": [1, {"b": 2}]}),

@@ -48,7 +48,7 @@ TO_MASTER = [
     m.WorkerCall("add", 1, ITEM),
     Leaving(),
     m.AdaptersSet(3, {"pirate": m.Fault(2, "no such file")}),
-    m.Numbers({"num_running": 3}, {"stop": 2}, {"serving_llm_queue_seconds": (0.5, [1, 2])}),
+    m.EngineMetrics({"num_running": 3}, {"stop": 2}, {"serving_llm_queue_seconds": (0.5, [1, 2])}),
 ]
 
 

@@ -42,7 +42,8 @@ class Engine:
     """Generates text for many requests at once on one runner.
 
     Args:
-        runner, draft: compute steps, and guesses of tokens if there is one; the engine closes both.
+        runner: computes steps; the engine closes it.
+        draft: computes draft tokens; None for none.  The engine closes it, too.
         tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
         config: the operator's options.
         eos_ids: the model's end tokens.

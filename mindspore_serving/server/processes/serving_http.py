@@ -23,8 +23,8 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.http.unrouted import Unrouted
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore.rest import MsRest
+from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.routes import bind, to_app
-from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.v2.fast_infer import FastInfer, Infer
 from mindspore_serving.frontends.v2.shared_memory import Elsewhere
 from mindspore_serving.server.processes.messages import ServeHttp
@@ -42,14 +42,14 @@ def make_http_server(
     options = message.options
     where = addresses.parse(options.address, "RESTful server", allow_unix=False)
     rest = MsRest(options.max_message, options.use_status_codes)
-    sites = SiteRules(where.host, options.allowed_hosts, options.allow_origins)
+    origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
     v2 = resources.v2(options)
     rows = (*anthropic.ROUTES, *openai.ROUTES)
-    routes = bind([row for row in rows if row.path in LOCAL_PATHS], v2.site)
-    local = guarded(to_app(routes, Unrouted(routes)), keys.keys, sites)
-    app = PathRouter(local, HostRecorder(resources.app, sites), keys)
+    routes = bind([row for row in rows if row.path in LOCAL_PATHS], v2.state)
+    local = guarded(to_app(routes, Unrouted(routes)), keys.keys, origins)
+    app = PathRouter(local, HostRecorder(resources.app, origins), keys)
     fast_v2 = FastInfer(v2, partial(LocalInfer, resources.app))
-    path = LocalFastPath(resources.inference, rest, keys.keys, sites, fast_v2, local_keys=keys)
+    path = LocalFastPath(resources.inference, rest, keys.keys, origins, fast_v2, local_keys=keys)
     limits = share_of(options, message.num_processes)
     pool = BodyPool(resources.take_memory)
     return HttpServer(
@@ -100,18 +100,18 @@ class LocalFastPath(FastPath):
 
 
 class HostRecorder:
-    """An ASGI application that checks a request against `sites`, then calls `master`.
+    """An ASGI application that checks a request against `origins`, then calls `master`.
 
-    The check lets `sites` learn the host names of valid requests; the master refuses invalid ones.
+    By the check `origins` learns the host names of valid requests; the master refuses others.
     """
 
-    def __init__(self, master: ASGIApp, sites: SiteRules) -> None:
+    def __init__(self, master: ASGIApp, origins: OriginPolicy) -> None:
         self._master = master
-        self._sites = sites
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(Forbidden):  # the master refuses it
-            self._sites.check(scope["method"], dict(scope["headers"]))
+            self._origins.check(scope["method"], dict(scope["headers"]))
         await self._master(scope, receive, send)
 
 
