@@ -86,7 +86,7 @@ class NodeServer:
             try:
                 stream, address = await loop.sock_accept(self._listener)
             except OSError as error:  # out of descriptors, for example
-                log.warning("nodes cannot connect: %s", error)
+                log.warning("cannot accept connections of nodes: %s", error)
                 await asyncio.sleep(_LOG_SECONDS)
                 continue
             task = self._run(self._handle(stream, address[0]))

@@ -134,7 +134,7 @@ def _factory(path: str) -> Callable[..., Any]:
     try:
         loader.exec_module(module)
     except Exception as error:
-        log.error("importing %s", path, exc_info=True)
+        log.error("importing %s failed", path, exc_info=True)
         raise StartError(
             f"Model file '{path}' cannot be imported: {type(error).__name__}: {error}"
         ) from error

@@ -213,7 +213,7 @@ class AgentSupervisor:
             except OSError as error:
                 if loop.time() >= end:
                     raise NoWorker(
-                        f"no worker of a distributed servable was on {address} for "
+                        f"no worker of a distributed servable answered at {address} within "
                         f"{SEARCH_SECONDS:g} s: {error}"
                     ) from error
             await asyncio.sleep(RETRY_SECONDS)

@@ -73,7 +73,7 @@ class Gang:
         for number in numbers:
             self._check_number(number)
             if number in self._scripts:
-                raise InvalidInputs(f"rank {number} is taken already by agents of another script")
+                raise InvalidInputs(f"rank {number} is reserved already by another script")
         if len(set(numbers)) != len(numbers):
             raise InvalidInputs(f"a rank is there twice in {list(numbers)}")
         self._scripts.update(dict.fromkeys(numbers, script))
@@ -85,7 +85,7 @@ class Gang:
         """
         self._check_number(number)
         if number not in self._scripts:
-            raise InvalidInputs(f"rank {number} was not taken by a script before")
+            raise InvalidInputs(f"rank {number} was not reserved by a script before")
         if number in self._joined:
             raise InvalidInputs(f"rank {number} has joined already")
         self._check_graphs(number, graphs)

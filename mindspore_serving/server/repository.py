@@ -190,7 +190,7 @@ class ModelRepository:
             except ServingError as error:
                 text = str(error)
             except Exception as error:
-                log.error("scanning for servables", exc_info=True)
+                log.error("scanning for servables failed", exc_info=True)
                 text = str(error)
             if text and text != reported:
                 log.warning("servables stay as they are: %s", text)

@@ -154,7 +154,7 @@ class Serving:
         """
         if self.is_deployed or self._grpc or self._http or self._tracer:
             raise InvalidInputs(
-                "Serving Error: call start_tracing once, before all other functions"
+                "Serving Error: call start_tracing once, before servers are started"
             )
         from mindspore_serving.tracing.otlp import OtlpTracer
 

@@ -74,7 +74,7 @@ def test_ranks_that_are_unknown_or_there_already_are_refused():
 
 
 def test_only_ranks_that_a_script_took_may_join():
-    assert "rank 0 was not taken by a script before" in refused(make(), 0, graph())
+    assert "rank 0 was not reserved by a script before" in refused(make(), 0, graph())
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_the_wait_for_agents_may_be_limited(opening):
 def test_a_complete_gang_survives_scripts_that_give_up(opening, pool):
     gang = opening()
     agents = complete(gang, "x", "x")
-    with pytest.raises(StartError, match="rank 0 is taken already by agents of another script"):
+    with pytest.raises(StartError, match="rank 0 is reserved already by another script"):
         gang.script()
     gang.connect().send(Failed("we were refused"))
     done = pool.submit(gang.model.run, [X])

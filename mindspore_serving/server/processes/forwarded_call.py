@@ -55,7 +55,7 @@ class ForwardedCall:
             await self._sync()
             await self._app(self._scope, self._receive, self._send)
         except Exception:
-            log.error("answering a request", exc_info=True)
+            log.error("answering a forwarded request failed", exc_info=True)
             has_failed = True
         self._pipe.send(AsgiCallEnd(self._ask.id, has_failed, entry))
 
