@@ -39,7 +39,7 @@ class Freed(Message, frozen=True, tag=10):
 
 
 class Submit(Message, frozen=True, tag=11):
-    """A `core.service.Request`, with the body packed by `wire.cutting.pack`."""
+    """A `core.service.Request`, with the body packed by `wire.splitting.pack`."""
 
     id: int
     servable: str

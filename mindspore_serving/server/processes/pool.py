@@ -215,7 +215,7 @@ class FrontEndPool:
             # If this process was stopped for a while, the front ends are not to blame.
             elapsed, last = min(loop.time() - last, 2 * POLL_SECONDS), loop.time()
             for session, child in self._live.items():
-                session.check_pulse(elapsed)
+                session.check_heartbeat(elapsed)
                 if session.pulse.is_dead and not child.is_killed:
                     log.error("a front end has not answered for %.0f s", session.pulse.silent_for)
                     child.kill()
