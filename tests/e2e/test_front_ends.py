@@ -61,7 +61,7 @@ def calls(place: Path) -> Iterator[Calls]:
 
 
 @contextmanager
-def two_connections(calls: Calls) -> Iterator[tuple["Ask", "Ask"]]:
+def two_connections(calls: Calls) -> Iterator[tuple["AsgiCall", "AsgiCall"]]:
     """Each to a front end of its own."""
     connections = [
         http.client.HTTPConnection("127.0.0.1", calls.http, timeout=PATIENCE) for _ in range(2)
@@ -73,10 +73,10 @@ def two_connections(calls: Calls) -> Iterator[tuple["Ask", "Ask"]]:
         yield first, second
 
 
-Ask = Callable[..., tuple[int, bytes, str]]
+AsgiCall = Callable[..., tuple[int, bytes, str]]
 
 
-def _asking(connection: http.client.HTTPConnection) -> Ask:
+def _asking(connection: http.client.HTTPConnection) -> AsgiCall:
     def ask(
         verb: str, path: str, body: Any = None, headers: dict[str, str] = FREE
     ) -> tuple[int, bytes, str]:
@@ -209,7 +209,7 @@ def test_a_request_that_waits_is_dropped_when_its_client_leaves(calls, place):
             assert running.result(PATIENCE)[0] == 200
 
 
-def num_in_flight(ask: Ask) -> float:
+def num_in_flight(ask: AsgiCall) -> float:
     return num_of(ask("GET", "/metrics")[1], "serving_requests_in_flight ")
 
 

@@ -376,7 +376,7 @@ def test_missing_files_of_ranks_end_both_scripts(scripts):
 
 def test_agents_without_a_server_say_so(scripts):
     made = scripts()
-    source = "import mindspore_serving.distributed.agents as agents\nagents.SEARCHING = 0.5\n"
+    source = "import mindspore_serving.distributed.agents as agents\nagents.SEARCH_SECONDS = 0.5\n"
     made.write("faster.py", source)
     agents = made.run(
         "agents.py",
@@ -384,14 +384,16 @@ def test_agents_without_a_server_say_so(scripts):
         f"distributed.startup_agents({made.agents!r}, ['model.py', 'model.py'])\n",
     )
     assert agents.status() == 1
-    assert f"no worker of a distributed servable was on {made.agents} for 0.5 s" in agents.text
+    assert (
+        f"no worker of a distributed servable answered at {made.agents} within 0.5 s" in agents.text
+    )
 
 
 def test_other_agents_are_refused_and_the_gang_serves(gang):
     made, server, agents = gang
     other = made.start_agents(name="other.py")
     assert other.status() == 1
-    assert "the worker refuses: rank 0 is taken already by agents of another script" in other.text
+    assert "the worker refuses: rank 0 is reserved already by another script" in other.text
     stranger = made.start_agents(
         name="stranger.py", environment={"SERVING_DISTRIBUTED_TOKEN": "guessed"}
     )

@@ -202,7 +202,7 @@ def test_a_node_of_a_stopped_server_ends_its_workers_and_rejoins(commands, stopp
         master.says("Ready")
         old = workers(machine.pid)
         kill(master.pid, signal.SIGSTOP)
-        machine.says("the master is gone: no sign of life for 8 s")
+        machine.says("lost the master: no sign of life for 8 s")
         all_end(old)
         kill(master.pid, signal.SIGCONT)
         eventually(lambda: workers(machine.pid))
