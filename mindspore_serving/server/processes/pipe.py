@@ -15,8 +15,8 @@ import msgspec
 
 from mindspore_serving import log
 from mindspore_serving.aio import Ticker
+from mindspore_serving.core.buffers import Buffer, BufferList
 from mindspore_serving.core.lending import lend
-from mindspore_serving.core.pieces import Buffer, Pieces
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView
 from mindspore_serving.ipc.messages import Payload
 from mindspore_serving.process.async_channel import AsyncChannel
@@ -74,7 +74,7 @@ class Pipe(Generic[T]):
         """Memory for what will be `put`, which then stays where it is.  None if there is none."""
         return None if self.is_closed else self._arena.take(size)
 
-    def put(self, data: "Buffer | Pieces") -> Payload:
+    def put(self, data: "Buffer | BufferList") -> Payload:
         """`data` for a message."""
         return b"" if self.is_closed else self._arena.put(data)
 
