@@ -206,13 +206,13 @@ def test_a_history_has_a_thousand_lines_at_most_and_can_be_off(
     with Terminal([*CHAT, server.url, "--no-history"], tmp_path) as terminal:
         terminal.shows("> ")
         terminal.type("/reset")
-        terminal.shows("a new conversation", "> ")
+        terminal.shows("new conversation", "> ")
         terminal.leave()
     assert history.read_text() == "old\n" * 1500
     with Terminal([*CHAT, server.url], tmp_path) as terminal:
         terminal.shows("> ")
         terminal.type("/reset")
-        terminal.shows("a new conversation", "> ")
+        terminal.shows("new conversation", "> ")
         terminal.leave()
     assert history.read_text().split() == ["old"] * 999 + ["/reset"]
     assert stat.S_IMODE(history.stat().st_mode) == 0o600

@@ -101,7 +101,8 @@ def test_the_port_of_the_other_protocol_is_told(served, tmp_path: Path) -> None:
     call = ["words", "double", '{"x": 1}']
     by_http = run([*SERVING, "predict", f"http://{served.address}", *call], tmp_path)
     assert (by_http.returncode, by_http.stdout) == (1, "")
-    assert f"{served.address} is not an HTTP server; for a gRPC port write HOST:PORT" in by_http.stderr
+    text = f"{served.address} is not an HTTP server; for a gRPC port write HOST:PORT"
+    assert text in by_http.stderr
     by_grpc = run([*SERVING, "predict", served.url.removeprefix("http://"), *call], tmp_path)
     assert by_grpc.returncode == 1
     assert "this is an HTTP port" in json.loads(by_grpc.stdout)["error_msg"]

@@ -508,8 +508,8 @@ def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--no-http", "--no-grpc"], "nothing to listen on"),
-        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
+        (["--no-http", "--no-grpc"], "exclude each other: no port would be open"),
+        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key need each other"),
         (["--device-type", "TPU"], "Unsupported device type 'TPU'"),
         (["--http-port", "70000"], "--http-port is 70000, expected an int of 1 to 65535"),
         (["--api-key-file", "nothing"], "the file of API keys cannot be read"),
