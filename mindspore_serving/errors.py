@@ -195,8 +195,8 @@ class ResourceShortage(StartError):
     """Temporary lack of descriptors, processes or memory."""
 
 
-class NoPlace(ResourceShortage):
-    """No machine has room for it now."""
+class NoFreeMachine(ResourceShortage):
+    """No machine has a free slot or device for the worker now."""
 
 
 def printable(text: str) -> str:

@@ -66,11 +66,7 @@ def test_sampling_parameters_are_the_rows_of_their_table():
         ({"n": 129}, "n", "n is 129, expected an int of 1 to 128"),
         ({"stop": "a"}, "stop", "stop is 'a', expected a list of non-empty strings"),
         ({"stop": ["a"] * 65}, "stop", "stop has 65 texts, expected at most 64"),
-        (
-            {"bad_words": [""]},
-            "bad_words",
-            "bad_words is [''], expected a list of non-empty strings",
-        ),
+        ({"bad_words": [""]}, "bad_words", "bad_words is [''], expected a list of non-empty"),
         ({"ignore_eos": 1}, "ignore_eos", "ignore_eos is 1, expected True or False"),
         (
             {"max_tokens": 2, "min_tokens": 3},
