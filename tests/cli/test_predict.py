@@ -58,7 +58,7 @@ def test_the_inputs_can_come_from_the_standard_input(served, tmp_path: Path) -> 
     assert json.loads(run(words, tmp_path, '{"x": 4}').stdout) == {"instances": [{"y": 8}]}
 
 
-@pytest.mark.parametrize(("inputs", "words"), [("{x: 1}", "no JSON"), ("[1]", "array of such")])
+@pytest.mark.parametrize(("inputs", "words"), [("{x: 1}", "not JSON"), ("[1]", "array of such")])
 def test_inputs_that_are_no_instances_are_told(served, tmp_path, inputs, words) -> None:
     done = run([*SERVING, "predict", served.url, "words", "double", inputs], tmp_path)
     assert done.returncode == 2
