@@ -28,7 +28,7 @@ class Runtime:
     opens_encoder: str = ""
     opens_rank: str = ""
     accepts: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    has_pictures: bool = False
+    has_images: bool = False
     keeps_integers: bool = False
 
 
@@ -51,7 +51,7 @@ RUNTIMES: dict[str, Runtime] = {
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16", "u8"),
             "quantization": (None, "int8", "int4"),
         },
-        has_pictures=True,
+        has_images=True,
         keeps_integers=True,
     ),
     "torch": Runtime(
@@ -63,7 +63,7 @@ RUNTIMES: dict[str, Runtime] = {
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),
             "quantization": (None,),
         },
-        has_pictures=True,
+        has_images=True,
     ),
     "mindspore": Runtime(
         ".mindspore.opening:open_runner",

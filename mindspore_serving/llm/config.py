@@ -318,11 +318,11 @@ class EngineConfig:
         return bool(getattr(self, name) != OPTIONS[name].default)
 
     @property
-    def asks_for_guesses(self) -> bool:
+    def requests_speculation(self) -> bool:
         """Whether the operator wants them wherever they are possible."""
         return bool(self.num_speculative_tokens or self.draft)
 
-    def most_guesses(self, *, has_states: bool) -> int:
+    def max_draft_tokens(self, *, has_states: bool) -> int:
         """Of a sequence in a step; `has_states` is whether layers keep a state."""
         if self.num_speculative_tokens is not None:
             return self.num_speculative_tokens

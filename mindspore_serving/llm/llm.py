@@ -66,7 +66,7 @@ class LLM:
             opened.chat_template,
             opened.card(),
             opened.find_adapter,
-            pictures=opened.pictures,
+            images=opened.images,
             tower=opened.tower,
         )
         pin_prompts(opened, self._processor)

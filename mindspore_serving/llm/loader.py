@@ -30,7 +30,7 @@ from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
-from mindspore_serving.llm.engine.last_readout import open_last_readout
+from mindspore_serving.llm.engine.last_token_pooler import open_last_token_pooler
 from mindspore_serving.llm.engines import open_engine
 from mindspore_serving.llm.engines.base import AnyEngine, EngineModel
 from mindspore_serving.llm.images.forms import find_form
@@ -46,7 +46,7 @@ from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenize
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedModel:
     """A model, loaded.  Without tokenizer.json there is no tokenizer."""
 
     directory: Path
@@ -56,7 +56,7 @@ class Opened:
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
     recommended: dict[str, Any]  # sampling parameters
-    pictures: PictureReader | None = None
+    images: PictureReader | None = None
     tower: Tower | None = None
 
     def card(self) -> ModelCard:
@@ -112,7 +112,7 @@ class Opened:
         found = read_embedding_options(self.directory, config, self.engine.embedding_size)
         return {
             "can_embed": True,
-            "pooling": "+".join(self.engine.readout.modes if self.engine.readout else ()),
+            "pooling": "+".join(self.engine.pooler.modes if self.engine.pooler else ()),
             "prompts": tuple(found.prompts.items()),
             "default_prompt": found.default_prompt,
             "dimensions": found.dimensions,
@@ -122,8 +122,8 @@ class Opened:
     @property
     def labels(self) -> Labels | None:
         """Those of a classifier."""
-        readout = self.engine.readout
-        return None if readout is None else readout.labels
+        pooler = self.engine.pooler
+        return None if pooler is None else pooler.labels
 
     @property
     def is_embedder(self) -> bool:
@@ -186,7 +186,7 @@ def open_model(
     config: EngineConfig,
     engine: str = OURS,
     engine_options: Mapping[str, Any] | None = None,
-) -> Opened:
+) -> OpenedModel:
     """Load the model in the directory or the GGUF file `path`, into ours or another `engine`.
 
     Raises StartError or InvalidInputs.
@@ -199,28 +199,28 @@ def open_model(
     directory, tokenizer = texts["directory"], texts["tokenizer"]
     model = EngineModel(directory, tokenizer, _eos_ids(directory, tokenizer))
     opened = open_engine(engine, model, config, options)
-    return Opened(runtime=engine, config=config, engine=opened, **texts)
+    return OpenedModel(runtime=engine, config=config, engine=opened, **texts)
 
 
 def open_ours(
     path: str | Path, runtime: str, config: EngineConfig
-) -> tuple[Opened, Engine | EncoderEngine]:
+) -> tuple[OpenedModel, Engine | EncoderEngine]:
     """Load the model in `path` into our engine, which is given beside it.
 
     Raises StartError or InvalidInputs.
     """
     texts = _read_texts(path, config)
     directory, tokenizer = texts["directory"], texts["tokenizer"]
-    pictures, tower = _open_pictures(directory, runtime, config, tokenizer)
+    images, tower = _open_images(directory, runtime, config, tokenizer)
     engine = _open_engine(directory, runtime, config, tokenizer)
-    opened = Opened(
-        runtime=runtime, config=config, engine=engine, pictures=pictures, tower=tower, **texts
+    opened = OpenedModel(
+        runtime=runtime, config=config, engine=engine, images=images, tower=tower, **texts
     )
     return opened, engine
 
 
 def _read_texts(path: str | Path, config: EngineConfig) -> dict[str, Any]:
-    """The fields of `Opened` for which no engine is needed.  Raises StartError."""
+    """The fields of `OpenedModel` for which no engine is needed.  Raises StartError."""
     directory = find_gguf(Path(path)) or Path(path)
     if not directory.is_dir() and not is_gguf(directory):
         raise StartError(f"path is {str(path)!r}, expected a model's directory or a GGUF file")
@@ -238,14 +238,14 @@ def _eos_ids(directory: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     return tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
 
 
-def _open_pictures(
+def _open_images(
     directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
 ) -> tuple[PictureReader, Tower] | tuple[None, None]:
     """What reads and computes pictures, of a model that takes them.  Raises StartError."""
     text_alone = "max_images=0 serves its texts alone"
     takes = bool(find_form(find_config(directory)) and config.max_images)
-    if takes and runtime in RUNTIMES and not RUNTIMES[runtime].has_pictures:
-        able = ", ".join(name for name, row in RUNTIMES.items() if row.has_pictures)
+    if takes and runtime in RUNTIMES and not RUNTIMES[runtime].has_images:
+        able = ", ".join(name for name, row in RUNTIMES.items() if row.has_images)
         raise StartError(
             f"runtime {runtime!r} takes no pictures, expected one of {able}; {text_alone}"
         )
@@ -264,7 +264,7 @@ def _open_engine(
     runner, draft = open_runners(directory, runtime, config, tokenizer)
     engine = Engine(runner, tokenizer, config, _eos_ids(directory, tokenizer), draft=draft)
     try:
-        engine.embedder.readout = open_last_readout(directory, engine.runner, config, tokenizer)
+        engine.embedder.pooler = open_last_token_pooler(directory, engine.runner, config, tokenizer)
         if config.prefix_cache_dir:
             runner = cast(StoringRunner, engine.runner)
             threads = open_blocks(directory, runtime, config, runner)

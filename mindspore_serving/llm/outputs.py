@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.sampling_params import FinishReason, Generated, TokenLogprob, join
-from mindspore_serving.llm.engine.branch import PROMPT
+from mindspore_serving.llm.engine.completion import PROMPT
 
 Logprobs = tuple[tuple[TokenLogprob, ...], ...]
 

@@ -21,13 +21,13 @@ class Features:
     """Vectors in place of the embeddings of some of a row's tokens: those of pictures.
 
     `places` are int64 [n], from the row's first new token on; `vectors` float32 [n, hidden_size].
-    With `is_seen_whole`, places side by side are of one picture, whose tokens see one another, also
-    those behind them; a row does not end before the last of them.
+    With `is_bidirectional`, places side by side are of one picture, whose tokens see one another,
+    also those behind them; a row does not end before the last of them.
     """
 
     places: npt.NDArray[np.int64]
     vectors: Vectors
-    is_seen_whole: bool = False
+    is_bidirectional: bool = False
 
     def ends(self) -> npt.NDArray[np.int64]:
         """For each place, that behind the last of those side by side with it."""
@@ -61,8 +61,8 @@ class Row:
     prompt that is not its last.  `adapter` is the number of a LoRA adapter, 0 for none.
     `state` is for models with state slots; without it a text that is computed at once leaves none.
     `features` are only for a runner of a model that takes pictures.
-    `is_long`: the sequence is longer than the runner's `rope_switch`, or its prompt will be; its
-    keys in the cache must have been computed so as well.
+    `uses_long_rope`: the sequence is longer than the runner's `rope_switch`, or its prompt will be;
+    its keys in the cache must have been computed so as well.
     """
 
     tokens: Sequence[int]
@@ -72,7 +72,7 @@ class Row:
     adapter: int = 0
     state: StateSlots | None = None
     features: Features | None = None
-    is_long: bool = False
+    uses_long_rope: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +88,16 @@ class Step:
 
     def features(self) -> Features | None:
         """Those of all rows, with places from the step's first token on; None if there are none."""
-        places, vectors, begin, is_seen_whole = [], [], 0, False
+        places, vectors, begin, is_bidirectional = [], [], 0, False
         for row in self.rows:
             if row.features is not None:
                 places.append(row.features.places + begin)
                 vectors.append(row.features.vectors)
-                is_seen_whole = row.features.is_seen_whole
+                is_bidirectional = row.features.is_bidirectional
             begin += len(row.tokens)
         if not places:
             return None
-        return Features(np.concatenate(places), np.concatenate(vectors), is_seen_whole)
+        return Features(np.concatenate(places), np.concatenate(vectors), is_bidirectional)
 
 
 class RunnerLost(ServingError):

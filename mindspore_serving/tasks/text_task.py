@@ -13,7 +13,7 @@ from mindspore_serving.core.tasks import TaskOptions
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.encoder import fitting
+from mindspore_serving.llm.engine.encoder import count_fitting
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput, Tokenizer
 from mindspore_serving.tasks.answering import Ask, Question
 from mindspore_serving.tasks.options import named, read_flag, read_text
@@ -58,7 +58,7 @@ class TextTask:
         order = sorted(questions, key=lambda place: -len(questions[place].tokens.ids))
         while order:
             lengths = [len(questions[place].tokens.ids) for place in order]
-            count = fitting(lengths, self._config)
+            count = count_fitting(lengths, self._config)
             batch, order = order[:count], order[count:]
             answers = self._answer([questions[place] for place in batch])
             for place, answer in zip(batch, answers, strict=True):

@@ -49,8 +49,8 @@ def to_usage(finished: Sequence[Finished], *, has_answer: bool = True) -> Usage:
     num_prompt = sum(one.num_prompt_tokens for one in finished)
     answered = finished if has_answer else ()
     num_generated = sum(one.num_generated_tokens for one in answered)
-    num_guesses = sum(one.num_guesses for one in answered)
-    num_right = sum(one.num_right_guesses for one in answered)
+    num_draft_tokens = sum(one.num_draft_tokens for one in answered)
+    num_right = sum(one.num_accepted_tokens for one in answered)
     num_reasoning = sum(one.num_reasoning_tokens for one in answered)
     return Usage(
         prompt_tokens=num_prompt,
@@ -58,7 +58,7 @@ def to_usage(finished: Sequence[Finished], *, has_answer: bool = True) -> Usage:
         total_tokens=num_prompt + num_generated,
         prompt_tokens_details=PromptDetails(sum(one.num_cached_tokens for one in finished)),
         completion_tokens_details=CompletionDetails(
-            num_reasoning, num_right, num_guesses - num_right
+            num_reasoning, num_right, num_draft_tokens - num_right
         ),
     )
 

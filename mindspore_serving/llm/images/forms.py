@@ -34,7 +34,7 @@ class PictureForm:
     write: Callable[[Sequence[str], int, Mapping[str, Any]], str]
     options: Mapping[str, Any]
     frame: tuple[int, ...] = ()
-    is_seen_whole: bool = False
+    is_bidirectional: bool = False
 
 
 def find_form(config: Config) -> PictureForm | None:
@@ -68,7 +68,7 @@ def _gemma3(config: Config) -> PictureForm | None:
         return None
     count = config.get("mm_tokens_per_image", 256)
     frame = (_id_of(config, "boi_token"), _id_of(config, "eoi_token"))
-    return PictureForm(_token_id(config), count, _with_crops, {}, frame, is_seen_whole=True)
+    return PictureForm(_token_id(config), count, _with_crops, {}, frame, is_bidirectional=True)
 
 
 def _in_a_row(names: Sequence[str], count: int, made: Mapping[str, Any]) -> str:

@@ -50,12 +50,12 @@ class DecoderInputs:
     features: Tensor | None = None  # [n, hidden]: of pictures, in place of embeddings
     places: Tensor | None = None  # [n]: of which tokens
     # [T]: 1 for tokens of sequences beyond the rotary table's switch, else 0; None without one
-    is_long: Tensor | None = None
+    uses_long_rope: Tensor | None = None
     types: Tensor | None = None  # [tokens]: of encoders, 1 where the second of two texts is
 
 
 Longer: TypeAlias = tuple[Tensor, Sequence[float]]
-"""`DecoderInputs.is_long`, and the frequencies of tokens that it is 1 for."""
+"""`DecoderInputs.uses_long_rope`, and the frequencies of tokens that it is 1 for."""
 
 
 class Ops(Protocol):

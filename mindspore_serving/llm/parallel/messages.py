@@ -18,7 +18,7 @@ class LoadRank(Message, frozen=True, tag=10):
 
 class Compute(Message, frozen=True, tag=11):
     """A step, for logits or for vectors.  A row is (tokens, start, blocks, num_logits, adapter,
-    is_long).
+    uses_long_rope).
     """
 
     number: int
@@ -27,7 +27,9 @@ class Compute(Message, frozen=True, tag=11):
     embeds: bool
 
     def step(self) -> Step:
-        return Step(tuple(Row(*row[:-1], is_long=row[-1]) for row in self.rows), tuple(self.copies))
+        return Step(
+            tuple(Row(*row[:-1], uses_long_rope=row[-1]) for row in self.rows), tuple(self.copies)
+        )
 
 
 class AgentReady(Ready, frozen=True, tag=12):
@@ -64,7 +66,7 @@ FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRef
 
 def compute(number: int, step: Step, *, embeds: bool) -> Compute:
     rows = [
-        (list(r.tokens), r.start, list(r.blocks), r.num_logits, r.adapter, r.is_long)
+        (list(r.tokens), r.start, list(r.blocks), r.num_logits, r.adapter, r.uses_long_rope)
         for r in step.rows
     ]
     return Compute(number, rows, list(step.copies), embeds)

@@ -9,8 +9,8 @@ import msgspec
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
-from mindspore_serving.llm.engine.pinning import Beginning
-from mindspore_serving.llm.loader import Opened
+from mindspore_serving.llm.engine.pinning import PinnedPrefix
+from mindspore_serving.llm.loader import OpenedModel
 from mindspore_serving.llm.processing.processor import Processor
 
 ENDS = "a", "1"  # that prompts may go on with: what they begin with is what all have in common
@@ -41,7 +41,7 @@ class _Pinned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def pin_prompts(opened: Opened, processor: Processor) -> None:
+def pin_prompts(opened: OpenedModel, processor: Processor) -> None:
     """Compute the `pinned_prompts` of the model's options.  Raises StartError naming the one that
     cannot be used.
     """
@@ -74,7 +74,7 @@ def _read(path: str) -> Any:
         raise StartError(f"{where}: {error}") from None
 
 
-def _beginning(where: str, entry: Any, opened: Opened, processor: Processor) -> Beginning:
+def _beginning(where: str, entry: Any, opened: OpenedModel, processor: Processor) -> PinnedPrefix:
     try:
         if isinstance(entry, str):
             entry = {"prompt": entry}
@@ -87,7 +87,7 @@ def _beginning(where: str, entry: Any, opened: Opened, processor: Processor) -> 
         adapter = opened.find_adapter(pinned.adapter)
     except (ServingError, msgspec.ValidationError) as error:
         raise StartError(f"{where}: {error}; expected is {EXPECTED}") from None
-    return Beginning(where, _common(one, other), pinned.cache_salt, adapter)
+    return PinnedPrefix(where, _common(one, other), pinned.cache_salt, adapter)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:

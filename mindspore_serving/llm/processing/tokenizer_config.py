@@ -5,12 +5,12 @@ from pathlib import Path
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.checkpoint.model_files import read_optional_json
-from mindspore_serving.llm.loader import Opened
+from mindspore_serving.llm.loader import OpenedModel
 
 _CLASS = "PreTrainedTokenizerFast"  # that of transformers for any tokenizer.json
 
 
-def tokenizer_config(opened: Opened) -> str:
+def tokenizer_config(opened: OpenedModel) -> str:
     """JSON: what the file of the model says, without paths, and the chat template that is used.
     Raises InvalidInputs if the model has no tokenizer.
     """

@@ -40,7 +40,7 @@ class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
     params: SamplingParams
     answer_format: AnswerFormat
     bad_words_ids: list[list[int]] | None  # None without a tokenizer
-    pictures: list[Picture] = []
+    images: list[Picture] = []
 
 
 class Prompts(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -121,7 +121,7 @@ def is_small(request: LLMRequest) -> bool:
         return _room(SMALL, [text for text in request.prompts if isinstance(text, str)]) >= 0
     if isinstance(request, Score):
         return request.num_characters + _VALUE * len(request.texts) <= SMALL
-    if has_pictures(request):
+    if has_images(request):
         return False
     texts: list[Any] = [request.messages, request.tools, request.template_options]
     if isinstance(request.prompt, str):
@@ -133,7 +133,7 @@ def is_small(request: LLMRequest) -> bool:
     return _room(SMALL, texts) >= 0
 
 
-def has_pictures(request: LLMRequest) -> bool:
+def has_images(request: LLMRequest) -> bool:
     """Whether there are any in its messages or its text.  Raises InvalidField for one without a
     URL.
     """

@@ -64,7 +64,7 @@ class Layout:
     slots: Indices  # [tokens]
     rows: Indices  # [num_logits]
     reach: Indices  # [tokens]
-    is_long: Indices  # [tokens], as `DecoderInputs.is_long`
+    uses_long_rope: Indices  # [tokens], as `DecoderInputs.uses_long_rope`
     spans: tuple[TokenSpan, ...]
     features: Features | None = None
 
@@ -108,7 +108,9 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
             for span, row in zip(spans, step.rows, strict=True)
         ),
         _join(map(_reach, step.rows)),
-        np.repeat([int(row.is_long) for row in step.rows], [len(row.tokens) for row in step.rows]),
+        np.repeat(
+            [int(row.uses_long_rope) for row in step.rows], [len(row.tokens) for row in step.rows]
+        ),
         tuple(spans),
         step.features(),
     )
@@ -182,7 +184,7 @@ def _slots(span: TokenSpan, block_size: int) -> Indices:
 
 def _reach(row: Row) -> Indices:
     reach = np.arange(row.start, row.start + len(row.tokens)) + 1
-    if row.features is not None and row.features.is_seen_whole:
+    if row.features is not None and row.features.is_bidirectional:
         reach[row.features.places] = row.start + row.features.ends()
     return reach
 

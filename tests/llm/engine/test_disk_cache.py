@@ -32,7 +32,7 @@ def make(directory, most=MOST, num_blocks=64, model=b"model", threads=BlockThrea
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """However busy the machine is."""
-    monkeypatch.setattr(disk_cache, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(disk_cache, "READ_TIMEOUT", PATIENCE)
     monkeypatch.setattr(disk_cache, "CLOSING_SECONDS", PATIENCE)
 
 
@@ -168,7 +168,7 @@ class Silent(BlockThreads):
 def test_a_disk_that_does_not_answer_delays_prompts_only_once(
     tmp_path, monkeypatch, warnings_logged
 ):
-    monkeypatch.setattr(disk_cache, "PATIENCE", 0.02)
+    monkeypatch.setattr(disk_cache, "READ_TIMEOUT", 0.02)
     first = make(tmp_path)
     said, _ = ask(first, [PROMPT])
     second = restarted(first, tmp_path, threads=Silent)

@@ -19,7 +19,7 @@ import transformers
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm import LLM
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.encoder import MAX_PLACES, Encoder, fitting
+from mindspore_serving.llm.engine.encoder import MAX_PADDED_RATIO, Encoder, count_fitting
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.positions import distance_rows
 from tests.llm import encoders
@@ -166,7 +166,10 @@ def test_an_encoder_does_not_generate(bert: Path) -> None:
     ("prompt", "text"),
     [
         ([], "prompts.1.: the prompt is empty"),
-        ([encoders.VOCAB], f"token id {encoders.VOCAB}, expected ids of 0 to {encoders.VOCAB - 1}"),
+        (
+            [encoders.VOCAB],
+            f"token id {encoders.VOCAB}, expected ids from 0 to {encoders.VOCAB - 1}",
+        ),
         ([-1], "token id -1"),
     ],
 )
@@ -258,9 +261,9 @@ def test_integer_weights_stay_near(minilm: Path) -> None:
 )
 def test_a_step_has_as_many_prompts_as_fit(lengths: list[int], count: int) -> None:
     config = EngineConfig(max_num_batched_tokens=1000)
-    assert fitting(lengths, config) == count
+    assert count_fitting(lengths, config) == count
     taken = lengths[:count]
-    assert count * max(taken) <= MAX_PLACES * sum(taken)
+    assert count * max(taken) <= MAX_PADDED_RATIO * sum(taken)
 
 
 def test_an_encoder_is_not_taken_for_a_model_that_generates(bert: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.checkpoint.pooling import Pooling
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.encoder import MAX_PLACES, Encoder, EncoderEngine
+from mindspore_serving.llm.engine.encoder import MAX_PADDED_RATIO, Encoder, EncoderEngine
 
 SUM = Pooling(modes=("mean",), normalizes=False)
 
@@ -100,7 +100,7 @@ def test_every_request_is_answered_once_within_the_limits(
         sizes = [len(prompt) for prompt in step]
         assert len(sizes) == 1 or sum(sizes) <= most_tokens
         assert len(sizes) <= 8
-        assert len(sizes) * max(sizes) <= MAX_PLACES * sum(sizes)
+        assert len(sizes) * max(sizes) <= MAX_PADDED_RATIO * sum(sizes)
 
 
 @given(lengths=st.lists(st.integers(1, 100), max_size=60))

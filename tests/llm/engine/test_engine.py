@@ -290,7 +290,7 @@ def test_right_guesses_save_steps_and_change_nothing():
     assert entries == [entry for part in expected for entry in part.logprobs]
     stats = guessing.stats()
     assert stats.num_steps < plain.stats().num_steps / 2.5
-    assert stats.num_right_guesses > 40
+    assert stats.num_accepted_tokens > 40
 
 
 def test_a_stop_among_right_guesses_ends_the_answer_there(letters):
@@ -317,7 +317,7 @@ def test_penalties_are_exact_under_speculation():
     for engine in (plain, guessing):
         engine.add("a", [1, 2, 3], params)
     assert tokens(run(plain)["a", 0]) == tokens(run(guessing)["a", 0])
-    assert guessing.stats().num_guesses > 0
+    assert guessing.stats().num_draft_tokens > 0
 
 
 def test_an_aborted_request_says_so_for_every_answer():
@@ -372,19 +372,19 @@ def test_an_id_is_free_again_when_its_end_was_told():
     [
         ([], {}, {}, "the prompt is empty, expected at least one token"),
         ([1] * 256, {}, {}, "has 256 tokens, expected at most 255"),
-        ([1, 128], {}, {}, "has token id 128, expected ids of 0 to 127"),
-        ([-1], {}, {}, "has token id -1, expected ids of 0 to 127"),
+        ([1, 128], {}, {}, "has token id 128, expected ids from 0 to 127"),
+        ([-1], {}, {}, "has token id -1, expected ids from 0 to 127"),
         ([1.5], {}, {}, "not a list of token ids"),
         ("text", {}, {}, "not a list of token ids"),
-        ([1], {"stop": ["x"]}, {}, "stop needs the model's tokenizer"),
-        ([1], {"bad_words": ["x"]}, {}, "bad_words needs the model's tokenizer"),
+        ([1], {"stop": ["x"]}, {}, "stop needs a tokenizer"),
+        ([1], {"bad_words": ["x"]}, {}, "bad_words needs a tokenizer"),
         ([1], {"stop_token_ids": [128]}, {}, "stop_token_ids has token id 128"),
         ([1], {"allowed_token_ids": [500]}, {}, "allowed_token_ids has token id 500"),
         ([1], {"logit_bias": {128: 1.0}}, {}, "logit_bias has token id 128"),
         ([1], {}, {"adapter": 9}, "adapter is 9, expected 0 or one of 1, 2"),
         ([1], {}, {"adapter": "x"}, "adapter is 'x', expected 0 or one of 1, 2"),
         ([1], {}, {"priority": "high"}, "priority is 'high', expected an int"),
-        ([1], {}, {"cache_salt": None}, "cache_salt is None, expected a text"),
+        ([1], {}, {"cache_salt": None}, "cache_salt is None, expected a string"),
     ],
 )
 def test_bad_input_is_refused_with_one_clear_error_and_the_engine_goes_on(
@@ -400,7 +400,7 @@ def test_bad_input_is_refused_with_one_clear_error_and_the_engine_goes_on(
 
 
 def test_a_request_id_is_a_text():
-    with pytest.raises(InvalidInputs, match="request_id is 7, expected a text"):
+    with pytest.raises(InvalidInputs, match="request_id is 7, expected a non-empty string"):
         make().add(7, [1], greedy())
 
 

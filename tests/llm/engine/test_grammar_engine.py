@@ -208,7 +208,7 @@ def test_guesses_change_nothing_but_the_number_of_steps(has_draft):
         for temperature in (0.0, 1.0):
             options = {"seed": seed, "temperature": temperature}
             assert ask(grammar, plain, **options) == ask(grammar, guessing, **options)
-        assert guessing.stats().num_right_guesses > 0
+        assert guessing.stats().num_accepted_tokens > 0
         assert guessing.stats().num_steps < plain.stats().num_steps
 
 
@@ -358,7 +358,7 @@ def test_a_grammar_that_fails_ends_its_answer_alone():
         engine.add(name, [5, 6, 7], SamplingParams(max_tokens=60, seed=5), grammar=grammar)
     engine.add("free", [5, 6, 7], SamplingParams(max_tokens=60, seed=5))
     first = engine.step()
-    bad = next(b for b in engine._table.branches.values() if b.request.request_id == "bad")
+    bad = next(b for b in engine._table.completions.values() if b.request.request_id == "bad")
     bad.grammar.matcher.consume_token(EOS)  # what a limit of the library does to it
     said = run(engine)
     assert said["bad", 0][2] is ERROR

@@ -115,7 +115,7 @@ def test_who_passes_takes_neither_the_place_nor_the_memory_of_who_waits():
 def test_a_short_prompt_that_is_scored_leaves_its_room_to_the_long_one():
     """A step scores 64 tokens of a prompt at most."""
     long = sequence([1] * 200, 201)
-    scored = sequence([2] * 100, 101, arrival=1, wanted_from=0)
+    scored = sequence([2] * 100, 101, arrival=1, logits_from=0)
     scheduler, runner = make(num_blocks=256, max_num_batched_tokens=180)
     for one in (long, scored):
         scheduler.add(one)

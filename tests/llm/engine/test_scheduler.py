@@ -335,7 +335,7 @@ def test_guesses_leave_half_of_the_step_to_prompts():
 
 def test_a_scored_prompt_wants_all_logits_in_bounded_pieces():
     scheduler, runner = make(num_blocks=64, max_num_batched_tokens=100)
-    seq = sequence([3] * 100, max_len=101, wanted_from=0)
+    seq = sequence([3] * 100, max_len=101, logits_from=0)
     scheduler.add(seq)
     assert rows(advance(scheduler, runner)) == [(0, 64, 64)]
     assert rows(advance(scheduler, runner)) == [(64, 36, 36)]
@@ -345,21 +345,21 @@ def test_a_scored_prompt_reads_no_cache_before_it_is_scored():
     scheduler, runner = make()
     scheduler.add(sequence(range(10), max_len=11))
     run_all(scheduler, runner)
-    scheduler.add(sequence(range(10), max_len=12, arrival=1, wanted_from=0))
+    scheduler.add(sequence(range(10), max_len=12, arrival=1, logits_from=0))
     assert rows(advance(scheduler, runner)) == [(0, 10, 10)]
 
 
 def test_logits_that_were_handed_out_are_not_computed_again_after_a_preemption():
     scheduler, runner = make(num_blocks=8, enable_prefix_caching=False)
     old = sequence([1] * 7, max_len=24, arrival=0)
-    scored = sequence([2] * 20, max_len=24, arrival=1, wanted_from=0)
+    scored = sequence([2] * 20, max_len=24, arrival=1, logits_from=0)
     scheduler.add(old)
     scheduler.add(scored)
     assert rows(advance(scheduler, runner)) == [(0, 7, 1), (0, 9, 9)]
     while scored.status is SequenceStatus.RUNNING:
         advance(scheduler, runner)
     assert scored.num_computed == 0
-    wanted = scored.wanted_from
+    wanted = scored.logits_from
     assert wanted >= 20
     while scored.status is SequenceStatus.WAITING:
         scheduled = advance(scheduler, runner)

@@ -6,7 +6,7 @@ import pytest
 
 from mindspore_serving.llm.engine.suffix_index import (
     END,
-    MAX_PLACES,
+    MAX_POSITIONS,
     MAX_SINGLES,
     SuffixIndex,
     run_of,
@@ -77,7 +77,7 @@ def test_nothing_is_continued_beyond_an_end():
 
 def test_a_place_that_was_right_is_tried_beside_the_latest():
     """The run is at more places than are searched: the one with the longest match is the oldest."""
-    text = [7, 8, 0, 1, 2, 3] + [0, 1, 2, 4] * (MAX_PLACES + 1) + [7, 8, 0, 1, 2]
+    text = [7, 8, 0, 1, 2, 3] + [0, 1, 2, 4] * (MAX_POSITIONS + 1) + [7, 8, 0, 1, 2]
     index = SuffixIndex(32, 2, text)
     assert index.find(text)[0] == 3
     assert index.find(text, known=[5]) == (5, [5])
@@ -95,13 +95,13 @@ def test_a_copy_grows_by_itself():
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_found_is_what_a_plain_search_finds(seed, sizes):
     longest, shortest = sizes
-    chance, run = random.Random(seed), run_of(longest, shortest)
+    probability, run = random.Random(seed), run_of(longest, shortest)
     index, tokens = SuffixIndex(longest, shortest), []
     for _ in range(40):
-        new = chance.choices(range(3), k=chance.randrange(1, 4))
+        new = probability.choices(range(3), k=probability.randrange(1, 4))
         index.extend(new)
         tokens += new
-        found = look_up(tokens, longest, run, run, MAX_PLACES)
+        found = look_up(tokens, longest, run, run, MAX_POSITIONS)
         if not found[0] and shortest < run:
             size, places = look_up(tokens, longest, shortest, 1, MAX_SINGLES)
             found = size, places[:1]

@@ -60,12 +60,12 @@ def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories,
     try:
         processor = Processor(
             opened.tokenizer, opened.chat_template, opened.card(),
-            pictures=opened.pictures, tower=opened.tower,
+            images=opened.images, tower=opened.tower,
         )  # fmt: skip
         messages = seeing.chat(*CHATS["two pictures"])
         prepared = processor.prepare(Generate(messages=messages, params=GREEDY))
         ids = prepared.prompt_ids
-        features = prepared.options["pictures"].between(0, len(ids))
+        features = prepared.options["images"].between(0, len(ids))
         blocks = range(-(-len(ids) // opened.engine.block_size))
         row = Row(ids, 0, blocks, len(ids), features=features)
         found = opened.engine.runner.run(Step((row,)))
@@ -149,7 +149,7 @@ def test_a_picture_is_computed_once(directories):
     try:
         processor = Processor(
             opened.tokenizer, opened.chat_template, opened.card(),
-            pictures=opened.pictures, tower=opened.tower,
+            images=opened.images, tower=opened.tower,
         )  # fmt: skip
         for chat in CHATS.values():
             processor.prepare(Generate(messages=seeing.chat(*chat)))

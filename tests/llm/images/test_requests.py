@@ -12,11 +12,11 @@ from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import hash_block
-from mindspore_serving.llm.engine.pictures import PromptPictures
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.forms import find_form
 from mindspore_serving.llm.images.messages import find_pictures
 from mindspore_serving.llm.images.reader import open_reader
-from mindspore_serving.llm.processing.picture_prompt import PicturePrompt
+from mindspore_serving.llm.processing.image_prompt import ImagePrompt
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.frontends.openai.serving import CARD
@@ -41,7 +41,7 @@ def reader(directory, **options):
 def processor(directory, **options):
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
-    return Processor(tokenizer, template, CARD, pictures=reader(directory, **options))
+    return Processor(tokenizer, template, CARD, images=reader(directory, **options))
 
 
 def chat(url):
@@ -75,7 +75,7 @@ def header_of(width, height):
 )
 def test_what_is_no_picture_or_too_large_is_refused_by_its_place(url, options, told, directory):
     with pytest.raises(InvalidField) as found:
-        PicturePrompt(reader(directory, **options), chat(url))
+        ImagePrompt(reader(directory, **options), chat(url))
     assert found.value.field == PLACE
     assert told in str(found.value)
 
@@ -83,12 +83,12 @@ def test_what_is_no_picture_or_too_large_is_refused_by_its_place(url, options, t
 def test_more_pictures_than_allowed_are_refused_before_any_is_read(directory):
     messages = [{"role": "user", "content": [seeing.part("data:,wrong")] * 3}]
     with pytest.raises(InvalidField, match="messages have 3 pictures, expected at most 2"):
-        PicturePrompt(reader(directory, max_images=2), messages)
+        ImagePrompt(reader(directory, max_images=2), messages)
 
 
 def test_a_model_that_takes_no_pictures_says_so():
     with pytest.raises(InvalidField, match="is a picture: the model reads no images"):
-        PicturePrompt(None, chat(seeing.uri(ONE)))
+        ImagePrompt(None, chat(seeing.uri(ONE)))
 
 
 def test_text_that_stands_for_a_picture_is_refused_beside_pictures(directory):
@@ -107,7 +107,7 @@ def test_oldest_turns_leave_with_their_pictures(directory):
     answer = {"role": "assistant", "content": "x" * 200}
     messages = [*seeing.chat(ONE), answer, *seeing.chat("now ", ONE, seeing.picture(2))]
     found = processor(directory).read(Generate(messages=messages, drop_turns=True))
-    assert len(found.pictures) == 2
+    assert len(found.images) == 2
     assert found.text.startswith("user:now <image>")
 
 
@@ -142,7 +142,7 @@ def test_a_picture_for_which_the_memory_is_not_enough_is_not_called_broken(direc
 def test_pictures_of_small_files_are_recognised_whatever_their_format(directory):
     for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF"):
         url = f"data:;base64,{seeing.encoded(ONE, kind)}"
-        (picture,) = PicturePrompt(reader(directory), chat(url)).of(chat(url))
+        (picture,) = ImagePrompt(reader(directory), chat(url)).of(chat(url))
         assert picture.count == 16
 
 
@@ -175,21 +175,21 @@ def test_a_model_without_pictures_has_no_form():
 def test_a_piece_ends_before_a_picture_that_is_seen_whole_or_behind_it():
     seen = [(b"a", np.zeros((3, 2), np.float32)), (b"b", np.zeros((4, 2), np.float32))]
     places = [2, 3, 4, 8, 9, 10, 11]
-    whole = PromptPictures(places, seen, is_seen_whole=True)
+    whole = PromptImages(places, seen, is_bidirectional=True)
     pieces = {(0, 2): 2, (0, 3): 2, (2, 3): 5, (3, 4): 5, (0, 5): 5, (0, 10): 8, (8, 9): 12}
     assert {piece: whole.end_of_piece(*piece) for piece in pieces} == pieces
     assert whole.end_of_piece(11, 30) == 30
-    assert PromptPictures(places, seen).end_of_piece(0, 3) == 3
+    assert PromptImages(places, seen).end_of_piece(0, 3) == 3
     assert whole.between(3, 12).ends().tolist() == [2, 2, 9, 9, 9, 9]
 
 
 def test_a_block_is_known_by_what_it_has_of_which_picture():
     vectors = np.arange(12, dtype=np.float32).reshape(6, 2)
-    pictures = PromptPictures([2, 3, 4, 8, 9, 10], [(b"a", vectors[:4]), (b"b", vectors[4:])])
+    pictures = PromptImages([2, 3, 4, 8, 9, 10], [(b"a", vectors[:4]), (b"b", vectors[4:])])
     assert pictures.identity(0, 2) == b""
     assert pictures.identity(0, 4) != pictures.identity(4, 8)
     assert pictures.identity(8, 12).count(b"a") == pictures.identity(8, 12).count(b"b") == 1
-    other = PromptPictures([2, 3, 4, 8, 9, 10], [(b"c", vectors[:4]), (b"b", vectors[4:])])
+    other = PromptImages([2, 3, 4, 8, 9, 10], [(b"c", vectors[:4]), (b"b", vectors[4:])])
     tokens = [3, 3, 3, 3]
     hashes = {hash_block(b"", tokens, one.identity(2, 6)) for one in (pictures, other)}
     assert len(hashes) == 2

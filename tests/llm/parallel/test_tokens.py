@@ -144,7 +144,7 @@ def test_an_engine_over_ranks_answers_a_crowd_as_the_reference_does(llama):
             assert output.finish_reason is FinishReason.LENGTH
             assert output.token_ids == expected
     assert stats.num_blocks == 10
-    assert min(stats.num_preemptions, stats.num_cache_hits, stats.num_guesses) > 0
+    assert min(stats.num_preemptions, stats.num_cache_hits, stats.num_draft_tokens) > 0
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_an_answer_is_that_of_the_model_whatever_its_draft_guesses(models, runti
     for prompt, answer in zip(prompts, answers, strict=True):
         for output in answer.outputs:
             assert checkpoints.shortfall(models["itself"], prompt, output.token_ids) < 1e-4
-    right = stats.num_right_guesses / stats.num_guesses
+    right = stats.num_accepted_tokens / stats.num_draft_tokens
     least, most = {"itself": (0.95, 1), "first layer": (0, 0.9), "other": (0, 0.5)}[draft]
     assert least <= right <= most
 

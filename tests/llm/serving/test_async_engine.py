@@ -188,7 +188,7 @@ def test_a_loop_that_breaks_is_told_to_whoever_collects(breaking, monkeypatch):
 
     monkeypatch.setattr(Engine, "step", step)
     ask_id = breaking.ask(long())
-    with pytest.raises(RuntimeError, match="the step loop broke"):
+    with pytest.raises(RuntimeError, match="the step loop failed"):
         breaking.until(lambda: False)
     assert not any(is_last for _, is_last in breaking.said[ask_id])
 

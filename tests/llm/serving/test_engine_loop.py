@@ -103,7 +103,7 @@ def test_a_refused_command_is_the_output_of_its_request_alone():
 
 
 def test_numbers_are_told_when_work_begins_and_when_it_ends(monkeypatch):
-    monkeypatch.setattr(engine_loop, "STATS_SECONDS", math.inf)
+    monkeypatch.setattr(engine_loop, "STATS_INTERVAL", math.inf)
     told = Told()
     for _ in range(2):
         told.outputs.clear()

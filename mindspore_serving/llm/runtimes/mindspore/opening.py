@@ -106,9 +106,11 @@ class MindSporeRunner(LimitedRunner):
         ops.begin(MindSporePass(layout))
         # Operators refuse empty tensors: where no logits are wanted, those of one row are dropped.
         rows = layout.rows if len(layout.rows) else np.zeros(1, np.int64)
-        arrays = (layout.token_ids, layout.positions, rows, layout.is_long)
-        token_ids, positions, wanted, is_long = (tensor(one.astype(np.int32)) for one in arrays)
-        inputs = DecoderInputs(token_ids, positions, wanted, is_long=is_long)
+        arrays = (layout.token_ids, layout.positions, rows, layout.uses_long_rope)
+        token_ids, positions, wanted, uses_long_rope = (
+            tensor(one.astype(np.int32)) for one in arrays
+        )
+        inputs = DecoderInputs(token_ids, positions, wanted, uses_long_rope=uses_long_rope)
         logits: Logits = self._model.decoder(ops, self._model.spec, inputs).asnumpy()
         return logits[: len(layout.rows)]
 

@@ -25,7 +25,7 @@ from mindspore_serving.llm.runtimes.layout import (
 )
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES
 from mindspore_serving.llm.runtimes.openvino.lora import ROWS, TOKENS
-from mindspore_serving.llm.runtimes.openvino.nodes import IS_LONG
+from mindspore_serving.llm.runtimes.openvino.nodes import USES_LONG_ROPE
 from mindspore_serving.llm.runtimes.openvino.states import SLOTS_PER_ROW, STATE_INPUTS, fill
 from mindspore_serving.llm.step import Features, Row, Step
 
@@ -49,7 +49,7 @@ class Buffers:
             "token_ids": (tokens,),
             "positions": (tokens,),
             "rows": (logits,),
-            IS_LONG: (tokens,),
+            USES_LONG_ROPE: (tokens,),
             "past_lens": (rows,),
             "subsequence_begins": (rows + 1,),
             "block_indices": (room,),
@@ -85,7 +85,7 @@ class Feed:
         self._takes_features = FEATURES[0] in names
         self._has_features = True  # from before, until it is set to none
         self._is_adapted = TOKENS in names
-        self._switches = IS_LONG in names
+        self._switches = USES_LONG_ROPE in names
         self._has_states = STATE_INPUTS[0] in names
         self._limits = limits
         self._kept: OrderedDict[Sizes, Buffers] = OrderedDict()
@@ -136,7 +136,7 @@ class Feed:
         _fill_positions(arrays, lengths)
         _fill_logits(arrays, logits)
         if self._switches:
-            arrays[IS_LONG][:] = np.repeat([row.is_long for row in rows], lengths)
+            arrays[USES_LONG_ROPE][:] = np.repeat([row.uses_long_rope for row in rows], lengths)
         if self._is_adapted:
             adapters = [row.adapter for row in rows]
             arrays[TOKENS][:, 0] = np.repeat(adapters, lengths)

@@ -60,8 +60,8 @@ class Headwise(Elementwise):
     ) -> Tables:  # fmt: skip
         frequencies = opset.constant(np.array([inv_freq], np.float32))
         if longer is not None:
-            is_long, others = longer
-            chosen = opset.unsqueeze(opset.greater(is_long, i32(0)), i64(1))
+            uses_long_rope, others = longer
+            chosen = opset.unsqueeze(opset.greater(uses_long_rope, i32(0)), i64(1))
             others = opset.constant(np.array([others], np.float32))
             frequencies = opset.select(chosen, others, frequencies)
         column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))

@@ -26,7 +26,7 @@ from mindspore_serving.llm.runtimes.openvino.experts import (
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
-    IS_LONG,
+    USES_LONG_ROPE,
     Node,
     expect,
     features,
@@ -46,7 +46,7 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 class OpenVINOOps(heads.Headwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`); with `num_features`, for vectors of so many numbers in place of embeddings;
-    with `switches`, `DecoderInputs.is_long`; with `has_types`, tokens of a picture see one
+    with `switches`, `DecoderInputs.uses_long_rope`; with `has_types`, tokens of a picture see one
     another.
     """
 
@@ -57,7 +57,7 @@ class OpenVINOOps(heads.Headwise):
         self.parameters: dict[str, Node] = {}
         self._weights = weights
         self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
-        names = ("token_ids", "positions", "rows", *([IS_LONG] if switches else []))
+        names = ("token_ids", "positions", "rows", *([USES_LONG_ROPE] if switches else []))
         vectors = {name: self._parameter(name) for name in names}
         if num_features:
             vectors["places"] = self._parameter("places")

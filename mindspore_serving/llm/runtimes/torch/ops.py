@@ -131,9 +131,9 @@ class TorchOps(Ops):
         """(cos, sin), [T, 1, len(inv_freq)] each."""
         frequencies = self._on_device(inv_freq, positions)
         if longer is not None:
-            is_long, others = longer
+            uses_long_rope, others = longer
             others = self._on_device(others, positions)
-            frequencies = torch.where(is_long[:, None] > 0, others, frequencies)
+            frequencies = torch.where(uses_long_rope[:, None] > 0, others, frequencies)
         angles = (positions.float()[:, None] * frequencies)[:, None]
         return (angles.cos() * scale).to(self._dtype), (angles.sin() * scale).to(self._dtype)
 

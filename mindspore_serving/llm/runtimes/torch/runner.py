@@ -246,9 +246,15 @@ class TorchRunner(LimitedRunner):
 
     def _pass(self, ops: TorchOps, layout: Layout, given: Vectors | None) -> torch.Tensor:
         plan, found = self._path.plan(layout), chosen_adapters(layout)
-        numbers = (layout.token_ids, layout.positions, layout.rows, layout.is_long, layout.slots)
+        numbers = (
+            layout.token_ids,
+            layout.positions,
+            layout.rows,
+            layout.uses_long_rope,
+            layout.slots,
+        )
         places = list(chain.from_iterable(found.values()))
-        token_ids, positions, rows, is_long, slots, *rest = upload(
+        token_ids, positions, rows, uses_long_rope, slots, *rest = upload(
             [*numbers, *places, *plan.arrays], self._model.device
         )
         own, planned = rest[: len(places)], rest[len(places) :]
@@ -256,7 +262,7 @@ class TorchRunner(LimitedRunner):
         pieces = pieces_of(layout) if self._model.spec.state else ()
         ops.begin(TorchPass(slots, plan.attention(planned), chosen, pieces))
         hidden = self._hidden_of(layout, given)
-        inputs = DecoderInputs(token_ids, positions, rows, hidden, is_long=is_long)
+        inputs = DecoderInputs(token_ids, positions, rows, hidden, uses_long_rope=uses_long_rope)
         return self._decode(ops, replace(inputs, **self._features(layout)))
 
     def _hidden_of(self, layout: Layout, given: Vectors | None) -> torch.Tensor | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from mindspore_serving.errors import InvalidField, InvalidInputs
-from mindspore_serving.llm.engine.pictures import PromptPictures
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.messages import MARKDOWN, Message, find_pictures, to_marks
 from mindspore_serving.llm.images.reader import Picture, PictureReader
 from mindspore_serving.llm.images.tower import Tower
@@ -12,7 +12,7 @@ from mindspore_serving.llm.images.tower import Tower
 Messages: TypeAlias = Sequence[Message]
 
 
-class PicturePrompt:
+class ImagePrompt:
     """Those of `messages`, or of the text `markdown`, read by `reader`, which is None for a model
     that takes none.
 
@@ -28,8 +28,8 @@ class PicturePrompt:
         self._reader, self._markdown = reader, markdown
         self._read: dict[str, Picture] = {}
         if sources and reader is not None:
-            pictures = reader.read(sources)
-            self._read = {one.url: two for one, two in zip(sources, pictures, strict=True)}
+            images = reader.read(sources)
+            self._read = {one.url: two for one, two in zip(sources, images, strict=True)}
 
     @property
     def token(self) -> str:
@@ -57,15 +57,15 @@ class PicturePrompt:
         return self._reader.expand(text, self.of(messages))
 
 
-def place_pictures(
-    reader: PictureReader, tower: Tower, ids: Sequence[int], pictures: Sequence[Picture]
-) -> PromptPictures:
-    """`pictures` as the engine takes them, in the prompt `ids`.  Raises InvalidInputs if the prompt
+def place_images(
+    reader: PictureReader, tower: Tower, ids: Sequence[int], images: Sequence[Picture]
+) -> PromptImages:
+    """`images` as the engine takes them, in the prompt `ids`.  Raises InvalidInputs if the prompt
     has not the tokens for them, ServingError if they cannot be computed.
     """
     places = [place for place, token_id in enumerate(ids) if token_id == reader.form.token_id]
-    count = sum(picture.count for picture in pictures)
+    count = sum(image.count for image in images)
     if len(places) != count:
         raise InvalidInputs(f"the prompt has {len(places)} tokens for {count} vectors of pictures")
-    whole = reader.form.is_seen_whole
-    return PromptPictures(places, tower.see(pictures), is_seen_whole=whole)
+    whole = reader.form.is_bidirectional
+    return PromptImages(places, tower.see(images), is_bidirectional=whole)

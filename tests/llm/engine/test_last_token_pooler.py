@@ -15,7 +15,7 @@ from mindspore_serving.core.llm_messages import RequestRefused
 from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.loader import Opened, open_model
+from mindspore_serving.llm.loader import OpenedModel, open_model
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.text_reader import BEFORE, BEHIND, INSTRUCTION
 from tests.llm.encoders import describe_modules
@@ -50,7 +50,7 @@ def change(path: Path, **entries: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
 
 
-def read(opened: Opened, request: Embed | Score) -> tuple[list[list[int]], np.ndarray]:
+def read(opened: OpenedModel, request: Embed | Score) -> tuple[list[list[int]], np.ndarray]:
     """The tokens of a request, and what the engine makes of them."""
     processor = Processor(opened.tokenizer, opened.chat_template, opened.card())
     prompts = processor.read_texts(request).ids
@@ -62,7 +62,7 @@ def read(opened: Opened, request: Embed | Score) -> tuple[list[list[int]], np.nd
     return prompts, np.stack([found[str(place)] for place in range(len(prompts))])
 
 
-def encoded(opened: Opened, text: str) -> list[int]:
+def encoded(opened: OpenedModel, text: str) -> list[int]:
     assert opened.tokenizer is not None
     return opened.tokenizer.encode(text, add_special=False)
 
@@ -70,9 +70,9 @@ def encoded(opened: Opened, text: str) -> list[int]:
 @pytest.fixture
 def opening() -> Any:
     """Opens models, which are closed at the end."""
-    opened: list[Opened] = []
+    opened: list[OpenedModel] = []
 
-    def open_one(directory: Path, runtime: str = "openvino", **options: Any) -> Opened:
+    def open_one(directory: Path, runtime: str = "openvino", **options: Any) -> OpenedModel:
         opened.append(open_model(directory, runtime, EngineConfig(**{**EXACT, **options})))
         return opened[-1]
 
