@@ -8,6 +8,7 @@
 #   make fuzz    100,000 mutated requests; FUZZ="--requests 1000000 --seed 7" for others
 #   make schemathesis   100 requests for each operation of /openapi.json
 #   make bench   the benchmarks     make clean   everything that make made
+#   make docs    the documentation site, into site/
 #   make lint-deploy   the tools that check Dockerfiles, manifests and units, on deploy/
 #   make rehearse      build the image of deploy/ and run it as there, without a container engine;
 #                      needs root; EXTRAS=lite for another than llm
@@ -31,10 +32,10 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraint
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
 
 DEMO  := mindspore,onnx,llm,examples
-TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,dev
+TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,docs,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
-.PHONY: chaos fuzz schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean
+.PHONY: docs chaos fuzz schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
@@ -70,6 +71,9 @@ bench: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.model_efficiency
 	$(BIN)/python -m benchmarks.start_time
 
+docs: $(VENV)/.tests
+	$(BIN)/python scripts/docs-site
+
 lint-deploy: $(TOOLS)/.installed
 	$(TOOLS)/bin/python tests/deploy/lint.py
 
@@ -77,7 +81,7 @@ rehearse: $(VENV)/.tests
 	$(BIN)/python -m tests.deploy.rehearsal --extras "$(EXTRAS)"
 
 clean:
-	rm -rf $(VENV) $(TOOLS) benchmarks/.envs benchmarks/.cache build mindspore_serving.egg-info
+	rm -rf $(VENV) $(TOOLS) benchmarks/.envs benchmarks/.cache build site mindspore_serving.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

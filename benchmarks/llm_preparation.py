@@ -70,7 +70,7 @@ def main() -> None:
         write_tokenizer(Path(directory) / "tokenizer.json")
         processor = Processor(Tokenizer.open(directory), None, CARD, is_trusted=False)
         processor.warm()
-        setup = msgspec.msgpack.encode(child.ProcessorSetup(directory, CARD))
+        setup = msgspec.msgpack.encode(child.ProcessorSetup(directory, CARD, {}))
         server = ForkServer(child.MODULE, lambda: setup)
         pool = Pool(server, child.PREPARE, PoolLimits())
         rows = [_measure(name, one, processor, pool, rounds) for name, one in CASES.items()]

@@ -35,7 +35,7 @@ from mindspore_serving.ipc.arena import NoArena
 from mindspore_serving.ipc.messages import Done, Setup, ToMaster, ToWorker, Work
 from mindspore_serving.master.dispatcher import Dispatcher
 from mindspore_serving.master.link import Link
-from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.worker.connection import Inbox
 from mindspore_serving.worker.connection import MasterConnection as WorkerConnection
 from mindspore_serving.worker.executor import Executor
@@ -104,7 +104,7 @@ class Bench:
         host = load(setup, remote, worker.make_wakeable)
         self.loop = StageLoop(worker, inbox, remote, Executor(host.programs))
         self.wire = Wire()
-        self.to_worker, self.to_master = message_frames(ToWorker), message_frames(ToMaster)
+        self.to_worker, self.to_master = message_decoder(ToWorker), message_decoder(ToMaster)
         self.dispatcher = Dispatcher()
         self.batches = self.dispatcher._batches
         launched = Launched(None, self.wire, NoArena(), NoArena())  # type: ignore[arg-type]

@@ -275,8 +275,6 @@ def test_streams_between_processes_are_read_in_one_place() -> None:
         "cluster/node_connection.py",  # what a refused one still sends
         "cluster/node_server.py",  # the preamble
         "frontends/http/listener.py",  # what is left of an ended connection
-        "isolation/children.py",  # packets with a descriptor
-        "isolation/fork_server.py",
         "llm/parallel/links.py",  # tags of one size, in packets
         "server/processes/front_end.py",  # packets with a connection
     }

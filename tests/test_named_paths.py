@@ -1,4 +1,4 @@
-"""Files and modules that docstrings and pages on the architecture name in backticks exist."""
+"""Files, modules and names in backticks, in docstrings and pages on the architecture, exist."""
 
 import ast
 import re
@@ -17,6 +17,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 BASES = (ROOT, ROOT / "llm", ROOT / "server", ROOT / "legacy")
 FILES_OF_USERS = {"servable_config.py"}
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if "_pb2" not in path.name)
+PACKAGE_NAME = ROOT.name
 PACKAGES = {path.stem for base in BASES for path in base.iterdir() if path.stem != "__init__"}
 
 
@@ -84,9 +85,75 @@ def test_docstrings_name_files_and_modules_that_exist() -> None:
     assert missing == {}
 
 
-def test_the_architecture_names_files_and_modules_that_exist() -> None:
-    for page in ("ARCHITECTURE.md", "docs/internals.md"):
-        assert missing_names((REPOSITORY / page).read_text()) == []
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/internals.md"])
+def test_the_architecture_names_files_modules_and_names_that_exist(page: str) -> None:
+    text = (REPOSITORY / page).read_text()
+    assert missing_names(text) == []
+    assert unknown_names(text) == []
+
+
+# Names in docstrings that the code does not contain: of other libraries, or made at run time.
+ELSEWHERE = frozenset(
+    {
+        "cryptography",
+        "DecodeStream",
+        "Dim",
+        "finally",
+        "multiprocessing",
+        "serving_llm_NAME",
+        "toml",
+    }
+    | {"to_thread", "yield", "None", "True", "False"}
+)
+
+
+def identifiers(tree: ast.AST) -> Iterator[str]:
+    """Iterate over all names of a module's code, and the words of its texts but docstrings."""
+    described = {id(node.body[0].value) for node in ast.walk(tree) if is_documented(node)}
+    for node in ast.walk(tree):
+        for field in ("name", "id", "arg", "attr", "asname", "module"):
+            if isinstance(text := getattr(node, field, None), str):
+                yield from text.split(".")
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in described
+        ):
+            yield from re.findall(r"\w+", node.value)
+
+
+def is_documented(node: ast.AST) -> bool:
+    return isinstance(node, DOCUMENTED) and bool(ast.get_docstring(node))
+
+
+@cache
+def known_names() -> frozenset[str]:
+    names = {part for path in ROOT.rglob("*") for part in path.relative_to(ROOT).parts}
+    names |= {name.partition(".")[0] for name in names}
+    for path in SOURCES:
+        names.update(identifiers(ast.parse(path.read_text())))
+    return frozenset(names) | ELSEWHERE | {PACKAGE_NAME, "pyproject", "proto"}
+
+
+def unknown_names(text: str) -> list[str]:
+    """Names in backticks that occur nowhere in the code."""
+    quoted = re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)(?:\(\))?`", text)
+    return [name for name in quoted if not known_names().issuperset(name.split("."))]
+
+
+def test_docstrings_quote_names_that_the_code_has() -> None:
+    unknown = {
+        str(path.relative_to(ROOT)): names
+        for path in SOURCES
+        if (names := [name for text in docstrings(path) for name in unknown_names(text)])
+    }
+    assert unknown == {}
+
+
+def test_a_name_that_the_code_lacks_is_reported() -> None:
+    assert unknown_names("As `no_such_name_anywhere` and `WorkerSupervisor` do.") == [
+        "no_such_name_anywhere"
+    ]
 
 
 @pytest.mark.parametrize("name", ["llm/nothing.py", "llm.nothing", "worker.job.Nothing"])

@@ -6,8 +6,8 @@ Knows no format.
 import numpy as np
 
 from mindspore_serving.backends.base import Array, LoadedModel
-from mindspore_serving.batching.assemble import assemble, graph_batch_size, most_rows, split
-from mindspore_serving.batching.fitting import Row, instance_shape
+from mindspore_serving.batching.assemble import assemble, graph_batch_size, max_rows, split
+from mindspore_serving.batching.validate import Row, instance_shape
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec
@@ -24,7 +24,7 @@ def check_batch(backend: LoadedModel, spec: DeclaredModel) -> None:
     """
     for subgraph, signature in enumerate(backend.signature):
         size = graph_batch_size(spec, signature)
-        count = min(_NUM_INSTANCES, size or most_rows(spec, signature) or _NUM_INSTANCES)
+        count = min(_NUM_INSTANCES, size or max_rows(spec, signature) or _NUM_INSTANCES)
         row = _zeros(spec, signature)
         if row is None:
             continue

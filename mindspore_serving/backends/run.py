@@ -12,10 +12,10 @@ from mindspore_serving.batching.assemble import (
     assemble,
     graph_batch_size,
     group,
-    most_rows,
+    max_rows,
     split,
 )
-from mindspore_serving.batching.fitting import Row, check_instance
+from mindspore_serving.batching.validate import Row, check_instance
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, WorkerUnavailable
@@ -44,7 +44,7 @@ def run_model(
             outcomes[i] = error
     size = graph_batch_size(spec, signature)
     for members in group(spec, rows) if rows else []:
-        step = size or most_rows(spec, signature) or len(members)
+        step = size or max_rows(spec, signature) or len(members)
         for start in range(0, len(members), step):
             chunk = members[start : start + step]
             done = _run_chunk(backend, spec, subgraph, [rows[i] for i in chunk], size)

@@ -134,7 +134,7 @@ def _exported_signature(source: ModelSource, path: str, program: Any) -> Signatu
         if spec is None or spec.dtype is None:
             kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
             raise element_error(source, path, index, name=str(name), kind=kind)
-        inputs.append(replace(spec, most_rows=_most_rows(program, value)))
+        inputs.append(replace(spec, max_rows=_most_rows(program, value)))
     outputs = program.graph_signature.user_outputs
     names, spec = [f"output{i}" for i in range(len(outputs))], program.call_spec.out_spec
     if spec.type is dict and len(spec.context) == len(outputs):  # a flat dict of tensors

@@ -1,1 +1,1 @@
-"""When a batch leaves, and how instances become one array and back."""
+"""Batching rules: when a batch is complete, and how instances become one array and back."""

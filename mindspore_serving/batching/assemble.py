@@ -1,7 +1,7 @@
-"""Instances to the arrays of one model run, and its results back to instances.
+"""Stack instances into the arrays of one model run, and split its outputs into instances.
 
-Pure numpy: runs nothing.  An *instance* has the model's shape without the batch dimension, if there
-is one (`with_batch_dim`, `without_batch_dim_inputs`).
+Pure numpy: no model is run here.  An *instance* has the model's shape without the batch dimension,
+if the model has one (`with_batch_dim`, `without_batch_dim_inputs`).
 """
 
 from collections.abc import Hashable, Sequence
@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mindspore_serving.batching.fitting import Row, is_batched
+from mindspore_serving.batching.validate import Row, is_batched
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Signature, TensorSpec, Value
 from mindspore_serving.errors import StageFailed, StartError
 
-_HOW = (
+_HINT = (
     "if the first dimension is another, the model needs with_batch_dim=False: in declare_model of "
     "a servable_config.py; of a model file alone by serve --no-batch-dim, or "
     "ServableStartConfig(with_batch_dim=False)"
@@ -22,13 +22,14 @@ _HOW = (
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Results: TypeAlias = "tuple[Value, ...]"
-"""What one instance gets: an array or text per output."""
+"""Outputs of one instance: an array or a text each."""
 
 
 def batch_size(spec: DeclaredModel, signatures: Sequence[Signature]) -> int:
-    """How many instances one run takes: fixed, or 0 if any number; 1 without a batch dimension.
+    """Return the batch size that the graphs of a model share: 0 for any, 1 without batch dimension.
 
-    Several graphs take what the fixed ones take.  Raises StartError if shapes contradict.
+    A graph with an open batch dimension adapts to one with a fixed size.  Raises StartError if the
+    shapes contradict each other.
     """
     sizes = [_graph_batch_size(spec, signature, i) for i, signature in enumerate(signatures)]
     fixed = {size for size in sizes if size}
@@ -40,23 +41,24 @@ def batch_size(spec: DeclaredModel, signatures: Sequence[Signature]) -> int:
 
 
 def graph_batch_size(spec: DeclaredModel, signature: Signature) -> int:
-    """`batch_size` of one graph whose shapes are known to agree."""
+    """Return the batch size of one graph, like `batch_size`; its shapes must agree already."""
     if not spec.with_batch_dim:
         return 1
     batched = [tensor for i, tensor in enumerate(signature.inputs) if is_batched(spec, i)]
     return max((_first_dim(tensor) for tensor in batched), default=0)
 
 
-def most_rows(spec: DeclaredModel, signature: Signature) -> int:
-    """The most instances of a run of a graph that takes more than one number; 0: any."""
-    limits = [one.most_rows for i, one in enumerate(signature.inputs) if is_batched(spec, i)]
+def max_rows(spec: DeclaredModel, signature: Signature) -> int:
+    """Return the limit of a graph's open batch dimension, in instances; 0 for no limit."""
+    limits = [tensor.max_rows for i, tensor in enumerate(signature.inputs) if is_batched(spec, i)]
     return min(filter(None, limits), default=0)
 
 
 def group(spec: DeclaredModel, rows: Sequence[Row]) -> list[list[int]]:
-    """Indices of `rows` that may share a run, in order of first appearance.
+    """Group the indices of `rows` that can share a run, in order of first appearance.
 
-    A group has equal types and shapes, and equal content in inputs without a batch dimension.
+    Rows of a group have equal dtypes and shapes, and equal values in inputs without a batch
+    dimension.
     """
     if len(rows) == 1:
         return [[0]]
@@ -69,10 +71,10 @@ def group(spec: DeclaredModel, rows: Sequence[Row]) -> list[list[int]]:
 
 
 def assemble(spec: DeclaredModel, rows: Sequence[Row], size: int) -> list[Array]:
-    """The inputs of one run over `rows`, which are of one group; C-contiguous.
+    """Stack the rows of one group into the C-contiguous inputs of a run.
 
-    `size` is the batch dimension: 0 for as many as there are rows, else missing rows repeat the
-    first.  A batch of one is a view of the row; anything larger is fresh memory.
+    `size` is the batch size: 0 for the number of rows, else the batch is padded with copies of the
+    first row.  A batch of size 1 is a view of the row; a larger one is new memory.
     """
     if not spec.with_batch_dim:
         return list(rows[0])
@@ -83,9 +85,10 @@ def assemble(spec: DeclaredModel, rows: Sequence[Row], size: int) -> list[Array]
 
 
 def split(spec: DeclaredModel, outputs: Sequence[Array], count: int, size: int) -> list[Results]:
-    """The first `count` instances of a run of batch dimension `size`.
+    """Split the outputs of a run of batch size `size` into its first `count` instances.
 
-    The rows share one fresh array per output.  Raises StageFailed naming one without `size` rows.
+    The instances share one new array per output.  Raises StageFailed if an output does not have
+    `size` rows.
     """
     if not spec.with_batch_dim:
         copies = [np.array(output, order="C") for output in outputs]
@@ -94,7 +97,7 @@ def split(spec: DeclaredModel, outputs: Sequence[Array], count: int, size: int) 
         if output.ndim == 0 or output.shape[0] != size:
             raise StageFailed(
                 f"The shape {list(output.shape)} of model output {i} does not match current batch "
-                f"size {size}: the first dimension of every output is the batch; {_HOW}"
+                f"size {size}: the first dimension of every output is the batch; {_HINT}"
             )
     kept = [np.array(output[:count], order="C") for output in outputs]
     return [
@@ -120,37 +123,37 @@ def _graph_batch_size(spec: DeclaredModel, signature: Signature, subgraph: int) 
     inputs = [(i, tensor) for i, tensor in enumerate(signature.inputs) if is_batched(spec, i)]
     if not inputs:
         raise StartError(
-            f"No model input has a batch dimension, declare with_batch_dim=False, {where}; {_HOW}"
+            f"No model input has a batch dimension, declare with_batch_dim=False, {where}; {_HINT}"
         )
     for i, tensor in inputs:
-        size = _agreed(size, tensor, f"model input {i}", where)
+        size = _common_size(size, tensor, f"model input {i}", where)
     for i, tensor in enumerate(signature.outputs):
-        _agreed(size, tensor, f"model output {i}", where)
+        _common_size(size, tensor, f"model output {i}", where)
     return size
 
 
-def _agreed(size: int, tensor: TensorSpec, what: str, where: str) -> int:
-    """The fixed batch size, `size` so far or that of `tensor`; 0 if neither is fixed."""
+def _common_size(size: int, tensor: TensorSpec, name: str, where: str) -> int:
+    """Return the fixed batch size of the tensors so far (`size`) and `tensor`; 0 if still open."""
     if tensor.shape is None:
         return size
     if tensor.shape == ():
         raise StartError(
-            f"The shape of {what} cannot be empty, when with_batch_dim is True its first dimension "
-            f"is the batch, {where}; {_HOW}"
+            f"The shape of {name} cannot be empty, when with_batch_dim is True its first dimension "
+            f"is the batch, {where}; {_HINT}"
         )
     if tensor.shape[0] == 0:
-        raise StartError(f"The batch size of {what} should be > 0, but it is 0, {where}")
+        raise StartError(f"The batch size of {name} should be > 0, but it is 0, {where}")
     first = _first_dim(tensor)
     if size and first and first != size:
         raise StartError(
-            f"The batch size {first} of {what} does not match current batch size {size}, {where}; "
-            f"{_HOW}"
+            f"The batch size {first} of {name} does not match current batch size {size}, {where}; "
+            f"{_HINT}"
         )
     return size or first
 
 
 def _first_dim(tensor: TensorSpec) -> int:
-    """0 if it is open or unknown."""
+    """Return the first dimension of a tensor; 0 if it is open or unknown."""
     return max(tensor.shape[0], 0) if tensor.shape else 0
 
 
@@ -166,20 +169,18 @@ def _stack(arrays: Sequence[Array], size: int) -> Array:
         return first[np.newaxis]
     batch = np.empty((size, *first.shape), first.dtype)
     for i, array in enumerate(arrays):
-        batch[i] = array[()]  # of an array of objects without dimensions, the object
+        batch[i] = array[()]  # unpacks a 0-d array of objects (texts)
     batch[len(arrays) :] = first
     return batch
 
 
 def _is_text(array: Array) -> bool:
-    """Whether an output of a model holds texts."""
+    """Return whether an output of a model consists of texts."""
     return array.dtype.kind in "OU"
 
 
 def _to_text(index: int, output: Array) -> str:
-    """What one instance gets of an `output` that holds texts.  Raises StageFailed if it is not one
-    text.
-    """
+    """Return the text of one instance; raise StageFailed unless `output` is exactly one text."""
     if output.size != 1 or not isinstance(text := output.reshape(-1)[0], str):
         raise StageFailed(
             f"Model output {index} is {output.size} texts for an instance, replies carry one: have "

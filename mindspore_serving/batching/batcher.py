@@ -1,4 +1,7 @@
-"""When a batch leaves: full or overdue.  No clock and no loop: `now` is an argument."""
+"""Queue that decides when a batch is complete.
+
+It knows no clock and no event loop: callers pass `now`.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -7,13 +10,15 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-MOST_SHOWN = 512  # items
+MAX_SAMPLE = 512  # items
 
 
 @dataclass(slots=True)
 class Batcher(Generic[T]):
-    """Items in order of arrival.  Whatever waits may leave at once; with a delay when
-    `preferred_batch_size` items wait or the oldest has waited for so long.
+    """FIFO queue whose items leave in batches.
+
+    Without a delay a batch is complete at once.  With `max_batch_delay_ms` it is complete when
+    `preferred_batch_size` items are queued or the oldest has been queued that long.
     """
 
     max_batch_delay_ms: float = 0
@@ -26,28 +31,31 @@ class Batcher(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return (item for _, item in self._waiting)
 
-    def some(self, most: int = MOST_SHOWN) -> list[T]:
-        """Items from all of the queue, at most so many."""
-        step = -(-len(self._waiting) // most) or 1
+    def sample(self, limit: int = MAX_SAMPLE) -> list[T]:
+        """Return at most `limit` items, spread evenly over the queue."""
+        step = -(-len(self._waiting) // limit) or 1
         return [item for _, item in islice(self._waiting, 0, None, step)]
 
     def add(self, item: T, now: float) -> None:
         self._waiting.append((now, item))
 
     def put_back(self, item: T) -> None:
-        """`item` was taken but could not leave; it is first again and overdue."""
+        """Return a taken `item` that could not be sent to the head of the queue, due at once."""
         self._waiting.appendleft((float("-inf"), item))
 
     def peek(self) -> T | None:
-        """The oldest item, or None."""
+        """Return the oldest item, or None if the queue is empty."""
         return self._waiting[0][1] if self._waiting else None
 
     def due(self) -> float | None:
-        """When the oldest item must leave; None if nothing waits."""
+        """Return the time at which the oldest item must leave; None if the queue is empty."""
         return self._waiting[0][0] + self.max_batch_delay_ms / 1000 if self._waiting else None
 
     def take(self, limit: int, now: float) -> list[T]:
-        """At most `limit` items, oldest first; empty while it pays to wait."""
+        """Remove and return the next batch, oldest items first; [] if no batch is complete.
+
+        At most `limit` items.
+        """
         due, preferred = self.due(), self.preferred_batch_size
         if due is None or (now < due and not 0 < preferred <= len(self._waiting)):
             return []
@@ -55,12 +63,12 @@ class Batcher(Generic[T]):
             limit = min(limit, preferred)
         return [self._waiting.popleft()[1] for _ in range(min(limit, len(self._waiting)))]
 
-    def keep(self, is_wanted: Callable[[T], bool]) -> None:
-        """Take everything else out."""
-        self._waiting = deque(pair for pair in self._waiting if is_wanted(pair[1]))
+    def keep(self, predicate: Callable[[T], bool]) -> None:
+        """Remove the items for which `predicate` is false."""
+        self._waiting = deque(pair for pair in self._waiting if predicate(pair[1]))
 
     def clear(self) -> list[T]:
-        """Everything that waits, taken out."""
+        """Remove and return all items."""
         items = [item for _, item in self._waiting]
         self._waiting.clear()
         return items

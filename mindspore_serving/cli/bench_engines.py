@@ -156,6 +156,6 @@ def _memory(pid: int) -> int:
 
 if __name__ == "__main__":
     from mindspore_serving.cli import main
-    from mindspore_serving.process.entry import end_with_parent
+    from mindspore_serving.process.entry import tie_to_parent
 
-    sys.exit(main(end_with_parent(sys.argv[1:])))
+    sys.exit(main(tie_to_parent(sys.argv[1:])))

@@ -105,7 +105,7 @@ def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
         for row in rows:
             if row.group == group:
                 target.add_argument(
-                    _flag(row),
+                    flag(row),
                     dest=row.name,
                     default=argparse.SUPPRESS,
                     help=_with_default(row.meaning, row.default),
@@ -138,7 +138,7 @@ def to_settings(kind: type[_Settings], values: dict[str, Any]) -> _Settings:
     for name, row in rows_of(kind).items():
         value = getattr(settings, name)
         if row.kind in (int, float) and value is not None and not row.has(value):
-            raise InvalidInputs(f"{_flag(row)} is {value}, expected {row.accepted}")
+            raise InvalidInputs(f"{flag(row)} is {value}, expected {row.accepted}")
     return settings
 
 
@@ -167,7 +167,7 @@ def to_values(option: str, texts: Sequence[str]) -> dict[str, Any]:
 
 def flags(kind: _Kind) -> list[str]:
     """The options that `kind` has, as "--http-port"."""
-    return [_flag(row) for row in rows_of(kind).values() if row.name_in(SERVE)]
+    return [flag(row) for row in rows_of(kind).values() if row.name_in(SERVE)]
 
 
 def _value(text: str) -> Any:
@@ -179,5 +179,5 @@ def _value(text: str) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _flag(row: OptionRow) -> str:
+def flag(row: OptionRow) -> str:
     return "--" + (row.name_in(SERVE) or "").replace("_", "-")

@@ -8,7 +8,7 @@ from mindspore_serving.backends import formats
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.catalog import ENGINES, NAMES, OURS
-from mindspore_serving.process.interpreter import OWN, find_base, find_interpreter
+from mindspore_serving.process.interpreter import CURRENT, find_base_python, find_interpreter
 from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.loader import CONFIG_FILE
@@ -23,7 +23,7 @@ def check_interpreter(python: str, environment: str) -> None:
     be the base of one.
     """
     if environment:
-        find_base(python or OWN.path)
+        find_base_python(python or CURRENT.path)
     elif python:
         find_interpreter(python)
 

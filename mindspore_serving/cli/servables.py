@@ -6,31 +6,28 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import server
-from mindspore_serving.cli.options import SERVE, to_values
+from mindspore_serving.cli.options import SERVE, flag, to_values
 from mindspore_serving.cli.preflight import check_interpreter, check_library
-from mindspore_serving.cli.settings import LANGUAGE, ServableSettings, ServeSettings
+from mindspore_serving.cli.settings import ENGINE, LANGUAGE, ServableSettings, ServeSettings
 from mindspore_serving.core.deployment import Deployment, RefusedServable
 from mindspore_serving.core.model_card import UPSTREAM
-from mindspore_serving.core.params import rows_of
+from mindspore_serving.core.params import OptionRow, rows_of
 from mindspore_serving.core.servable_options import SERVABLE
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
+from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.upstream.options import check_options
 from mindspore_serving.servable import bare, repository, version_policy
 from mindspore_serving.servable.check import as_int_tuple
 from mindspore_serving.servable.discovery import discover
+from mindspore_serving.servable.language import DEFAULT_RUNTIME
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.repository import is_language_model, is_upstream
 from mindspore_serving.server.config import to_deployments
+from mindspore_serving.server.language_options import check_declared_options
 
 _NEVER = 1e9  # seconds
 DEFAULT_LORAS = 8  # adapters at once, where clients may load them
-ADAPTED = (None, "openvino", "torch")  # runtimes that have room for them
-_OPTIONS = rows_of(ServableSettings)
-_OF_LANGUAGE_MODELS = [  # that say something where there is no default that does
-    name
-    for name, row in _OPTIONS.items()
-    if row.group == LANGUAGE and name not in ("runtime", "prefix_cache_disk")
-]
+_LANGUAGE_ROWS = {n: row for n, row in rows_of(ServableSettings).items() if row.group == LANGUAGE}
 
 
 def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[RefusedServable]]:
@@ -54,13 +51,18 @@ def _is_language(config: server.ServableStartConfig) -> bool:
 
 
 def _check_no_options(settings: ServeSettings) -> None:
-    """Raises InvalidInputs for what says something of language models, where there is none."""
-    for name in _OF_LANGUAGE_MODELS:
-        if any(getattr(part, name) for part in settings.parts()):
+    """Raise InvalidInputs for an option of language models if none is served."""
+    for name, row in _LANGUAGE_ROWS.items():
+        if name != "runtime" and any(_is_set(part, name) for part in settings.parts()):
             raise InvalidInputs(
-                f"--{name.replace('_', '-')} is for language models, and there is none in what is "
-                "to be served: leave it out, or add one"
+                f"{flag(row)} is for language models, and there is none in what "
+                "is to be served: leave it out, or add one"
             )
+
+
+def _is_set(settings: ServeSettings, name: str) -> bool:
+    """Return whether an option of language models has another value than its default."""
+    return bool(getattr(settings, name) != _LANGUAGE_ROWS[name].default)
 
 
 def look_again(settings: ServeSettings) -> list[Deployment | RefusedServable]:
@@ -72,28 +74,35 @@ def look_again(settings: ServeSettings) -> list[Deployment | RefusedServable]:
 
 
 def llm_options(settings: ServeSettings) -> dict[str, Any]:
-    """The options of language models.  Raises InvalidInputs for one without a value."""
-    names = ("runtime", "quantization", "max_model_len", "engine", "deterministic")
-    given = {name: getattr(settings, name) for name in names}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value}
-    for name in ("prefix_cache_dir", "pinned_prompts", "draft"):
-        if path := getattr(settings, name):
-            options[name] = _absolute(path)
-    if settings.prefix_cache_dir:
-        options["prefix_cache_disk"] = int(settings.prefix_cache_disk)
-    if settings.adapter:
-        found = to_values("--adapter", settings.adapter)
-        options["adapters"] = {name: str(path) for name, path in found.items()}
-    if settings.runtime in ADAPTED:
-        room = max(DEFAULT_LORAS, len(settings.adapter)) if settings.lora_directories else 0
-        options |= {"max_loras": settings.max_loras or room} if settings.max_loras or room else {}
-    own = to_values("--engine-option", settings.engine_option)
-    options |= {"engine_options": own} if own else {}
+    """Return the options of language models by the names of `EngineConfig`.
+
+    Raises InvalidInputs for an option without a value, and for one that is there twice.
+    """
+    options: dict[str, Any] = {}
+    for name, row in _LANGUAGE_ROWS.items():
+        if (engine_name := row.name_in(ENGINE)) and _is_set(settings, name):
+            options[engine_name] = _engine_value(row, getattr(settings, name))
+    runtime = settings.runtime or DEFAULT_RUNTIME
+    if OPTIONS["max_loras"].name_in(runtime) is None:
+        options.pop("max_loras", None)
+    elif settings.lora_directories:
+        options.setdefault("max_loras", max(DEFAULT_LORAS, len(settings.adapter)))
     more = to_values("--llm-option", settings.llm_option)
-    set_already = {name for name in ("runtime", *_OF_LANGUAGE_MODELS) if getattr(settings, name)}
-    for name in more.keys() & set_already:
-        raise InvalidInputs(f"--llm-option has {name}, which --{name.replace('_', '-')} has too")
+    for name, row in _LANGUAGE_ROWS.items():
+        if name in more and _is_set(settings, name):
+            raise InvalidInputs(f"--llm-option has {name}, which {flag(row)} has too")
     return options | more
+
+
+def _engine_value(row: OptionRow, value: Any) -> Any:
+    """Convert the value of an option of the command line to that of `EngineConfig`."""
+    if row.is_path:
+        return _absolute(value)
+    if row.kind == list[str]:
+        values = to_values(flag(row), value)
+        is_scalar = row.metavar == "NAME=VALUE"
+        return values if is_scalar else {name: str(path) for name, path in values.items()}
+    return int(value) if isinstance(value, float) else value
 
 
 def url_of(llm_options: Mapping[str, Any]) -> str:
@@ -162,6 +171,7 @@ def _configs_of(
         own = options if is_language_model(os.path.join(*place)) else {}
         try:
             _check_library(settings, place)
+            check_declared_options(os.path.join(*place, CONFIG_FILE))
             versions = _versions(settings.versions, *place, is_alone=len(found) == 1)
         except StartError as error:
             refused.append(RefusedServable(_name(settings, *place), str(error)))

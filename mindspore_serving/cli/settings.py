@@ -8,11 +8,16 @@ from typing import Any
 from mindspore_serving.cli.options import option, positional
 from mindspore_serving.core.servable_options import ServableOptions
 from mindspore_serving.core.server_options import ServerOptions
+from mindspore_serving.llm import catalog
 from mindspore_serving.log.settings import FORMATS, NAMES
 
 HTTP_PORT, GRPC_PORT = 1500, 5500
 LANGUAGE = "language models"
-RUNTIMES = ("openvino", "torch", "mindspore", "mindir", "transformers")
+ENGINE = "engine"  # the place where options of language models have the names of `EngineConfig`
+RUNTIMES = (
+    *(name for name, row in catalog.RUNTIMES.items() if not row.has_running_ranks),
+    catalog.TRANSFORMERS,
+)
 
 _models: Any = partial(option, group="models")
 _ports: Any = partial(option, group="ports")
@@ -64,7 +69,10 @@ class ServableSettings(ServableOptions):
         "", "what serves them (default: ours); others: docs/engines.md", metavar="NAME"
     )
     engine_option: tuple[str, ...] = _language(
-        (), "an option of that engine, by its own name; repeatable", metavar="NAME=VALUE"
+        (),
+        "an option of that engine, by its own name; repeatable",
+        metavar="NAME=VALUE",
+        engine="engine_options",
     )
     quantization: str | None = _language(None, "weights of fewer bits", choices=("int8", "int4"))
     max_model_len: int = _language(
@@ -96,7 +104,10 @@ class ServableSettings(ServableOptions):
         "", "a smaller one with the same tokenizer, which guesses", metavar="PATH", is_path=True
     )
     adapter: tuple[str, ...] = _language(
-        (), "serve the LoRA adapter in this directory, too; repeatable", metavar="NAME=DIRECTORY"
+        (),
+        "serve the LoRA adapter in this directory, too; repeatable",
+        metavar="NAME=DIRECTORY",
+        engine="adapters",
     )
     max_loras: int = _language(
         0,
@@ -104,7 +115,10 @@ class ServableSettings(ServableOptions):
         at_least=0,
     )
     llm_option: tuple[str, ...] = _language(
-        (), "any option of EngineConfig, as kv_cache_memory=2e9; repeatable", metavar="NAME=VALUE"
+        (),
+        "any option of EngineConfig, as kv_cache_memory=2e9; repeatable",
+        metavar="NAME=VALUE",
+        engine=None,
     )
 
 

@@ -24,7 +24,7 @@ from mindspore_serving.process.interpreter import (
     PACKAGES,
     Interpreter,
     cache_directory,
-    find_base,
+    find_base_python,
     find_interpreter,
     foreign_environment,
 )
@@ -145,7 +145,7 @@ def _plan(directory: Path, python: str) -> _Plan:
             f"the environment {str(directory)!r} is no directory with a file "
             f"{', '.join(LISTS[:-1])} or {LISTS[-1]}"
         )
-    base, version = find_base(python)
+    base, version = find_base_python(python)
     content = hashlib.sha256(f"{os.path.realpath(base)} {version} {list(PACKAGES)}".encode())
     for path in sorted(directory.iterdir()):  # also those that the first one names
         if path.suffix in (".txt", ".lock") or path.name in LISTS:

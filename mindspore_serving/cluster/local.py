@@ -19,7 +19,7 @@ from mindspore_serving.ipc import arena, status
 from mindspore_serving.ipc.arena import NoArena
 from mindspore_serving.process.child import Child, Program, large_pages
 from mindspore_serving.process.child_log import ChildLog
-from mindspore_serving.process.interpreter import OWN, Interpreter, find_interpreter
+from mindspore_serving.process.interpreter import CURRENT, Interpreter, find_interpreter
 
 LOG_DIRECTORY = "serving_logs"
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS, errno.ENOSPC}
@@ -60,17 +60,17 @@ class LocalLauncher:
                 text = f"could not start a worker process for {name}: {error}"
                 raise kind(text) from error
             launched.place = WorkerPlace(device_id=needs.device_id)
-            launched.python = "" if interpreter.is_own else str(interpreter)
+            launched.python = "" if interpreter.is_current else str(interpreter)
             return launched
 
     async def _find_interpreter(self, needs: Needs) -> Interpreter:
         """The worker's.  Raises StartError if there is none that can run it."""
         if needs.environment:
-            base = needs.python or OWN.path
+            base = needs.python or CURRENT.path
             return await self._environments.make(needs.environment, base)
         if needs.python:
             return await self._spawner.run(find_interpreter, needs.python)
-        return OWN
+        return CURRENT
 
     async def _launch(
         self,

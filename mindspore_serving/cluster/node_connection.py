@@ -15,7 +15,7 @@ import msgspec
 from mindspore_serving.cluster.node_messages import MOST_DATA, MOST_MESSAGE, Data
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.process.channel import encode
-from mindspore_serving.process.frames import Frames
+from mindspore_serving.process.frames import FrameDecoder
 from mindspore_serving.process.vocabulary import Beat
 
 PING_SECONDS = 1.0
@@ -41,7 +41,7 @@ class NodeConnection:
         self.reader = reader
         self.writer = writer
         self.why_aborted = ""
-        self._frames: Frames[memoryview] = Frames(lambda content: content)
+        self._frames: FrameDecoder[memoryview] = FrameDecoder(lambda content: content)
         self._received: Iterator[memoryview] = iter(())  # frames that came with the last one
         self._num_received = 0
         self._num_messages, self._second = 0, 0.0  # since the begin of this one

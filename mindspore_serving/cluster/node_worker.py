@@ -76,7 +76,7 @@ class NodeWorker:
     def _state(self) -> Report:
         memory, now = self._launched.view.reserved, time.monotonic()
         running = [replace(one, since=now - one.since) for one in status.read(memory)]
-        numbers = status.numbers(memory)
+        numbers = status.counters(memory)
         return Report(status.beats(memory) or 0, running, status.loaded(memory), numbers)
 
     async def _say_goodbye(self, exit_status: int) -> None:

@@ -99,7 +99,7 @@ class RemoteProcess:
             status.write(self.view.reserved, message.num_beats, running)
             status.set_loaded(self.view.reserved, message.loaded)
             if message.numbers is not None:  # of a node of this version
-                status.set_numbers(self.view.reserved, message.numbers)
+                status.set_counters(self.view.reserved, message.numbers)
         elif isinstance(message, Moving):
             self.is_moving = True
         elif isinstance(message, Exited):

@@ -33,14 +33,14 @@ class TensorSpec:
 
     `shape` holds -1 for a dimension known only at run time, and is None if even the rank is
     unknown; `dtype` is None if unknown (a Python model that did not say), `core.dtype.TEXT` for
-    texts, of which an instance has one.  `most_rows` is the limit of an open first dimension; 0 if
+    texts, of which an instance has one.  `max_rows` is the limit of an open first dimension; 0 if
     there is none that is known.
     """
 
     name: str
     dtype: "np.dtype[Any] | None"
     shape: tuple[int, ...] | None
-    most_rows: int = 0
+    max_rows: int = 0
 
     @property
     def is_static(self) -> bool:

@@ -12,7 +12,7 @@ from mindspore_serving.distributed import agent, messages
 from mindspore_serving.distributed.messages import AgentSetup
 from mindspore_serving.errors import ServingError, printable
 from mindspore_serving.process.channel import BlockingChannel, connect
-from mindspore_serving.process.entry import enter, leave_current_directory
+from mindspore_serving.process.entry import enter, remove_current_directory_from_path
 from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 
@@ -24,7 +24,7 @@ def main() -> int:
     script: BlockingChannel[AgentSetup] = BlockingChannel(connect(arguments.channel), AgentSetup)
     try:
         script.send(hello(messages))
-        setup = script.receive_one()
+        setup = script.receive_next()
         models = agent.load(setup)
         connection = agent.join(setup, models)
     except Exception as error:
@@ -38,5 +38,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave_current_directory()
+    remove_current_directory_from_path()
     sys.exit(main())

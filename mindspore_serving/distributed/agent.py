@@ -26,7 +26,7 @@ from mindspore_serving.distributed.messages import (
 )
 from mindspore_serving.errors import ServingError, StageFailed, StartError, TooLarge
 from mindspore_serving.ipc.messages import to_fault
-from mindspore_serving.process.entry import end_group
+from mindspore_serving.process.entry import kill_group
 from mindspore_serving.process.vocabulary import Beat, Exit
 from mindspore_serving.servable.from_source import FromSource, compile_all
 from mindspore_serving.wire import native
@@ -69,7 +69,7 @@ def serve(connection: GangConnection, models: Sequence[LoadedModel]) -> None:
                 for model in models:
                     model.close()
                 return
-    end_group()
+    kill_group()
 
 
 def _received(connection: GangConnection) -> Iterator[ToPeer]:
@@ -101,7 +101,7 @@ def _live(connection: GangConnection) -> None:
     while not poll.poll(connection.plan.beat_seconds * 1000):
         with suppress(OSError):
             connection.send(Beat())
-    end_group()
+    kill_group()
 
 
 def _load_file(setup: AgentSetup, path: str) -> LoadedModel:

@@ -25,14 +25,14 @@ from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program
 from mindspore_serving.process.child_log import ChildLog
 from mindspore_serving.process.group import Group, ProcessMember
-from mindspore_serving.process.supervisor import EndedForGood, Supervisor
+from mindspore_serving.process.supervisor import NoRestart, Supervisor
 from mindspore_serving.process.vocabulary import Exit, Failed
 
 SEARCHING, BETWEEN_TRIES = 60.0, 1.0  # seconds, for the worker
 TABLES = "temp_rank_table"  # where agents find the rank table
 
 
-class Absent(EndedForGood):
+class Absent(NoRestart):
     """There is no worker."""
 
 

@@ -32,7 +32,7 @@ class GangModel:
         self.spec: DeclaredModel = leader.gang.model
         self.num_slots = spec.stage_size if spec.enable_pipeline_infer else 1
         self.signature = leader.gang.signature  # inputs of the first rank, outputs of the last
-        self.agents = leader.places
+        self.agents = leader.agents
 
     @classmethod
     def open(

@@ -18,7 +18,7 @@ from mindspore_serving.distributed.messages import (
 )
 from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.process.channel import BlockingChannel
-from mindspore_serving.process.supervisor import EndedForGood
+from mindspore_serving.process.supervisor import NoRestart
 from mindspore_serving.process.vocabulary import Exit, Failed, Ready, fingerprint
 
 CONNECTING = 5.0  # seconds for one try
@@ -26,7 +26,7 @@ CLOSING = 5.0  # seconds to encrypt and send what is left
 ANSWERING = 30.0  # seconds for an answer of the worker, whose loop is never busy for long
 
 
-class Stopped(EndedForGood):
+class Stopped(NoRestart):
     """The servable is stopped for good."""
 
 

@@ -25,7 +25,7 @@ from mindspore_serving.distributed.messages import (
 from mindspore_serving.distributed.peer import MOST_WORDS, GangPeer
 from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
-from mindspore_serving.ipc.messages import AgentPlace
+from mindspore_serving.ipc.messages import AgentAddress
 from mindspore_serving.process.vocabulary import Beat, Exit, Failed, Ready
 
 MOST_UNKNOWN = 256  # connections that have not proved the token; the oldest gives way
@@ -127,10 +127,10 @@ class Leader:
             peer.close()
 
     @property
-    def places(self) -> list[AgentPlace]:
+    def agents(self) -> list[AgentAddress]:
         """Where the ranks of a complete gang run."""
         return [
-            AgentPlace(rank.number, rank.ip, rank.device_id, self._pids[rank.number])
+            AgentAddress(rank.number, rank.ip, rank.device_id, self._pids[rank.number])
             for rank in self.gang.ranks
         ]
 

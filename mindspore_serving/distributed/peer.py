@@ -21,8 +21,8 @@ from mindspore_serving.distributed.messages import (
     ToGang,
 )
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.process.channel import encode, message_frames
-from mindspore_serving.process.frames import MAX_FRAME, Frames
+from mindspore_serving.process.channel import encode, message_decoder
+from mindspore_serving.process.frames import MAX_FRAME, FrameDecoder
 from mindspore_serving.process.vocabulary import Beat, Failed, fingerprint
 
 MOST_BEATS = 100  # signs of life in a second; who sends more is not read for one
@@ -54,7 +54,7 @@ class GangPeer(asyncio.Protocol):
         self._owner = owner
         self._secret = secret
         self._nonce = secrets.token_bytes(security.NONCE)
-        self._frames: Frames[ToGang] = message_frames(ToGang, SMALL)
+        self._frames: FrameDecoder[ToGang] = message_decoder(ToGang, SMALL)
         self._transport: asyncio.Transport | None = None
         self._encryption = Encryption(context) if context is not None else None
 

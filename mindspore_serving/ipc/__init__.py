@@ -1,1 +1,1 @@
-"""How our own processes talk: typed messages over a stream, large payloads in shared memory."""
+"""Channel between master and workers: typed messages, and shared memory for large payloads."""

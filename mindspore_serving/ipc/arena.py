@@ -1,9 +1,9 @@
 """Shared memory for large payloads: the sender writes, the receiver reads, the sender frees.
 
-An arena is an anonymous file (memfd) mapped by both ends of one channel; it has no name that could
-leak or be guessed, and the kernel frees it with the last process, however that ends.  Pages are
-taken only when first written, kept for reuse, and given back by `trim` when they are not reused.
-The first bytes are `reserved` for what a worker says of itself, see `ipc.status`.
+An arena is an anonymous file (memfd) mapped by both ends of one channel. It has no name that could
+leak or be guessed, and the kernel frees it with the last process, however that ends. Pages are
+allocated when they are first written, kept for reuse, and returned to the kernel by `trim` if they
+are not reused. The first bytes are `reserved` for the worker's status (`ipc.status`).
 """
 
 import mmap
@@ -19,26 +19,32 @@ from mindspore_serving.core.lending import address_of, lend
 from mindspore_serving.core.pieces import LARGE, Buffer, Pieces, whole
 from mindspore_serving.ipc.messages import Payload, Slice
 
-INLINE_LIMIT = LARGE  # below this a copy through the socket is cheaper than a shared page
-ARENA_SIZE = 1 << 31  # address space, not memory
+INLINE_LIMIT = LARGE  # bytes; below this a copy through the socket is cheaper than a shared page
+ARENA_SIZE = 1 << 31  # bytes of address space, not of memory
 _SMALLEST = 64 * 1024
-_MUCH = 1 << 20  # bytes
-MOST_TAKEN = ARENA_SIZE // 2  # by `take`, which clients cause before they have sent anything
-TRIM_SECONDS = 5.0  # what is not used for so long is given back
-_PAUSE = 0.1  # seconds between two calls of `trim` while there is more to give back
-_MOST_TRIMMED = 32 << 20  # bytes at a time, which takes two milliseconds
+_LARGE_COPY = 1 << 20  # bytes
+MAX_TAKEN = ARENA_SIZE // 2  # by `take`: clients cause it before they have sent any data
+TRIM_SECONDS = 5.0  # pages that are unused for this long are returned to the kernel
+_PAUSE = 0.1  # seconds between two calls of `trim` while more pages can be returned
+_MAX_TRIMMED = 32 << 20  # bytes per call, which takes two milliseconds
 
 
 def create() -> int:
-    """The descriptor of a new arena."""
+    """Create an arena and return its file descriptor."""
     fd = os.memfd_create("serving", os.MFD_CLOEXEC)
     os.ftruncate(fd, ARENA_SIZE)
     return fd
 
 
 class Arena:
-    """The sender's side: space by powers of two, last freed first used, so that pages stay warm.
-    Threads may share it.
+    """Sender's side of an arena: an allocator of blocks whose sizes are powers of two.
+
+    The block freed last is reused first, so that its pages stay warm. Thread-safe.
+
+    A freed block passes through these states, and can be allocated again in each of them.  Blocks
+    of `take` skip them, as their pages are returned at once.
+
+        in use --free--> warm --trim--> cold --trim--> free, without pages
     """
 
     def __init__(self, fd: int, num_reserved: int = 0) -> None:
@@ -52,36 +58,41 @@ class Arena:
         self._size_at: dict[int, int] = {}  # offset -> size, of what is in use
         self._warm: dict[int, int] = {}  # offset -> size, of what was freed since the last trim
         self._cold: dict[int, int] = {}  # ... and before: bytes that still have pages
-        self._num_taken = 0  # bytes of the blocks that `take` has given
-        self._returned: deque[int] = deque()  # the offsets of those of them that came back
-        self._sent: dict[int, list[Buffer]] = {}  # offset -> what was put where it lay
+        self._num_lent = 0  # bytes of the blocks that `take` has given out
+        self._returned: deque[int] = deque()  # offsets of such blocks that can be freed
+        self._sent: dict[int, list[Buffer]] = {}  # offset -> data that was put from these blocks
 
     def take(self, size: int) -> memoryview | None:
-        """Writable memory of `size` bytes, which comes back when no view of it is left: what is
-        put of it is not copied.  None if there is no room.
+        """Return `size` bytes of writable memory; None if there is no room.
+
+        The block is freed when no view of it is left. Data put from this memory is sent without a
+        copy.
         """
         length = _block_of(size)
         with self._lock:
             self._sort_in()
-            if self._num_taken + length > MOST_TAKEN:
+            if self._num_lent + length > MAX_TAKEN:
                 return None
             offset = self._allocate(length)
             if offset is None:
                 return None
-            self._num_taken += length
-        # On any thread, so only what is safe there.
+            self._num_lent += length
+        # `lend` appends on any thread, maybe in a finalizer: only deque.append is safe there.
         return lend(self._view[offset : offset + size], partial(self._returned.append, offset))
 
     def put(self, data: "Buffer | Pieces") -> Payload:
-        """Where `data` now lies; or `data` itself if it is small or there is no room."""
+        """Write `data` into the arena and return its slice.
+
+        Small data, and any data when the arena is full, is returned itself and travels inline.
+        """
         length = len(data)
         if length < INLINE_LIMIT:
             return data  # type: ignore[return-value]  # msgpack takes a view as it takes bytes
-        if self._num_taken and not isinstance(data, Pieces):
-            place = address_of(data) - self._address
-            if 0 <= place < ARENA_SIZE:
-                self._sent.setdefault(place, []).append(data)
-                return Slice(place, length)
+        if self._num_lent and not isinstance(data, Pieces):
+            at = address_of(data) - self._address
+            if 0 <= at < ARENA_SIZE:
+                self._sent.setdefault(at, []).append(data)
+                return Slice(at, length)
         with self._lock:
             offset = self._allocate(_block_of(length))
         if offset is None:
@@ -93,7 +104,7 @@ class Arena:
         return Slice(offset, length)
 
     def free(self, offset: int) -> None:
-        """The receiver is done with what lies at `offset`."""
+        """Free the payload at `offset`, which the receiver has finished reading."""
         sent = self._sent.get(offset)
         if sent:
             sent.pop()
@@ -104,12 +115,13 @@ class Arena:
             self._warm[offset] = self._release(offset)
 
     def trim(self) -> float:
-        """Give pages that are not reused back to the kernel, some at a time.  The seconds until
-        this is to be called again.
+        """Return pages of blocks that were not reused to the kernel, at most `_MAX_TRIMMED` bytes.
+
+        Returns the number of seconds until the next call is due.
         """
         with self._lock:
             self._sort_in()
-            left = _MOST_TRIMMED
+            left = _MAX_TRIMMED
             for offset, size in list(self._cold.items()):
                 count = min(size, left)
                 self._map.madvise(mmap.MADV_REMOVE, offset + size - count, count)
@@ -148,51 +160,53 @@ class Arena:
         return offset
 
     def _release(self, offset: int) -> int:
-        """Its size."""
+        """Mark the block at `offset` as free and return its size."""
         size = self._size_at.pop(offset)
         self._free.setdefault(size, []).append(offset)
         return size
 
     def _sort_in(self) -> None:
-        """Free what came back, and give its pages back: it was kept as long as it was of use."""
+        """Free the blocks of `take` that were returned, and return their pages to the kernel."""
         while self._returned:
             offset = self._returned.popleft()
             size = self._release(offset)
-            self._num_taken -= size
+            self._num_lent -= size
             self._map.madvise(mmap.MADV_REMOVE, offset, size)
 
-    def _merge(self, wanted: int) -> None:
-        """Cut what is free anew, if it may have a block of the size `wanted`: sizes that were asked
-        for once must not take the room of all others for good.
+    def _merge(self, size: int) -> None:
+        """Merge adjacent free blocks and split them anew, if that can give a block of `size` bytes.
+
+        Without this, block sizes that were needed once would take space from all other sizes for
+        good.
         """
-        free = sorted((offset, size) for size, found in self._free.items() for offset in found)
-        if sum(size for _, size in free) + ARENA_SIZE - self._top < wanted:
+        blocks = sorted((offset, size) for size, at in self._free.items() for offset in at)
+        if sum(length for _, length in blocks) + ARENA_SIZE - self._top < size:
             return
-        for offset, size in (*self._warm.items(), *self._cold.items()):
-            self._map.madvise(mmap.MADV_REMOVE, offset, size)
+        for offset, length in (*self._warm.items(), *self._cold.items()):
+            self._map.madvise(mmap.MADV_REMOVE, offset, length)
         self._warm, self._cold, self._free = {}, {}, {}
         begin = end = 0
-        for offset, size in free:
+        for offset, length in blocks:
             if offset != end:
-                self._cut(begin, end, wanted)
+                self._cut(begin, end, size)
                 begin = offset
-            end = offset + size
-        self._cut(begin, end, wanted)
+            end = offset + length
+        self._cut(begin, end, size)
 
-    def _cut(self, begin: int, end: int, wanted: int) -> None:
-        """What is free from `begin` to `end`, blocks of the size `wanted` first."""
+    def _cut(self, begin: int, end: int, size: int) -> None:
+        """Split the free range from `begin` to `end` into blocks of at most `size` bytes."""
         if end == self._top:
             self._top = begin
             return
         while begin < end:
-            size = min(1 << (end - begin).bit_length() - 1, wanted)
-            self._free.setdefault(size, []).append(begin)
-            begin += size
+            length = min(1 << (end - begin).bit_length() - 1, size)
+            self._free.setdefault(length, []).append(begin)
+            begin += length
 
 
 def _copy(target: memoryview, data: Buffer) -> None:
-    """Other threads go on meanwhile if it is much."""
-    if len(target) < _MUCH:
+    """Copy `data`; numpy releases the GIL, which pays for large data only."""
+    if len(target) < _LARGE_COPY:
         target[:] = data
     else:
         np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(data, np.uint8))
@@ -203,7 +217,7 @@ def _block_of(size: int) -> int:
 
 
 class ArenaView:
-    """The receiver's side: read only, unless what lies there is to be used in place."""
+    """Receiver's side of an arena; read-only unless `is_writable`."""
 
     def __init__(self, fd: int, num_reserved: int = 0, *, is_writable: bool = False) -> None:
         access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
@@ -212,7 +226,7 @@ class ArenaView:
         self.reserved = self._view[:num_reserved]
 
     def get(self, payload: Payload) -> "bytes | memoryview":
-        """The bytes of `payload`, without a copy."""
+        """Return the bytes of `payload` without copying them."""
         if isinstance(payload, bytes):
             return payload
         end = payload.offset + payload.length
@@ -221,7 +235,7 @@ class ArenaView:
         return self._view[payload.offset : end]
 
     def close(self) -> None:
-        """What is lent of it stays mapped until it is returned."""
+        """Unmap the arena as soon as no buffer lent from it is left."""
         self.reserved.release()
         with suppress(BufferError):
             self._view.release()
@@ -229,8 +243,9 @@ class ArenaView:
 
 
 class NoArena:
-    """For a channel to another machine: everything travels inline.  `reserved` is the beginning of
-    the shared memory `fd`, if there is one, else nobody but us reads it.
+    """Stand-in for an arena on a channel to another machine: all payloads travel inline.
+
+    `reserved` maps the beginning of the shared memory `fd`; without `fd` it is private memory.
     """
 
     def __init__(self, num_reserved: int = 0, fd: int | None = None) -> None:
@@ -249,8 +264,8 @@ class NoArena:
         raise ValueError(f"offset {offset} freed on a channel without shared memory")
 
     def trim(self) -> float:
-        """Nothing to give back.  Seconds until the next call."""
+        """Return the seconds until the next call; nothing is trimmed."""
         return TRIM_SECONDS
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing, as there is no shared memory to unmap."""

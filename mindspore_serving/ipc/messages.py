@@ -1,6 +1,6 @@
-"""What a worker and the master say beside `process.vocabulary`, grouped by direction.
+"""Messages between master and worker, grouped by direction; beside those of `process.vocabulary`.
 
-Encoded with msgpack; nothing here can name a file, a function or a type to be loaded.
+Encoded with msgpack.  No message can name a file, a function or a type to be loaded.
 """
 
 from collections.abc import Sequence
@@ -25,15 +25,16 @@ Payload: TypeAlias = bytes | Slice
 
 
 # --- what the messages are made of ------------------------------------------------------------
+# --- parts of messages ------------------------------------------------------------------------
 
 
 class RequestPart(Message, frozen=True):
-    """A part of a request: instances still encoded by `codec`, one chunk each or one for all.
+    """Part of a request: instances encoded by `codec`, in one chunk each or one chunk for all.
 
-    `timeout` is the seconds left to answer, or None.  With `is_stream` a streaming method answers
-    in several replies.  The part begins with instance `first` of the request, whose id in logs is
-    `request_id`.  `traceparent` and `tracestate` say which span it belongs to, as W3C Trace Context
-    writes it; "" if it is not traced.
+    `timeout` is the number of seconds left to answer, or None.  With `is_stream` a streaming method
+    answers in several replies.  `first` is the index of the part's first instance in the request,
+    whose id in logs is `request_id`.  `traceparent` and `tracestate` are those of the parent span,
+    in the form of W3C Trace Context; "" if the request is not traced.
     """
 
     id: int
@@ -49,8 +50,9 @@ class RequestPart(Message, frozen=True):
 
 
 class Fault(Message, frozen=True):
-    """Why an instance, or a whole part, has no answer: an `errors.Code`, its text, and in how many
-    seconds it may be asked again.
+    """Error of an instance or of a whole part: an `errors.Code` and its text.
+
+    `retry_after` is the number of seconds after which a client can retry.
     """
 
     code: int
@@ -62,19 +64,22 @@ class Fault(Message, frozen=True):
 
 
 def to_fault(error: ServingError) -> Fault:
+    """Convert an error to the message that carries it."""
     text = printable(str(error)) or Code(error.code).name
     return Fault(error.code, text, getattr(error, "retry_after", None))
 
 
 def to_faults(errors: Sequence[ServingError | None] | None) -> list[Fault | None] | None:
+    """Convert the errors of a part's instances, where None stands for no error."""
     if errors is None:
         return None
     return [None if error is None else to_fault(error) for error in errors]
 
 
 class SpanReport(Message, frozen=True):
-    """A span that ended in a worker, see `tracing.span.Span`: `code` is an `errors.Code`, `links`
-    are written as traceparent is.
+    """Span that ended in a worker, see `tracing.span.Span`.
+
+    `code` is an `errors.Code`; `links` have the form of traceparent.
     """
 
     name: str
@@ -88,13 +93,13 @@ class SpanReport(Message, frozen=True):
 
 
 class PartReply(Message, frozen=True):
-    """The answer to one `RequestPart`.
+    """Reply to one `RequestPart`.
 
-    Either `rejected` (the part is wrong as a whole), or one entry per instance in `instances`
-    (empty bytes where it failed) and, if any failed, one in `faults`.  `is_last` is False while a
-    streaming method has more to send, `has_output` if it has only accepted the request.  `spans`
-    are those of a traced request.  `kept` are the offsets of chunks that stages have kept: they are
-    freed by a later `Done`, the other chunks with the last reply.
+    Either `rejected` (no instance of the part was run) is set, or `instances` has an entry for each
+    instance (empty bytes if it failed) and `faults` one each if any failed.  `is_last` is False
+    while a streaming method has more to send; `has_output` is False if the request has only been
+    accepted. `spans` are those of a traced request.  `kept` are the offsets of chunks that stages
+    still hold: a later `Done` frees them, the last reply frees the other chunks.
     """
 
     id: int
@@ -108,11 +113,11 @@ class PartReply(Message, frozen=True):
 
 
 class MethodReport(Message, frozen=True):
-    """A method that a worker can run, and what it knows of one instance's values.
+    """Method that a worker can run, and the signature of one instance.
 
-    `batch_size` is the most instances one of its stages takes at once; `retry` whether it may be
-    run again elsewhere if the worker dies.  A method that `streams` may have any number of requests
-    in a worker at once: they do not wait for each other.
+    `batch_size` is the largest number of instances that one of its stages runs at once.  `retry`
+    says whether a part can be run again elsewhere if the worker dies.  A worker can have any number
+    of requests of a method that `streams`: they do not wait for each other.
     """
 
     name: str
@@ -126,15 +131,16 @@ class MethodReport(Message, frozen=True):
 
 
 class ModelReport(Message, frozen=True):
-    """A loaded model: its batch size (0: any), and what an instance is for each of its graphs."""
+    """Loaded model: its batch size (0 for any), and the signature of an instance for each graph."""
 
     batch_size: int
     graphs: list[InstanceSignature]
 
 
-class AgentPlace(Message, frozen=True):
-    """Where a rank of a distributed servable runs: the address of its machine by the rank table,
-    the device there, and the process.
+class AgentAddress(Message, frozen=True):
+    """Location of one rank of a distributed servable.
+
+    The address of its machine in the rank table, the device there, and the process id.
     """
 
     rank: int
@@ -147,8 +153,9 @@ class AgentPlace(Message, frozen=True):
 
 
 class Setup(Message, frozen=True, tag=10):
-    """The first message to a worker: what to load.  The key of encrypted models travels only
-    here.
+    """First message to a worker: the servable to load.
+
+    The key of encrypted models is in no other message.
     """
 
     servable_directory: str
@@ -171,24 +178,26 @@ class Setup(Message, frozen=True, tag=10):
 
 
 class Work(Message, frozen=True, tag=11):
-    """Instances to run, and what the worker sent that it may forget."""
+    """Parts to run, and offsets of the worker's arena that the master has finished reading."""
 
     parts: list[RequestPart]
     freed: list[int] = []
 
 
 class Cancel(Message, frozen=True, tag=12):
-    """Nobody waits for these any more."""
+    """Parts whose results are no longer needed."""
 
     ids: list[int]
 
 
 class CallReply(Message, frozen=True, tag=13):
+    """Reply to a `WorkerCall`."""
+
     reply: PartReply
 
 
 class AdapterSource(Message, frozen=True):
-    """A LoRA adapter: its name, its directory, and how often it was loaded anew."""
+    """LoRA adapter: its name, its directory, and how often it was reloaded."""
 
     name: str
     path: str
@@ -196,14 +205,14 @@ class AdapterSource(Message, frozen=True):
 
 
 class SetAdapters(Message, frozen=True, tag=16):
-    """The language model is to have these LoRA adapters, and no others."""
+    """Complete set of LoRA adapters that the language model is to have."""
 
     serial: int
     adapters: list[AdapterSource]
 
 
 class LogLevel(Message, frozen=True, tag=15):
-    """Log from `level` on, see `log.set_level`."""
+    """Level from which on the worker logs, see `log.set_level`."""
 
     level: str | None
 
@@ -212,24 +221,27 @@ class LogLevel(Message, frozen=True, tag=15):
 
 
 class WorkerReady(Ready, frozen=True, tag=20):
-    """The servable is loaded and warm."""
+    """Report that the servable is loaded and warm."""
 
     version: int
     methods: list[MethodReport]
     models: dict[str, ModelReport]
     card: ModelCard | None = None  # of its language model
-    agents: list[AgentPlace] = []  # of a distributed servable
+    agents: list[AgentAddress] = []  # of a distributed servable
 
 
 class Done(Message, frozen=True, tag=22):
-    """Answers, and what the master sent that it may forget (a part's chunks go with its answer)."""
+    """Replies and offsets of the master's arena that the worker has finished reading.
+
+    A part's chunks are freed by its reply.
+    """
 
     replies: list[PartReply]
     freed: list[int] = []
 
 
 class WorkerCall(Message, frozen=True, tag=23):
-    """A worker calls a method of some servable: a model on another worker's device, say."""
+    """Call of a worker to a method of any servable, such as a model on another worker's device."""
 
     servable: str
     version: int
@@ -237,16 +249,18 @@ class WorkerCall(Message, frozen=True, tag=23):
 
 
 class AdaptersSet(Message, frozen=True, tag=26):
-    """The answer to a `SetAdapters`: why adapters could not be loaded, by name."""
+    """Reply to `SetAdapters`: the errors of adapters that could not be loaded, by name."""
 
     serial: int
     faults: dict[str, Fault]
 
 
-class Numbers(Message, frozen=True, tag=25):
-    """What the worker's language-model engine counts now: the fields of its `EngineStats`, answers
-    by finish reason, and histograms by the names of their metrics: the sum, and the counts.
-    `unready` says why it cannot compute now; "" if it can.
+class EngineMetrics(Message, frozen=True, tag=25):
+    """Current metrics of the worker's language-model engine.
+
+    `values` are the fields of its `EngineStats`, `answers` counts answers by finish reason, and
+    `histograms` has the sum and the bucket counts by names of metrics.  `unready` says why the
+    engine cannot compute now; "" if it can.
     """
 
     values: dict[str, int]
@@ -257,5 +271,5 @@ class Numbers(Message, frozen=True, tag=25):
 
 ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit | LogLevel | SetAdapters
 ToMaster: TypeAlias = (
-    Hello | WorkerReady | Failed | Done | WorkerCall | Leaving | Numbers | AdaptersSet
+    Hello | WorkerReady | Failed | Done | WorkerCall | Leaving | EngineMetrics | AdaptersSet
 )

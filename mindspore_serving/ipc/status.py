@@ -1,9 +1,8 @@
-"""What a worker says of itself in shared memory: the master reads it at any time, also while a
-stage holds the worker's interpreter, and when the worker is dead.
+"""Status of a worker in shared memory, readable while a stage blocks it and after its death.
 
-Each thread that runs work of requests has a lane: when it began, which stage, the ids of the parts.
-Behind the lanes are a count of heartbeats, how much is loaded, what the process uses, and how large
-the batches were.
+Each thread that runs requests has a lane: its start time, the stage, the ids of the parts.  The
+lanes are followed by a count of heartbeats, the share that is loaded, the resource usage of the
+process and the histogram of batch sizes.
 """
 
 import os
@@ -18,18 +17,18 @@ from mindspore_serving.metrics.histogram import SIZES, Histogram
 
 NUM_LANES = 2
 STAGES, STEPS = range(NUM_LANES)  # the thread that runs stages, and a language model's engine
-_LENGTH = 1024  # numbers of 8 bytes in a lane: when, stage, count, ids
+_LENGTH = 1024  # 8-byte counters per lane: start time, stage, count, ids
 _SINCE, _STAGE, _COUNT, _IDS = range(4)
-MOST_IDS = _LENGTH - _IDS
-_ANY = MOST_IDS + 1  # the count that stands for any parts
+MAX_IDS = _LENGTH - _IDS
+_ANY = MAX_IDS + 1  # count that stands for all parts of the worker
 _BEATS = NUM_LANES * _LENGTH * 8
 _LOADED = _BEATS + 8
 _USAGE = _LOADED + 8
 _BATCHES = _USAGE + 3 * 8  # a count for each bound of SIZES and above, and the sum
 SIZE = _BATCHES + (len(SIZES) + 2) * 8
-_NUMBERS = (SIZE - _USAGE) // 8
-BEAT_SECONDS = 0.2  # between two heartbeats
-USAGE_SECONDS = 1.0  # between two looks at what the process uses
+_NUM_COUNTERS = (SIZE - _USAGE) // 8
+BEAT_SECONDS = 0.2  # interval of heartbeats
+USAGE_SECONDS = 1.0  # interval at which the resource usage is written
 
 
 _HEAD = struct.Struct("qqqq")  # with the first id
@@ -38,8 +37,9 @@ _NUMBER = struct.Struct("q")
 
 
 class Lane:
-    """The writing end of one lane, for one thread.  `memory` are the SIZE bytes of all lanes; where
-    there are none, nobody reads.
+    """Writing end of one lane, for one thread.
+
+    `memory` are the SIZE bytes of the status; with any other size, writes go to private memory.
     """
 
     def __init__(self, memory: memoryview, number: int) -> None:
@@ -49,12 +49,15 @@ class Lane:
     def begin(
         self, stage: int = 0, ids: Sequence[int] | None = None, since: float | None = None
     ) -> None:
-        """Stage `stage` begins, counted from 0, with the parts `ids`; None for any.  `since` is now
-        or a time by `time.monotonic`.
+        """Write that stage number `stage` starts with the parts `ids`; None for all parts.
+
+        `since` is the start time by `time.monotonic`, by default now.  The start time is written
+        last if it takes several writes: `read` drops a lane whose start time changes while it
+        reads.
         """
         start = self._start
         now = time.monotonic_ns() if since is None else int(since * 1e9)
-        if ids is None or len(ids) > MOST_IDS:
+        if ids is None or len(ids) > MAX_IDS:
             _HEAD.pack_into(self._memory, start, now, stage, _ANY, 0)
         elif len(ids) == 1:
             _HEAD.pack_into(self._memory, start, now, stage, 1, ids[0])
@@ -64,13 +67,13 @@ class Lane:
             _NUMBER.pack_into(self._memory, start, now)
 
     def end(self) -> None:
-        """Nothing runs."""
+        """Write that the thread is idle."""
         _NUMBER.pack_into(self._memory, self._start, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a thread of a worker runs: `ids` of parts, or None for any that the worker has."""
+    """Stage that a thread of a worker runs, and the `ids` of its parts; None for all parts."""
 
     lane: int
     since: float  # by `time.monotonic`, which is one clock for all processes of a machine
@@ -78,7 +81,7 @@ class Running:
     ids: frozenset[int] | None
 
     def has(self, part_id: int) -> bool:
-        """Whether it may be at this part."""
+        """Return whether the stage may be working on this part."""
         return self.ids is None or part_id in self.ids
 
 
@@ -89,24 +92,24 @@ def beat(memory: memoryview) -> None:
 
 
 def beats(memory: memoryview) -> int | None:
-    """The heartbeats that were counted; None where `memory` is not shared with the worker."""
+    """Return the number of heartbeats; None if `memory` is not shared with the worker."""
     return struct.unpack_from("q", memory, _BEATS)[0] if len(memory) == SIZE else None
 
 
 def set_loaded(memory: memoryview, share: float) -> None:
-    """So much of the servable is loaded, from 0 to 1."""
+    """Write the share of the servable that is loaded, from 0 to 1."""
     if len(memory) == SIZE:
         struct.pack_into("d", memory, _LOADED, share)
 
 
 def loaded(memory: memoryview) -> float:
-    """How much of the servable is loaded, from 0 to 1, as far as it is known."""
-    found: float = struct.unpack_from("d", memory, _LOADED)[0] if len(memory) == SIZE else 0.0
-    return found
+    """Return the share of the servable that is loaded, from 0 to 1; 0 if unknown."""
+    share: float = struct.unpack_from("d", memory, _LOADED)[0] if len(memory) == SIZE else 0.0
+    return share
 
 
 class BatchSizes:
-    """Counts the batches that one thread runs."""
+    """Counter of the batches that one thread runs, by size."""
 
     def __init__(self, memory: memoryview) -> None:
         memory = memory if len(memory) == SIZE else memoryview(bytearray(SIZE))
@@ -118,16 +121,16 @@ class BatchSizes:
 
 
 def batch_sizes(memory: memoryview) -> Histogram:
-    """How many batches of which size were run."""
-    found = Histogram(SIZES)
-    *counts, total = numbers(memory)[3:]
-    found.add(total, counts)
-    return found
+    """Return the histogram of batch sizes."""
+    histogram = Histogram(SIZES)
+    *counts, total = counters(memory)[3:]
+    histogram.add(total, counts)
+    return histogram
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """What a process uses: seconds of processor time, bytes in RAM, open descriptors."""
+    """Resource usage of a process: seconds of CPU time, bytes in RAM, open descriptors."""
 
     cpu_seconds: float = 0.0
     resident_bytes: int = 0
@@ -135,7 +138,7 @@ class ProcessUsage:
 
 
 def set_usage(memory: memoryview) -> None:
-    """Write down what this process uses now."""
+    """Write the current resource usage of this process."""
     times = os.times()
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
@@ -148,45 +151,48 @@ def set_usage(memory: memoryview) -> None:
 
 
 def usage(memory: memoryview) -> ProcessUsage:
-    """What it wrote down last."""
-    microseconds, resident_bytes, num_open_files = numbers(memory)[:3]
+    """Return the resource usage that the worker wrote last."""
+    microseconds, resident_bytes, num_open_files = counters(memory)[:3]
     return ProcessUsage(microseconds / 1e6, resident_bytes, num_open_files)
 
 
-def numbers(memory: memoryview) -> list[int]:
-    """Usage and sizes of batches, to be copied to another machine."""
+def counters(memory: memoryview) -> list[int]:
+    """Return the resource usage and batch sizes as integers, for another machine."""
     if len(memory) != SIZE:
-        return [0] * _NUMBERS
-    return list(struct.unpack_from(f"{_NUMBERS}q", memory, _USAGE))
+        return [0] * _NUM_COUNTERS
+    return list(struct.unpack_from(f"{_NUM_COUNTERS}q", memory, _USAGE))
 
 
-def set_numbers(memory: memoryview, found: Sequence[int]) -> None:
-    """Copy `numbers` from another machine.  Raises ValueError if they cannot be those."""
-    if len(found) != _NUMBERS or not all(0 <= one < 1 << 63 for one in found):
-        raise ValueError("it sent other numbers than were expected")
-    struct.pack_into(f"{_NUMBERS}q", memory, _USAGE, *found)
+def set_counters(memory: memoryview, values: Sequence[int]) -> None:
+    """Write the `counters` of another machine.
+
+    Raises ValueError if their number or range is wrong.
+    """
+    if len(values) != _NUM_COUNTERS or not all(0 <= value < 1 << 63 for value in values):
+        raise ValueError(f"it sent {len(values)} counters, expected {_NUM_COUNTERS} of 0 or more")
+    struct.pack_into(f"{_NUM_COUNTERS}q", memory, _USAGE, *values)
 
 
 def write(memory: memoryview, num_beats: int, running: Iterable[Running]) -> None:
-    """Copy what the worker of another machine says of itself."""
-    lanes = {one.lane: one for one in running}
+    """Write the status of a worker on another machine."""
+    running_in = {stage.lane: stage for stage in running}
     for number in range(NUM_LANES):
-        lane, one = Lane(memory, number), lanes.get(number)
-        if one is None:
+        lane, stage = Lane(memory, number), running_in.get(number)
+        if stage is None:
             lane.end()
         else:
-            lane.begin(one.stage, None if one.ids is None else sorted(one.ids), one.since)
+            lane.begin(stage.stage, None if stage.ids is None else sorted(stage.ids), stage.since)
     struct.pack_into("q", memory, _BEATS, num_beats)
 
 
 def read(memory: memoryview) -> Iterator[Running]:
-    """What runs, by the SIZE bytes that the lanes of a worker write."""
+    """Iterate over what a worker's threads run, from the SIZE bytes of its status."""
     if len(memory) != SIZE:
         return
-    numbers = memory.cast("q")
-    for lane in range(NUM_LANES):
-        own = numbers[lane * _LENGTH : (lane + 1) * _LENGTH]
-        since, stage, count = own[:_IDS].tolist()
-        ids = frozenset(own[_IDS : _IDS + count]) if count <= MOST_IDS else None
-        if since and since == own[_SINCE]:  # else it has changed meanwhile
-            yield Running(lane, since / 1e9, stage, ids)
+    words = memory.cast("q")
+    for number in range(NUM_LANES):
+        lane = words[number * _LENGTH : (number + 1) * _LENGTH]
+        since, stage, count = lane[:_IDS].tolist()
+        ids = frozenset(lane[_IDS : _IDS + count]) if count <= MAX_IDS else None
+        if since and since == lane[_SINCE]:  # else the worker has overwritten the lane meanwhile
+            yield Running(number, since / 1e9, stage, ids)

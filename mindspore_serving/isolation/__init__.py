@@ -1,3 +1,4 @@
-"""Work on what clients sent, in processes that can be killed: forked ready, limited in time and
-memory.  Knows neither requests nor models.
+"""Jobs on untrusted data in forked processes, which have limits of time and memory.
+
+Does not know requests or models.
 """

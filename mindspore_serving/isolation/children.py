@@ -1,4 +1,4 @@
-"""The parent's side of a fork server: it is started, forks children, and they are killed."""
+"""The parent's side of a fork server: starts it, has it fork children, and kills them."""
 
 import os
 import signal
@@ -6,31 +6,33 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-import msgspec
-
-from mindspore_serving.isolation.fork_server import Fork
+from mindspore_serving.isolation import messages
+from mindspore_serving.isolation.messages import Fork, Forked, FromForkServer, RoleSetup
+from mindspore_serving.process.channel import DescriptorChannel
 from mindspore_serving.process.child import Child, Program
+from mindspore_serving.process.vocabulary import Failed, Hello, Ready, version_mismatch
 
-START_SECONDS = 120.0  # for a fork server to load what it needs
-# A child has one thread: what was forked knows no other, and jobs are small.
+START_SECONDS = 120.0  # timeout of loading
+# Jobs are small, and a child has one thread only: threads of libraries do not survive a fork.
 _VARIABLES = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "GLIBC_TUNABLES": None,  # memory in large pages cannot be shared with children
+    "GLIBC_TUNABLES": None,  # large pages would not be shared with children
 }
 
 
 class ForkedChild:
-    """A forked process; `stream` is our end of its stream."""
+    """A process that a fork server has forked; `stream` is our end of its socket pair."""
 
     def __init__(self, stream: socket.socket, pidfd: int) -> None:
         self.stream = stream
         self._pidfd = pidfd
 
     def kill(self) -> None:
-        """End it now, whatever it does.  Harmless if it has ended."""
+        """Kill the process and close its stream, if that was not done before."""
         if self._pidfd < 0:
             return
         with suppress(ProcessLookupError):
@@ -41,12 +43,13 @@ class ForkedChild:
 
 
 class ForkServer:
-    """The fork server of `module`, started when the first child is wanted, and again if it has
-    ended.  Threads may share it.
+    """The fork server of a module: started with the first child, restarted if it has ended.
+
+    Thread-safe.
 
     Args:
-        module: calls `fork_server.run`.
-        setup: gives what `module` loads, in its own form, at each start.
+        module: the module to run; it calls `fork_server.run`.
+        setup: returns what `module` is to load, in the module's own encoding; called at each start.
     """
 
     def __init__(self, module: str, setup: Callable[[], bytes]) -> None:
@@ -54,63 +57,70 @@ class ForkServer:
         self._setup = setup
         self._lock = threading.Lock()
         self._process: Child | None = None
+        self._channel: DescriptorChannel[Any]
         self._is_closed = False
 
     def start(self) -> None:
-        """Begin to load.  Raises OSError."""
+        """Start the process, which then loads.  Raises OSError."""
         with self._lock:
             self._start()
 
     def fork(self, role: str, memory: int, nice: int = 0) -> ForkedChild:
-        """A new child, see `fork_server.Fork`; waits until all is loaded.  Raises OSError if there
-        cannot be one.
+        """Fork and return a child, after waiting until the server has loaded.
+
+        Raises OSError if no child can be forked.  For the arguments see `messages.Fork`.
         """
-        packet = msgspec.msgpack.encode(Fork(role, memory, nice))
+        message = Fork(role, memory, nice)
         with self._lock:
             try:
-                return self._fork(packet)
-            except OSError:  # it has ended: once more, with a new one
+                return self._fork(message)
+            except OSError:  # the server has ended: retry once with a new one
                 self._end()
-                return self._fork(packet)
+                return self._fork(message)
 
     def close(self) -> None:
-        """End it, and with it its children; no more can be forked."""
+        """Kill the server and its children; from now on none can be forked."""
         self._is_closed = True
         process = self._process
         if process is not None:
             with suppress(OSError):
-                process.stream.shutdown(socket.SHUT_RDWR)  # nobody waits until all is loaded
+                process.stream.shutdown(socket.SHUT_RDWR)  # ends a `fork` that waits for loading
         with self._lock:
             self._end()
 
-    def _start(self) -> socket.socket:
+    def _start(self) -> None:
         if self._is_closed:
             raise OSError("the fork server is closed")
         if self._process is None:
-            program = Program(self._module, variables=_VARIABLES, channel=socket.SOCK_SEQPACKET)
+            program = Program(self._module, variables=_VARIABLES, channel=socket.SOCK_STREAM)
             self._process = Child(program)
-            self._process.stream.settimeout(START_SECONDS)
-            self._process.stream.send(self._setup())
-            if self._is_closed:  # since then: `close` has not seen our end
+            stream = self._process.stream
+            self._channel = DescriptorChannel(stream, FromForkServer, timeout=START_SECONDS)
+            self._channel.send(RoleSetup(self._setup()))
+            if self._is_closed:  # meanwhile, when `close` could not see this process yet
                 raise OSError("the fork server is closed")
-        return self._process.stream
 
-    def _fork(self, packet: bytes) -> ForkedChild:
-        control = self._start()
-        ours, theirs = socket.socketpair()
+    def _fork(self, message: Fork) -> ForkedChild:
+        self._start()
+        self._channel.send(message)
         try:
-            with theirs:
-                socket.send_fds(control, [packet], [theirs.fileno()])
-            _, descriptors, _, _ = socket.recv_fds(control, 64, 1)
-            if not descriptors:
-                raise OSError(f"{self._module} has ended; the log says why")
-        except OSError:
-            ours.close()
-            raise
-        return ForkedChild(ours, descriptors[0])
+            while not isinstance(reply := self._channel.receive_next(), Forked):
+                if why := _problem(reply):
+                    raise OSError(why)
+        except EOFError:
+            raise OSError(f"{self._module} has ended; the log says why") from None
+        pidfd, stream = self._channel.take_descriptors()
+        return ForkedChild(socket.socket(fileno=stream), pidfd)
 
     def _end(self) -> None:
         if self._process is not None:
             self._process.stream.close()
             self._process.close()
             self._process = None
+
+
+def _problem(message: Hello | Ready | Failed) -> str:
+    """Return why the fork server that sent `message` cannot be used; "" if it can."""
+    if isinstance(message, Hello):
+        return version_mismatch(message, messages, "fork server")
+    return message.text if isinstance(message, Failed) else ""

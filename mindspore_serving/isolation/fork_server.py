@@ -1,14 +1,13 @@
-"""A process that has loaded what jobs need, and forks children that have it at once.
+"""A fork server: a process that loads libraries and models once and forks children that have them.
 
 Loading takes seconds, forking milliseconds, and the memory is shared; so a child can be killed and
-replaced whenever that is useful.  The fork server has one thread, since only that one would be in
-its children, and never reads what a client sent.
+replaced cheaply.  The fork server has one thread, since only the forking thread exists in a child,
+and it never reads data of clients.
 
-A module that calls `run` is started by `children.ForkServer`.
+`children.ForkServer` starts a module that calls `run`.
 """
 
 import argparse
-import array
 import ctypes
 import gc
 import os
@@ -16,125 +15,115 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import TypeAlias
-
-import msgspec
+from contextlib import closing, suppress
+from typing import Any, NoReturn, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.process.channel import connect
+from mindspore_serving.isolation import messages
+from mindspore_serving.isolation.messages import Fork, Forked, JobAnswer, JobRequest, ToForkServer
+from mindspore_serving.process.channel import BlockingChannel, DescriptorChannel, connect
 from mindspore_serving.process.entry import enter
-from mindspore_serving.process.frames import receive, send
+from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 _PR_SET_PDEATHSIG = 1
-MOST_SETUP = 64 << 10  # bytes; a packet has room for more
-# The first byte of every answer.
-STAYING, LEAVING = b"\0", b"\1"
-MOST_GROWTH = 64 << 20  # bytes that finished jobs may leave behind
+MAX_GROWTH = 64 << 20  # bytes of memory that a child may retain after its jobs
 
 Role: TypeAlias = Callable[[socket.socket], None]
-"""What a child does: serves its end of a stream until the other end is closed."""
-
-
-class Fork(msgspec.Struct, frozen=True, array_like=True):
-    """Asks for a child, with its end of a stream as the descriptor that comes along.
-
-    Args:
-        role: one of those that the fork server has loaded.
-        memory: bytes that the child may have beside what was loaded.
-        nice: is added to its niceness: the higher, the less it gets of a busy machine.
-    """
-
-    role: str
-    memory: int
-    nice: int = 0
+"""The function that a child runs: it serves a stream until the peer closes it."""
 
 
 def run(load: Callable[[bytes], Mapping[str, Role]]) -> None:
-    """Load the roles of the setup that comes first, and fork a child for each `Fork` that follows,
-    until the channel, a socket of packets, is closed.  The answer to a `Fork` is the
-    child's pidfd.
+    """Run a fork server until its channel is closed.
+
+    `load` gets the content of the first message, a `RoleSetup`, and returns the roles by name.
+    After that each `Fork` message forks a child.
     """
     arguments = enter(argparse.ArgumentParser(), ignores_signals=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
-    with connect(arguments.channel) as control:
-        setup = control.recv(MOST_SETUP)
-        if not setup:
+    channel: DescriptorChannel[Any] = DescriptorChannel(connect(arguments.channel), ToForkServer)
+    channel.send(hello(messages))
+    with suppress(EOFError), closing(channel):
+        try:
+            roles = load(channel.receive_next().content)
+        except Exception as error:
+            log.error("a fork server cannot load", exc_info=True)
+            channel.send(Failed(f"{type(error).__name__}: {error}"))
             return
-        roles = load(setup)
         gc.collect()
-        gc.freeze()  # a collection in a child would copy every page it looks at
-        while _serve_one(control, roles):
-            pass
+        gc.freeze()  # a collection in a child would write to, and so copy, all shared pages
+        channel.send(Ready())
+        while True:
+            _fork(channel.receive_next(), channel, roles)
 
 
-def _serve_one(control: socket.socket, roles: Mapping[str, Role]) -> bool:
-    packet, descriptors, _, _ = socket.recv_fds(control, MOST_SETUP, 1)
-    if not packet:
-        return False
+def _fork(message: Fork, channel: DescriptorChannel[Any], roles: Mapping[str, Role]) -> None:
     assert len(os.listdir("/proc/self/task")) == 1, "a fork server has one thread"
-    asked = msgspec.msgpack.decode(packet, type=Fork)
     server = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        control.close()
-        _be_child(asked, roles[asked.role], descriptors[0], server)
-    os.close(descriptors[0])
-    pidfd = os.pidfd_open(pid)
-    socket.send_fds(control, [b"forked"], array.array("i", [pidfd]))
-    os.close(pidfd)
-    return True
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pid = os.fork()
+        if pid == 0:
+            channel.close()
+            ours.close()
+            _run_child(message, roles[message.role], theirs, server)
+        pidfd = os.pidfd_open(pid)
+        try:
+            channel.send(Forked(), [pidfd, ours.fileno()])
+        finally:
+            os.close(pidfd)
 
 
-def _be_child(asked: Fork, role: Role, descriptor: int, server: int) -> None:
-    """Does not return."""
+def _run_child(message: Fork, role: Role, stream: socket.socket, server: int) -> NoReturn:
+    """Run `role` in a forked child, and exit."""
     status = 1
     try:
-        _end_with(server)
+        _die_with_parent(server)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _limit(asked)
-        with socket.socket(fileno=descriptor) as stream:
+        _set_limits(message)
+        with stream:
             role(stream)
         status = 0
     except (MemoryError, ConnectionError):
-        pass  # both are what the parent expects
+        pass  # a job over its limit, and a parent that has ended: both are expected
     except BaseException:
-        log.error("a process that works for others failed", exc_info=True)
+        log.error("a forked process failed", exc_info=True)
     finally:
         os._exit(status)
 
 
-def _end_with(server: int) -> None:
-    """Have the kernel kill this child when the fork server, which is its parent, ends."""
+def _die_with_parent(server: int) -> None:
+    """Make the kernel kill this child when its parent ends, the fork server of pid `server`."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != server:  # it has ended before
+    if os.getppid() != server:  # the server ended before prctl
         os._exit(1)
 
 
-def _limit(asked: Fork) -> None:
+def _set_limits(message: Fork) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    most = memory() + asked.memory
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    if asked.nice:
-        os.nice(asked.nice)
+    limit = memory() + message.memory
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    if message.nice:
+        os.nice(message.nice)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")  # where the machine runs out of memory, this process goes first
+        file.write("500")  # if the machine runs out of memory, the kernel kills children first
 
 
 def memory() -> int:
-    """Bytes of this process that RLIMIT_DATA counts."""
+    """Return the bytes of memory of this process that RLIMIT_DATA counts."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[5]) * resource.getpagesize()
 
 
 def answer_jobs(stream: socket.socket, answer: Callable[[bytes], bytes]) -> None:
-    """Send `answer` of every frame, until the other end is closed.  A process that has grown leaves
-    after its answer: what a job may take is counted from an empty process.
+    """Reply to each job with `answer` of its content, until the peer closes the stream.
+
+    Return early, after a reply marked as the last, once memory has grown by MAX_GROWTH: the memory
+    limit of a job assumes a process that starts empty.
     """
-    most = memory() + MOST_GROWTH
-    while (job := receive(stream)) is not None:
-        found = answer(job)
-        is_full = memory() > most
-        send(stream, (LEAVING if is_full else STAYING) + found)
-        if is_full:
-            return
+    channel: BlockingChannel[JobRequest] = BlockingChannel(stream, JobRequest)
+    limit, is_full = memory() + MAX_GROWTH, False
+    with suppress(EOFError):
+        while not is_full:
+            content = answer(channel.receive_next().content)
+            is_full = memory() > limit
+            channel.send(JobAnswer(content, is_full))

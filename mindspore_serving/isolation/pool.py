@@ -1,11 +1,17 @@
-"""Jobs that strangers wrote, done by a few processes that are killed when one takes too long.
+"""A pool of processes for untrusted jobs; a process whose job exceeds its limits is killed.
 
-A job has a short time at first.  One that needs more begins anew in another process, where such
-jobs wait for each other and get less of a busy machine: a few slow ones do not hold up the rest.
-A process that was killed, has died or has grown is replaced; that costs nothing but its job.
+A job first gets a short time slice in one of the quick processes.  If it needs more, that process
+is killed and the job starts over in the slow process, which runs such jobs one after another at a
+lower CPU priority: a few slow jobs do not hold up the rest.
+
+    submit --> quick queue --> quick workers --(QUICK_SECONDS over)--> slow queue --> slow worker
+       +-------(over LARGE bytes)-----------------------------------------^
+
+A process that was killed, has died or has grown too large is replaced.
 """
 
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -14,38 +20,40 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from mindspore_serving import log
-from mindspore_serving.errors import Overloaded
-from mindspore_serving.isolation.children import ForkedChild, ForkServer
-from mindspore_serving.isolation.fork_server import LEAVING
-from mindspore_serving.process.frames import FrameExchange
+import msgspec
 
-QUICK_SECONDS = 0.25  # before a job has to wait for other slow ones
-LARGE = 1 << 20  # bytes of a job that is slow without being tried
-MOST_SLOW = 16  # that wait
-_CANCELLED_SECONDS = 0.1  # that a job may still take when nobody wants it: most are done by then
+from mindspore_serving import log
+from mindspore_serving.errors import Overloaded, TooLarge
+from mindspore_serving.isolation.children import ForkedChild, ForkServer
+from mindspore_serving.isolation.messages import JobAnswer, JobRequest
+from mindspore_serving.process.channel import BlockingChannel
+
+QUICK_SECONDS = 0.25  # time slice of a job in a quick process
+LARGE = 1 << 20  # bytes; a larger job is queued as slow at once
+MAX_SLOW = 16  # queued slow jobs
+_CANCELLED_SECONDS = 0.1  # grace of a cancelled job: most finish, which saves killing a process
 _SLOW_NICE = 10
 
 
 class JobFailure(Enum):
-    """Why a job has no answer; the value continues a sentence."""
+    """Reason why a job has no answer; the value continues a sentence about the job."""
 
     TIME = "takes too long"
     DEATH = "takes too much memory"  # or its process has crashed, which looks the same
-    CROWDED = "is slow, and too many slow ones wait: try again"
-    LOST = "cannot be done: no process can be started; the log says why"
+    CROWDED = "is slow, and too many slow requests are queued: try again"
+    LOST = "failed: no process can be started; the log says why"
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """What jobs may take.
+    """Limits of a pool and of each job.
 
     Args:
-        num_processes: for quick jobs; one more does slow ones.
-        seconds: of one job.
-        memory: bytes of one job, beside what its process has loaded.
-        max_waiting: jobs.
-        max_waiting_bytes: of all jobs that wait.
+        num_processes: processes for quick jobs; there is one more for slow jobs.
+        seconds: timeout of a job.
+        memory: bytes that a job may take in addition to what its process has loaded.
+        max_waiting: queued jobs.
+        max_waiting_bytes: bytes of all queued jobs.
     """
 
     num_processes: int = 2
@@ -56,7 +64,7 @@ class PoolLimits:
 
 
 class PoolJob:
-    """A job that was submitted; `worker` does it now."""
+    """A submitted job; `worker` is the worker that runs it, None if it is queued or done."""
 
     __slots__ = ("content", "is_cancelled", "on_done", "worker")
 
@@ -68,11 +76,10 @@ class PoolJob:
 
 
 class Pool:
-    """Has jobs done by processes that `server` forks with the role `role`, which must be
-    `fork_server.answer_jobs`.
+    """A pool of processes forked by `server`; their `role` has to call `fork_server.answer_jobs`.
 
-    `num_killed` counts processes that were killed or died, by "time", "memory", "cancelled" and
-    "slow" (whose job begins anew).
+    `num_killed` counts processes that were killed or died, by reason: "time", "memory",
+    "cancelled" and "slow" (whose job was queued again as slow).
     """
 
     def __init__(self, server: ForkServer, role: str, limits: PoolLimits) -> None:
@@ -82,23 +89,24 @@ class Pool:
         self._changed = threading.Condition()
         self._quick: deque[PoolJob] = deque()
         self._slow: deque[PoolJob] = deque()
-        self._num_bytes = 0  # of those two
+        self._num_bytes = 0  # in both queues
         self._is_closed = False
         self._workers = [_Worker(self, is_slow=False) for _ in range(limits.num_processes)]
         self._workers.append(_Worker(self, is_slow=True))
 
     def submit(self, content: bytes, on_done: Callable[[bytes | JobFailure], None]) -> PoolJob:
-        """Have `content` answered; `on_done` is called on a thread of the pool, unless the job is
-        cancelled before.  Raises Overloaded if too much waits.
+        """Queue a job; `on_done` is called on a thread of the pool, unless the job is cancelled.
+
+        Raises Overloaded if the queue is full.
         """
         job, is_slow = PoolJob(content, on_done), len(content) > LARGE
         with self._changed:
-            self._check_room(len(content), is_slow=is_slow)
+            self._check_capacity(len(content), is_slow=is_slow)
             self._put(job, self._slow if is_slow else self._quick)
         return job
 
     def cancel(self, job: PoolJob) -> None:
-        """Nobody wants the answer.  Harmless if it was given."""
+        """Cancel a job, unless it is done; `on_done` is not called."""
         with self._changed:
             job.is_cancelled = True
             for queue in (self._quick, self._slow):
@@ -109,7 +117,7 @@ class Pool:
                 job.worker.interrupt()
 
     def close(self) -> None:
-        """End all processes; jobs get no answer.  A second call does nothing."""
+        """Kill all processes; jobs get no answer.  A second call does nothing."""
         with self._changed:
             if self._is_closed:
                 return
@@ -128,11 +136,11 @@ class Pool:
         return self._is_closed
 
     def fork(self, nice: int) -> ForkedChild:
-        """Raises OSError."""
+        """Fork a process for a worker.  Raises OSError."""
         return self._server.fork(self._role, self.limits.memory, nice)
 
     def take(self, worker: "_Worker") -> PoolJob | None:
-        """The next job of `worker`; waits for it.  None if the pool is closed."""
+        """Wait for the next job of `worker` and return it; None if the pool is closed."""
         queue = self._slow if worker.is_slow else self._quick
         with self._changed:
             self._changed.wait_for(lambda: queue or self._is_closed)
@@ -144,10 +152,10 @@ class Pool:
             return job
 
     def defer(self, job: PoolJob) -> JobFailure | None:
-        """Let `job`, which is slow, wait for the worker of such ones; or say why not."""
+        """Queue a job for the slow worker; return a failure if its queue is full."""
         with self._changed:
             job.worker = None
-            if len(self._slow) >= MOST_SLOW:
+            if len(self._slow) >= MAX_SLOW:
                 return JobFailure.CROWDED
             if not job.is_cancelled:
                 self._put(job, self._slow)
@@ -165,14 +173,14 @@ class Pool:
         try:
             job.on_done(answer)
         except Exception:
-            log.error("taking what a process has answered", exc_info=True)
+            log.error("the callback of a job failed", exc_info=True)
 
-    def _check_room(self, size: int, *, is_slow: bool) -> None:
+    def _check_capacity(self, size: int, *, is_slow: bool) -> None:
         limits, num_waiting = self.limits, len(self._quick) + len(self._slow)
         is_full = num_waiting >= limits.max_waiting
         is_full |= bool(num_waiting) and self._num_bytes + size > limits.max_waiting_bytes
-        if is_full or (is_slow and len(self._slow) >= MOST_SLOW):
-            raise Overloaded(f"{num_waiting} requests wait already to be prepared; try again")
+        if is_full or (is_slow and len(self._slow) >= MAX_SLOW):
+            raise Overloaded(f"{num_waiting} requests are queued for preparation; try again")
 
     def _put(self, job: PoolJob, queue: deque[PoolJob]) -> None:
         queue.append(job)
@@ -181,7 +189,7 @@ class Pool:
 
 
 class _Worker:
-    """A thread with a process."""
+    """A thread of the pool with its process."""
 
     def __init__(self, pool: Pool, *, is_slow: bool) -> None:
         self.is_slow = is_slow
@@ -190,47 +198,48 @@ class _Worker:
         if not is_slow:
             self._seconds = min(QUICK_SECONDS, self._seconds)
         self._child: ForkedChild | None = None
+        self._channel: BlockingChannel[JobAnswer]  # to the child
         self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         name = "slow jobs" if is_slow else "jobs"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def interrupt(self) -> None:
-        """From any thread: look whether the job was cancelled, or the pool closed."""
+        """Wake the thread, as its job was cancelled or the pool closed; from any thread."""
         os.eventfd_write(self._interrupt, 1)
 
     def join(self) -> None:
-        """Wait for its end.  Nothing may be called afterwards."""
+        """Wait until the thread has ended.  No method may be called afterwards."""
         self._thread.join()
         os.close(self._interrupt)
 
     def _run(self) -> None:
-        self._ready()  # now, not when the first job comes
+        self._ensure_child()  # so that the first job need not wait
         while (job := self._pool.take(self)) is not None:
-            answer = self._do(job) if self._ready() else JobFailure.LOST
+            answer = self._do(job) if self._ensure_child() else JobFailure.LOST
             if answer is None:
                 answer = self._pool.defer(job)
             if answer is not None:
                 self._pool.finish(job, answer)
         self._drop()
 
-    def _ready(self) -> bool:
-        """Whether there is a process."""
+    def _ensure_child(self) -> bool:
+        """Fork a process if there is none; return whether there is one."""
         if self._child is None:
             try:
                 self._child = self._pool.fork(_SLOW_NICE if self.is_slow else 0)
             except OSError as error:
                 if not self._pool.is_closed:
-                    log.error("a process for jobs cannot be started: %s", error)
+                    log.error("cannot start a process for preparing requests: %s", error)
+            else:
+                self._channel = BlockingChannel(self._child.stream, JobAnswer, self._seconds)
         return self._child is not None
 
     def _do(self, job: PoolJob) -> bytes | JobFailure | None:
-        """The answer; None if it takes longer than this worker has."""
-        assert self._child is not None
-        exchange = FrameExchange(self._child.stream, job.content)
+        """Run a job; return its answer, or None if it exceeds the time slice of this worker."""
         try:
-            answer = self._wait(exchange, job)
-        except EOFError:
+            answer = self._wait(job)
+        except (EOFError, ConnectionError, TooLarge, msgspec.DecodeError):
             return self._kill("memory", JobFailure.DEATH)
         if answer is None:
             if job.is_cancelled or self._pool.is_closed:
@@ -238,18 +247,27 @@ class _Worker:
             if not self.is_slow:
                 return self._kill("slow", None)
             return self._kill("time", JobFailure.TIME)
-        if answer[:1] == LEAVING:
+        if answer.is_last:
             self._drop()
-            self._ready()
-        return answer[1:]
+            self._ensure_child()
+        return answer.content
 
-    def _wait(self, exchange: FrameExchange, job: PoolJob) -> bytes | None:
-        """The answer; None when its time is over, or soon after nobody wants it any more."""
+    def _wait(self, job: PoolJob) -> JobAnswer | None:
+        """Send a job and wait for its answer; None on timeout, or soon after it was cancelled."""
         until = time.monotonic() + self._seconds
+        try:
+            self._channel.send(JobRequest(job.content))
+        except BlockingIOError:  # the child did not read it within the timeout of the channel
+            return None
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        poll.register(self._interrupt, select.POLLIN)
         while True:
-            answer = exchange.wait(until, self._interrupt)
-            if answer is not None or self._pool.is_closed or time.monotonic() >= until:
-                return answer
+            ready = dict(poll.poll(max(0.0, until - time.monotonic()) * 1000))
+            if self._channel.fileno() in ready and (answers := self._channel.receive(wait=False)):
+                return answers[0]
+            if self._pool.is_closed or time.monotonic() >= until:
+                return None
             with suppress(BlockingIOError):
                 os.eventfd_read(self._interrupt)
             if job.is_cancelled:
@@ -258,7 +276,7 @@ class _Worker:
     def _kill(self, reason: str, failure: JobFailure | None) -> JobFailure | None:
         self._drop()
         self._pool.count(reason)
-        self._ready()  # the next job is not to wait for it
+        self._ensure_child()  # so that the next job need not wait
         return failure
 
     def _drop(self) -> None:

@@ -21,7 +21,8 @@ class Runtime:
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
     cannot compute a part of one.  `accepts` has the values of options of which it takes only some.
-    The flags say whether it takes pictures, and whether quantised weights stay integers.
+    The flags say whether it takes pictures, whether quantised weights stay integers, and whether
+    its ranks are started by others: such a runtime is no choice of `serve --runtime`.
     """
 
     opens: str
@@ -30,6 +31,7 @@ class Runtime:
     accepts: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     has_images: bool = False
     keeps_integers: bool = False
+    has_running_ranks: bool = False
 
 
 _FLOAT32_ALONE: Mapping[str, tuple[object, ...]] = {
@@ -72,7 +74,7 @@ RUNTIMES: dict[str, Runtime] = {
     "mindir": Runtime(
         ".mindir.runner:open_runner", opens_rank=".mindir.runner:open_rank", accepts=_FLOAT32_ALONE
     ),
-    "agents": Runtime(".agents:open_runner", accepts=_FLOAT32_ALONE),
+    "agents": Runtime(".agents:open_runner", accepts=_FLOAT32_ALONE, has_running_ranks=True),
 }
 ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}
 

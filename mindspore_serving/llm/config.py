@@ -179,7 +179,7 @@ class EngineConfig:
         "directory or GGUF file of a smaller model with the same tokenizer, which guesses as "
         "well. It computes on the same runtime, without adapters. `kv_cache_memory` is that "
         "of both together. Not for models with layers that keep a state, and not with ranks.",
-        runtimes={*RUNTIMES} - {"agents"},
+        runtimes={name for name, row in RUNTIMES.items() if not row.has_running_ranks},
         has_encoders=False,
     )
     adaptive_speculation: bool = _option(

@@ -18,7 +18,7 @@ def make_config(options: Mapping[str, Any]) -> EngineConfig:
     return EngineConfig(**options)
 
 
-def check_names(options: Mapping[str, Any], known: Collection[str]) -> None:
+def check_names(options: Collection[str], known: Collection[str]) -> None:
     """Raise InvalidInputs for an option that is none of the `known` ones."""
     for name in options:
         if name not in known:

@@ -119,7 +119,7 @@ class Autoscaler:
         except StartError as error:
             if supervisor in self._own:
                 self._own.remove(supervisor)
-            if supervisor.is_wanted:
+            if supervisor.should_run:
                 log.warning("%s; trying again in %g s", error, RETRY_SECONDS)
                 self._not_before = asyncio.get_running_loop().time() + RETRY_SECONDS
                 self._on_failed(RETRY_SECONDS)

@@ -200,10 +200,10 @@ class BatchedMethod(ServedMethod):
         self._num_dropped += 1
 
     def _ages(self, now: float) -> list[float]:
-        """For how long those wait that are in the queue, by some of them."""
-        some = self._queue.some()
-        ages = [now - part.request.started for part in some if not part.request.is_done]
-        return ages * round(len(self._queue) / max(1, len(some)))
+        """For how long those wait that are in the queue, by sample of them."""
+        sample = self._queue.sample()
+        ages = [now - part.request.started for part in sample if not part.request.is_done]
+        return ages * round(len(self._queue) / max(1, len(sample)))
 
     def _shed(self, now: float) -> None:
         """Refuse the oldest of what waits if more does than clients have patience for."""

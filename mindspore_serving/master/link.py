@@ -16,12 +16,12 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.ipc import arena, messages, status
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
-    AgentPlace,
+    AgentAddress,
     CallReply,
     Cancel,
     Done,
+    EngineMetrics,
     LogLevel,
-    Numbers,
     PartReply,
     Payload,
     RequestPart,
@@ -39,7 +39,7 @@ from mindspore_serving.master.adapter_calls import AdapterCalls
 from mindspore_serving.master.lent import LENT, Lent
 from mindspore_serving.master.request import Answer, DispatchStrategy, PendingPart
 from mindspore_serving.process.async_channel import AsyncChannel
-from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, why_other
+from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, version_mismatch
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 
@@ -66,8 +66,8 @@ class Link:
         self.python = launched.python
         self.owns_models = owns_models  # else other workers run them
         self.parts: dict[int, PendingPart] = {}
-        self.numbers = Numbers({})  # of its language-model engine, as it reported last
-        self.agents: list[AgentPlace] = []  # of a distributed servable
+        self.numbers = EngineMetrics({})  # of its language-model engine, as it reported last
+        self.agents: list[AgentAddress] = []  # of a distributed servable
         self.is_ready = False
         self.is_silent = False  # it gives no heartbeat
         self.why_ended = ""  # if we ended its process
@@ -200,7 +200,7 @@ class Link:
             self._owner.on_call(self, self._copied(message))
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
-        elif isinstance(message, Numbers):
+        elif isinstance(message, EngineMetrics):
             self.numbers = message
         elif isinstance(message, AdaptersSet):
             self.adapter_calls.take(message)
@@ -210,7 +210,7 @@ class Link:
             self._on_loaded(message)
 
     def _on_hello(self, message: Hello) -> None:
-        if why := why_other(message, messages, "worker"):
+        if why := version_mismatch(message, messages, "worker"):
             self._on_loaded(Failed(why))
             self.process.kill()
 

@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Setup, WorkerReady
 from mindspore_serving.master.link import Link
 from mindspore_serving.process.child import exit_text
-from mindspore_serving.servable.declared_ranks import declared_ranks
+from mindspore_serving.servable.declared_llm import declared_ranks
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.tracing.options import TraceOptions
 

@@ -218,7 +218,7 @@ class Master:
         except ServingError as error:
             if self._is_stopping:
                 raise StartError("the server was stopped by a signal or stop()") from error
-            if not supervisor.is_wanted:
+            if not supervisor.should_run:
                 raise StartError("the worker was ended by SIGINT or SIGTERM") from error
             raise
         if link.owns_models:

@@ -44,7 +44,7 @@ def describe(service: ServableService) -> dict[str, Any]:
 
 def is_ready(deployment: Deployment, own: Iterable[WorkerSupervisor]) -> bool:
     """Whether all workers run that a deployment is to have; autoscaling may want none."""
-    conditions = {one.condition for one in own if one.is_wanted and not one.is_coming}
+    conditions = {one.condition for one in own if one.should_run and not one.is_coming}
     return conditions == {"ready"} or (deployment.is_scaled and not conditions)
 
 

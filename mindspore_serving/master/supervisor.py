@@ -76,7 +76,7 @@ class WorkerSupervisor(Supervisor[Link]):
         """The seconds until a worker runs or starts; None if none will, or it dies all the time."""
         is_failing = self._backoff.is_failing or self._has_no_place or not self._is_awaited
         is_failing = is_failing and self.state == "restarting"
-        if not self.is_wanted or self.state == "gone" or is_failing:
+        if not self.should_run or self.state == "gone" or is_failing:
             return None
         return self.next_start_in()
 
@@ -122,19 +122,19 @@ class WorkerSupervisor(Supervisor[Link]):
 
     async def _wait_for_end(self, link: Link) -> str:
         await link.closed
-        self.state = "restarting" if self.is_wanted else "leaving"
+        self.state = "restarting" if self.should_run else "leaving"
         _kill(link)
         status = await link.process.wait()
         tail = link.process.log_tail() if status not in (0, -signal.SIGKILL) else ""
         self.last_exit = link.why_ended or exit_text(status)
         return f"{self.last_exit}{': ' + tail if tail else ''}"
 
-    def _wait_for_room(self, error: ResourceShortage, delay: float) -> float:
-        """As `Supervisor._wait_for_room`; a machine with room has been waited for already, and
+    def _wait_for_resources(self, error: ResourceShortage, delay: float) -> float:
+        """As `Supervisor._wait_for_resources`; a machine with room has been waited for already, and
         nobody else is to wait for one.
         """
         if not isinstance(error, NoPlace):
-            return super()._wait_for_room(error, delay)
+            return super()._wait_for_resources(error, delay)
         self._has_no_place = True
         self.last_exit = "no machine has a place for them"
         self._on_change(self)

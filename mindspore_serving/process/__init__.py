@@ -1,3 +1,4 @@
-"""Child processes: how one is started, what it inherits, how its life depends on ours, how it ends,
-and how it speaks.  Knows neither what a role says beside the common words, nor what it computes.
+"""Child processes: starting, inheritance, lifetime, exit, supervision and messages.
+
+Does not know the messages that a role adds to the common ones, or what a role computes.
 """

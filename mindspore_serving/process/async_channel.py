@@ -1,5 +1,6 @@
-"""One end of a channel on an event loop: messages to functions, and a socket that may not take at
-once what is sent.  The other end is mostly a `BlockingChannel`.
+"""The end of a channel that lives on an event loop: callbacks per message, buffered writes.
+
+The other end is usually a `BlockingChannel`.
 """
 
 import asyncio
@@ -11,8 +12,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from mindspore_serving.errors import TooLarge
-from mindspore_serving.process.channel import encode, message_frames
-from mindspore_serving.process.frames import Frames
+from mindspore_serving.process.channel import encode, message_decoder
+from mindspore_serving.process.frames import FrameDecoder
 
 WRITE_LIMIT = 1 << 30  # unsent bytes; a process that reads nothing must not fill our memory
 _READ_SIZE = 1 << 18
@@ -21,15 +22,16 @@ T = TypeVar("T")
 
 
 class AsyncChannel(Generic[T]):
-    """Used on the thread of the running event loop.
+    """A message channel on the running event loop; use it on the loop's thread only.
 
     Args:
-        stream: is closed with the channel.
-        kind: the messages that come, a struct or a union of them.
-        on_message: gets each; ValueError and LookupError mean that it makes no sense.
+        stream: the socket; closed together with the channel.
+        kind: type of the received messages: a struct or a union of structs.
+        on_message: called with each message; it raises ValueError or LookupError for an invalid
+            one.
         on_closed: called once, when either end has closed the channel.
-        on_problem: gets a clause on the other end that should be ended: it sends what makes no
-            sense, or has not read WRITE_LIMIT bytes; what exceeds these is dropped.
+        on_problem: called with a clause that says why the peer should be killed: it sent an invalid
+            message, or left WRITE_LIMIT bytes unread; further writes are dropped.
     """
 
     def __init__(
@@ -46,18 +48,18 @@ class AsyncChannel(Generic[T]):
         self._stream = stream
         self._on_message, self._on_closed, self._on_problem = on_message, on_closed, on_problem
         self._loop = asyncio.get_running_loop()
-        self._frames: Frames[T] = message_frames(kind)
+        self._frames: FrameDecoder[T] = message_decoder(kind)
         self._buffer = memoryview(bytearray(_READ_SIZE))
         self._unsent: deque[memoryview] = deque()
         self._num_unsent = 0  # bytes
         self._loop.add_reader(stream.fileno(), self._on_readable)
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send a message; nothing once the channel is closed."""
+        """Send a message; do nothing once the channel is closed."""
         self.write(encode(message))
 
     def write(self, frames: bytes) -> None:
-        """Send what `encode` has returned, of one message or several."""
+        """Send encoded frames (of `encode`), one or several."""
         if self.is_closed:
             return
         data = memoryview(frames)
@@ -67,12 +69,12 @@ class AsyncChannel(Generic[T]):
             except BlockingIOError:
                 pass
             except OSError:
-                return  # it is gone; what it sent before its end is still to be read
+                return  # the peer has ended; messages that it sent before are still to be read
         if data:
             self._keep(data)
 
     def close(self) -> None:
-        """Close the channel and its stream.  Harmless if it is closed."""
+        """Close the channel and its stream, if they are open."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -97,11 +99,11 @@ class AsyncChannel(Generic[T]):
                     return
                 self._on_message(message)
         except (msgspec.DecodeError, TooLarge, ValueError, LookupError) as error:
-            self._on_problem(f"it sent what is no message ({error})")
+            self._on_problem(f"it sent an invalid message ({error})")
 
     def _keep(self, data: memoryview) -> None:
         if self._num_unsent + len(data) > WRITE_LIMIT:
-            self._on_problem("it does not read what it is sent")
+            self._on_problem("it does not read its messages")
             return
         if not self._unsent:
             self._loop.add_writer(self._stream.fileno(), self._on_writable)

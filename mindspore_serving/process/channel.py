@@ -1,6 +1,6 @@
-"""Messages over a stream socket: how they are encoded, and the end of a thread that waits.
+"""Messages over a stream socket: their encoding, and the channel ends for threads that block.
 
-A message is a msgspec struct, encoded by msgpack, in a frame.  Nothing of it names what is loaded.
+A message is a msgspec struct, encoded as msgpack, in a frame.
 """
 
 import os
@@ -8,14 +8,16 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from mindspore_serving.process.frames import MAX_FRAME, Frames, pack
+from mindspore_serving.process.frames import MAX_FRAME, FrameDecoder, pack
 
 _ENCODER = msgspec.msgpack.Encoder()
+
+_MAX_DESCRIPTORS = 8  # per read
 
 T = TypeVar("T")
 
@@ -25,18 +27,19 @@ def encode(message: msgspec.Struct) -> bytes:
     return pack(_ENCODER.encode(message))
 
 
-def message_frames(kind: Any, limit: int = MAX_FRAME) -> Frames[Any]:
-    """Return what takes messages of `kind` (a struct or a union of them) out of bytes.
+def message_decoder(kind: Any, limit: int = MAX_FRAME) -> FrameDecoder[Any]:
+    """Return a decoder of framed messages of `kind`, a struct or a union of structs.
 
-    It raises TooLarge, as `Frames`, or msgspec.DecodeError for what is no message of it.
+    It raises TooLarge for a frame of over `limit` bytes, and msgspec.DecodeError for a frame that
+    holds no message of `kind`.
     """
-    return Frames(msgspec.msgpack.Decoder(kind).decode, limit)
+    return FrameDecoder(msgspec.msgpack.Decoder(kind).decode, limit)
 
 
 def connect(address: str) -> socket.socket:
-    """The stream at `address`: `fd:N` (inherited), `unix:PATH` or `tcp:HOST:PORT`.
+    """Connect to `address`: `fd:N` (an inherited socket), `unix:PATH` or `tcp:HOST:PORT`.
 
-    Raises ValueError for another form, OSError if nobody listens.
+    Raises ValueError for an address of another form, OSError if nobody listens there.
     """
     kind, _, rest = address.partition(":")
     if kind == "fd":
@@ -58,10 +61,10 @@ def connect(address: str) -> socket.socket:
 
 
 class BlockingChannel(Generic[T]):
-    """One end of a channel: one thread reads messages of `kind`, any thread writes.
+    """A channel end for threads that block: one thread reads messages of `kind`, any may write.
 
-    Both raise OSError, also after `timeout` seconds of waiting (None: no limit); reading raises
-    EOFError at the end.
+    Reading and writing raise OSError on failure and after `timeout` seconds of waiting (None: no
+    limit).  Reading raises EOFError once the peer has closed the channel.
     """
 
     def __init__(self, stream: socket.socket, kind: Any, timeout: float | None = None) -> None:
@@ -69,8 +72,8 @@ class BlockingChannel(Generic[T]):
         if timeout is not None:
             _limit_waiting(stream, timeout)
         self._stream = stream
-        self._frames: Frames[T] = message_frames(kind)
-        self._kept: list[T] = []  # came with what `receive_one` returned
+        self._frames: FrameDecoder[T] = message_decoder(kind)
+        self._pending: list[T] = []  # received together with what `receive_next` returned
         self._buffer = bytearray(256 * 1024)
         self._lock = threading.Lock()
         self._wake = -1
@@ -80,7 +83,7 @@ class BlockingChannel(Generic[T]):
         return self._stream.fileno()
 
     def make_wakeable(self) -> Callable[[], None]:
-        """Let `wake`, which is returned, end a `receive` that waits."""
+        """Enable and return `wake`, which ends a `receive` that waits."""
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._stream.fileno(), select.POLLIN)
@@ -88,12 +91,12 @@ class BlockingChannel(Generic[T]):
         return self.wake
 
     def wake(self) -> None:
-        """From any thread: end a `receive` that waits, now or next time."""
+        """Wake the thread that waits in `receive`, or its next `receive`; from any thread."""
         os.eventfd_write(self._wake, 1)
 
     def receive(self, *, wait: bool) -> list[T]:
-        """Return all that has come; waits for the first message if `wait`, or for being woken."""
-        messages, self._kept = self._kept, []
+        """Return all messages received so far; with `wait`, block until there is one or `wake`."""
+        messages, self._pending = self._pending, []
         if messages:
             return messages
         if wait and self._poll is not None and not self._is_readable(self._poll):
@@ -101,47 +104,79 @@ class BlockingChannel(Generic[T]):
         while True:
             flags = 0 if wait and not messages else socket.MSG_DONTWAIT
             try:
-                count = self._stream.recv_into(self._buffer, 0, flags)
+                count = self._read(flags)
             except BlockingIOError:
                 if not flags:
-                    raise TimeoutError("nothing has come in time") from None
+                    raise TimeoutError("no message within the timeout of the channel") from None
                 return messages
             except ConnectionError as error:
                 raise EOFError(str(error)) from error
             if count == 0:
-                raise EOFError("the other end is closed")
+                raise EOFError("the peer has closed the channel")
             messages.extend(self._frames.feed(memoryview(self._buffer)[:count]))
             if count < len(self._buffer) and (messages or not wait):
                 return messages
 
-    def receive_one(self) -> T:
-        """Wait for a message and return it; what came with it is received next."""
-        message, *self._kept = self.receive(wait=True)
+    def receive_next(self) -> T:
+        """Wait for a message and return it; messages read along with it are returned next."""
+        message, *self._pending = self.receive(wait=True)
         return message
 
     def _is_readable(self, poll: select.poll) -> bool:
-        """Wait; False if it was woken and no message has begun to come."""
+        """Wait until the stream is readable; return False if only `wake` was called."""
         ready = {descriptor for descriptor, _ in poll.poll()}
         if self._wake in ready:
             os.eventfd_read(self._wake)
         return self._stream.fileno() in ready
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send a message; waits until it is sent."""
+        """Send a message; block until it is written."""
         self.write(encode(message))
 
     def write(self, frame: bytes) -> None:
-        """Send what `encode` returned, as for several receivers."""
+        """Write an encoded frame, for callers that send one message to several peers."""
         with self._lock:
             self._stream.sendall(frame)
 
     def close(self) -> None:
         self._stream.close()
 
+    def _read(self, flags: int) -> int:
+        return self._stream.recv_into(self._buffer, 0, flags)
+
+
+class DescriptorChannel(BlockingChannel[T]):
+    """A channel over a Unix socket whose messages can carry file descriptors (SCM_RIGHTS)."""
+
+    def __init__(self, stream: socket.socket, kind: Any, timeout: float | None = None) -> None:
+        super().__init__(stream, kind, timeout)
+        self._descriptors: list[int] = []
+
+    def send(self, message: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
+        """Send a message with copies of `descriptors`, which the caller may close afterwards."""
+        frame = encode(message)
+        with self._lock:
+            sent = socket.send_fds(self._stream, [frame], descriptors)
+            self._stream.sendall(frame[sent:])
+
+    def take_descriptors(self) -> list[int]:
+        """Return the descriptors received since the last call; the caller has to close them."""
+        descriptors, self._descriptors = self._descriptors, []
+        return descriptors
+
+    def _read(self, flags: int) -> int:
+        data, descriptors, _, _ = socket.recv_fds(
+            self._stream, len(self._buffer), _MAX_DESCRIPTORS, flags
+        )
+        self._buffer[: len(data)] = data
+        self._descriptors += descriptors
+        return len(data)
+
 
 def _limit_waiting(stream: socket.socket, seconds: float) -> None:
-    """Have the kernel end a call that waits for so long.  Python's own timeout would also wait
-    where MSG_DONTWAIT says not to.
+    """Set the kernel's timeout of blocking reads and writes of a socket.
+
+    `socket.settimeout` will not do: with it Python waits even where MSG_DONTWAIT is set.
     """
     value = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

@@ -1,6 +1,6 @@
-"""Starts a child process that runs a module of this package, waits for its end, and ends it.
+"""Child processes that run a module of this package: start, wait, terminate and kill.
 
-The only place that starts one.  What the two say to each other is up to their module.
+The only place that starts such processes.  Does not know the messages of parent and child.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from mindspore_serving.process.child_log import ChildLog
 from mindspore_serving.process.entry import CHANNEL, LIFELINE
-from mindspore_serving.process.interpreter import OWN, Interpreter
+from mindspore_serving.process.interpreter import CURRENT, Interpreter
 
-# Malloc then asks the kernel for pages of 2 MiB: weights that every step reads are read faster.
-# glibc reads it from the environment at the start of a process only.
+# Makes malloc ask the kernel for pages of 2 MiB, which speeds up reading weights in every step.
+# glibc reads this tunable from the environment at process start only.
 _LARGE_PAGES = "glibc.malloc.hugetlb"
 
 
@@ -26,15 +26,15 @@ class Program:
     """The command line, the descriptors and the environment of a child process.
 
     Args:
-        module: what `python -m` runs; it calls `entry.enter`.
-        arguments: its command line; `enter` adds and reads the option for the lifeline.
+        module: the module that `python -m` runs; it calls `entry.enter`.
+        arguments: command-line arguments; `Child` appends the options of channel and lifeline.
         descriptors: inherited under the same numbers; the caller closes its copies afterwards.
-        variables: set in the environment, or removed from it where the value is None.
-        log: receives the output; None: the child prints where this process does.
-        stdout, stderr: descriptors for the output in place of a log.
+        variables: environment variables to set, or to remove where the value is None.
+        log: receives stdout and stderr; None: the child inherits those of this process.
+        stdout, stderr: descriptors for the output, instead of a log.
         interpreter: the Python that runs the module.
-        channel: the kind of a socket pair (SOCK_STREAM, say), of which the child gets one end, by
-            the option `--channel fd:N`; None: it has no channel.
+        channel: the type of a socket pair (SOCK_STREAM, for example) of which the child inherits
+            one end, as the option `--channel fd:N`; None: no channel.
     """
 
     module: str
@@ -44,24 +44,24 @@ class Program:
     log: ChildLog | None = None
     stdout: int | None = None
     stderr: int | None = None
-    interpreter: Interpreter = OWN
+    interpreter: Interpreter = CURRENT
     channel: socket.SocketKind | None = None
 
 
 class Child:
-    """A child process that leads its own process group, so that all it starts ends with it.
+    """A child process that leads its own process group, so that its descendants end with it.
 
-    It inherits one end of a pipe, its lifeline.  The other end closes with this process, whatever
-    ends that, and then the kernel kills the group.
+    The child inherits the read end of a pipe, its lifeline.  The write end closes when this process
+    ends, for whatever reason, and then the kernel kills the group.
 
-    `pid` is its number, `pidfd` a descriptor that is readable once it has ended, and `stream` our
-    end of its channel, which is the caller's to close.
+    `pid` is the process id, `pidfd` a descriptor that becomes readable once the child has ended,
+    and `stream` our end of its channel, which the caller has to close.
     """
 
     stream: socket.socket
 
     def __init__(self, program: Program) -> None:
-        """Start the process.  Raises OSError; the log of `program` is closed then."""
+        """Start the process.  Raises OSError, and closes the log of `program` then."""
         self._log = program.log
         self._waiting: asyncio.Future[int] | None = None
         self._is_closed = False
@@ -84,11 +84,11 @@ class Child:
             self._log.begin()
 
     def poll(self) -> int | None:
-        """Return the exit status, as `join` does, or None while the process runs."""
+        """Return the exit status as `join` does, or None while the process runs."""
         return self._process.poll()
 
     def join(self, timeout: float | None = None) -> int:
-        """Wait for the end of the process; return its exit status, or minus the signal.
+        """Wait until the process has ended; return its exit status, negative for a signal.
 
         Raises TimeoutError after `timeout` seconds (None: no limit).
         """
@@ -98,9 +98,9 @@ class Child:
             raise TimeoutError(f"process {self.pid} has not ended within {timeout} s") from None
 
     async def wait(self) -> int:
-        """Wait for the end on the running event loop, close, and return the status as `join`.
+        """Wait on the running event loop until the process has ended; close it, return as `join`.
 
-        Several tasks may wait; a task that is cancelled stops only itself.
+        Several tasks may wait; cancelling one does not affect the others.
         """
         if self._waiting is None:
             loop = asyncio.get_running_loop()
@@ -109,17 +109,17 @@ class Child:
         return await asyncio.shield(self._waiting)
 
     def terminate(self) -> None:
-        """Ask the process to end (SIGTERM)."""
+        """Send SIGTERM to the process."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """Kill the process and all it has started, now.  Harmless if it has been reaped."""
-        if self._process.returncode is None:  # else its number may be another's by now
+        """Kill the process and its descendants (SIGKILL), unless it has been reaped."""
+        if self._process.returncode is None:  # else another process may have its pid by now
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill what still runs, reap it, and give back descriptors.  Harmless a second time."""
+        """Kill the process if it still runs, reap it and close descriptors; once only."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -132,7 +132,7 @@ class Child:
                 os.close(descriptor)
 
     def log_tail(self) -> str:
-        """Return the end of what the process printed; "" without a log."""
+        """Return the last output of the process; "" without a log."""
         return "" if self._log is None else self._log.tail()
 
     def _on_end(self, loop: asyncio.AbstractEventLoop, waiting: "asyncio.Future[int]") -> None:
@@ -144,8 +144,9 @@ class Child:
 def _spawn(
     program: Program, channel: socket.socket | None
 ) -> "tuple[subprocess.Popen[bytes], int]":
-    """Start the process of `program`, with its end of its channel; return it with our end of its
-    lifeline.
+    """Start the process of `program`; return it with the write end of its lifeline.
+
+    `channel` is the end of the channel that the child inherits.
     """
     command = [*program.interpreter.command(program.module), *program.arguments]
     descriptors = list(program.descriptors)
@@ -171,8 +172,9 @@ def _spawn(
 
 
 def large_pages() -> dict[str, str | None]:
-    """Return the variables of a child whose memory is in large pages, unless the operator has
-    chosen the size of pages.
+    """Return environment variables that give a child large memory pages.
+
+    Empty if the operator has set the page size in GLIBC_TUNABLES.
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if _LARGE_PAGES in tunables:
@@ -181,7 +183,7 @@ def large_pages() -> dict[str, str | None]:
 
 
 def exit_text(status: int) -> str:
-    """Say how a process ended, by its exit status (negative: the signal that ended it)."""
+    """Describe an exit status; a negative one is the signal that ended the process."""
     if status < 0:
         return f"ended by signal {signal.Signals(-status).name}"
     return f"exit status {status}"

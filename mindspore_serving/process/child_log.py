@@ -1,7 +1,7 @@
-"""The output of child processes, in files that are rotated and bounded.
+"""Log files for the output of child processes, rotated and bounded.
 
-A child prints into a pipe, and a thread of this process writes it to the file: a disk that is full,
-or a file that cannot be opened, makes no child fail.  Knows no processes.
+A child writes to a pipe, and a thread of this process copies the pipe to the file.  So a full disk,
+or a file that cannot be opened, makes no child fail.  Does not know the processes themselves.
 """
 
 import os
@@ -16,20 +16,21 @@ from pathlib import Path
 
 from mindspore_serving import log
 
-MAX_BYTES = 10 << 20  # of a file
+MAX_BYTES = 10 << 20  # per file
 NUM_FILES = 3  # NAME.log, and the older NAME.log.1 and NAME.log.2
-_PIPE = 1 << 20  # bytes that a child may print before it waits for the thread
-_PERIOD = 0.02  # seconds between two looks of the thread: prints are written down together
+_PIPE = 1 << 20  # bytes: the pipe's capacity; a child that fills it waits for the thread
+_PERIOD = 0.02  # seconds between two reads, so that several prints are written together
 _CHUNK = 1 << 16
-_TAIL = 2000  # bytes of a dead child's output that are shown
+_TAIL = 2000  # bytes of output kept for error messages
 
 
 class ChildLog:
-    """The output of one child.  Any thread."""
+    """The log of one child's output.  Thread-safe."""
 
     def __init__(self, path: Path | None) -> None:
-        """Appends to `path`; None is our own standard error.  `writer` is a descriptor for the
-        child; `close_writer` once it has it.
+        """Append to `path`, or to our standard error if it is None.
+
+        `writer` is the descriptor to pass to the child; call `close_writer` afterwards.
         """
         self._path = path
         self._tail = b""
@@ -39,29 +40,29 @@ class ChildLog:
         os.set_blocking(self._reader, False)
         with suppress(OSError):
             fcntl(self.writer, F_SETPIPE_SZ, _PIPE)
-        self._write(b"")  # the file is there from the beginning
+        self._write(b"")  # creates the file
 
     def close_writer(self) -> None:
         os.close(self.writer)
 
     def begin(self) -> None:
-        """Have the thread read what comes."""
+        """Start copying the output, on the thread that all logs share."""
         _thread().add(self._reader, self)
 
     def tail(self) -> str:
-        """The last that was printed."""
+        """Return the last output, at most 2000 bytes."""
         self.pump()
         return self._tail.decode(errors="replace").strip()
 
     def pump(self) -> bool:
-        """Write down what has come.  Whether more may come."""
+        """Copy the output in the pipe to the file; return False once the pipe has ended."""
         with self._lock:
             for _ in range(_PIPE // _CHUNK):
                 try:
                     data = os.read(self._reader, _CHUNK)
                 except BlockingIOError:
                     return True
-                except OSError:  # it was closed
+                except OSError:  # the log was closed
                     return False
                 if not data:
                     return False
@@ -70,7 +71,7 @@ class ChildLog:
             return True
 
     def close(self) -> None:
-        """Write down nothing more."""
+        """Stop copying the output."""
         with self._lock:
             os.close(self._reader)
             self._reader = -1
@@ -84,34 +85,34 @@ class ChildLog:
             self._is_failing = False
         except OSError as error:
             if not self._is_failing:
-                log.warning("the output of a child process is not logged: %s", error)
+                log.warning("cannot write the log of a child process: %s", error)
             self._is_failing = True
 
 
 class _Thread:
-    """Pumps all logs, a few times in a second while something is printed."""
+    """A thread that copies the output of all children, at most every `_PERIOD` seconds."""
 
     def __init__(self) -> None:
         self._poll = select.epoll()
         self._logs: dict[int, ChildLog] = {}
         threading.Thread(target=self._run, name="child-logs", daemon=True).start()
 
-    def add(self, descriptor: int, found: ChildLog) -> None:
-        self._logs[descriptor] = found
+    def add(self, descriptor: int, child_log: ChildLog) -> None:
+        self._logs[descriptor] = child_log
         self._poll.register(descriptor, select.EPOLLIN)
 
     def _run(self) -> None:
         while True:
             for descriptor, _ in self._poll.poll():
-                found = self._logs[descriptor]
+                child_log = self._logs[descriptor]
                 try:
-                    is_open = found.pump()
-                except Exception:  # a setting of the log that is wrong; children wait for us
+                    is_open = child_log.pump()
+                except Exception:  # a wrong setting of our own log must not block the children
                     continue
                 if not is_open:
                     self._poll.unregister(descriptor)
                     del self._logs[descriptor]
-                    found.close()
+                    child_log.close()
             time.sleep(_PERIOD)
 
 
@@ -123,11 +124,11 @@ def _thread() -> _Thread:
 def _append(path: Path, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        found = os.fstat(descriptor)
-        if stat.S_ISREG(found.st_mode):
-            if found.st_mode & 0o077:
-                os.fchmod(descriptor, 0o600)  # made by an older version
-            if found.st_size and found.st_size + len(data) > MAX_BYTES:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            if status.st_mode & 0o077:
+                os.fchmod(descriptor, 0o600)  # created by an older version
+            if status.st_size and status.st_size + len(data) > MAX_BYTES:
                 _rotate(path)
                 _append(path, data)
                 return
@@ -137,7 +138,7 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _rotate(path: Path) -> None:
-    """Make room for a new file at `path`."""
+    """Rename `path` to `path`.1 and so on, and drop the oldest file."""
     names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, NUM_FILES))]
     for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
         with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The beginning of a child process: its command line, and what ties its life to its parent's."""
+"""The entry of a child process: its command line, and its lifeline to the parent."""
 
 import argparse
 import fcntl
@@ -8,72 +8,75 @@ import signal
 import sys
 from collections.abc import Sequence
 
-# Options of every child: the address of its channel, and the descriptor of a pipe, which is last.
+# Options of every child: the address of its channel, and the descriptor of its lifeline (last).
 CHANNEL, LIFELINE = "--channel", "--lifeline"
 
 
 def enter(
     parser: argparse.ArgumentParser, *, ignores_signals: bool = False, has_channel: bool = True
 ) -> argparse.Namespace:
-    """Return the parsed command line of this process, which ends with its parent from here on.
+    """Parse the command line of this process and tie its life to its parent's.
 
-    With `has_channel` its `channel` is the address of one to the parent, for `channel.connect`.
-    With `ignores_signals`, SIGINT and SIGTERM are left to the parent, which decides when this
-    process ends.
+    With `has_channel` the result's `channel` is an address for `channel.connect`.  With
+    `ignores_signals` this process ignores SIGINT and SIGTERM: its parent decides when it ends.
     """
     turn_off_telemetry()
     if has_channel:
         parser.add_argument(CHANNEL, required=True, help="fd:N, unix:PATH or tcp:HOST:PORT")
-    arguments = parser.parse_args(end_with_parent(sys.argv[1:]))
+    arguments = parser.parse_args(tie_to_parent(sys.argv[1:]))
     if ignores_signals:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
     return arguments
 
 
-def end_with_parent(words: Sequence[str]) -> Sequence[str]:
-    """Have this process end with its parent, and return the command line `words` without the
-    lifeline, which comes last.  A process that was not started by `Child` has none.
+def tie_to_parent(words: Sequence[str]) -> Sequence[str]:
+    """Tie the life of this process to its parent's; return `words` without the lifeline option.
+
+    `words` is the command line; the option comes last.  A process that `Child` did not start has no
+    lifeline and is not tied.
     """
     if words[-2:-1] != [LIFELINE]:
         return words
-    end_with(int(words[-1]))
+    kill_group_on_close(int(words[-1]))
     return words[:-2]
 
 
-def leave_current_directory() -> None:
-    """Have no file in the current directory hide a module that this process imports."""
+def remove_current_directory_from_path() -> None:
+    """Remove the current directory from `sys.path`, so that no file in it hides a module."""
     if sys.path and sys.path[0] in ("", os.getcwd()):
         del sys.path[0]
 
 
-def end_with(lifeline: int) -> None:
-    """Have the kernel kill this process group when the other end of the pipe `lifeline` closes.
+def kill_group_on_close(lifeline: int) -> None:
+    """Make the kernel kill this process group when the write end of the pipe `lifeline` closes.
 
-    Not PR_SET_PDEATHSIG: that would end this process alone and leave what it started; and it tells
-    of the end of the thread that started us, not of the process.
+    PR_SET_PDEATHSIG will not do: it kills this process alone and leaves its children, and it fires
+    at the end of the thread that started us, not of the process.
     """
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
     poll = select.poll()
     poll.register(lifeline, 0)
-    if poll.poll(0):  # it has closed before
-        end_group()
+    if poll.poll(0):  # closed before O_ASYNC was set
+        kill_group()
 
 
-def end_group() -> None:
-    """Kill this process and everything it started, if it leads its own group."""
+def kill_group() -> None:
+    """Kill this process, and its process group if it leads one."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def turn_off_telemetry() -> None:
-    """Have ONNX Runtime, which from 1.29 on sends names and shapes of models to Microsoft, and
-    OpenVINO send nothing from this process and those that it starts, and keep no id of it on disk.
-    Before they are imported; who sets ORT_DISABLE_TELEMETRY=0 gets it all the same.
+    """Turn off the telemetry of ONNX Runtime and OpenVINO in this process and its children.
+
+    ONNX Runtime sends names and shapes of models to Microsoft from 1.29 on; both keep an id on
+    disk.  Call this before they are imported.  ORT_DISABLE_TELEMETRY=0 in the environment keeps
+    ONNX Runtime's telemetry on.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    # As if it were not installed, which OpenVINO allows for.  It would need a home directory, too.
+    # Looks like a package that is not installed, which OpenVINO allows; it needs a home directory.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

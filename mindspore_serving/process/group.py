@@ -1,8 +1,8 @@
-"""A group of processes that live once and together: the ranks of one model, say.
+"""A group of processes with a common life: the ranks of one model, for example.
 
-The group is ready when all are, and the end of one is the end of all.  What members compute, and
-what they say to each other, is not known here; nor where they run: a member is a child of this
-process or, behind a relay, a process of another machine.
+The group is ready when all members are, and the first member to end ends the group.  Does not know
+what members compute or say to each other, nor where they run: a member is a child of this process
+or, behind a relay, a process of another machine.
 """
 
 import asyncio
@@ -16,58 +16,59 @@ from mindspore_serving.aio import readable
 from mindspore_serving.errors import StartError
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import exit_text
-from mindspore_serving.process.supervisor import EndedForGood
-from mindspore_serving.process.vocabulary import Failed, Hello, Ready, why_other
+from mindspore_serving.process.supervisor import NoRestart
+from mindspore_serving.process.vocabulary import Failed, Hello, Ready, version_mismatch
 
-CAUSE_SECONDS = 1.0  # for the first end to be heard of, behind one that is only its consequence
+# How long to wait for the end that caused another one: it may be reported after its consequence.
+CAUSE_SECONDS = 1.0
 
 
 class RunningProcess(Protocol):
-    """A process that was started, here or on another machine."""
+    """A process that was started on this machine or on another."""
 
     @property
     def pid(self) -> int: ...
 
     async def wait(self) -> int:
-        """Return its exit status once it has ended (negative: the signal that ended it)."""
+        """Wait until it has ended; return its exit status, negative for a signal."""
         ...
 
     def kill(self) -> None:
-        """End it and everything it started, now.  Harmless if it is gone."""
+        """Kill it and its descendants, if it still runs."""
         ...
 
     def log_tail(self) -> str:
-        """Return the end of what it wrote to its log, for error texts."""
+        """Return its last output, for error messages."""
         ...
 
 
 class Member(Protocol):
-    """One that lives and ends with the others of its group."""
+    """A member of a group, which ends with all the other members."""
 
     async def ready(self) -> None:
-        """Wait until it can work.  Raises StartError with what it says if it cannot."""
+        """Wait until the member can work.  Raises StartError with its reason if it cannot."""
         ...
 
     async def ended(self) -> str:
-        """Wait for its end; return how it ended, or "" if it did because another one had.
+        """Wait until the member has ended; return how, or "" if another member's end caused it.
 
-        Raises StartError in place of a text that is more than one: EndedForGood, for example.
+        Raises StartError instead of returning a text if the type matters: NoRestart, for example.
         """
         ...
 
     def kill(self) -> None:
-        """End it now.  Harmless if it is gone."""
+        """Kill the member, if it still runs."""
         ...
 
     def close(self) -> None:
-        """Give back descriptors, once it has ended."""
+        """Close descriptors, after the member has ended."""
         ...
 
 
 class ProcessMember:
-    """A member that is a process, and that says over `channel` when it is ready, or why it is not.
+    """A member that is a process and reports `Ready` or `Failed` over a channel.
 
-    It speaks as `process.vocabulary` has it, with the `messages` of its role.
+    `messages` is the module with the messages of its role, see `process.vocabulary`.
     """
 
     def __init__(
@@ -77,16 +78,16 @@ class ProcessMember:
         channel: BlockingChannel[Any],
         messages: ModuleType,
     ) -> None:
-        """Follow a process that was started."""
-        self.title = title  # "rank 1"
+        """Follow a process that was started; `title` ("rank 1") names it in error messages."""
+        self.title = title
         self.process = process
         self.channel = channel
         self.is_ready = False
         self._messages = messages
-        self._problem = ""  # that it has reported
+        self._problem = ""  # reported by the process
 
     async def ready(self) -> None:
-        """As `Member.ready`."""
+        """Wait until the process can work, see `Member.ready`."""
         while not self.is_ready:
             await readable(self.channel.fileno())
             try:
@@ -97,35 +98,35 @@ class ProcessMember:
                 raise StartError(f"{self.title}: {self._problem}")
 
     async def ended(self) -> str:
-        """As `Member.ended`."""
+        """Wait until the process has ended, see `Member.ended`."""
         status = await self.process.wait()
         with suppress(EOFError):
             self._receive()
-        text = self._problem or self.end_text(status)
+        text = self._problem or self.describe_exit(status)
         return f"{self.title}: {text}" if text else ""
 
-    def end_text(self, status: int) -> str:
-        """Say how it ended, with the end of its log unless it was killed; "" as `ended`."""
+    def describe_exit(self, status: int) -> str:
+        """Describe an exit status, with the last output unless it was SIGKILL; "" as `ended`."""
         tail = self.process.log_tail() if status != -signal.SIGKILL else ""
         return f"{exit_text(status)}{': ' if tail else ''}{tail}"
 
     def on_ready(self, message: Ready) -> None:
-        """Note that it has said so."""
+        """Handle the message that the process is ready."""
         self.is_ready = True
 
     def kill(self) -> None:
-        """As `Member.kill`."""
+        """Kill the process, if it still runs."""
         self.process.kill()
 
     def close(self) -> None:
-        """As `Member.close`."""
+        """Close the channel."""
         self.channel.close()
 
     def _receive(self) -> None:
-        """Read what has come, without waiting.  Raises EOFError when nothing more will come."""
+        """Handle the messages received so far.  Raises EOFError if the channel is closed."""
         for message in self.channel.receive(wait=False):
             if isinstance(message, Hello):
-                self._problem = why_other(message, self._messages, self.title)
+                self._problem = version_mismatch(message, self._messages, self.title)
             elif isinstance(message, Failed):
                 self._problem = message.text
             elif isinstance(message, Ready):
@@ -133,7 +134,14 @@ class ProcessMember:
 
 
 class Group:
-    """Members from the start of the first to the end of all.  Lives on an event loop."""
+    """Members from the start of the first to the end of all; on the running event loop.
+
+    The first member that ends, or fails to start, decides the text of the group's end:
+
+        add ... add --> ready() --> wait()
+         |                |           |
+         +----------------+-----------+--> a member ends: all are killed
+    """
 
     def __init__(self) -> None:
         self._members: list[Member] = []
@@ -142,14 +150,16 @@ class Group:
         self._end: asyncio.Future[StartError] = asyncio.get_running_loop().create_future()
 
     def add(self, member: Member) -> None:
-        """Have a member, which has been started, live and end with the others."""
+        """Add a member that has been started."""
         self._members.append(member)
         self._starts.add(asyncio.ensure_future(self._wait_until_ready(member)))
         self._watches.add(asyncio.ensure_future(self._watch(member)))
 
     async def ready(self) -> None:
-        """Wait until all are.  Raises StartError with what the first says that cannot be, or how
-        the first has ended; all are killed then.
+        """Wait until all members are ready.
+
+        Raises StartError, after killing all, with the reason of the first member that cannot start
+        or has ended.
         """
         waiting: set[asyncio.Future[Any]] = {*self._starts}
         while waiting and not self._end.done():
@@ -159,30 +169,31 @@ class Group:
             raise self._end.result()
 
     async def wait(self) -> str:
-        """Wait for the end, and close; return the text of the first one that has ended, with which
-        all are killed.  Raises EndedForGood if that is what it said.
+        """Wait until the first member has ended, close the group and return how that member ended.
+
+        Raises NoRestart if the member raised it.
         """
         try:
             error = await asyncio.shield(self._end)
         finally:
             await self.close()
-        if isinstance(error, EndedForGood):
+        if isinstance(error, NoRestart):
             raise error
         return str(error)
 
     async def find_cause(self) -> str:
-        """Return the text of the first end, which has consequences already; "" if none comes."""
+        """Return how the first member ended, when an effect was seen already; "" if none has."""
         await asyncio.wait({self._end}, timeout=CAUSE_SECONDS)
         return str(self._end.result()) if self._end.done() else ""
 
     def kill(self) -> None:
-        """End all now."""
+        """Kill all members."""
         for member in self._members:
             member.kill()
 
     async def close(self) -> None:
-        """End all, wait for their ends, and give back descriptors."""
-        self._finish(StartError("the group is ended"))
+        """Kill all members, wait until they have ended, and close their descriptors."""
+        self._finish(StartError("the group was closed"))
         for start in self._starts:
             start.cancel()
         if self._members:
@@ -195,7 +206,7 @@ class Group:
             await member.ready()
         except StartError as error:
             self._finish(error)
-        except Exception as error:  # what it said is no message
+        except Exception as error:  # an invalid message
             log.error("starting a group", exc_info=True)
             self._finish(StartError(str(error)))
 
@@ -207,12 +218,12 @@ class Group:
             self._finish(StartError(text))
         except StartError as error:
             self._finish(error)
-        except Exception as error:  # what it said is no message
+        except Exception as error:  # an invalid message
             log.error("watching a group", exc_info=True)
             self._finish(StartError(str(error)))
 
     def _finish(self, error: StartError) -> None:
-        """Kill all, for this reason if it is the first."""
+        """Kill all members; the first `error` is the reason of the group's end."""
         if not self._end.done():
             self._end.set_result(error)
         self.kill()

@@ -1,7 +1,7 @@
-"""Which interpreter runs a worker: our own, or one with packages of its own.
+"""Python interpreters for workers: the current one, or another with its own packages.
 
-Another interpreter gets this package through a directory that has a link to it and nothing else,
-so that all other packages are those of that interpreter.  Knows no servables.
+Another interpreter imports this package through a directory that holds a link to it and nothing
+else, so that all other packages are those of that interpreter.  Does not know servables.
 """
 
 import hashlib
@@ -18,56 +18,57 @@ from pathlib import Path
 import mindspore_serving
 from mindspore_serving.errors import StartError
 
-LEAST_PYTHON = (3, 10)
+MIN_PYTHON = (3, 10)
 PACKAGES: Mapping[str, str] = {
     "msgspec>=0.18": "msgspec",
     "numpy>=1.25": "numpy",
     "protobuf>=5.29.1": "google.protobuf",
 }
-"""What a worker needs beside the standard library, with the modules to import."""
-CACHE = "MINDSPORE_SERVING_CACHE"  # in our environment: where files are that can be made again
+"""Requirements of a worker beyond the standard library, with the module of each to import."""
+CACHE = "MINDSPORE_SERVING_CACHE"  # environment variable with the cache directory
 _PROBE_SECONDS = 60.0
-_ANSWER = "interpreter:"  # before what the probe prints; a sitecustomize may print as well
+_ANSWER = "interpreter:"  # prefix of the probe's output; a sitecustomize may print as well
 _PROBE = """
 import json, sys
-found = {}
+versions = {}
 if sys.version_info >= %r:
     import importlib
     for name in %r:
         try:
-            found[name] = importlib.import_module(name).__version__
+            versions[name] = importlib.import_module(name).__version__
         except Exception as error:
-            found[name] = [type(error).__name__ + ": " + str(error)]
-print(%r + json.dumps([list(sys.version_info[:3]), found]))
+            versions[name] = [type(error).__name__ + ": " + str(error)]
+print(%r + json.dumps([list(sys.version_info[:3]), versions]))
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python that can run a worker."""
+    """A Python interpreter that can run a worker; `is_current` if it runs this process."""
 
     path: str
     version: tuple[int, ...]
-    is_own: bool = False  # the one of this process
+    is_current: bool = False
 
     def __str__(self) -> str:
         return f"{self.path} ({'.'.join(map(str, self.version))})"
 
     def command(self, module: str) -> list[str]:
-        """Runs `module`; nothing in the current directory hides what that imports."""
+        """Return the command that runs `module` with no current directory in `sys.path`."""
         safe = ["-P"] if self.version >= (3, 11) else []
         return [self.path, *safe, "-m", module]
 
     def environment(self, variables: Mapping[str, str | None]) -> dict[str, str]:
-        """Return that of this process with `variables` set (None: removed), in which this package
-        can be imported even if it was not installed.
+        """Return the environment of this process with `variables` set (None: removed).
+
+        This package can be imported in it, even if it is not installed.
         """
         environment = dict(os.environ)
         root = Path(mindspore_serving.__file__).parent
-        if not self.is_own:
+        if not self.is_current:
             environment.pop("PYTHONHOME", None)
             environment.pop("VIRTUAL_ENV", None)
-            environment["PYTHONPATH"] = package_path(root)  # not ours: our packages stay out
+            environment["PYTHONPATH"] = package_path(root)  # without the paths of our packages
             directory = os.path.dirname(self.path)
             environment["PATH"] = directory + os.pathsep + environment.get("PATH", os.defpath)
         elif not str(root.parent).endswith(("site-packages", "dist-packages")):
@@ -81,31 +82,32 @@ class Interpreter:
         return environment
 
 
-OWN = Interpreter(sys.executable, sys.version_info[:3], is_own=True)
+CURRENT = Interpreter(sys.executable, sys.version_info[:3], is_current=True)
 
 
 def find_interpreter(python: str) -> Interpreter:
-    """The interpreter `python`, a path or a name in PATH.  Blocks while it is tried.
+    """Return the interpreter `python`, a path or a name in PATH.  Blocks while it is tried.
 
-    Raises StartError in one sentence: it is not there, cannot be run, is too old, or lacks a
+    Raises StartError with one sentence if it does not exist, cannot be run, is too old, or lacks a
     package that a worker needs.
     """
     path = _locate(python)
-    version, found = _probe(path)
+    version, packages = _probe(path)
     _check_version(python, version)
-    problems = [text for text in (_problem(row, found) for row in PACKAGES) if text]
+    problems = [text for text in (_problem(row, packages) for row in PACKAGES) if text]
     if problems:
-        wanted = " ".join(f"'{row}'" for row in PACKAGES)
+        requirements = " ".join(f"'{row}'" for row in PACKAGES)
         raise StartError(
             f"the interpreter {python!r} cannot run a worker: {'; '.join(problems)}; install them "
-            f"with: {path} -m pip install {wanted}"
+            f"with: {path} -m pip install {requirements}"
         )
     return Interpreter(path, version)
 
 
-def find_base(python: str) -> tuple[str, tuple[int, ...]]:
-    """Where `python` is, which may lack packages, and its version.  Raises as
-    `find_interpreter`.
+def find_base_python(python: str) -> tuple[str, tuple[int, ...]]:
+    """Return path and version of the interpreter `python`, which may lack packages.
+
+    Raises StartError as `find_interpreter`.
     """
     path = _locate(python)
     version, _ = _probe(path)
@@ -123,14 +125,14 @@ def _locate(python: str) -> str:
 
 
 def _check_version(python: str, version: tuple[int, ...]) -> None:
-    if version < LEAST_PYTHON:
-        least = ".".join(map(str, LEAST_PYTHON))
+    if version < MIN_PYTHON:
+        least = ".".join(map(str, MIN_PYTHON))
         shown = ".".join(map(str, version))
         raise StartError(f"the interpreter {python!r} is Python {shown}, expected {least} or later")
 
 
 def package_path(package: Path) -> str:
-    """A directory in which nothing but `package` can be imported."""
+    """Return a directory for PYTHONPATH in which only `package` can be imported."""
     target = package.resolve()
     name = hashlib.sha256(os.fsencode(target)).hexdigest()[:16]
     link = cache_directory("package", name) / package.name
@@ -141,8 +143,9 @@ def package_path(package: Path) -> str:
 
 
 def cache_directory(*names: str) -> Path:
-    """A directory for files that can be made again, which is there afterwards.  Raises StartError
-    if it cannot be made.
+    """Create and return a directory of the cache, for files that can be created again.
+
+    Raises StartError if it cannot be created.
     """
     chosen = os.environ.get(CACHE)
     user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -151,15 +154,18 @@ def cache_directory(*names: str) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StartError(
-            f"the directory {str(directory)!r} cannot be made ({error.strerror}): give another in "
-            f"the environment variable {CACHE}"
+            f"cannot create the directory {str(directory)!r} ({error.strerror}): set the "
+            f"environment variable {CACHE} to another"
         ) from None
     return directory
 
 
 def _probe(path: str) -> tuple[tuple[int, ...], dict[str, str | list[str]]]:
-    """The version of the interpreter at `path`, and of each module its version or the error."""
-    source = _PROBE % (LEAST_PYTHON, list(PACKAGES.values()), _ANSWER)
+    """Return the version of the interpreter at `path`, and each module's version or error.
+
+    An error is a list of one string.  Raises StartError if the interpreter cannot be run.
+    """
+    source = _PROBE % (MIN_PYTHON, list(PACKAGES.values()), _ANSWER)
     try:
         done = subprocess.run(
             [path, "-c", source],
@@ -175,21 +181,21 @@ def _probe(path: str) -> tuple[tuple[int, ...], dict[str, str | list[str]]]:
         raise StartError(f"the interpreter {path!r} cannot be run: {error}") from None
     answers = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
     if not answers:
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise StartError(f"{path!r} is not an interpreter of Python: {said[-1][:200]}")
-    version, found = json.loads(answers[-1].removeprefix(_ANSWER))
-    return tuple(version), found
+        errors = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise StartError(f"{path!r} is not an interpreter of Python: {errors[-1][:200]}")
+    version, packages = json.loads(answers[-1].removeprefix(_ANSWER))
+    return tuple(version), packages
 
 
 def foreign_environment() -> dict[str, str]:
-    """Return our environment for a program that is not ours: without what is for our Python."""
+    """Return our environment without variables of Python, for programs of other interpreters."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
-def _problem(row: str, found: Mapping[str, str | list[str]]) -> str:
-    """What is wrong with the package of a row of PACKAGES; "" for nothing."""
-    package, _, least = row.partition(">=")
-    version = found[PACKAGES[row]]
+def _problem(requirement: str, packages: Mapping[str, str | list[str]]) -> str:
+    """Describe the problem with the package of a requirement of PACKAGES; "" if there is none."""
+    package, _, least = requirement.partition(">=")
+    version = packages[PACKAGES[requirement]]
     if isinstance(version, list):
         is_missing = version[0].startswith("ModuleNotFoundError")
         return f"{package} is not installed" if is_missing else f"{package} fails ({version[0]})"
@@ -198,7 +204,7 @@ def _problem(row: str, found: Mapping[str, str | list[str]]) -> str:
 
 
 def _numbers(version: str) -> list[int]:
-    """The leading numbers of a version, as 1.26.4."""
+    """Return the leading numbers of a version such as 1.26.4."""
     numbers = []
     for part in version.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]

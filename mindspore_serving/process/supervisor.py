@@ -1,7 +1,7 @@
-"""Keeps a process, or a group of processes, running: starts it, waits for its end, starts the next.
+"""A supervisor keeps a process, or a group of processes, running: start, wait, restart.
 
-`core.backoff` decides when the next one is started, and whether; this is the only loop around it.
-How one is started, and what its end is, is up to the functions of its role.
+`core.backoff` decides whether and when to restart; this is the only loop around it.  Functions of
+the role say how to start, and how to wait for the end.
 """
 
 import asyncio
@@ -16,15 +16,19 @@ from mindspore_serving.errors import ResourceShortage, ServingError, StartError
 T = TypeVar("T")
 
 
-class EndedForGood(StartError):
-    """It has ended, or cannot start, and is not to be started again under any policy."""
+class NoRestart(StartError):
+    """The process has ended, or cannot start, and no policy may restart it."""
 
 
 class Supervisor(Generic[T]):
-    """The life of what is to run under one title: `current` now, and the next one after its end.
+    """The restart loop of a process; `current` is the running one, None if there is none.
 
-    `state` is "new", "starting", "ready", "restarting", "leaving" or "gone", `reason` says how the
-    last one ended, and `num_restarts` counts those that ran in place of others.
+        new -> starting -> ready <-> restarting      `leave` or the policy ends the loop:
+                             |            |
+                             v            v
+                          leaving ----> gone
+
+    `reason` says how the last process ended, and `num_restarts` counts successful restarts.
     """
 
     def __init__(
@@ -37,16 +41,17 @@ class Supervisor(Generic[T]):
         policy: str = "always",
         on_change: Callable[[Any], None] = lambda supervisor: None,
     ) -> None:
-        """Start nothing yet.
+        """Create the supervisor without starting a process.
 
         Args:
-            title: names it in logs.
-            start: returns one that is ready.  Raises ResourceShortage if it failed only for want of
-                room, EndedForGood if it need not be tried again, or another ServingError.
-            wait: returns how one has ended, once it has, or raises EndedForGood.
-            end: ends one now.
-            policy: when to restart, as of `Backoff`.
-            on_change: called with this when one runs, runs no more, or starts later than expected.
+            title: name in logs.
+            start: starts a process and returns it once it is ready.  Raises ResourceShortage if
+                resources are short, NoRestart to give up, or another ServingError.
+            wait: waits until a process has ended and returns how, or raises NoRestart.
+            end: kills a process.
+            policy: when to restart, see `Backoff`.
+            on_change: called with the supervisor after a process became ready or ended, and when a
+                restart is delayed.
         """
         self.title = title
         self.state = "new"
@@ -57,21 +62,21 @@ class Supervisor(Generic[T]):
         self._on_change = on_change
         self._backoff = backoff.Backoff(policy)
         self._next_start = 0.0  # by the loop's clock
-        self._is_unwanted = asyncio.Event()
-        self._first: asyncio.Task[Any] | None = None  # while it starts the first one
+        self._is_stopping = asyncio.Event()
+        self._first: asyncio.Task[Any] | None = None  # during the first start
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether it is to be kept running."""
-        return not self._is_unwanted.is_set()
+    def should_run(self) -> bool:
+        """False once the process is no longer to be restarted."""
+        return not self._is_stopping.is_set()
 
     def next_start_in(self) -> float:
-        """Return the seconds until the next one is started; 0 if one runs or starts now."""
+        """Return the seconds until the next restart; 0 if a process runs or is being started."""
         return max(0.0, self._next_start - asyncio.get_running_loop().time())
 
     async def start(self) -> None:
-        """Start the first one, and keep it running.  Raises what its start raises."""
+        """Start the process and keep it running.  Raises the errors of the first start."""
         self.state, self._first = "starting", asyncio.current_task()
         try:
             self.current = await self._start()
@@ -85,20 +90,20 @@ class Supervisor(Generic[T]):
         self._on_change(self)
 
     def leave(self) -> None:
-        """Do not start it again: it ends by itself, or is ended by who calls this."""
-        self._is_unwanted.set()
+        """Stop restarting; the running process ends by itself, or the caller ends it."""
+        self._is_stopping.set()
         if self.state in ("ready", "starting"):
             self.state = "leaving"
             self._on_change(self)
 
     def cancel(self) -> None:
-        """Leave what runs alone, and give up a start that is under way."""
-        self._is_unwanted.set()
+        """Stop supervising and cancel a start in progress; a running process is left alone."""
+        self._is_stopping.set()
         if task := self._first or self._task:
             task.cancel()
 
     async def join(self) -> None:
-        """Wait until it is gone, or `cancel` has been heard; at once if it never ran."""
+        """Wait until the supervisor has ended; return at once if it never started."""
         if task := self._first or self._task:
             await asyncio.wait([task])
 
@@ -108,61 +113,62 @@ class Supervisor(Generic[T]):
             while self.current is not None:
                 began = loop.time()
                 self.reason = await self._wait(self.current)
-                if not self.is_wanted:
+                if not self.should_run:
                     break
                 self.state = "restarting"
                 self.current = await self._restart(loop.time() - began)
                 if self.current is not None:
                     self._on_change(self)
-        except EndedForGood as error:
+        except NoRestart as error:
             self.reason = str(error)
         self.state = "gone"
         self._on_change(self)
 
     async def _restart(self, ran_for: float) -> T | None:
-        """Return the next one, behind one that ran for so many seconds; None to give up, or if it
-        is not wanted any more.
+        """Start processes until one is ready and return it; None to give up, or when stopping.
+
+        `ran_for` is the lifetime of the last process in seconds.
         """
         delay = self._died(ran_for)
-        while delay is not None and not await self._is_unwanted_within(delay):
+        while delay is not None and not await self._is_stopping_within(delay):
             try:
                 current = await self._start()
-            except EndedForGood as error:
-                log.error("%s cannot be started again: %s", self.title, error)
+            except NoRestart as error:
+                log.error("%s cannot be restarted: %s", self.title, error)
                 raise
-            except ResourceShortage as error:  # it has not died: there is no room for it now
-                delay = self._wait_for_room(error, delay)
+            except ResourceShortage as error:  # not its fault: does not count as a death
+                delay = self._wait_for_resources(error, delay)
             except ServingError as error:
                 self.reason = str(error)
                 delay = self._died(0.0)
             else:
                 self.num_restarts += 1
-                self.state = "ready" if self.is_wanted else "leaving"
-                if not self.is_wanted:
-                    self._end(current)  # nothing was given to it yet
+                self.state = "ready" if self.should_run else "leaving"
+                if not self.should_run:
+                    self._end(current)  # it has got no work yet
                 return current
         return None
 
     def _died(self, ran_for: float) -> float | None:
         """Return the seconds to wait before the restart; None to give up."""
-        delay = self._backoff.died(ran_for) if self.is_wanted else None
+        delay = self._backoff.died(ran_for) if self.should_run else None
         if delay is not None:
             log.warning("%s died (%s), restarting in %g s", self.title, self.reason, delay)
-        elif self.is_wanted:
+        elif self.should_run:
             policy = self._backoff.policy
-            log.error("%s is given up (restart_policy %s): %s", self.title, policy, self.reason)
+            log.error("gave up %s (restart_policy %s): %s", self.title, policy, self.reason)
         self._on_change(self)
         return delay
 
-    def _wait_for_room(self, error: ResourceShortage, delay: float) -> float:
-        """Return the seconds until the start is tried again, `delay` after the last attempt."""
+    def _wait_for_resources(self, error: ResourceShortage, delay: float) -> float:
+        """Return the seconds until the next attempt; `delay` is the wait before the last one."""
         delay = min(backoff.MOST_DELAY, max(backoff.FIRST_DELAY, 2 * delay))
         log.warning("%s: %s; trying again in %g s", self.title, error, delay)
         return delay
 
-    async def _is_unwanted_within(self, delay: float) -> bool:
-        """Sleep for `delay` seconds, or until it is not wanted; return whether it is not."""
+    async def _is_stopping_within(self, delay: float) -> bool:
+        """Sleep for `delay` seconds, or less when stopping; return whether it is stopping."""
         self._next_start = asyncio.get_running_loop().time() + delay
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._is_unwanted.wait(), delay)
-        return not self.is_wanted
+            await asyncio.wait_for(self._is_stopping.wait(), delay)
+        return not self.should_run

@@ -1,9 +1,9 @@
-"""What every process and the one that started it, or that it joins, say to each other: `Hello`,
-`Ready`, `Failed`, `Beat`, `Leaving` and `Exit`.
+"""Messages that all roles share: `Hello`, `Ready`, `Failed`, `Beat`, `Leaving` and `Exit`.
 
-A role adds messages of its own, in one module, and may add fields to these.  A message is an array
-of a tag and the fields, so a process of another version of this package may misread it: `Hello`
-says which messages there are, and its own form never changes.
+They go between a process and its parent, or the server that it joins.  A role adds its own messages
+in one module and may add fields to these.  A message is encoded as an array of tag and fields, so
+a process of another version of this package may misread it.  Therefore `Hello` carries a
+fingerprint of the messages, and its own encoding never changes.
 """
 
 import hashlib
@@ -15,12 +15,15 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The base of all: compact, untracked by the garbage collector."""
+    """Base of all messages: encoded as an array, not tracked by the garbage collector."""
 
 
 class Hello(Message, frozen=True, tag=1):
-    """The first message of a process: the `fingerprint` of its role's messages, and the directory
-    of its package.
+    """The first message of a process.
+
+    Args:
+        fingerprint: of the messages of its role, by `fingerprint`.
+        package: the directory of its mindspore_serving.
     """
 
     fingerprint: str
@@ -28,11 +31,11 @@ class Hello(Message, frozen=True, tag=1):
 
 
 class Ready(Message, frozen=True, tag=2):
-    """The process has done what it was started for, or can begin with it."""
+    """The process has loaded and can work, or has done its work."""
 
 
 class Failed(Message, frozen=True, tag=3):
-    """The process cannot do what it was started for, or cannot go on; it is ended."""
+    """The process cannot start or cannot continue, for the reason `text`; it is to be killed."""
 
     text: str
 
@@ -42,37 +45,35 @@ class Beat(Message, frozen=True, tag=5):
 
 
 class Leaving(Message, frozen=True, tag=6):
-    """The process got a signal to end: it is to get nothing more, and is not started again."""
+    """The process got SIGTERM: send it no more work, and do not restart it."""
 
 
 class Exit(Message, frozen=True, tag=4):
-    """Finish what runs, for at most `seconds` if that is no None, then leave."""
+    """A command to finish running work, for at most `seconds` (None: no limit), and exit."""
 
     seconds: float | None = None
 
 
 def hello(messages: ModuleType) -> Hello:
-    """Return the first message of a process whose role has `messages`."""
+    """Return the first message of a process whose role's messages are in the module `messages`."""
     return Hello(fingerprint(messages), os.path.dirname(os.path.dirname(__file__)))
 
 
-def why_other(theirs: Hello, messages: ModuleType, what: str) -> str:
-    """Say why a process, which is `what` ("worker"), cannot be understood; "" if it can."""
+def version_mismatch(theirs: Hello, messages: ModuleType, role: str) -> str:
+    """Describe how the messages of a process of `role` ("worker") differ from ours; "" if equal."""
     ours = fingerprint(messages)
     if theirs.fingerprint == ours:
         return ""
     return (
-        f"the {what}'s mindspore_serving in {theirs.package} has protocol {theirs.fingerprint}, "
-        f"the server's {ours}: both must be of one release; if it was just updated, start the "
-        "server again"
+        f"the {role}'s mindspore_serving in {theirs.package} has protocol {theirs.fingerprint}, "
+        f"the server's {ours}: both must be of one release; if it was just updated, restart the "
+        "server"
     )
 
 
 @cache
 def fingerprint(messages: ModuleType) -> str:
-    """Return a short text that differs as soon as a message of the module, or one of those above,
-    has another tag or other fields.
-    """
+    """Return a hash of the tags and fields of all messages of a module, and of the shared ones."""
     kinds = {kind for kind in (*vars(messages).values(), *globals().values()) if _is_message(kind)}
     rows = sorted(
         f"{kind.__name__} {kind.__struct_config__.tag} {kind.__struct_fields__}" for kind in kinds

@@ -40,8 +40,8 @@ def declare_llm(
     """Declare the servable's language model in servable_config.py; every worker loads it.
 
     Clients reach it by every language-model protocol under the servable's name.  As a stage it
-    takes a prompt (a str, or an int array of token ids) and, if wanted, parameters as a JSON
-    object; it gives the text and, if wanted, the finish reason ("" while there is more):
+    takes a prompt (a str, or an int array of token ids) and, optionally, parameters as a JSON
+    object; it gives the text and, optionally, the finish reason ("" while there is more):
 
         llm = register.declare_llm("model", quantization="int8")
 
@@ -50,8 +50,8 @@ def declare_llm(
             prompt = register.add_stage(to_prompt, question, outputs_count=1)
             return register.add_stage(llm, prompt, outputs_count=1)
 
-    If no method is registered, there is `generate`: inputs `prompt` and, if wanted, `max_tokens`,
-    `temperature`, `top_k`, `top_p`, `repetition_penalty`, `seed`, `stop` and `parameters` (others,
+    If no method is registered, there is `generate`: inputs `prompt` and, optionally, `max_tokens`,
+    `temperature`, `top_k`, `top_p`, `repetition_penalty`, `seed`, `stop` and `parameters` (more,
     as JSON); outputs `text` and `finish_reason`.
 
     Args:
@@ -63,9 +63,11 @@ def declare_llm(
             environment: "vllm", "llama.cpp", "genai"; or "openai", another server, whose `url`
             is one of engine_options.  See docs/engines.md.
         engine_options: those of that engine, by its names.
-        options: those of `EngineConfig`, such as `max_model_len`, `quantization`,
-            `kv_cache_memory` (bytes), `num_threads`, `adapters`, `draft` (relative as `path`).
+        options: of `EngineConfig`, such as `max_model_len`, `quantization`, `kv_cache_memory`
+            (bytes), `num_threads`, `adapters`, `draft` (relative as `path`).
 
+    Only workers run servable_config.py.  Before one starts, names of the options of a call at the
+    top level are read from the file and checked, and the values if all are literals.
     Raises RuntimeError for a wrong argument, a second model, and outside a servable_config.py.
     """
     declaration = current("declare_llm")
@@ -75,18 +77,17 @@ def declare_llm(
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
     if declaration.language is not None:
         raise InvalidInputs("declare_llm was called twice: a servable has one language model")
-    caller = os.path.abspath(sys._getframe(1).f_code.co_filename)
-    directory = os.path.dirname(caller)
-    where = os.path.normpath(os.path.join(directory, path))
+    directory = os.path.dirname(os.path.abspath(sys._getframe(1).f_code.co_filename))
+    location = os.path.normpath(os.path.join(directory, path))
     declaration.language = LanguageSpec(
-        where,
+        location,
         runtime,
         _located(options, directory),
         params or SamplingParams(),
         engine,
         _check_engine_options(engine_options),
     )
-    return LanguageModel(where)
+    return LanguageModel(location)
 
 
 def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declaration:
@@ -95,8 +96,8 @@ def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declara
     runtime = given.pop("runtime", DEFAULT_RUNTIME)
     engine = check_str("engine", given.pop("engine", "ours"))
     engine_options = _check_engine_options(given.pop("engine_options", None))
-    where = os.path.join(directory, name)
-    spec = LanguageSpec(where, runtime, given, engine=engine, engine_options=engine_options)
+    location = os.path.join(directory, name)
+    spec = LanguageSpec(location, runtime, given, engine=engine, engine_options=engine_options)
     return Declaration(name, language=spec)
 
 

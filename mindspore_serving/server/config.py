@@ -21,9 +21,11 @@ from mindspore_serving.servable.check import (
     check_servable_name,
     check_str,
 )
+from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
 from mindspore_serving.server.language_options import (
+    check_declared_options,
     check_language_options,
     check_task_options,
 )
@@ -125,7 +127,8 @@ def _absolute(path: str) -> str:
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:
     """One config for each version of each servable: see `servable.merging.merge`.
 
-    Raises InvalidInputs if configs contradict each other, StartError if a servable is not there.
+    Raises InvalidInputs if configs contradict each other, StartError if a servable is not there or
+    declares a language model with an option that does not exist.
     """
     merged = merge(configs)
     for config in merged:
@@ -137,6 +140,7 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
         )
         path = os.path.join(config.servable_directory, config.servable_name)
         check_task_options(path, config.llm_options or {})
+        check_declared_options(os.path.join(path, CONFIG_FILE))
     return merged
 
 

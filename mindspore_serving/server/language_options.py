@@ -8,11 +8,12 @@ from typing import Any
 
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.tasks import TASK_OPTIONS, TaskOptions, task_of
-from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.catalog import OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.options import check_engine, check_names, check_runtime, make_config
 from mindspore_serving.llm.upstream.options import longest_of, read_options
+from mindspore_serving.servable.declared_llm import declared_options
 from mindspore_serving.servable.repository import is_upstream, read_model_config
 
 _WHAT_RUNS_IT = ("runtime", "engine", "engine_options")
@@ -39,6 +40,21 @@ def check_task_options(path: str, options: Mapping[str, Any]) -> None:
             f"{others[0]!r} is an option of models that do not generate, and the one in {path!r} "
             "does: leave it out"
         )
+
+
+def check_declared_options(path: str) -> None:
+    """Check the options of `declare_llm` in the servable_config.py at `path`, which is not run.
+
+    Names are checked, and values if all of them are literals; the worker checks the rest.  Raises
+    StartError with the line.
+    """
+    for call in declared_options(path):
+        try:
+            check_names(call.names, (*OPTIONS, *_WHAT_RUNS_IT))
+            if call.is_literal:
+                _check(call.literals)
+        except ServingError as error:
+            raise StartError(f"{path}, line {call.line}: {error}") from None
 
 
 def _check(options: Mapping[str, Any]) -> None:

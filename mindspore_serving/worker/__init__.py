@@ -1,4 +1,4 @@
-"""The worker process: loads a servable, runs its stages."""
+"""Worker process: loads a servable and runs its stages."""
 
 from mindspore_serving import old_paths
 

@@ -1,8 +1,9 @@
-"""`python -m mindspore_serving.worker --channel ADDRESS`: one worker process.
+"""Entry point of a worker process: `python -m mindspore_serving.worker --channel ADDRESS`.
 
-When the master is gone, the kernel ends this process and all it started, even while a stage holds
-the interpreter (`process.entry`).  A second thread does the same where that cannot be, tells
-the master of SIGTERM and SIGINT, and counts heartbeats: none while the interpreter is stuck.
+When the master dies, the kernel ends this process and its children, even while a stage blocks the
+interpreter (`process.entry`).  A second thread does the same where the kernel cannot.  It also
+reports SIGTERM and SIGINT to the master and counts heartbeats, which stop while the interpreter is
+blocked.
 """
 
 import argparse
@@ -19,12 +20,13 @@ from collections.abc import Callable
 from mindspore_serving.ipc import messages, status
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.process.channel import connect, encode
-from mindspore_serving.process.entry import end_group, enter, leave_current_directory
+from mindspore_serving.process.entry import enter, kill_group, remove_current_directory_from_path
 from mindspore_serving.process.vocabulary import hello
 from mindspore_serving.worker.worker import Overrides, Worker
 
 
 def main() -> int:
+    """Connect to the master and serve; return the exit status."""
     arguments = _parse()
     stream = connect(arguments.channel)
     stream.sendall(encode(hello(messages)))
@@ -41,16 +43,16 @@ def main() -> int:
     try:
         return worker.serve()
     except (EOFError, ConnectionError):
-        end_group()
+        kill_group()
         return 1
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.worker")
-    parser.add_argument("--arenas", help="descriptors to write to and to read from: W,R")
-    parser.add_argument("--status", type=int, help="without arenas: shared memory to report in")
-    parser.add_argument("--servables", help="directory of servables here, if not the master's")
-    parser.add_argument("--device-id", type=int, help="device here, if not the master's")
+    parser.add_argument("--arenas", help="descriptors of the arenas to write to and read from: W,R")
+    parser.add_argument("--status", type=int, help="without arenas: descriptor of status memory")
+    parser.add_argument("--servables", help="servable directory here, if not the master's path")
+    parser.add_argument("--device-id", type=int, help="device id here, if not the master's")
     parser.add_argument("--name", help="shown in process lists only")
     return enter(parser)
 
@@ -62,7 +64,7 @@ def _watch(
     *,
     is_child: bool,
 ) -> None:
-    """Begin what the head of this file says of the second thread."""
+    """Start the thread that watches the master and the signals (see the module's docstring)."""
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     exit_signals = {signal.SIGTERM, signal.SIGINT}
@@ -78,25 +80,25 @@ def _watch(
         while True:
             report.write()
             if is_child and os.getppid() != parent:
-                end_group()  # a process that the master forked may still hold the channel
+                kill_group()  # a fork of the master may keep the channel open, so no hang-up
             for descriptor, _ in poll.poll(status.BEAT_SECONDS * 1000):
                 if descriptor != wake_read:
-                    end_group()
+                    kill_group()
                 if not exit_signals.isdisjoint(os.read(wake_read, 64)):
-                    announce_leaving()  # other signals are the user's own
+                    announce_leaving()  # other signals belong to the user's code
 
     threading.Thread(target=wait, name="watch-master", daemon=True).start()
 
 
 class _Report:
-    """What the worker says of itself in `arena`, and how that is given back when it is not used."""
+    """Periodic report of this worker's status in `arena`, and trimming of that arena."""
 
     def __init__(self, arena: Arena | NoArena) -> None:
         self._arena = arena
         self._measured = self._trim_at = 0.0  # times of the monotonic clock
 
     def write(self) -> None:
-        """Count a heartbeat, and do what is due since the last one."""
+        """Count a heartbeat; write the resource usage and trim the arena if they are due."""
         status.beat(self._arena.reserved)
         now = time.monotonic()
         if now - self._measured >= status.USAGE_SECONDS:
@@ -107,5 +109,5 @@ class _Report:
 
 
 if __name__ == "__main__":
-    leave_current_directory()
+    remove_current_directory_from_path()
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""Payloads of requests that are used where they lie, in the arena of the master.
+"""Request payloads that stages use in place, in the arena of the master.
 
-An array of a stage may be a view of one, and a script may keep it for longer than its request: the
-room is the master's again when nobody has it any more.
+An array of a stage can be a view of such a payload, and user code can keep it for longer than the
+request.  The master gets the memory back when no reference is left.
 """
 
 from collections import deque
@@ -12,12 +12,14 @@ from mindspore_serving.core.lending import lend
 from mindspore_serving.ipc.arena import ArenaView, NoArena
 from mindspore_serving.ipc.messages import Payload, Slice
 
-MOST_KEPT = 256 << 20  # bytes that scripts keep; with more, payloads come read only: to be copied
+MAX_KEPT = 256 << 20  # bytes that user code keeps; above it payloads come read-only, to be copied
 
 
 class Loan:
-    """A payload in shared memory.  Of its answer and its return, which may be on another thread,
-    the second takes effect: the room must stay until both have been.
+    """Payload in shared memory that this worker borrows.
+
+    The loan ends with the second of two events: its request is answered, and no reference to it is
+    left (which can happen on another thread).
     """
 
     __slots__ = ("_first", "size", "offset")
@@ -27,7 +29,10 @@ class Loan:
         self._first = [True]
 
     def is_first(self) -> bool:
-        """Once True; asked by both.  One thread at a time can take the entry of a list."""
+        """Return True on the first call, False afterwards.
+
+        Both events call it, maybe at once: `list.pop` is atomic.
+        """
         try:
             return self._first.pop()
         except IndexError:
@@ -35,19 +40,21 @@ class Loan:
 
 
 class Borrower:
-    """What a worker has of the payloads that it got."""
+    """Payloads that a worker borrows from the master's arena."""
 
     def __init__(self, view: ArenaView | NoArena) -> None:
         self._view = view
-        self._kept = 0  # bytes of what was answered and is not returned
+        self._kept = 0  # bytes of loans whose request is answered but which are still referenced
         self._returned: deque[Loan] = deque()
 
     def borrow(self, payloads: Sequence[Payload]) -> "tuple[list[bytes | memoryview], list[Loan]]":
-        """The bytes of `payloads`, those in shared memory writable, and the loans that this makes.
-        Each is to be given to `answered`.
+        """Return the bytes of `payloads`, and the loans of those in shared memory.
+
+        Bytes in shared memory are writable.  Each loan must be passed to `answered`.
         """
         loans: list[Loan] = []
-        return [one if type(one) is bytes else self._lend(one, loans) for one in payloads], loans
+        buffers = [data if type(data) is bytes else self._lend(data, loans) for data in payloads]
+        return buffers, loans
 
     def _lend(self, payload: Payload, loans: list[Loan]) -> bytes | memoryview:
         data = self._view.get(payload)
@@ -56,22 +63,22 @@ class Borrower:
         loan = Loan(payload)
         loans.append(loan)
         data = lend(data, partial(self._return, loan))
-        return data if self._kept <= MOST_KEPT else data.toreadonly()
+        return data if self._kept <= MAX_KEPT else data.toreadonly()
 
     def answered(self, loans: Sequence[Loan]) -> list[int]:
-        """The offsets of `loans`, whose request is answered, that somebody still has."""
+        """Note that the request of `loans` is answered; return the offsets still in use."""
         kept = [loan for loan in loans if loan.is_first()]
         self._kept += sum(loan.size for loan in kept)
         return [loan.offset for loan in kept]
 
     def take_returned(self) -> list[int]:
-        """The offsets of what was kept and is not any more."""
-        found = []
+        """Return the offsets of loans that ended after their request was answered."""
+        offsets = []
         while self._returned:
             loan = self._returned.popleft()
             self._kept -= loan.size
-            found.append(loan.offset)
-        return found
+            offsets.append(loan.offset)
+        return offsets
 
     def _return(self, loan: Loan) -> None:
         if not loan.is_first():

@@ -1,4 +1,4 @@
-"""A worker's connection to the master, and the messages that reach a thread by it."""
+"""Connection of a worker to the master, and how messages reach the worker's threads."""
 
 import socket
 from collections import deque
@@ -11,11 +11,11 @@ from mindspore_serving.ipc.messages import CallReply, Done, PartReply, Slice, To
 from mindspore_serving.process.channel import BlockingChannel
 
 Action: TypeAlias = Callable[[], None]
-"""What another thread wants to be done on this one."""
+"""Function to be called on the thread that receives messages."""
 
 
 class MasterConnection(BlockingChannel[ToWorker]):
-    """The channel, and the arenas for what is large."""
+    """Channel to the master, with the arenas for large payloads."""
 
     def __init__(
         self, stream: socket.socket, arena: Arena | NoArena, view: ArenaView | NoArena
@@ -25,59 +25,59 @@ class MasterConnection(BlockingChannel[ToWorker]):
         self.view = view
 
     def free(self, work: Work) -> None:
-        """The master is done with what `work` names."""
+        """Free the payloads that the master has finished reading, as listed in `work`."""
         for offset in work.freed:
             self.arena.free(offset)
 
     def release(self, reply: PartReply) -> None:
-        """What `reply` has in shared memory was copied: the master may use the room again."""
+        """Return the shared memory of `reply` to the master, after the reply was copied."""
         freed = [item.offset for item in reply.instances if isinstance(item, Slice)]
         if freed:
             self.send(Done([], freed))
 
 
 class MessageSource(Protocol):
-    """Where messages come from."""
+    """Source of messages."""
 
     def receive(self, *, wait: bool) -> list[ToWorker]:
-        """All that has come; with `wait`, waits for the first."""
+        """Return all messages that have arrived; with `wait`, block until there is one."""
         ...
 
 
 class Inbox:
-    """Messages in order.  Those that come while a stage waits for one reply are kept."""
+    """Messages in order of arrival; keeps those that arrive while a stage waits for a reply."""
 
     def __init__(self, source: MessageSource, connection: MasterConnection) -> None:
-        self.kept: deque[ToWorker] = deque()  # the next to be received
+        self.pending: deque[ToWorker] = deque()  # received, and to be handled next
         self._source = source
         self._connection = connection
 
     def receive(self, *, wait: bool) -> list[ToWorker]:
-        """All that has come; with `wait`, waits for the first."""
-        if not self.kept:
+        """Return all messages that have arrived; with `wait`, block until there is one."""
+        if not self.pending:
             return self._source.receive(wait=wait)
-        messages = list(self.kept)
-        self.kept.clear()
+        messages = list(self.pending)
+        self.pending.clear()
         return messages
 
     def wait_for(self, call_id: int) -> PartReply:
-        """Blocks until the call is answered; other work waits."""
+        """Block until the call is answered and return the reply; keep all other messages."""
         while True:
             reply = None
             for message in self._source.receive(wait=True):
                 if isinstance(message, CallReply) and message.reply.id == call_id:
                     reply = message.reply
                 elif isinstance(message, Work):
-                    self._connection.free(message)  # the stage that waits may need the room
-                    self.kept.append(Work(message.parts))
+                    self._connection.free(message)  # the waiting stage may need the memory
+                    self.pending.append(Work(message.parts))
                 else:
-                    self.kept.append(message)
+                    self.pending.append(message)
             if reply is not None:
                 return reply
 
 
 class PostSource:
-    """What comes by the connection, and actions that other threads `post`."""
+    """Messages from the connection, and actions that other threads `post`."""
 
     def __init__(self, connection: MasterConnection) -> None:
         self._connection = connection
@@ -85,12 +85,15 @@ class PostSource:
         self._wake = connection.make_wakeable()
 
     def post(self, action: Action) -> None:
-        """From any thread: have `action` run by the thread that receives."""
+        """Have `action` called on the receiving thread; can be called from any thread."""
         self._actions.append(action)
         self._wake()
 
     def receive(self, *, wait: bool) -> list[ToWorker]:
-        """As `MessageSource.receive`, but it may wait in vain; runs the actions."""
+        """Return the messages that have arrived, like `MessageSource.receive`, and run the actions.
+
+        Can return no messages even with `wait`.
+        """
         messages = self._connection.receive(wait=wait)
         while self._actions:
             self._actions.popleft()()
@@ -98,14 +101,17 @@ class PostSource:
 
 
 class ThreadSource:
-    """Messages and actions that another thread puts here."""
+    """Messages and actions that another thread puts into a queue."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[ToWorker | Action] = SimpleQueue()
         self.put = self._queue.put
 
     def receive(self, *, wait: bool) -> list[ToWorker]:
-        """As `MessageSource.receive`; runs the actions that come before the next message."""
+        """Return the messages that have arrived, and run the actions among them.
+
+        With `wait`, block until there is a message or an action.
+        """
         messages: list[ToWorker] = []
         try:
             entry = self._queue.get(block=wait)

@@ -1,4 +1,4 @@
-"""The instances of a part of a request, or which of them cannot be read."""
+"""Decode the instances of a part, and name the instance that cannot be decoded."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,10 @@ from mindspore_serving.worker.job import PreparedMethod
 
 
 def decode(part: RequestPart, chunks: Sequence[Chunk], program: PreparedMethod) -> list[Instance]:
-    """The inputs of the method in every instance.  Raises ServingError."""
+    """Decode the inputs of each instance in `part`.
+
+    Raises ServingError, with the index of the bad instance in the request if there are several.
+    """
     codec = wire.worker_codec(part.codec)
     try:
         return codec.decode(chunks, program.method, program.label)
@@ -24,8 +27,9 @@ def decode(part: RequestPart, chunks: Sequence[Chunk], program: PreparedMethod) 
 
 
 def _first_bad(part: RequestPart, chunks: Sequence[Chunk], program: PreparedMethod) -> int | None:
-    """Which instance of the request cannot be read; None if there is one only, or the request is
-    wrong as a whole.
+    """Return the index in the request of the first instance that cannot be decoded.
+
+    None if the request has a single instance or is malformed as a whole.
     """
     try:
         codec, pieces = cutting.cut_again(part.codec, chunks)

@@ -1,7 +1,7 @@
-"""Runs the stages of a worker's methods: batches per stage, later stages first, methods in turn.
+"""Run the stages of a worker's methods: batches per stage, later stages first, methods in turn.
 
-One thread, no I/O: parts go in by `add`, finished ones come out of `finished`.  Later stages go
-first so that instances leave as soon as they can; methods take turns so that none starves.
+One thread and no I/O: parts enter by `add` and leave by `finished`.  Later stages go first so that
+instances leave as soon as possible; methods take turns so that none starves.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from mindspore_serving.core.graph import StageKind
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingError, StageFailed
 from mindspore_serving.ipc.status import SIZE, STAGES, BatchSizes, Lane
-from mindspore_serving.worker import current
+from mindspore_serving.worker import request_context
 from mindspore_serving.worker.functions import failure_text
 from mindspore_serving.worker.job import (
     Job,
@@ -27,9 +27,11 @@ from mindspore_serving.worker.part_trace import BatchTrace
 
 
 class Executor:
-    """The queues in front of every stage of every program.  `post` runs an action on the thread
-    that uses the executor; by default at once, for executors whose stages finish on that thread.
-    What runs, and the sizes of batches, are written to `status` (see `ipc.status`).
+    """Queues of jobs in front of each stage of each method.
+
+    `post` runs an action on the executor's thread; the default runs it at once, for executors whose
+    stages all finish on that thread.  The running stage and the batch sizes are written to `status`
+    (see `ipc.status`).
     """
 
     def __init__(
@@ -52,9 +54,9 @@ class Executor:
         self._num_waiting = 0
         self._iterating: deque[tuple[Job, Iterator[Outcome]]] = deque()
         self._is_stream_next = False
-        self._batches: dict[Job, BatchTrace] = {}  # of those that run, by the first job
+        self._batches: dict[Job, BatchTrace] = {}  # of running batches, by their first job
         self.finished: list[RunningPart] = []
-        self.with_pieces: dict[int, RunningPart] = {}  # by id: streams with outputs to be sent
+        self.unsent: dict[int, RunningPart] = {}  # by id: streams with outputs to be sent
 
     @property
     def has_work(self) -> bool:
@@ -69,7 +71,7 @@ class Executor:
             raise InvalidInputs(
                 f"a stream takes one instance, {len(instances)} were given, {program.label}"
             )
-        part.left = len(instances)
+        part.num_unfinished = len(instances)
         part.outputs = [] if part.is_stream else [b""] * len(instances)
         names = program.method.inputs
         jobs = [
@@ -88,8 +90,9 @@ class Executor:
             self._finish(job)
 
     def run_next(self, now: float) -> None:
-        """Run one batch of the method whose turn it is, at the latest stage that has instances; or
-        the next piece of a stream, in turn with the batches.
+        """Run one batch, or produce the next piece of a stream; batches and streams alternate.
+
+        The batch is of the method whose turn it is, at its latest stage that has instances.
         """
         self._is_stream_next = not self._is_stream_next
         if self._iterating and (self._is_stream_next or not self._num_waiting):
@@ -104,11 +107,11 @@ class Executor:
                     return
 
     def resume(self, jobs: list[Job], outcomes: list[Outcome]) -> None:
-        """What a stage elsewhere made of `jobs`, which are all of one method and stage."""
+        """Continue `jobs`, of one method and stage, with the outcomes of a stage run elsewhere."""
         self._advance(jobs[0].part.program, jobs[0].position, jobs, outcomes)
 
     def emit(self, job: Job, outcome: Outcome) -> None:
-        """Another piece that a stage elsewhere, or an iterator, made of `job`."""
+        """Continue with another piece of `job`, made by an iterator or a stage run elsewhere."""
         stage = job.part.program.method.stages[job.position]
         if type(outcome) is not tuple or len(outcome) != len(stage.outputs):
             self._fail_stage(job, outcome)
@@ -124,7 +127,7 @@ class Executor:
             self._num_waiting += 1
 
     def end(self, job: Job) -> None:
-        """No more pieces will come of `job`."""
+        """Close the stream of `job`: no more pieces will come."""
         assert job.stream is not None
         job.stream.is_closed = True
         if job.stream.is_done:
@@ -133,43 +136,43 @@ class Executor:
     def _run_iterator(self) -> None:
         job, iterator = self._iterating.popleft()
         part = job.part
-        if part.left == 0:
+        if part.num_unfinished == 0:
             _close(iterator)
             return
-        if part.is_cancelled:  # as it is at its deadline, by whoever waits for it
+        if part.is_cancelled:  # the master also cancels at the deadline
             _close(iterator)
-            self._fail(job, _too_late(job))
+            self._fail(job, _expired(job))
             return
         try:
             self._lane.begin(job.position, [part.id])
             if part.trace is not None:
                 part.trace.run(job.position)
-            current.enter(part)
+            request_context.enter(part)
             outcome = next(iterator)
         except StopIteration:
             self.end(job)
             return
-        except BaseException as error:  # the user's code; FunctionCaller tells what it can
+        except BaseException as error:  # of the user's code, where FunctionCaller did not catch it
             outcome = StageFailed(failure_text(error))
         finally:
             self._lane.end()
-            current.leave()
+            request_context.leave()
         self.emit(job, outcome)
         self._iterating.append((job, iterator))
 
     def _take(self, queue: deque[Job], program: PreparedMethod, now: float) -> list[Job]:
-        """The next batch; what nobody waits for any more does not get a place in it."""
-        taken: list[Job] = []
+        """Remove the next batch from `queue`; jobs that are cancelled or overdue fail instead."""
+        batch: list[Job] = []
         limit = program.stages[queue[0].position].limit
-        while queue and len(taken) < limit:
+        while queue and len(batch) < limit:
             job = queue.popleft()
             self._num_waiting -= 1
             part = job.part
             if part.is_cancelled or (part.deadline is not None and now >= part.deadline):
-                self._fail(job, _too_late(job))
-            elif not part.is_stream or part.left:  # else another piece has failed
-                taken.append(job)
-        return taken
+                self._fail(job, _expired(job))
+            elif not part.is_stream or part.num_unfinished:  # else another piece has failed
+                batch.append(job)
+        return batch
 
     def _run_stage(self, program: PreparedMethod, position: int, jobs: list[Job]) -> None:
         stage, method_stage = program.stages[position], program.method.stages[position]
@@ -179,26 +182,26 @@ class Executor:
             if not jobs:
                 return
             self._sizes.observe(len(jobs))
-            # A language model makes its own batches.
+            # A language model forms its own batches.
             is_batch = stage.start is None or method_stage.kind is not StageKind.LANGUAGE
-            batch = current.enter_all(jobs, position, is_batch=is_batch)
+            batch = request_context.enter_all(jobs, position, is_batch=is_batch)
             if batch is not None:
                 self._batches[jobs[0]] = batch
             if stage.start is not None:
                 stage.start(self, jobs)
                 return
             self._lane.begin(position, [job.part.id for job in jobs])
-            outcomes = current.run(stage, jobs)
+            outcomes = request_context.run(stage, jobs)
         except BaseException as error:  # a stage's failure is its requests', never the worker's
             log.error("%s of method %s", method_stage.tag, program.method.name, exc_info=True)
             outcomes = [StageFailed(failure_text(error))] * len(jobs)
         finally:
             self._lane.end()
-            current.leave()
+            request_context.leave()
         self._advance(program, position, jobs, outcomes)
 
     def _begin_streams(self, stage: PreparedStage, jobs: list[Job]) -> list[Job]:
-        """Let those that want pieces have them one by one; the others."""
+        """Start an iterator for each job that is to be streamed; return the other jobs."""
         assert stage.iterate is not None
         for job in jobs:
             if job.is_to_stream:
@@ -208,12 +211,12 @@ class Executor:
     def _advance(
         self, program: PreparedMethod, position: int, jobs: list[Job], outcomes: list[Outcome]
     ) -> None:
-        """Each job goes to the next stage, or is done, or has failed alone."""
+        """Move each job to the next stage, finish it, or fail it alone."""
         num_outputs = len(program.method.stages[position].outputs)
         queues = self._queues_of[program.method.name]
         queue = queues[position + 1] if position + 1 < len(queues) else None
         if self._batches and (batch := self._batches.pop(jobs[0], None)) is not None:
-            current.end(batch, jobs, outcomes)
+            request_context.end(batch, jobs, outcomes)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if type(outcome) is not tuple or len(outcome) != num_outputs:
                 self._fail_stage(job, outcome)
@@ -249,34 +252,34 @@ class Executor:
         if job.stream is None:
             part.outputs[job.index] = encoded
             self._settle(part)
-        elif part.left:
+        elif part.num_unfinished:
             self._send_piece(job, encoded)
 
     def _send_piece(self, job: Job, encoded: Any) -> None:
         part, stream = job.part, job.stream
         assert stream is not None
-        if job.number < 0:  # the method has no stage that streams
+        if job.number < 0:  # no stage of the method streams: the answer is the only piece
             job.number, stream.num_begun, stream.is_closed = 0, 1, True
         part.outputs += stream.put(job.number, encoded)
-        self.with_pieces[part.id] = part
+        self.unsent[part.id] = part
         if stream.is_done:
             self._settle(part)
 
     def _fail(self, job: Job, error: ServingError) -> None:
-        if job.part.left == 0:
-            return  # a piece of a stream that has failed already
+        if job.part.num_unfinished == 0:
+            return  # another piece of the stream has failed already
         job.part.fail(job.index, error)
         if job.part.trace is not None:
             job.part.trace.leave(job.position, error.code)
         self._settle(job.part)
 
     def _settle(self, part: RunningPart) -> None:
-        part.left -= 1
-        if part.left == 0:
+        part.num_unfinished -= 1
+        if part.num_unfinished == 0:
             self.finished.append(part)
 
 
-def _too_late(job: Job) -> ServingError:
+def _expired(job: Job) -> ServingError:
     if job.part.is_cancelled:
         return DeadlineExceeded("the request was cancelled")
     return DeadlineExceeded(f"time is up before stage {job.position + 1}")
@@ -287,5 +290,5 @@ def _close(iterator: Iterator[Outcome]) -> None:
     try:
         if close is not None:
             close()
-    except BaseException:  # the user's code; its request is answered already
+    except BaseException:  # of the user's code; the request is answered already
         log.error("closing a generator", exc_info=True)

@@ -1,9 +1,9 @@
-"""Calls the user's Python stage functions: one instance at a time, or in batches.
+"""Call the user's Python stage functions, for one instance at a time or for batches.
 
-A failing instance fails alone.  A batch function that raises as a whole, or before its first
-result, is called again with one instance at a time, so that the instances of other requests in the
-batch still get their answers; a generator that raises after k results has failed at instance k,
-and goes on behind it.
+An instance that fails does not fail the others.  A batch function that raises before its first
+result is called again for each instance, so that the instances of other requests in the batch still
+get their answers.  A generator that raises after k results has failed at instance k; it is called
+again for the instances after that.
 """
 
 import traceback
@@ -18,26 +18,26 @@ from mindspore_serving.errors import ServingError, StageFailed
 from mindspore_serving.worker.job import Outcome
 
 Arguments = tuple[Any, ...]
-MOST_PLACES = 16  # of one function's code, whose exceptions are logged
-MOST_FRAMES = 8  # of each, the last ones
-_SEVERAL = (tuple, list)
+MAX_LOGGED_LINES = 16  # lines of a function's code whose exceptions are logged
+MAX_FRAMES = 8  # the last ones of each traceback
+_SEQUENCES = (tuple, list)
 
 
 class FunctionCaller:
-    """One registered function: its id, and how many outputs it must return."""
+    """Registered function, with its id and the number of outputs that it must return."""
 
     def __init__(self, function: Callable[..., Any], function_id: str, num_outputs: int) -> None:
         self._function = function
         self._id = function_id
         self._num_outputs = num_outputs
-        self._places: set[tuple[str, int]] = set()  # where exceptions came from
+        self._logged_lines: set[tuple[str, int]] = set()  # that have raised: file and line
 
     def call_each(self, instances: Sequence[tuple[Value, ...]]) -> list[Outcome]:
-        """The function takes one instance's inputs as separate arguments."""
-        return [self._call_one(instance) for instance in instances]
+        """Call the function once per instance, with the instance's inputs as arguments."""
+        return [self._call_single(instance) for instance in instances]
 
     def iterate(self, instance: tuple[Value, ...]) -> Iterator[Outcome]:
-        """A generator function's results one by one; a failure is the last of them."""
+        """Iterate over the results of a generator function; an error is the last outcome."""
         results = self._function(*_arguments(instance))
         try:
             for result in results:
@@ -50,14 +50,14 @@ class FunctionCaller:
             results.close()
 
     def call_batch(self, instances: Sequence[tuple[Value, ...]]) -> list[Outcome]:
-        """The function takes a tuple of instances and returns or yields a result for each."""
+        """Call the function with a tuple of instances; it returns or yields a result for each."""
         batch = tuple([_arguments(instance) for instance in instances])
-        outcomes = self._call_rest(batch)
+        outcomes = self._call_remaining(batch)
         while len(outcomes) < len(batch):
-            outcomes.extend(self._call_rest(batch[len(outcomes) :]))
+            outcomes.extend(self._call_remaining(batch[len(outcomes) :]))
         return outcomes
 
-    def _call_one(self, instance: tuple[Value, ...]) -> Outcome:
+    def _call_single(self, instance: tuple[Value, ...]) -> Outcome:
         try:
             result = self._function(*_arguments(instance))
             if isinstance(result, GeneratorType):
@@ -66,8 +66,8 @@ class FunctionCaller:
         except BaseException as error:
             return self._failure(error)
 
-    def _call_rest(self, batch: tuple[Arguments, ...]) -> list[Outcome]:
-        """Outcomes of the first instances of `batch`, at least one."""
+    def _call_remaining(self, batch: tuple[Arguments, ...]) -> list[Outcome]:
+        """Call the function for `batch`; return the outcomes of at least its first instance."""
         outcomes: list[Outcome] = []
         try:
             results = self._function(batch)
@@ -82,7 +82,7 @@ class FunctionCaller:
                     outcomes.append(self._failure(error))
         except BaseException as error:
             if not outcomes and len(batch) > 1:
-                return [self._call_rest((instance,))[0] for instance in batch]
+                return [self._call_remaining((instance,))[0] for instance in batch]
             return [*outcomes, self._failure(error)]
         if isinstance(results, GeneratorType):
             results.close()
@@ -90,7 +90,7 @@ class FunctionCaller:
         return outcomes + [StageFailed(self._count_text(len(outcomes), len(batch)))] * missing
 
     def _outputs(self, result: Any) -> tuple[Value, ...]:
-        if not isinstance(result, _SEVERAL):
+        if not isinstance(result, _SEQUENCES):
             result = (result,)
         if len(result) != self._num_outputs:
             raise StageFailed(
@@ -99,15 +99,15 @@ class FunctionCaller:
             )
         return tuple([to_value(item) for item in result])
 
-    def _count_text(self, returned: int, given: int) -> str:
+    def _count_text(self, returned: int, expected: int) -> str:
         return (
             f"The number {returned} of instances returned by function '{self._id}' is not equal "
-            f"to the number {given} of instances provided to this function."
+            f"to the number {expected} of instances provided to this function."
         )
 
-    def _type_text(self, results: Any, given: int) -> str:
+    def _type_text(self, results: Any, expected: int) -> str:
         return (
-            f"Function '{self._id}' should return or yield one result for each of {given} "
+            f"Function '{self._id}' should return or yield one result for each of {expected} "
             f"instances, but returned {type(results)}"
         )
 
@@ -118,31 +118,36 @@ class FunctionCaller:
         return StageFailed(failure_text(error))
 
     def _log(self, error: BaseException) -> None:
-        """Where it was raised, the first time there: clients can cause it as often as they like.
-        Its text may hold their values, so that is logged at debug alone.
+        """Log the traceback of an exception, once for each line of code that raises.
+
+        Clients can cause exceptions as often as they like.  The text of one can contain their
+        values, so it is logged at debug only.
         """
         log.debug("function %s raised %r", self._id, error, exc_info=True)
-        if len(self._places) >= MOST_PLACES:
+        if len(self._logged_lines) >= MAX_LOGGED_LINES:
             return
-        first = last = error.__traceback__ and error.__traceback__.tb_next  # behind our own
+        # The first frame is that of this file.
+        first = last = error.__traceback__ and error.__traceback__.tb_next
         while last is not None and last.tb_next is not None:
             last = last.tb_next
         if last is None:
             return
-        place = last.tb_frame.f_code.co_filename, last.tb_lineno
-        if place in self._places:
+        line = last.tb_frame.f_code.co_filename, last.tb_lineno
+        if line in self._logged_lines:
             return
-        self._places.add(place)
-        lines = "".join(traceback.format_tb(first, -MOST_FRAMES))
-        text = "function %s raised %s here (shown once; the level debug shows all of it):"
-        log.warning(f"{text}\n%s", self._id, type(error).__name__, lines.rstrip())
+        self._logged_lines.add(line)
+        frames = "".join(traceback.format_tb(first, -MAX_FRAMES))
+        text = "function %s raised %s here (shown once; level debug shows every exception):"
+        log.warning(f"{text}\n%s", self._id, type(error).__name__, frames.rstrip())
 
 
 def failure_text(error: BaseException) -> str:
-    """What a client reads of an exception that a stage raised.  The text of one such as SystemExit,
-    which is to end a process and here ends a request, says nothing by itself.
+    """Return the text that clients get of an exception raised by a stage.
+
+    The text of exceptions such as SystemExit, which would end a process and here end a request,
+    does not explain itself, so their repr is returned.
     """
-    if isinstance(error, KeyError) and error.args:  # its text is the key alone
+    if isinstance(error, KeyError) and error.args:  # whose text is only the key
         return f"KeyError: {error}"
     if isinstance(error, Exception):
         return str(error) or type(error).__name__
@@ -150,8 +155,10 @@ def failure_text(error: BaseException) -> str:
 
 
 def join(pieces: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
-    """What a stream amounts to for a request that wants one answer: texts and bytes one after
-    another, of anything else the last.  Raises StageFailed if there is no piece.
+    """Join the pieces of a stream to one answer.
+
+    Texts and bytes are concatenated; of other values the last is taken.  Raises StageFailed if
+    there is no piece.
     """
     if not pieces:
         raise StageFailed("the function yielded nothing")

@@ -1,5 +1,6 @@
-"""The spans of a request to a language model, by OpenTelemetry's conventions for generative AI:
-one as a whole, and below it how long it was prepared, waited, and read and wrote tokens.
+"""Spans of a request to a language model, by OpenTelemetry's conventions for generative AI.
+
+A span for the whole request, and below it one for each phase: prepare, queue, prefill, decode.
 """
 
 import time
@@ -14,11 +15,11 @@ from mindspore_serving.tracing.span import new_id
 from mindspore_serving.worker.part_trace import PartTrace
 
 _PHASES = ("prepare", "queue", "prefill", "decode")  # each ends where the next begins
-_BLAMED = {"overloaded": Code.OVERLOADED}  # by the reason of `Refused`; others are wrong inputs
+_CODES = {"overloaded": Code.OVERLOADED}  # by the reason of `Refused`; others are invalid inputs
 
 
 class GenerationTrace:
-    """Of `request` to the model `name`, below the span that `trace` is at now."""
+    """Trace of `request` to the model `name`, below the current span of `trace`."""
 
     def __init__(self, trace: PartTrace, request: LLMRequest, name: str) -> None:
         self.timeline = Timeline()
@@ -31,35 +32,35 @@ class GenerationTrace:
             "gen_ai.request.model": getattr(request, "adapter", "") or name,
         }
         if isinstance(request, Generate):
-            self._attributes.update(_asked(request))
+            self._attributes.update(_request_attributes(request))
         self._code = 0
 
     def finish(self) -> list[SpanReport]:
-        """All that was recorded of a part that is this request alone."""
+        """Return all spans of the part, which consists of this request only."""
         return self._trace.finish(())
 
     def take(self, events: list[Event] | ServingError, *, is_last: bool) -> None:
-        """What came of it."""
-        self._look_at(events)
+        """Note the outcome of the request in `events`, and end the trace with the last of them."""
+        self._note(events)
         if is_last:
             self.end(self._code)
 
-    def _look_at(self, events: list[Event] | ServingError) -> None:
+    def _note(self, events: list[Event] | ServingError) -> None:
         if isinstance(events, ServingError):
             self._code = events.code
             return
         for event in events:
             if isinstance(event, Refused):
-                self._code = _BLAMED.get(event.reason, Code.INVALID_INPUTS)
+                self._code = _CODES.get(event.reason, Code.INVALID_INPUTS)
             elif isinstance(event, Embedded | Scored):
                 self.timeline.num_prompt_tokens = sum(event.num_prompt_tokens)
             elif isinstance(event, Chunk) and event.finish_reason == "error":
                 self._code = event.to_error().code
 
     def end(self, code: int) -> None:
-        """It has ended, with an error of `code` if that is not 0."""
+        """Report the spans of the request, which ended with the error `code` unless that is 0."""
         now = time.monotonic()
-        offset = time.time_ns() - _to_ns(now)  # between this clock and the time since 1970
+        offset = time.time_ns() - _to_ns(now)  # from the monotonic clock to the Unix epoch
         line = self.timeline
         marks = [line.accepted, line.ready, line.first_step, line.first_token, now]
         times = [_to_ns(mark) + offset for mark in marks if mark]
@@ -70,7 +71,7 @@ class GenerationTrace:
                 self._parent_id,
                 times[0],
                 times[-1],
-                {**self._attributes, **_used(line)},
+                {**self._attributes, **_response_attributes(line)},
                 code,
             )
         )
@@ -88,10 +89,10 @@ def _operation(request: LLMRequest) -> str:
     return "embeddings" if isinstance(request, Embed) else type(request).__name__.lower()
 
 
-def _asked(request: Generate) -> dict[str, Any]:
-    """How it samples, as far as that was said."""
+def _request_attributes(request: Generate) -> dict[str, Any]:
+    """Return the sampling parameters that the request sets, as span attributes."""
     params = request.params
-    asked = {
+    attributes = {
         "max_tokens": params.max_tokens,
         "temperature": params.temperature,
         "top_p": params.top_p,
@@ -100,14 +101,16 @@ def _asked(request: Generate) -> dict[str, Any]:
         "choice.count": params.n if params.n != 1 else None,
         "stream": request.is_stream or None,
     }
-    return {f"gen_ai.request.{name}": value for name, value in asked.items() if value is not None}
+    return {
+        f"gen_ai.request.{key}": value for key, value in attributes.items() if value is not None
+    }
 
 
-def _used(line: Timeline) -> dict[str, Any]:
-    used: dict[str, Any] = {
+def _response_attributes(line: Timeline) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
         "gen_ai.usage.input_tokens": line.num_prompt_tokens,
         "gen_ai.usage.cache_read.input_tokens": line.num_cached_tokens,
         "gen_ai.usage.output_tokens": line.num_generated_tokens,
         "gen_ai.response.finish_reasons": line.finish_reasons,
     }
-    return {name: value for name, value in used.items() if value}
+    return {name: value for name, value in attributes.items() if value}

@@ -1,5 +1,4 @@
-"""What the executor moves: a part of a request, its instances as jobs, and the prepared method that
-they follow.
+"""Units of the executor: parts of requests, their instances as jobs, and prepared methods.
 
 No I/O and no clock.
 """
@@ -16,12 +15,13 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.worker.part_trace import PartTrace
 
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
-"""What a stage made of one instance."""
+"""Result of a stage for one instance: its outputs or an error."""
 
 
 class JobQueue(Protocol):
-    """The executor, as used by a stage that finishes its jobs later: on its thread, but for
-    `post`.
+    """Executor as seen by a stage that finishes its jobs later.
+
+    It must be called on the executor's thread, except for `post`.
     """
 
     def resume(self, jobs: "list[Job]", outcomes: "list[Outcome]") -> None: ...
@@ -31,31 +31,32 @@ class JobQueue(Protocol):
     def end(self, job: "Job") -> None: ...
 
     def post(self, action: Callable[[], None]) -> None:
-        """From any thread: have `action` called on the executor's thread."""
+        """Have `action` called on the executor's thread; can be called from any thread."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class PreparedStage:
-    """A stage that is ready to run: `call` gives the outcomes of at most `limit` jobs, from the
-    values of their `inputs`; it may raise for all.
+    """Stage that is ready to run: `call` maps the inputs of at most `limit` jobs to outcomes.
 
-    `start`, if set, sends the jobs away; they come back by `JobQueue.resume`, or in pieces by
-    `JobQueue.emit`.  `iterate`, if set, gives the pieces of a job whose request wants them.
+    The slots in `inputs` are its inputs.  `call` may raise, which fails all of the jobs.
+
+    `start`, if set, runs the jobs elsewhere; they return by `JobQueue.resume`, or in pieces by
+    `JobQueue.emit`.  `iterate`, if set, iterates over the pieces of a job that is to be streamed.
     """
 
     inputs: Sequence[int]
     limit: int
     call: Callable[[list[tuple[Value, ...]]], list[Outcome]]
     gains_from_batch: bool = field(default=True, kw_only=True)
-    takes_one: bool = field(default=False, kw_only=True)  # `call` is given the jobs one by one
+    is_per_instance: bool = field(default=False, kw_only=True)  # `call` gets one job at a time
     start: "Callable[[JobQueue, list[Job]], None] | None" = field(default=None, kw_only=True)
     iterate: "Callable[[Job], Iterator[Outcome]] | None" = field(default=None, kw_only=True)
 
     def run(self, jobs: "list[Job]") -> list[Outcome]:
-        """What becomes of each job; may raise for all."""
+        """Run the stage for `jobs` and return an outcome each; may raise for all."""
         inputs = self.inputs
-        if len(inputs) == 1:  # most: no loop for each
+        if len(inputs) == 1:  # the common case, without a loop per job
             (slot,) = inputs
             return self.call([(job.values[slot],) for job in jobs])
         return self.call([job.arguments(self) for job in jobs])
@@ -63,7 +64,10 @@ class PreparedStage:
 
 @dataclass(slots=True)
 class PreparedMethod:
-    """A method with its prepared stages.  `batch_size`: most instances that gain from a batch."""
+    """Method with its prepared stages.
+
+    `batch_size` is the largest number of instances that a stage gains from running at once.
+    """
 
     method: Method
     label: str  # names servable and method in errors
@@ -76,13 +80,15 @@ class PreparedMethod:
 
     @property
     def batch_size(self) -> int:
-        return max((one.limit for one in self.stages if one.gains_from_batch), default=1)
+        return max((stage.limit for stage in self.stages if stage.gains_from_batch), default=1)
 
 
 @dataclass(slots=True, eq=False)
 class RunningPart:
-    """The instances of one part of a request, answered together.  A part that `is_stream` has one
-    instance, answered in pieces: those in `outputs` are to be sent.
+    """Instances of one part of a request, which are answered together.
+
+    A part that `is_stream` has one instance, answered in pieces; `outputs` are those still to be
+    sent.
     """
 
     id: int
@@ -93,14 +99,14 @@ class RunningPart:
     request_id: str = ""  # in logs
     trace: PartTrace | None = None  # if it is traced
     is_cancelled: bool = False
-    left: int = 0  # instances that are not finished
-    outputs: list[Any] = field(init=False)  # what `put` gave; set when its instances are known
+    num_unfinished: int = 0  # instances
+    outputs: list[Any] = field(init=False)  # results of `put`; set when the instances are known
     faults: list[ServingError | None] | None = None
-    cancels: list[Callable[[], None]] = field(default_factory=list)
-    """What cancels each of its requests to the language model; nothing if that has ended."""
+    cancel_callbacks: list[Callable[[], None]] = field(default_factory=list)
+    """Cancel the part's requests to the language model; without effect on ended requests."""
     put: Callable[[Any], Any] = whole
-    """Takes what the codec made of an instance, at once: a stage may use its memory again."""
-    loans: Sequence[Any] = ()  # of the memory that its inputs are in
+    """Stores an encoded output at once, because a stage may reuse the memory of its result."""
+    loans: Sequence[Any] = ()  # of the shared memory that holds its inputs
 
     def fail(self, index: int, error: ServingError) -> None:
         if self.faults is None:
@@ -108,18 +114,18 @@ class RunningPart:
         self.faults[index] = error
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the part, whose answer is no longer needed."""
         self.is_cancelled = True
-        for cancel in self.cancels:
+        for cancel in self.cancel_callbacks:
             cancel()
 
 
 @dataclass(slots=True, eq=False)
 class ReorderBuffer:
-    """The pieces of one instance's answer: they pass later stages apart, and leave in order."""
+    """Buffer that puts the pieces of one instance's answer, which run independently, in order."""
 
     num_begun: int = 0
-    is_closed: bool = False  # no more will begin
+    is_closed: bool = False  # no further piece will begin
     _next: int = 0
     _ready: dict[int, Any] = field(default_factory=dict)
 
@@ -128,7 +134,7 @@ class ReorderBuffer:
         return self.is_closed and self._next == self.num_begun
 
     def put(self, number: int, piece: Any) -> list[Any]:
-        """Piece `number` is finished: those that may leave now."""
+        """Add the finished piece `number`; return the pieces that can be sent now."""
         self._ready[number] = piece
         leaving = []
         while self._next in self._ready:
@@ -139,11 +145,11 @@ class ReorderBuffer:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One instance on its way.
+    """Instance on its way through the stages of its method.
 
-    `values` are its slots so far: the inputs, then the outputs of every stage behind it, since
-    slots are numbered in that order.  `stream` is None unless its request wants pieces; a piece is
-    a job of its own, with its `number`.
+    `values` are its slots so far: the inputs, then the outputs of every stage that has run, since
+    slots are numbered in that order.  `stream` is None unless the answer is streamed; a piece of it
+    is a job of its own, with its `number`.
     """
 
     part: RunningPart
@@ -155,11 +161,11 @@ class Job:
 
     @property
     def is_to_stream(self) -> bool:
-        """Whether the next stage that can give pieces is to do so."""
+        """True if the next stage that can stream is to produce pieces of this job."""
         return self.stream is not None and self.number < 0
 
     def piece(self, outcome: tuple[Value, ...]) -> "Job":
-        """The job of the next piece, behind the stage that gave `outcome`."""
+        """Create the job of the next piece, after the stage that returned `outcome`."""
         assert self.stream is not None
         number = self.stream.num_begun
         self.stream.num_begun += 1

@@ -1,4 +1,4 @@
-"""The worker's language model: for requests of front ends, and as a stage of methods."""
+"""Language model of a worker: for requests of front ends, and as a stage of methods."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -32,7 +32,7 @@ from mindspore_serving.errors import (
 from mindspore_serving.ipc.arena import Arena, NoArena
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
-    Numbers,
+    EngineMetrics,
     PartReply,
     SetAdapters,
     SpanReport,
@@ -56,9 +56,10 @@ _CANCELLED = "the request was cancelled"
 
 
 class EngineRequest:
-    """A request that the engine has, until its last events or until it is cancelled.
+    """Request in the engine, until its last events or its cancellation.
 
-    `deliver` takes this, its events or the error that ended it, and whether they are the last.
+    `deliver` gets this request, its events or the error that ended it, and whether they are the
+    last.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class EngineRequest:
         self._trace = trace
         self._deliver = deliver
         self._is_open = True
-        self._id = ""  # of the engine
+        self._id = ""  # in the engine
 
     def start(
         self,
@@ -80,12 +81,12 @@ class EngineRequest:
         part_id: int,
         request_id: str,
     ) -> None:
-        """Give `request` to the engine, which calls `sink`; that calls `take`."""
+        """Pass `request` to the engine, which calls `sink` with events; `sink` calls `take`."""
         timeline = None if self._trace is None else self._trace.timeline
         self._id = self._engine.accept(request, sink, part_id, request_id, timeline)
 
     def take(self, events: Events, is_last: bool) -> None:
-        """Deliver what the engine has made, unless the request was cancelled since."""
+        """Deliver events of the engine, unless the request was cancelled meanwhile."""
         if not self._is_open:
             return
         self._is_open = not is_last
@@ -94,26 +95,27 @@ class EngineRequest:
         self._deliver(self, events, is_last)
 
     def cancel(self) -> None:
-        """End it, as nobody waits for its part any more; that is answered all the same."""
+        """End the request and answer DeadlineExceeded, as its answer is no longer needed."""
         if self._is_open:
             self.abandon()
             self._deliver(self, DeadlineExceeded(_CANCELLED), True)
 
     def abandon(self) -> None:
-        """Have the engine end it; nothing more is delivered."""
+        """End the request in the engine, without delivering anything."""
         self._is_open = False
         self._engine.cancel(self._id)
         if self._trace is not None:
             self._trace.end(Code.CANCELLED)
 
     def spans(self) -> list[SpanReport]:
-        """All that was recorded of its part, which is this request alone."""
+        """Return all spans of the part, which consists of this request only."""
         return [] if self._trace is None else self._trace.finish()
 
 
 class LanguageStage:
-    """One model, `name` to clients, for the executors of this worker, on whose threads it is
-    called.  `params` are how it samples what a request does not say.
+    """Language model, called `name` by clients, as a stage for the executors of this worker.
+
+    It is called on the executors' threads.  `params` are the defaults of sampling parameters.
     """
 
     def __init__(self, engine: AnyEngine, params: SamplingParams, name: str = "") -> None:
@@ -122,7 +124,7 @@ class LanguageStage:
         self._params = params
 
     def start(self, queue: JobQueue, jobs: list[Job]) -> None:
-        """Give each job's prompt to the model; its texts come back to `queue`."""
+        """Pass each job's prompt to the model; the texts return to `queue`."""
         for job in jobs:
             stage = job.part.program.method.stages[job.position]
             try:
@@ -140,64 +142,66 @@ class LanguageStage:
             queue.post(partial(running.take, events, is_last))
 
         running.start(request, post, job.part.id, job.part.request_id)
-        job.part.cancels.append(running.cancel)
+        job.part.cancel_callbacks.append(running.cancel)
 
     def _to_request(self, values: Sequence[Value]) -> Generate:
-        given = json_object(values[1]) if len(values) > 1 else {}
-        grammar = given.pop("grammar", None)
+        parameters = json_object(values[1]) if len(values) > 1 else {}
+        grammar = parameters.pop("grammar", None)
         known = msgspec.to_builtins(self._params)
-        for name in given:
+        for name in parameters:
             if name not in known:
                 raise InvalidInputs(f"parameter {name!r} does not exist; there are {list(known)}")
-        if given.get("n", 1) != 1:
-            raise InvalidInputs(f"n is {given['n']!r}, expected 1 in a stage")
+        if parameters.get("n", 1) != 1:
+            raise InvalidInputs(f"n is {parameters['n']!r}, expected 1 in a stage")
         try:
-            params = msgspec.convert({**known, **given}, SamplingParams)
-            form = None if grammar is None else msgspec.convert(grammar, Grammar)
+            params = msgspec.convert({**known, **parameters}, SamplingParams)
+            grammar = None if grammar is None else msgspec.convert(grammar, Grammar)
         except msgspec.ValidationError as error:
             raise InvalidInputs(f"the parameters cannot be used: {error}") from None
-        request = Generate(prompt=_read_prompt(values[0]), params=params, grammar=form)
+        request = Generate(prompt=_read_prompt(values[0]), params=params, grammar=grammar)
         _LIMITS.check(request)
         return request
 
 
 class LanguageService:
-    """Serves one model to front ends, on the thread that reads the channel: messages in, replies
-    out.  `stage` serves it to methods.
+    """Language model for requests of front ends, on the thread that reads the channel.
+
+    `stage` is the same model for methods.
     """
 
     def __init__(self, engine: AnyEngine, stage: LanguageStage) -> None:
         self.engine = engine
         self.stage = stage
-        self._open: dict[int, EngineRequest] = {}  # by part
+        self._open: dict[int, EngineRequest] = {}  # by id of the part
         self._replies: list[EncodedReply] = []
 
     @property
     def has_work(self) -> bool:
         return self.engine.num_open > 0
 
-    def numbers(self) -> dict[str, int]:
-        """The engine's newest numbers; empty before its first step."""
+    def stats(self) -> dict[str, int]:
+        """Return the newest statistics of the engine; empty before its first step."""
         stats = self.engine.stats
         return {} if stats is None else msgspec.to_builtins(stats)
 
-    def report(self) -> Numbers:
-        """All that the engine counts."""
-        return Numbers(self.numbers(), *self.engine.counts(), self.engine.unready)
+    def report(self) -> EngineMetrics:
+        """Return all metrics of the engine."""
+        return EngineMetrics(self.stats(), *self.engine.counts(), self.engine.unready)
 
     def set_adapters(self, message: SetAdapters, send: Callable[[AdaptersSet], None]) -> None:
-        """Have the adapters that the message names; `send` gets the answer, on another thread."""
-        wanted = {one.name: (one.path, one.generation) for one in message.adapters}
+        """Load the adapters that the message lists; `send` gets the reply, on another thread."""
+        adapters = {source.name: (source.path, source.generation) for source in message.adapters}
 
         def done(problems: Mapping[str, ServingError]) -> None:
             faults = {name: to_fault(error) for name, error in problems.items()}
             send(AdaptersSet(message.serial, faults))
 
-        self.engine.adapters.set(wanted, done)
+        self.engine.adapters.set(adapters, done)
 
     def check_instances(self, codec: str, chunks: Sequence[Buffer]) -> None:
-        """Before the instances of a method are decoded.  Raises InvalidInputs if that would hold up
-        the tokens of others.
+        """Check the encoded instances of a method before they are decoded.
+
+        Raises TooLarge or InvalidInputs if decoding them would delay the tokens of other requests.
         """
         size = sum(map(len, chunks))
         if size > _LIMITS.max_body:
@@ -214,8 +218,9 @@ class LanguageService:
         request_id: str = "",
         context: PartTrace | None = None,
     ) -> None:
-        """Start a request of a front end, called `request_id` in logs and traced if `context` is
-        given.  Raises InvalidInputs if `body` is none.
+        """Start a request of a front end; `request_id` is its id in logs, `context` its trace.
+
+        Raises InvalidInputs if `body` cannot be decoded.
         """
         try:
             request = decode_request(method, body)
@@ -228,19 +233,19 @@ class LanguageService:
         running.start(request, running.take, part_id, request_id)
 
     def cancel(self, part_id: int) -> None:
-        """Nobody waits for the part any more.  It is answered all the same: the master counts."""
+        """Cancel the part.  It is answered all the same, because the master counts answers."""
         if part_id in self._open:
             self._open[part_id].cancel()
 
     def collect(self, arena: Arena | NoArena) -> list[PartReply]:
-        """What the engine has made since.  Raises RuntimeError if its step loop broke."""
+        """Return the replies that are ready.  Raises RuntimeError if the step loop failed."""
         self.engine.collect()
         replies, self._replies = self._replies, []
         return [reply.to_message(arena) for reply in replies]
 
     def _deliver(self, part_id: int, running: EngineRequest, events: Events, is_last: bool) -> None:
         content = encode(events)
-        if isinstance(content, ServingError) and not is_last:  # it cannot be sent
+        if isinstance(content, ServingError) and not is_last:  # the events cannot be encoded
             running.abandon()
             is_last = True
         if is_last:
@@ -261,14 +266,14 @@ def _trace(context: PartTrace | None, request: LLMRequest, name: str) -> Generat
 def _deliver(
     queue: JobQueue, job: Job, running: EngineRequest, events: Events, is_last: bool
 ) -> None:
-    """Give what the model made of `job` to the stages behind; on the thread of `queue`."""
+    """Pass events of `job` to the later stages, on the thread of `queue`."""
     _put(queue, job, events)
-    if not is_last and job.part.left == 0:  # a later stage has failed on a piece
+    if not is_last and job.part.num_unfinished == 0:  # a later stage has failed on a piece
         running.abandon()
 
 
 def _put(queue: JobQueue, job: Job, events: Events) -> None:
-    """What the model made of `job`, for the stages behind."""
+    """Pass events of `job` to the later stages."""
     if isinstance(events, ServingError):
         queue.resume([job], [events])
         return

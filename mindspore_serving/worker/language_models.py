@@ -1,6 +1,4 @@
-"""Loads models of whole directories into this process: a language model and its engine, or one of
-another server, and models of tasks.
-"""
+"""Load models of whole directories: language models, upstream servers and models of tasks."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -14,16 +12,16 @@ from mindspore_serving.core.tasks import TaskSpec
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.ipc.messages import Setup
 from mindspore_serving.ipc.status import Lane
-from mindspore_serving.worker.host import Host
+from mindspore_serving.worker.loaded_servable import LoadedServable
 
 if TYPE_CHECKING:
     from mindspore_serving.llm.upstream.engine import UpstreamModel
     from mindspore_serving.worker.language import LanguageService
 
-MOST_WAITING = 1024  # requests, unless the operator says otherwise
-MOST_PROMPTS = 32 * MOST_WAITING  # of an encoder: a request may have thousands, and each is little
-MOST_WAITING_TOKENS = 1 << 20  # that they have together
-SWITCH_SECONDS = 0.0005  # how long another thread may hold up the step loop
+MAX_WAITING = 1024  # requests, by default
+MAX_PROMPTS = 32 * MAX_WAITING  # of an encoder: a request may have thousands of small ones
+MAX_WAITING_TOKENS = 1 << 20  # of all queued requests together
+SWITCH_SECONDS = 0.0005  # for how long another thread can delay the step loop
 
 
 def open_language(
@@ -43,8 +41,8 @@ def open_language(
 
     options = dict(spec.options)
     embeds_only = is_encoder(find_config(Path(spec.path)))
-    options.setdefault("max_num_waiting", MOST_PROMPTS if embeds_only else MOST_WAITING)
-    options.setdefault("max_num_waiting_tokens", MOST_WAITING_TOKENS)
+    options.setdefault("max_num_waiting", MAX_PROMPTS if embeds_only else MAX_WAITING)
+    options.setdefault("max_num_waiting_tokens", MAX_WAITING_TOKENS)
     options = _with_device(options, setup)
     try:
         opened = open_model(
@@ -58,28 +56,31 @@ def open_language(
 
 
 def _open_upstream(spec: LanguageSpec, wake: Callable[[], None]) -> "UpstreamModel":
-    """Raises StartError."""
+    """Create the client of an upstream server.  Raises StartError."""
     from mindspore_serving.llm.upstream.engine import UpstreamModel
     from mindspore_serving.llm.upstream.options import longest_of, read_options
 
     return UpstreamModel(read_options(spec.engine_options), longest_of(spec.options), wake)
 
 
-def open_task_model(host: Host, spec: TaskSpec, setup: Setup) -> None:
-    """Load a model that does not generate; one that is the language model as well has its encoder
-    from there.  Raises StartError.
+def open_task_model(servable: LoadedServable, spec: TaskSpec, setup: Setup) -> None:
+    """Load a model that does not generate.  Raises StartError.
+
+    A model that is also the servable's language model shares its encoder.
     """
     from mindspore_serving.tasks.opening import open_task
 
     spec = replace(spec, options=_with_device(spec.options, setup))
-    language = host.declaration.language
-    is_shared = host.language is not None and language is not None and language.path == spec.path
-    engine = host.language.engine if host.language is not None and is_shared else None
-    host.tasks[spec.path] = open_task(spec, None if engine is None else engine.encoder_runner())
+    language = servable.declaration.language
+    is_shared = (
+        servable.language is not None and language is not None and language.path == spec.path
+    )
+    engine = servable.language.engine if servable.language is not None and is_shared else None
+    servable.tasks[spec.path] = open_task(spec, None if engine is None else engine.encoder_runner())
 
 
 def _with_device(options: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-    """The options of a model, on the device of this worker unless they say otherwise."""
+    """Return a model's options, with the device of this worker as default."""
     if "device" in options or setup.device_type not in ("cpu", "gpu"):
         return dict(options)
     number = f":{setup.device_id}" if setup.device_id else ""

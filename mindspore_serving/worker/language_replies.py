@@ -1,4 +1,4 @@
-"""Events of a language model as the messages that carry them to the master."""
+"""Encode the events of a language model as messages to the master."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from mindspore_serving.ipc.messages import PartReply, SpanReport, to_fault
 
 @dataclass(frozen=True, slots=True)
 class EncodedReply:
-    """More of what becomes of a part: encoded events, or the error that ends it."""
+    """Reply to a part: encoded events, or the error that ends it."""
 
     part_id: int
     content: bytes | ServingError
@@ -20,7 +20,7 @@ class EncodedReply:
     spans: list[SpanReport]
 
     def to_message(self, arena: Arena | NoArena) -> PartReply:
-        """The message, with its events in `arena` if they are many."""
+        """Return the message, with large encoded events in `arena`."""
         if isinstance(self.content, ServingError):
             return PartReply(self.part_id, [], rejected=to_fault(self.content), spans=self.spans)
         return PartReply(
@@ -33,18 +33,18 @@ class EncodedReply:
 
 
 def encode(events: list[Event] | ServingError) -> bytes | ServingError:
-    """Encode events; an error of their part alone if no message can hold what the engine made."""
+    """Encode events; return a ServingError for their part if they cannot be encoded."""
     if isinstance(events, ServingError):
         return events
     try:
         return encode_events(events)
     except (OverflowError, ValueError) as error:
-        log.error("sending an answer", exc_info=True)
-        return ServingError(f"the answer cannot be sent: {error}")
+        log.error("encoding an answer", exc_info=True)
+        return ServingError(f"the answer cannot be encoded: {error}")
 
 
 def has_output(events: list[Event] | ServingError) -> bool:
-    """Whether the client gets something of them."""
+    """Return whether the events have output for the client."""
     if isinstance(events, ServingError):
         return True
     return any(type(event) is not Started for event in events)

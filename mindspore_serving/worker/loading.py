@@ -1,6 +1,6 @@
-"""Loads a servable into this process: declaration, models, language model, a program per method.
+"""Load a servable into this process: declaration, models, language model and prepared methods.
 
-Knows nothing of channels: a worker that owns no models has them run by its `RemoteCaller`.
+It knows no channel: in a worker without models, `RemoteCaller` has them run elsewhere.
 """
 
 import os
@@ -30,10 +30,10 @@ from mindspore_serving.servable import model as model_api
 from mindspore_serving.servable import pipeline, repository
 from mindspore_serving.servable.language import add_generate
 from mindspore_serving.worker import nested, signatures
-from mindspore_serving.worker.host import Host, call_name
 from mindspore_serving.worker.job import Outcome
 from mindspore_serving.worker.language_models import open_language, open_task_model
-from mindspore_serving.worker.preparing import check_subgraph, make_program
+from mindspore_serving.worker.loaded_servable import LoadedServable, call_name
+from mindspore_serving.worker.preparing import check_subgraph, prepare_method
 from mindspore_serving.worker.remote import RemoteCaller
 
 
@@ -43,34 +43,36 @@ def load(
     make_wake: Callable[[], Callable[[], None]],
     steps: Lane | None = None,
     on_broken: Callable[[str], None] = log.error,
-) -> Host:
-    """Everything a worker needs to serve.  `make_wake` gives a function by which threads wake the
-    worker's; steps of a language model are written to `steps`; `on_broken` gets, on any thread, why
-    a distributed servable cannot go on.  Raises StartError (or another ServingError).
+) -> LoadedServable:
+    """Load what this worker needs to serve.  Raises StartError (or another ServingError).
+
+    `make_wake` creates a function by which other threads wake the worker's.  Steps of a language
+    model are written to `steps`.  `on_broken` gets, on any thread, the reason why a distributed
+    servable cannot continue.
     """
     if setup.device_id is not None:
         os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
     declaration, version = _declare(setup)
-    host = Host(declaration, version, setup.device_type)
-    host.models = dict(setup.models)
+    servable = LoadedServable(declaration, version, setup.device_type)
+    servable.models = dict(setup.models)
     if setup.owns_models:
-        _load_models(host, setup)
+        _load_models(servable, setup)
     if declaration.distributed is not None and setup.gang is not None:
-        _open_gang(host, declaration.distributed, setup.gang, on_broken)
+        _open_gang(servable, declaration.distributed, setup.gang, on_broken)
     if setup.owns_models:
         if declaration.language is not None:
-            host.language = open_language(declaration.language, setup, make_wake(), steps)
+            servable.language = open_language(declaration.language, setup, make_wake(), steps)
         for task in declaration.tasks.values():
-            open_task_model(host, task, setup)
-    _add_predict(host)
-    _add_programs(host, setup, remote)
-    model_api.bind_runner(_runner(host, setup, remote))
-    pipeline.bind_pipeline(_pipeline_runner(host, remote))
-    return host
+            open_task_model(servable, task, setup)
+    _add_predict(servable)
+    _add_programs(servable, setup, remote)
+    model_api.bind_runner(_runner(servable, setup, remote))
+    pipeline.bind_pipeline(_pipeline_runner(servable, remote))
+    return servable
 
 
 def _declare(setup: Setup) -> tuple[Declaration, int]:
-    """What the servable declares, with what runs each model, and its version."""
+    """Return the declaration of the servable, with a backend for each model, and its version."""
     declaration, version = repository.make_declaration(
         setup.servable_directory,
         setup.servable_name,
@@ -84,32 +86,32 @@ def _declare(setup: Setup) -> tuple[Declaration, int]:
         _add_default_method(declaration, declaration.language)
     _check_start(declaration, setup)
     for key, spec in declaration.models.items():
-        declaration.models[key] = replace(spec, format=_row(spec, setup.enable_lite))
+        declaration.models[key] = replace(spec, format=_format_of(spec, setup.enable_lite))
     return declaration, version
 
 
-def _load_models(host: Host, setup: Setup) -> None:
-    """Those of model files, on the device that all of them can use."""
-    models = host.declaration.models
+def _load_models(servable: LoadedServable, setup: Setup) -> None:
+    """Load the model files, on a device that all of their backends support."""
+    models = servable.declaration.models
     formats = sorted({spec.format for spec in models.values()})
-    host.device_type = backends.choose_device(setup.device_type, formats, setup.servable_name)
-    _check_device(setup, host)
+    servable.device_type = backends.choose_device(setup.device_type, formats, setup.servable_name)
+    _check_device(setup, servable)
     for number, spec in enumerate(models.values()):
         loading.reached(number / len(models))
-        _load_model(host, spec, setup)
+        _load_model(servable, spec, setup)
 
 
 def _add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     if spec.engine == UPSTREAM:  # which needs no library of language models
         add_generate(declaration)
         return
-    from mindspore_serving.worker.bare import add_default_method  # and what it knows
+    from mindspore_serving.worker.default_method import add_default_method  # imports `llm`
 
     add_default_method(declaration, spec)
 
 
 def _check_start(declaration: Declaration, setup: Setup) -> None:
-    """That the servable is started by the function for its kind."""
+    """Check that the servable was started by the function for its kind."""
     name = setup.servable_name
     if declaration.distributed is not None and setup.gang is None:
         raise StartError(
@@ -124,30 +126,33 @@ def _check_start(declaration: Declaration, setup: Setup) -> None:
 
 
 def _open_gang(
-    host: Host, spec: DistributedSpec, options: GangOptions, on_broken: Callable[[str], None]
+    servable: LoadedServable,
+    spec: DistributedSpec,
+    options: GangOptions,
+    on_broken: Callable[[str], None],
 ) -> None:
-    """Wait for the agents; they are the servable's model."""
+    """Wait for the agents, which together are the servable's model."""
     from mindspore_serving.distributed.backend import GangModel
 
-    name = host.declaration.name
+    name = servable.declaration.name
     gang = GangModel.open(name, spec, options, on_broken)
-    host.declaration.models[name] = gang.spec
-    host.agents = gang.agents
-    host.num_slots = gang.num_slots
+    servable.declaration.models[name] = gang.spec
+    servable.agents = gang.agents
+    servable.num_slots = gang.num_slots
     if gang.num_slots > 1:
-        host.threads = ThreadPoolExecutor(gang.num_slots, "prediction")
-    _add_model(host, gang.spec, gang)
+        servable.threads = ThreadPoolExecutor(gang.num_slots, "prediction")
+    _add_model(servable, gang.spec, gang)
 
 
-def _row(spec: DeclaredModel, enable_lite: bool) -> str:
-    """What runs the model: a name of `backends.formats`."""
+def _format_of(spec: DeclaredModel, enable_lite: bool) -> str:
+    """Return the name in `backends.formats` of the backend that runs the model."""
     if enable_lite and spec.format == "mindir" and not spec.backend:
         return "mindir_lite"
     return backends.resolve(spec.format, spec.backend)
 
 
-def _check_device(setup: Setup, host: Host) -> None:
-    if host.declaration.models and setup.device_id is None and host.device_type != "cpu":
+def _check_device(setup: Setup, servable: LoadedServable) -> None:
+    if servable.declaration.models and setup.device_id is None and servable.device_type != "cpu":
         raise StartError(
             f"Servable '{setup.servable_name}' has models declared by declare_model, but parameter "
             "'device_ids' of ServableStartConfig is not set in Serving startup script when the "
@@ -155,62 +160,66 @@ def _check_device(setup: Setup, host: Host) -> None:
         )
 
 
-def _load_model(host: Host, spec: DeclaredModel, setup: Setup) -> None:
+def _load_model(servable: LoadedServable, spec: DeclaredModel, setup: Setup) -> None:
     directory, name = setup.servable_directory, setup.servable_name
     source = ModelSource(
         spec=spec,
-        paths=repository.model_paths(directory, name, host.version, spec),
-        device_type=host.device_type,
+        paths=repository.model_paths(directory, name, servable.version, spec),
+        device_type=servable.device_type,
         device_id=setup.device_id or 0,
         dec_key=setup.dec_key,
         dec_mode=setup.dec_mode,
         config_file=repository.config_path(directory, name, spec),
         options=spec.options,
     )
-    _add_model(host, spec, backends.open_backend(source))
+    _add_model(servable, spec, backends.open_backend(source))
 
 
-def _add_model(host: Host, spec: DeclaredModel, backend: LoadedModel) -> None:
-    host.backends[spec.key] = backend
+def _add_model(servable: LoadedServable, spec: DeclaredModel, backend: LoadedModel) -> None:
+    servable.backends[spec.key] = backend
     graphs = [signatures.of_model(spec, signature) for signature in backend.signature]
-    host.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)
+    servable.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)
 
 
-def _add_predict(host: Host) -> None:
-    """A bare directory of models gets its method from the model's own signature."""
-    declaration = host.declaration
-    if declaration.methods or not host.backends:
+def _add_predict(servable: LoadedServable) -> None:
+    """Add the method of a directory of models without configuration, by the model's signature."""
+    declaration = servable.declaration
+    if declaration.methods or not servable.backends:
         return
-    (key,) = host.backends
-    check_batch(host.backends[key], declaration.models[key])
-    if not host.backends[key].signature[0].outputs:
+    (key,) = servable.backends
+    check_batch(servable.backends[key], declaration.models[key])
+    if not servable.backends[key].signature[0].outputs:
         raise StartError(
             f"servable '{declaration.name}': the model does not say what it returns; declare it "
             "and a method in servable_config.py"
         )
-    declaration.methods["predict"] = repository.predict_method(key, host.backends[key].signature[0])
+    declaration.methods["predict"] = repository.predict_method(
+        key, servable.backends[key].signature[0]
+    )
 
 
-def _add_programs(host: Host, setup: Setup, remote: RemoteCaller) -> None:
-    for name, method in host.declaration.methods.items():
+def _add_programs(servable: LoadedServable, setup: Setup, remote: RemoteCaller) -> None:
+    for name, method in servable.declaration.methods.items():
         if not setup.owns_models and method.has_only_models:
-            continue  # a worker that owns the model does it with one hop less
-        if host.language is None and any(s.kind is StageKind.LANGUAGE for s in method.stages):
+            continue  # a worker that owns the model runs it with one hop less
+        if servable.language is None and any(s.kind is StageKind.LANGUAGE for s in method.stages):
             continue
-        if any(s.kind is StageKind.TASK and s.target not in host.tasks for s in method.stages):
-            continue  # as those of a language model, it is done where that is loaded
-        host.programs[name] = make_program(host, method, remote if not setup.owns_models else None)
+        if any(s.kind is StageKind.TASK and s.target not in servable.tasks for s in method.stages):
+            continue  # runs where the model is loaded, like those of a language model
+        servable.programs[name] = prepare_method(
+            servable, method, remote if not setup.owns_models else None
+        )
     if setup.owns_models and setup.device_id is not None:
-        for key, report in host.models.items():
+        for key, report in servable.models.items():
             for subgraph, graph in enumerate(report.graphs):
-                num_outputs = len(graph.outputs) or _declared_outputs(host, key, subgraph)
+                num_outputs = len(graph.outputs) or _declared_outputs(servable, key, subgraph)
                 method = _call_method(key, subgraph, len(graph.inputs), num_outputs)
-                host.programs[method.name] = make_program(host, method, None)
+                servable.programs[method.name] = prepare_method(servable, method, None)
 
 
-def _declared_outputs(host: Host, key: str, subgraph: int) -> int:
-    """How many outputs a stage expects of a model that does not say so itself."""
-    for method in host.declaration.methods.values():
+def _declared_outputs(servable: LoadedServable, key: str, subgraph: int) -> int:
+    """Return the number of outputs that a stage declares for a model of unknown signature."""
+    for method in servable.declaration.methods.values():
         for stage in method.stages:
             if (stage.kind, stage.target, stage.subgraph) == (StageKind.MODEL, key, subgraph):
                 return len(stage.outputs)
@@ -227,35 +236,35 @@ def _call_method(key: str, subgraph: int, num_inputs: int, num_outputs: int) -> 
     return Method(call_name(key, subgraph), inputs, outputs, (stage,), slots)
 
 
-def _runner(host: Host, setup: Setup, remote: RemoteCaller) -> model_api.Runner:
-    """What `Model.call` does in this worker."""
-    call = host.run_model if setup.owns_models else remote.call
+def _runner(servable: LoadedServable, setup: Setup, remote: RemoteCaller) -> model_api.Runner:
+    """Return the function that runs `Model.call` in this worker."""
+    call = servable.run_model if setup.owns_models else remote.call
 
     def run(key: str, subgraph: int, rows: list[tuple[Value, ...]]) -> list[tuple[Array, ...]]:
-        check_subgraph(key, subgraph, host.models.get(key))
+        check_subgraph(key, subgraph, servable.models.get(key))
         results = _without_errors(call(key, subgraph, rows))
         return cast(list[tuple[Array, ...]], results)  # models make nothing else
 
     return run
 
 
-def _pipeline_runner(host: Host, remote: RemoteCaller) -> pipeline.Runner:
-    """What `PipelineServable.run` does in this worker."""
+def _pipeline_runner(servable: LoadedServable, remote: RemoteCaller) -> pipeline.Runner:
+    """Return the function that runs `PipelineServable.run` in this worker."""
 
     def run(
-        servable: str, method: str, version: int, rows: list[tuple[Value, ...]]
+        name: str, method: str, version: int, rows: list[tuple[Value, ...]]
     ) -> list[tuple[Value, ...]]:
-        if servable == host.declaration.name and version in (0, host.version):
-            if method not in host.programs:
-                raise NotFound(f"servable {servable} has no method {method} here")
-            return nested.run_method(host.programs[method], rows)
-        return _without_errors(remote.call_method(servable, version, method, rows))
+        if name == servable.declaration.name and version in (0, servable.version):
+            if method not in servable.programs:
+                raise NotFound(f"servable {name} has no method {method} here")
+            return nested.run_method(servable.programs[method], rows)
+        return _without_errors(remote.call_method(name, version, method, rows))
 
     return run
 
 
 def _without_errors(outcomes: list[Outcome]) -> list[tuple[Value, ...]]:
-    """Raises the first error of `outcomes`."""
+    """Return `outcomes` if none is an error, else raise the first error."""
     results = []
     for outcome in outcomes:
         if isinstance(outcome, ServingError):

@@ -1,7 +1,7 @@
-"""The loop of a worker's thread: receive messages, run stages, send answers.
+"""Loop of a worker's thread: receive messages, run stages, send replies.
 
-A language model adds its own requests to the loop that reads the channel.  Where methods have
-stages of the user's own, those run in a second loop, so that a slow one holds up no stream.
+A language model adds its requests to the loop that reads the channel.  If methods have stages of
+the user's code, those run in a second loop, so that a slow stage delays no stream.
 """
 
 import time
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class StageLoop:
-    """Runs part of a requests until the master sends `Exit` and all are answered."""
+    """Loop that runs parts of requests until the master sends `Exit` and all are answered."""
 
     def __init__(
         self, connection: MasterConnection, inbox: Inbox, remote: RemoteCaller, executor: Executor
@@ -51,12 +51,12 @@ class StageLoop:
         self._put = connection.arena.put
         self._open: dict[int, RunningPart] = {}
         self._is_timed = log.is_shown("1")
-        self._begun: dict[int, float] = {}  # of parts whose time will be logged
+        self._begun: dict[int, float] = {}  # start times of parts, if they are to be logged
         self._is_leaving = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything is answered."""
+        """True if all parts are answered."""
         return not self._open and not self.executor.has_work
 
     def run(self) -> None:
@@ -93,7 +93,7 @@ class StageLoop:
             self._is_leaving = True
 
     def start(self, part: RequestPart) -> None:
-        """Queue the instances of `part`.  Raises ServingError if they cannot be."""
+        """Queue the instances of `part`.  Raises ServingError if that is impossible."""
         program = self.executor.programs.get(part.method)
         deadline = None if part.timeout is None else time.monotonic() + part.timeout
         if program is None:
@@ -111,25 +111,25 @@ class StageLoop:
             self._begun[part.id] = time.monotonic()
 
     def cancel(self, part_id: int) -> None:
-        """Nobody waits for the part any more."""
+        """Cancel the part, whose answer is no longer needed."""
         part = self._open.get(part_id)
         if part is not None:
             part.cancel()
 
     def collect(self) -> list[PartReply]:
-        """The replies that are ready: pieces of streams, and what is finished."""
+        """Return the replies that are ready: pieces of streams, and finished parts."""
         executor = self.executor
         replies: list[PartReply] = []
-        if executor.with_pieces:
-            replies += [self._pieces(part) for part in executor.with_pieces.values()]
-            executor.with_pieces.clear()
+        if executor.unsent:
+            replies += [self._pieces(part) for part in executor.unsent.values()]
+            executor.unsent.clear()
         if executor.finished:
             replies += [self._reply(part) for part in executor.finished]
             executor.finished.clear()
         return replies
 
     def _pieces(self, part: RunningPart) -> PartReply:
-        """What a stream has by now; its end follows."""
+        """Return a reply with the unsent pieces of a stream; its last reply follows later."""
         pieces, part.outputs = part.outputs, []
         return PartReply(part.id, pieces, is_last=False)
 
@@ -154,9 +154,9 @@ class StageLoop:
 
 
 class LanguageLoop(StageLoop):
-    """A `StageLoop` with a language model, which sends tokens as they come.
+    """Loop that also serves a language model and sends its tokens as they are produced.
 
-    `others`, if given, gets the messages about methods that this loop does not run.
+    `stage_source`, if given, gets the messages for methods that run in the other loop.
     """
 
     def __init__(
@@ -167,12 +167,12 @@ class LanguageLoop(StageLoop):
         executor: Executor,
         *,
         language: "LanguageService",
-        others: ThreadSource | None,
+        stage_source: ThreadSource | None,
     ) -> None:
         super().__init__(connection, inbox, remote, executor)
-        self.is_alone = others is None  # no other thread has something to answer
+        self.is_alone = stage_source is None  # no other thread has unanswered parts
         self._language = language
-        self._others = others
+        self._stage_source = stage_source
         self._reported: tuple[dict[str, int], str] = ({}, "")  # last sent
 
     @property
@@ -183,8 +183,8 @@ class LanguageLoop(StageLoop):
         if isinstance(message, SetAdapters):
             self._language.set_adapters(message, self._connection.send)
             return
-        if self._others is not None and not isinstance(message, Work):
-            self._others.put(message)
+        if self._stage_source is not None and not isinstance(message, Work):
+            self._stage_source.put(message)
             if isinstance(message, CallReply):
                 return  # the methods of this loop have no models
         super().handle(message)
@@ -193,8 +193,8 @@ class LanguageLoop(StageLoop):
         if part.codec == CODEC:
             body = self._connection.view.get(part.chunks[0])
             self._language.accept(part.id, part.method, body, part.request_id, _trace(part))
-        elif self._others is not None and part.method not in self.executor.programs:
-            self._others.put(Work([part]))
+        elif self._stage_source is not None and part.method not in self.executor.programs:
+            self._stage_source.put(Work([part]))
         else:
             chunks = [self._connection.view.get(chunk) for chunk in part.chunks]
             self._language.check_instances(part.codec, chunks)
@@ -206,7 +206,7 @@ class LanguageLoop(StageLoop):
 
     def collect(self) -> list[PartReply]:
         collected = self._language.collect(self._connection.arena)
-        reported = (self._language.numbers(), self._language.engine.unready)
+        reported = (self._language.stats(), self._language.engine.unready)
         if reported != self._reported:
             self._reported = reported
             self._connection.send(self._language.report())
@@ -220,9 +220,9 @@ def _trace(part: RequestPart) -> PartTrace | None:
 
 
 def _rejection(part_id: int, error: Exception) -> PartReply:
-    """The reply to a part that cannot be run.  `error` is being handled."""
+    """Return the reply to a part that cannot be run because of `error`, which is being handled."""
     if isinstance(error, RecursionError):
-        error = InvalidInputs("the request has too many arrays or objects in one another")
+        error = InvalidInputs("the request nests too many arrays or objects")
     if not isinstance(error, ServingError):
         log.error("decoding a request", exc_info=True)
         error = ServingError("the request could not be decoded")

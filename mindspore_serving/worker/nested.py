@@ -1,7 +1,7 @@
-"""Runs a method of this worker from inside a stage: at once, on this thread, past the queues.
+"""Run a method of this worker from inside a stage: at once, on the same thread, past the queues.
 
-For the pipelines of versions 1.3 and 1.4, whose functions call other methods of their own
-servable: were such a call queued, the worker would wait for itself.
+The pipelines of versions 1.3 and 1.4 call other methods of their own servable.  If such a call were
+queued, the worker would wait for itself.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from mindspore_serving.worker.job import Job, Outcome, PreparedMethod, RunningPa
 def run_method(
     program: PreparedMethod, rows: Sequence[tuple[Value, ...]]
 ) -> list[tuple[Value, ...]]:
-    """The outputs of every row of inputs.  Raises the first ServingError of any."""
+    """Return the outputs of the method for each row of inputs.  Raises the first ServingError."""
     method = program.method
     part = RunningPart(0, program, codec=None, deadline=None)
     jobs = []
@@ -34,7 +34,7 @@ def run_method(
 
 
 def _outputs(stage: Stage, outcome: Outcome) -> Sequence[Value]:
-    """What `stage` made of one instance.  Raises ServingError if it failed."""
+    """Return the outputs of `stage` for one instance.  Raises ServingError if it failed."""
     if isinstance(outcome, ServingError):
         raise outcome
     if len(outcome) != len(stage.outputs):

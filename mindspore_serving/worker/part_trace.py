@@ -1,6 +1,4 @@
-"""What is recorded of a part whose request is traced: a span for each of its stages, and below
-that one for each batch in which the stage had instances of it.
-"""
+"""Trace of a part: a span for each stage, and below it one for each batch with its instances."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,8 +13,8 @@ from mindspore_serving.tracing.span import (
     new_id,
 )
 
-MOST_REPORTS = 1000  # spans of one part
-MOST_LINKS = 32  # of a batch, to those that shared it
+MAX_REPORTS = 1000  # spans per part
+MAX_LINKS = 32  # from the span of a batch to those of other requests in it
 
 
 @dataclass(slots=True)
@@ -29,8 +27,10 @@ class _Stage:
 
 @dataclass(slots=True, eq=False)
 class PartTrace:
-    """Of a part whose span in the master has `context`.  `current` is that of the batch, or else
-    the stage, that runs now: what the servable's own spans belong to.
+    """Trace of a part whose span in the master has `context`.
+
+    `current` is the context of the running batch, or else stage: the parent of the user's own
+    spans.
     """
 
     context: SpanContext
@@ -42,46 +42,46 @@ class PartTrace:
         self.current = self.context
 
     def enter(self, position: int) -> None:
-        """An instance waits for the stage at `position`."""
+        """Begin the span of the stage at `position`, when its first instance is queued."""
         if self.context.is_sampled and position not in self._stages:
             self._stages[position] = _Stage(new_id(), time.time_ns())
 
     def run(self, position: int) -> None:
-        """The stage at `position` runs, or goes on."""
+        """Make the span of the stage at `position`, which runs, the current one."""
         if self.context.is_sampled:
             self.enter(position)
             self.current = self.context.at(self._stages[position].id)
 
     def advance(self, position: int, *, is_last: bool) -> None:
-        """An instance has left the stage for the next, if there is one."""
+        """Note that an instance left the stage at `position`, for the next unless `is_last`."""
         self.leave(position)
         if not is_last:
             self.enter(position + 1)
 
     def leave(self, position: int, code: int = 0) -> None:
-        """The stage has made something of an instance, or failed with `code`."""
+        """End the span of the stage at `position` for now; `code` is its error unless 0."""
         stage = self._stages.get(position)
         if stage is not None:
             stage.end, stage.code = time.time_ns(), code or stage.code
 
     def report(self, report: SpanReport) -> None:
-        if len(self._reports) < MOST_REPORTS:
+        if len(self._reports) < MAX_REPORTS:
             self._reports.append(report)
 
     def finish(self, stages: Sequence[Stage]) -> list[SpanReport]:
-        """All that was recorded of a method with these stages."""
+        """Return all spans of the part, whose method has `stages`."""
         now = time.time_ns()
-        for position, one in self._stages.items():
+        for position, stage in self._stages.items():
             if position < len(stages):
                 self.report(
                     SpanReport(
                         name=stages[position].tag,
-                        id=one.id,
+                        id=stage.id,
                         parent_id=self.context.span_id,
-                        begin=one.begin,
-                        end=one.end or now,
+                        begin=stage.begin,
+                        end=stage.end or now,
                         attributes={STAGE: position + 1},
-                        code=one.code,
+                        code=stage.code,
                     )
                 )
         return self._reports
@@ -89,9 +89,7 @@ class PartTrace:
 
 @dataclass(slots=True, eq=False)
 class BatchTrace:
-    """Instances that run together: a span for each of `traces`, whose parts have some of them, with
-    links to the others.
-    """
+    """Trace of instances that run together: one span for each of `traces`, linked to the others."""
 
     position: int
     traces: Sequence[PartTrace]
@@ -106,13 +104,14 @@ class BatchTrace:
             self._rows.append((trace, trace.current, parent))
 
     def end(self, codes: Mapping[PartTrace, int]) -> None:
-        """It has run; the parts of `codes` have failed."""
+        """End the spans of the batch, with the error codes of failed parts."""
         end = time.time_ns()
-        for trace, own, parent in self._rows:
-            shared = [one.traceparent for _, one, _ in self._rows[:MOST_LINKS] if one is not own]
+        for trace, context, parent in self._rows:
+            linked = [shared for _, shared, _ in self._rows[:MAX_LINKS] if shared is not context]
+            links = [shared.traceparent for shared in linked]
             code = codes.get(trace, 0)
             trace.report(
                 SpanReport(
-                    "batch", own.span_id, parent, self._begin, end, self.attributes, code, shared
+                    "batch", context.span_id, parent, self._begin, end, self.attributes, code, links
                 )
             )

@@ -1,4 +1,4 @@
-"""The stages of a method made ready: what runs each in this worker, and how many jobs at once."""
+"""Prepare the stages of a method: what runs each in this worker, and its batch size."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -12,46 +12,51 @@ from mindspore_serving.ipc.messages import ModelReport
 from mindspore_serving.servable.builtins import BUILTINS
 from mindspore_serving.worker import signatures
 from mindspore_serving.worker.functions import FunctionCaller
-from mindspore_serving.worker.host import Host
 from mindspore_serving.worker.job import Job, JobQueue, Outcome, PreparedMethod, PreparedStage
+from mindspore_serving.worker.loaded_servable import LoadedServable
 from mindspore_serving.worker.remote import RemoteCaller
 
-DYNAMIC_BATCH = 32  # most instances at once for a model whose batch dimension is dynamic
-LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
+DYNAMIC_BATCH = 32  # max instances per run of a model whose batch dimension is dynamic
+LOOP_BATCH = 16  # max consecutive calls of a function that takes a single instance
 
 
-def make_program(host: Host, method: Method, remote: RemoteCaller | None) -> PreparedMethod:
-    label = f"servable {host.declaration.name}, method {method.name}"
-    stages = [_prepare(host, method, stage, remote) for stage in method.stages]
-    language = host.declaration.language
+def prepare_method(
+    servable: LoadedServable, method: Method, remote: RemoteCaller | None
+) -> PreparedMethod:
+    """Prepare a method; `remote` runs its models if this worker does not own them."""
+    label = f"servable {servable.declaration.name}, method {method.name}"
+    stages = [_prepare(servable, method, stage, remote) for stage in method.stages]
+    language = servable.declaration.language
     params = None if language is None else language.params
-    signature = signatures.of_method(method, host.reports(), params)
+    signature = signatures.of_method(method, servable.reports(), params)
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return PreparedMethod(method, label, stages, signature)
 
 
 def _prepare(
-    host: Host, method: Method, stage: Stage, remote: RemoteCaller | None
+    servable: LoadedServable, method: Method, stage: Stage, remote: RemoteCaller | None
 ) -> PreparedStage:
     if stage.kind is StageKind.MODEL:
-        return _model_stage(host, stage, remote)
+        return _model_stage(servable, stage, remote)
     if stage.kind is StageKind.LANGUAGE:
-        return _language_stage(host, stage)
+        return _language_stage(servable, stage)
     if stage.kind is StageKind.TASK:
-        return _task_stage(host, stage)
-    return _function_stage(host, method, stage)
+        return _task_stage(servable, stage)
+    return _function_stage(servable, method, stage)
 
 
-def _model_stage(host: Host, stage: Stage, remote: RemoteCaller | None) -> PreparedStage:
+def _model_stage(
+    servable: LoadedServable, stage: Stage, remote: RemoteCaller | None
+) -> PreparedStage:
     key, subgraph = stage.target, stage.subgraph
-    report = host.models.get(key)
+    report = servable.models.get(key)
     if report is None:
         raise StartError(f"{stage.tag}: the model is not loaded by any worker that owns a device")
     _check_counts(stage, report)
     limit = report.batch_size or DYNAMIC_BATCH
-    call = host.run_model if remote is None else remote.call
+    call = servable.run_model if remote is None else remote.call
     prepared = PreparedStage(stage.inputs, limit, lambda rows: call(key, subgraph, rows))
-    threads = host.threads
+    threads = servable.threads
     if remote is not None:
         prepared.start = lambda _, jobs: remote.start(key, subgraph, jobs, stage)
     elif threads is not None:
@@ -62,7 +67,7 @@ def _model_stage(host: Host, stage: Stage, remote: RemoteCaller | None) -> Prepa
 def _run_in(
     threads: ThreadPoolExecutor, stage: PreparedStage, queue: JobQueue, jobs: list[Job]
 ) -> None:
-    """Run `jobs` on another thread; their outcomes come back to the queue."""
+    """Run `jobs` on another thread and post their outcomes to the queue."""
 
     def run() -> None:
         try:
@@ -75,18 +80,18 @@ def _run_in(
     threads.submit(copy_context().run, run)
 
 
-def _language_stage(host: Host, stage: Stage) -> PreparedStage:
+def _language_stage(servable: LoadedServable, stage: Stage) -> PreparedStage:
     def refuse(rows: list[tuple[Value, ...]]) -> list[Outcome]:
         text = "a method with a language model cannot be called from inside a stage"
         return [StageFailed(text)] * len(rows)
 
-    assert host.language is not None
-    start = host.language.stage.start
+    assert servable.language is not None
+    start = servable.language.stage.start
     return PreparedStage(stage.inputs, LOOP_BATCH, refuse, gains_from_batch=False, start=start)
 
 
-def _task_stage(host: Host, stage: Stage) -> PreparedStage:
-    task, count = host.tasks[stage.target], len(stage.outputs)
+def _task_stage(servable: LoadedServable, stage: Stage) -> PreparedStage:
+    task, count = servable.tasks[stage.target], len(stage.outputs)
 
     def call(rows: list[tuple[Value, ...]]) -> list[Outcome]:
         return [
@@ -100,6 +105,7 @@ def _task_stage(host: Host, stage: Stage) -> PreparedStage:
 
 
 def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
+    """Check that the model is loaded and has the subgraph.  Raises InvalidInputs."""
     if report is None:
         raise InvalidInputs(f"model '{key}' is not loaded")
     if subgraph >= len(report.graphs):
@@ -112,38 +118,44 @@ def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
 def _check_counts(stage: Stage, report: ModelReport) -> None:
     check_subgraph(stage.target, stage.subgraph, report)
     graph = report.graphs[stage.subgraph]
-    for what, given, known in (
+    for kind, count, expected in (
         ("inputs", len(stage.inputs), len(graph.inputs)),
         ("outputs", len(stage.outputs), len(graph.outputs)),
     ):
-        if given != known and known:  # none: the model does not say before it has run
+        if count != expected and expected:  # 0: the model does not know before its first run
             raise StartError(
-                f"The {what} count {given} in register_method not equal to the count {known} "
+                f"The {kind} count {count} in register_method not equal to the count {expected} "
                 f"defined in model, model info: {stage.target}, subgraph: {stage.subgraph}"
             )
 
 
-def _function_stage(host: Host, method: Method, stage: Stage) -> PreparedStage:
+def _function_stage(servable: LoadedServable, method: Method, stage: Stage) -> PreparedStage:
     is_builtin = stage.kind is StageKind.BUILTIN
-    function = BUILTINS[stage.target][0] if is_builtin else host.declaration.functions[stage.target]
+    function = (
+        BUILTINS[stage.target][0] if is_builtin else servable.declaration.functions[stage.target]
+    )
     caller = FunctionCaller(function, stage.target, len(stage.outputs))
     if stage.batch_size is None:
         prepared = PreparedStage(
-            stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False, takes_one=True
+            stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False, is_per_instance=True
         )
         if stage.streams:
             prepared.iterate = lambda job: caller.iterate(job.arguments(prepared))
         return prepared
-    limit = stage.batch_size or _model_batch(host, method, stage)
+    limit = stage.batch_size or _model_batch(servable, method, stage)
     return PreparedStage(stage.inputs, limit, caller.call_batch)
 
 
-def _model_batch(host: Host, method: Method, stage: Stage) -> int:
-    """The size for batch_size=0: the smallest model batch before the models, the largest after."""
+def _model_batch(servable: LoadedServable, method: Method, stage: Stage) -> int:
+    """Return the batch size of a function stage that declares batch_size=0.
+
+    The smallest batch size of the method's models if the function is called first, else the
+    largest.
+    """
     sizes = [
-        host.models[other.target].batch_size or DYNAMIC_BATCH
+        servable.models[other.target].batch_size or DYNAMIC_BATCH
         for other in method.stages
-        if other.kind is StageKind.MODEL and other.target in host.models
+        if other.kind is StageKind.MODEL and other.target in servable.models
     ]
     if not sizes:
         return 1

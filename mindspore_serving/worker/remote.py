@@ -1,6 +1,6 @@
-"""Has models run by a worker that owns a device: parks jobs until the answer comes, or waits.
+"""Calls of models that another worker owns: their jobs are parked until the reply.
 
-Knows only messages; the worker's loop reads the channel.
+It knows messages only; the worker's loop reads the channel.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from mindspore_serving.ipc.messages import PartReply, RequestPart, WorkerCall
 from mindspore_serving.tracing import user_spans
 from mindspore_serving.wire import native
 from mindspore_serving.worker.connection import Inbox, MasterConnection
-from mindspore_serving.worker.host import call_name
 from mindspore_serving.worker.job import Job, Outcome
+from mindspore_serving.worker.loaded_servable import call_name
 
 
 class RemoteCaller:
-    """Calls in flight to the models of other workers.  Their answers come by `inbox`."""
+    """Calls in flight to models of other workers; their replies arrive through `inbox`."""
 
     def __init__(self, connection: MasterConnection, inbox: Inbox) -> None:
         self.inbox = inbox
@@ -39,11 +39,11 @@ class RemoteCaller:
     def call_method(
         self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
     ) -> list[Outcome]:
-        """Any method of any servable, its inputs by position; waits for the answer."""
+        """Call a method of any servable, with its inputs by position, and wait for the reply."""
         return self._wait(self._ask(servable, version, method, rows), len(rows))
 
     def take(self, reply: PartReply) -> tuple[list[Job], list[Outcome]]:
-        """The parked jobs that `reply` answers, and what became of them."""
+        """Return the parked jobs that `reply` answers, and their outcomes."""
         jobs = self._parked.pop(reply.id)
         return jobs, self._outcomes(reply, len(jobs))
 
@@ -72,7 +72,10 @@ class RemoteCaller:
     def _ask(
         self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
     ) -> int:
-        """No timeout: the worker that runs it answers, or the master does if that dies."""
+        """Send a call without timeout and return its id.
+
+        The worker that runs it replies, or the master does if that worker dies.
+        """
         call_id = next(self._ids)
         chunks = [self._connection.arena.put(native.encode_values(row)) for row in rows]
         context = user_spans.current.get()

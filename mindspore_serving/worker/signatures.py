@@ -1,8 +1,8 @@
-"""What one instance is for a model and for a method, as far as the loaded models tell.
+"""Signatures of one instance of a model or a method, as far as the loaded models define them.
 
-An input of a method that goes straight to a model has the type and shape of the model's input, and
-an output that comes straight from a model those of its output.  What Python stages take and return
-is not known.
+An input of a method that is passed to a model has the dtype and shape of the model's input, and an
+output that comes directly from a model those of its output.  The inputs and outputs of Python
+stages are unknown.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.batching import fitting
+from mindspore_serving.batching import validate
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core import signature as signatures
 from mindspore_serving.core.declaration import DeclaredModel
@@ -24,9 +24,9 @@ from mindspore_serving.servable.language import PARAMETERS
 
 
 def of_model(spec: DeclaredModel, signature: Signature) -> InstanceSignature:
-    """One instance of a graph: `signature` without the batch dimension."""
+    """Return the signature of one instance of a graph: `signature` without the batch dimension."""
     inputs = [
-        _to_spec(tensor, fitting.instance_shape(spec, i, tensor))
+        _to_spec(tensor, validate.instance_shape(spec, i, tensor))
         for i, tensor in enumerate(signature.inputs)
     ]
     start = 1 if spec.with_batch_dim else 0
@@ -39,8 +39,9 @@ def of_model(spec: DeclaredModel, signature: Signature) -> InstanceSignature:
 def of_method(
     method: Method, models: Mapping[str, ModelReport], params: SamplingParams | None = None
 ) -> InstanceSignature:
-    """The inputs and outputs of `method`; what `models` do not tell of them is None.  `params` are
-    how a language model samples what a request does not say.
+    """Return the signature of `method`; dtypes and shapes that `models` do not define are None.
+
+    `params` are the defaults of a language model's sampling parameters.
     """
     known = _inputs(method, models) | _parameters(method, params)
     for stage in method.stages:
@@ -55,7 +56,7 @@ def of_method(
 
 
 def dtypes_of(specs: Iterable[ValueSpec]) -> dict[str, "np.dtype[Any]"]:
-    """The types of the arrays among `specs`, by name."""
+    """Return the numpy dtypes of the arrays among `specs`, by name."""
     rows = {spec.name: dtypes.BY_NAME[spec.dtype] for spec in specs if spec.dtype is not None}
     return {name: row.numpy for name, row in rows.items() if row.numpy is not None}
 
@@ -74,25 +75,25 @@ def _named(name: str, spec: ValueSpec | None, method: Method | None = None) -> V
 
 
 def _inputs(method: Method, models: Mapping[str, ModelReport]) -> dict[int, ValueSpec]:
-    """What models want of the slots that are inputs; where several take one, what they agree on."""
-    wanted: dict[int, list[ValueSpec]] = {}
+    """Return the specs of input slots that models take; those of several models are merged."""
+    specs: dict[int, list[ValueSpec]] = {}
     for stage in method.stages:
         for slot, spec in zip(stage.inputs, _graph(stage, models).inputs, strict=False):
             if slot < len(method.inputs):
-                wanted.setdefault(slot, []).append(spec)
-    return {slot: signatures.merge(specs) for slot, specs in wanted.items()}
+                specs.setdefault(slot, []).append(spec)
+    return {slot: signatures.merge(merged) for slot, merged in specs.items()}
 
 
 def _parameters(method: Method, params: SamplingParams | None) -> dict[int, ValueSpec]:
-    """The inputs that are sampling parameters."""
-    found = {}
+    """Return the specs of input slots that are sampling parameters."""
+    specs = {}
     for stage in method.stages:
         if stage.kind is not StageKind.BUILTIN or stage.target != PARAMETERS or params is None:
             continue
         for name, slot in zip(NUMBERS, stage.inputs, strict=False):
             if slot < len(method.inputs):
-                found[slot] = ValueSpec("", parameter=name, default=getattr(params, name))
-    return found
+                specs[slot] = ValueSpec("", parameter=name, default=getattr(params, name))
+    return specs
 
 
 def _outputs(stage: Stage, models: Mapping[str, ModelReport]) -> Iterator[tuple[int, ValueSpec]]:

@@ -1,4 +1,4 @@
-"""A worker: loads a servable, and runs its loops until the master ends it."""
+"""Worker: loads a servable and runs its loops until the master ends it."""
 
 import socket
 import threading
@@ -19,8 +19,8 @@ from mindspore_serving.servable.check import check_servable_name
 from mindspore_serving.tracing import user_spans
 from mindspore_serving.worker.connection import Inbox, MasterConnection, PostSource, ThreadSource
 from mindspore_serving.worker.executor import Executor
-from mindspore_serving.worker.host import Host
 from mindspore_serving.worker.job import PreparedMethod
+from mindspore_serving.worker.loaded_servable import LoadedServable
 from mindspore_serving.worker.loading import load
 from mindspore_serving.worker.loop import LanguageLoop, StageLoop
 from mindspore_serving.worker.remote import RemoteCaller
@@ -30,13 +30,16 @@ _QUICK = frozenset({StageKind.LANGUAGE, StageKind.BUILTIN})
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What this machine knows better than the master: where servables are, and which device."""
+    """Settings of this machine that replace the master's: servable directory and device."""
 
-    servables: str | None = None  # the only directory of which anything is loaded
+    servables: str | None = None  # the only directory from which servables are loaded
     device_id: int | None = None
 
     def apply(self, setup: Setup) -> Setup:
-        """Raises InvalidInputs if the servable would lie elsewhere."""
+        """Return `setup` with these settings.
+
+        Raises InvalidInputs if the servable's name leads out of the directory.
+        """
         if self.servables is not None:
             check_servable_name("servable_name", setup.servable_name)
             setup = msgspec.structs.replace(setup, servable_directory=self.servables)
@@ -46,11 +49,11 @@ class Overrides:
 
 
 class Worker:
-    """Serves one servable over one channel.
+    """Worker that serves one servable over one channel.
 
-    One thread does everything, unless there are a language model and methods with stages of the
-    user's own: those run on this thread then, and the channel is read on another.  `on_broken` is
-    called when that other thread fails, which leaves nothing that could be answered.
+    A single thread does everything, unless there are both a language model and methods with stages
+    of the user's code: those stages run on this thread then, and another thread reads the channel.
+    `on_broken` is called when that other thread fails, after which nothing can be answered.
     """
 
     def __init__(
@@ -68,33 +71,33 @@ class Worker:
         self._remote = RemoteCaller(self._connection, self._inbox)
 
     def serve(self) -> int:
-        """Until the end; returns the exit status.  Raises EOFError if the master is gone."""
+        """Serve until the end and return the exit status.  Raises EOFError if the master died."""
         setup, *later = self._connection.receive(wait=True)
         assert isinstance(setup, Setup)
-        self._inbox.kept.extend(later)
-        host = self._load(setup)
-        if host is None:
+        self._inbox.pending.extend(later)
+        servable = self._load(setup)
+        if servable is None:
             return 1
-        if host.language is not None:
-            self._serve_language(host)
-        elif host.threads is not None:
-            self._serve_threads(host)
+        if servable.language is not None:
+            self._serve_language(servable)
+        elif servable.threads is not None:
+            self._serve_threads(servable)
         else:
-            self._loop(self._inbox, Executor(host.programs, status=self._status)).run()
-        host.close()
+            self._loop(self._inbox, Executor(servable.programs, status=self._status)).run()
+        servable.close()
         return 0
 
     def announce_leaving(self) -> None:
-        """From any thread: ask the master to send no more work and then `Exit`."""
+        """Ask the master to send no more work and then `Exit`; can be called from any thread."""
         self._connection.send(Leaving())
 
-    def _load(self, setup: Setup) -> Host | None:
+    def _load(self, setup: Setup) -> LoadedServable | None:
         self._remote.servable = setup.servable_name
         try:
             setup, steps = self.overrides.apply(setup), Lane(self._status, STEPS)
             wakeable = self._connection.make_wakeable
             with loading.reported_to(partial(set_loaded, self._status)):
-                host = load(setup, self._remote, wakeable, steps, self._broke)
+                servable = load(setup, self._remote, wakeable, steps, self._broke)
             if setup.traces is not None:
                 user_spans.provide(setup.traces)
         except ModuleNotFoundError as error:  # of ours, or of what ours need
@@ -105,47 +108,52 @@ class Worker:
                 log.error("loading servable %s", setup.servable_name, exc_info=True)
             self._connection.send(Failed(printable(str(error)) or repr(error)))
             return None
-        self._remote.version = host.version
-        card = None if host.language is None else host.language.engine.card
-        methods = host.method_reports()
-        self._connection.send(WorkerReady(host.version, methods, host.models, card, host.agents))
-        return host
+        self._remote.version = servable.version
+        card = None if servable.language is None else servable.language.engine.card
+        methods = servable.method_reports()
+        self._connection.send(
+            WorkerReady(servable.version, methods, servable.models, card, servable.agents)
+        )
+        return servable
 
     def _broke(self, reason: str) -> None:
-        """From any thread: the servable cannot go on; the master ends this process."""
+        """Report that the servable cannot continue, so that the master ends this process.
+
+        Can be called from any thread.
+        """
         self._connection.send(Failed(printable(reason)))
 
-    def _serve_threads(self, host: Host) -> None:
-        """With a model that runs several batches at a time, on threads of their own."""
+    def _serve_threads(self, servable: LoadedServable) -> None:
+        """Serve a model that runs several batches at once, on threads of their own."""
         source = PostSource(self._connection)
         inbox = Inbox(source, self._connection)
-        inbox.kept.extend(self._inbox.kept)
+        inbox.pending.extend(self._inbox.pending)
         self._remote.inbox = inbox
-        self._loop(inbox, Executor(host.programs, source.post, self._status)).run()
+        self._loop(inbox, Executor(servable.programs, source.post, self._status)).run()
 
     def _loop(self, inbox: Inbox, executor: Executor) -> StageLoop:
         return StageLoop(self._connection, inbox, self._remote, executor)
 
-    def _serve_language(self, host: Host) -> None:
-        assert host.language is not None
-        quick = {name: program for name, program in host.programs.items() if _is_quick(program)}
-        slow = {name: program for name, program in host.programs.items() if name not in quick}
-        others = ThreadSource() if slow else None
+    def _serve_language(self, servable: LoadedServable) -> None:
+        assert servable.language is not None
+        quick = {name: program for name, program in servable.programs.items() if _is_quick(program)}
+        slow = {name: program for name, program in servable.programs.items() if name not in quick}
+        stage_source = ThreadSource() if slow else None
         loop = LanguageLoop(
             self._connection,
             self._inbox,
             self._remote,
             Executor(quick),
-            language=host.language,
-            others=others,
+            language=servable.language,
+            stage_source=stage_source,
         )
-        if others is None:
+        if stage_source is None:
             loop.run()
             return
-        self._remote.inbox = Inbox(others, self._connection)
+        self._remote.inbox = Inbox(stage_source, self._connection)
         thread = threading.Thread(target=self._run, args=[loop], name="channel", daemon=True)
         thread.start()
-        self._loop(self._remote.inbox, Executor(slow, others.put, self._status)).run()
+        self._loop(self._remote.inbox, Executor(slow, stage_source.put, self._status)).run()
         loop.is_alone = True
         self._connection.wake()
         thread.join()
@@ -154,12 +162,12 @@ class Worker:
         try:
             loop.run()
         except (EOFError, ConnectionError):
-            return  # the master is gone; the thread that watches it ends the process
+            return  # the master died; the thread that watches it ends the process
         except BaseException:
-            log.error("the thread that reads the channel has failed", exc_info=True)
+            log.error("the thread that reads the channel failed", exc_info=True)
             self._on_broken()
 
 
 def _is_quick(program: PreparedMethod) -> bool:
-    """Whether a method has no stage that could hold up a stream."""
+    """Return whether a method has no stage that could delay a stream."""
     return all(stage.kind in _QUICK for stage in program.method.stages)

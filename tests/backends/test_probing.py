@@ -82,7 +82,7 @@ def test_without_a_batch_dimension_any_output_is_right():
 def test_a_model_of_at_most_one_instance_gets_no_more():
     model = Model(lambda x: x, (-1, 3))
     (spec,) = model.signature[0].inputs
-    (limited,) = [TensorSpec(spec.name, spec.dtype, spec.shape, most_rows=1)]
+    (limited,) = [TensorSpec(spec.name, spec.dtype, spec.shape, max_rows=1)]
     model.signature = (Signature((limited,), model.signature[0].outputs),)
     check_batch(model, SPEC)
     assert model.num_rows == [1]

@@ -48,7 +48,7 @@ def test_a_fixed_batch_is_in_the_signature(torch_files, opened):
 
 def test_more_instances_than_the_dimension_of_a_file_takes_are_several_runs(torch_files, opened):
     backend = opened("pytorch", torch_files / "most8.pt2")
-    assert [one.most_rows for one in backend.signature[0].inputs] == [8, 8]
+    assert [one.max_rows for one in backend.signature[0].inputs] == [8, 8]
     rows = [(f32(i, i), f32(1, 2)) for i in range(21)]
     outcomes = run_model(backend, DeclaredModel("m", "pytorch", ("most8.pt2",)), 0, rows)
     for i, (total, difference) in enumerate(outcomes):

@@ -8,7 +8,7 @@ from mindspore_serving.batching.assemble import (
     group,
     split,
 )
-from mindspore_serving.batching.fitting import check_instance
+from mindspore_serving.batching.validate import check_instance
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
@@ -82,7 +82,7 @@ def test_sub_graphs_must_have_equal_batch_sizes_where_they_are_fixed():
         ([f32(1, 2), b"12345678"], "Given model input 1 data type kMSI_Bytes not match"),
     ],
 )
-def test_an_instance_that_does_not_fit_is_told_what_was_given_and_wanted(instance, text):
+def test_errors_compare_the_instance_with_the_model_inputs(instance, text):
     with pytest.raises(InvalidInputs, match=text):
         check_instance(spec(), signature((3, 2), (3, 2)), instance)
 
@@ -152,7 +152,7 @@ def test_an_open_batch_is_as_large_as_its_instances():
     assert batch.tolist() == [[1, 2], [3, 4]]
 
 
-def test_a_batch_of_one_is_a_view():
+def test_a_batch_of_size_1_is_a_view():
     row = f32(1, 2)
     (batch,) = assemble(spec(), [(row,)], 0)
     assert batch.shape == (1, 2)
@@ -166,7 +166,7 @@ def test_inputs_without_batch_dimension_are_taken_whole():
     assert table.tolist() == [9, 8, 7]
 
 
-def test_instances_with_other_values_of_an_unbatched_input_never_share_a_run():
+def test_rows_with_unequal_unbatched_inputs_never_share_a_run():
     fields = spec(without_batch_dim_inputs=(1,))
     rows = [(f32(1), f32(9)), (f32(2), f32(8)), (f32(3), f32(9))]
     assert group(fields, rows) == [[0, 2], [1]]

@@ -63,14 +63,14 @@ def test_the_limit_of_the_taker_counts_too():
     ) == ["a", "b"]
 
 
-def test_peek_shows_the_oldest_and_leaves_it():
+def test_peek_returns_the_oldest_item_without_removing_that_item():
     waiting = batcher(0.0, 1.0)
     assert waiting.peek() == "a"
     assert waiting.take(8, now=1.0) == ["a", "b"]
     assert waiting.peek() is None
 
 
-def test_what_is_put_back_is_first_and_overdue():
+def test_items_put_back_are_first_and_overdue():
     waiting = batcher(5.0, max_batch_delay_ms=100000)
     waiting.put_back("z")
     assert waiting.due() == float("-inf")
@@ -90,10 +90,10 @@ def test_take_never_gives_more_than_asked(limit):
     assert len(batcher(0.0, 0.0).take(limit, now=0.0)) == min(limit, 2)
 
 
-def test_some_items_of_a_queue_are_from_all_of_it():
+def test_a_sample_is_spread_over_the_queue():
     batcher = Batcher()
     for number in range(10):
         batcher.add(number, 0.0)
-    assert batcher.some(100) == list(range(10))
-    assert batcher.some(3) == [0, 4, 8]
-    assert Batcher().some() == []
+    assert batcher.sample(100) == list(range(10))
+    assert batcher.sample(3) == [0, 4, 8]
+    assert Batcher().sample() == []

@@ -1,14 +1,23 @@
 """Options that are given twice: repeatable ones collect, all others are refused by name."""
 
 import argparse
+from dataclasses import replace
 
 import pytest
 
 from mindspore_serving import cli
 from mindspore_serving.cli import options
 from mindspore_serving.cli.servables import llm_options
-from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.cli.settings import (
+    ENGINE,
+    LANGUAGE,
+    RUNTIMES,
+    ServableSettings,
+    ServeSettings,
+)
+from mindspore_serving.core.params import rows_of
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.llm.config import OPTIONS
 
 COMMANDS = cli._parser()._subparsers._group_actions[0].choices
 VALUES = {int: "1", float: "1.5", options.ids: "0", options.pairs: "zone=a"}
@@ -100,3 +109,31 @@ def test_an_option_that_llm_option_gives_too_is_refused(name, value):
     settings = ServeSettings(paths=(), **{name: value}, llm_option=(f"{name}=1",))
     with pytest.raises(InvalidInputs, match=f"--llm-option has {name}, which --"):
         llm_options(settings)
+
+
+def test_each_option_of_language_models_reaches_the_engine():
+    rows = rows_of(ServableSettings)
+    names = [row.name_in(ENGINE) for row in rows.values() if row.group == LANGUAGE]
+    runs_it = {"runtime", "engine", "engine_options"}
+    assert {name for name in names if name} <= OPTIONS.keys() | runs_it
+    options = llm_options(
+        ServeSettings(
+            paths=(), quantization="int4", adapter=("a=1",), engine_option=("n=2",), max_loras=3
+        )
+    )
+    assert options == {
+        "quantization": "int4",
+        "adapters": {"a": "1"},
+        "engine_options": {"n": 2},
+        "max_loras": 3,
+    }
+
+
+def test_runtimes_of_the_command_line_are_those_of_the_catalog():
+    assert RUNTIMES == ("openvino", "torch", "mindspore", "mindir", "transformers")
+
+
+def test_adapters_that_clients_may_load_reserve_room_where_the_runtime_has_adapters():
+    settings = ServeSettings(paths=(), lora_directories=("loras",))
+    assert llm_options(settings) == {"max_loras": 8}
+    assert llm_options(replace(settings, runtime="mindspore")) == {"runtime": "mindspore"}

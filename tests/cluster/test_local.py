@@ -15,7 +15,7 @@ from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc.messages import Setup, ToMaster
 from mindspore_serving.process import child_log
-from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.process.vocabulary import Exit, Hello, Leaving, Ready
 from tests.waiting import PATIENCE, eventually
 
@@ -65,7 +65,7 @@ def load(launched, directory, config=CONFIG):
 async def hear(launched):
     """Its next message after `Hello`; one at a time."""
     launched.stream.setblocking(False)
-    frames, loop = message_frames(ToMaster), asyncio.get_running_loop()
+    frames, loop = message_decoder(ToMaster), asyncio.get_running_loop()
     while True:
         data = await asyncio.wait_for(loop.sock_recv(launched.stream, 1 << 16), PATIENCE)
         assert data, "the worker is gone"
@@ -178,7 +178,7 @@ async def test_a_worker_that_is_told_to_go_says_so(launch, directory):
 
 
 async def test_a_process_that_cannot_be_started_is_a_start_error(directory, monkeypatch):
-    monkeypatch.setattr(local, "OWN", replace(local.OWN, path=str(directory / "no-python")))
+    monkeypatch.setattr(local, "CURRENT", replace(local.CURRENT, path=str(directory / "no-python")))
     with pytest.raises(StartError, match="could not start a worker process for add: .*no-python"):
         await LocalLauncher().launch("add", "log_add")
 
@@ -220,7 +220,7 @@ def num_descriptors():
 
 
 async def test_a_start_that_fails_leaks_no_descriptor(directory, monkeypatch):
-    monkeypatch.setattr(local, "OWN", replace(local.OWN, path=str(directory / "no-python")))
+    monkeypatch.setattr(local, "CURRENT", replace(local.CURRENT, path=str(directory / "no-python")))
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         with pytest.raises(StartError):

@@ -99,7 +99,7 @@ def test_a_worker_that_dies_while_there_are_no_descriptors_is_started_when_there
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert works(calls, "pid")
-    assert "is given up" not in shown
+    assert "gave up" not in shown
 
 
 def test_with_restart_policy_never_a_dead_worker_is_not_replaced(serve, pool):
@@ -194,7 +194,7 @@ def test_a_worker_that_always_dies_is_given_up_with_the_reason(tmp_path, capfd, 
         assert len(started()) == 1
         assert calls.http_call("GET", "/health")[0] == 503
     log = capfd.readouterr().err
-    assert "is given up" in log
+    assert "gave up" in log
     assert "exit status 9" in log
 
 

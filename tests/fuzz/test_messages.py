@@ -9,7 +9,7 @@ import pytest
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.ipc import messages as ipc
-from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.process.vocabulary import Exit, Failed, Leaving
 from mindspore_serving.wire import native
 from tests.fuzz import byte_edits
@@ -24,7 +24,7 @@ TO_MASTER = (
     ipc.Done([REPLY], [1, 2]),
     ipc.WorkerCall("toy", 1, ITEM),
     Leaving(),
-    ipc.Numbers({"num_running": 1}, {"stop": 2}, {"name": (0.5, [1, 2])}),
+    ipc.EngineMetrics({"num_running": 1}, {"stop": 2}, {"name": (0.5, [1, 2])}),
 )
 TO_WORKER = (
     ipc.Setup("/d", "toy", 1, "cpu", 0, True, b"key", "AES-GCM", False, {}, {"a": [1, {"b": 2}]}),
@@ -50,7 +50,7 @@ def test_mutated_messages_are_decoded_or_refused(
         data = encode(random.choice(examples))
         kept = data[:4] if random.random() < 0.7 else b""  # the length
         try:
-            list(message_frames(kind).feed(kept + byte_edits.edit(data[len(kept) :], random)))
+            list(message_decoder(kind).feed(kept + byte_edits.edit(data[len(kept) :], random)))
         except EXPECTED:
             refused += 1
     assert 100 < refused < COUNT

@@ -32,7 +32,7 @@ def pair():
     arena.close()
 
 
-def test_the_other_end_reads_what_was_put(pair):
+def test_the_receiver_reads_the_data_that_was_put(pair):
     arena, view = pair
     data = bytes(range(256)) * 200
     payload = arena.put(data)
@@ -58,7 +58,7 @@ def test_any_bytes_like_object_can_be_put(pair, kind):
     assert view.get(arena.put(kind(b"z" * LARGE))) == b"z" * LARGE
 
 
-def test_pieces_lie_one_after_another(pair):
+def test_pieces_are_contiguous_in_the_arena(pair):
     arena, view = pair
     body = pieces.join([b"head", memoryview(bytes(LARGE)), bytearray(b"end")])
     assert view.get(arena.put(body)) == b"head" + bytes(LARGE) + b"end"
@@ -79,7 +79,7 @@ def test_space_is_given_out_by_powers_of_two_of_at_least_64_kib(pair):
     assert [arena.put(bytes(size)).offset // kib for size in sizes] == [0, 64, 128, 256]
 
 
-def test_what_was_freed_last_is_used_first(pair):
+def test_the_block_freed_last_is_reused_first(pair):
     arena, _ = pair
     first, second = arena.put(bytes(LARGE)), arena.put(bytes(LARGE))
     arena.free(first.offset)
@@ -95,7 +95,7 @@ def test_freed_space_is_not_used_for_another_size(pair):
     assert arena.put(bytes(100 * 1024)).offset != small.offset
 
 
-def test_what_is_in_use_is_counted(pair):
+def test_blocks_in_use_are_counted(pair):
     arena, _ = pair
     payloads = [arena.put(bytes(LARGE)) for _ in range(3)]
     assert len(arena._size_at) == 3
@@ -184,7 +184,7 @@ def test_many_pages_are_given_back_some_at_a_time(held):
     assert num_held() == 0
 
 
-def test_what_is_freed_while_pages_are_given_back_is_kept_as_long_as_any(held):
+def test_blocks_freed_during_a_trim_stay_warm_until_the_trim_after_next(held):
     arena, num_held = held
     many, one = arena.put(bytes(64 << 20)), arena.put(bytes(1 << 20))
     arena.free(many.offset)

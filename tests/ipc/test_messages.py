@@ -6,7 +6,7 @@ import pytest
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.ipc import messages as m
-from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving
 
 ITEM = m.RequestPart(7, "add", "ms_json", [b"{}", m.Slice(65536, 40000)], 1.5)
@@ -48,7 +48,7 @@ TO_MASTER = [
     m.WorkerCall("add", 1, ITEM),
     Leaving(),
     m.AdaptersSet(3, {"pirate": m.Fault(2, "no such file")}),
-    m.Numbers({"num_running": 3}, {"stop": 2}, {"serving_llm_queue_seconds": (0.5, [1, 2])}),
+    m.EngineMetrics({"num_running": 3}, {"stop": 2}, {"serving_llm_queue_seconds": (0.5, [1, 2])}),
 ]
 
 
@@ -59,7 +59,7 @@ TO_MASTER = [
     ids=lambda value: type(value).__name__ if isinstance(value, m.Message) else "",
 )
 def test_a_message_comes_back_equal(kind, message):
-    (back,) = message_frames(kind).feed(encode(message))
+    (back,) = message_decoder(kind).feed(encode(message))
     assert back == message
     assert type(back) is type(message)
 
@@ -74,23 +74,23 @@ def test_every_message_of_each_direction_is_tried_above():
 )
 def test_a_chunk_may_be_any_bytes_like_object_and_arrives_as_bytes(chunk):
     sent = m.Work([m.RequestPart(1, "add", "ms_json", [chunk], None)])
-    (back,) = message_frames(m.ToWorker).feed(encode(sent))
+    (back,) = message_decoder(m.ToWorker).feed(encode(sent))
     assert back.parts[0].chunks == [b"abc"]
     assert type(back.parts[0].chunks[0]) is bytes
 
 
 def test_bytes_do_not_alias_the_receive_buffer():
     buffer = bytearray(encode(m.Work([m.RequestPart(1, "add", "ms_json", [b"abc"], None)])))
-    (back,) = message_frames(m.ToWorker).feed(memoryview(buffer))
+    (back,) = message_decoder(m.ToWorker).feed(memoryview(buffer))
     buffer[:] = bytes(len(buffer))
     assert back.parts[0].chunks == [b"abc"]
 
 
 def test_a_message_of_the_other_direction_is_refused():
     with pytest.raises(msgspec.ValidationError):
-        list(message_frames(m.ToWorker).feed(encode(Leaving())))
+        list(message_decoder(m.ToWorker).feed(encode(Leaving())))
     with pytest.raises(msgspec.ValidationError):
-        list(message_frames(m.ToMaster).feed(encode(Exit())))
+        list(message_decoder(m.ToMaster).feed(encode(Exit())))
 
 
 def test_a_field_of_a_wrong_type_is_refused():
@@ -98,11 +98,13 @@ def test_a_field_of_a_wrong_type_is_refused():
         ids: list[str]
 
     with pytest.raises(msgspec.ValidationError):
-        list(message_frames(m.ToWorker).feed(encode(Forged(["not a number"]))))
+        list(message_decoder(m.ToWorker).feed(encode(Forged(["not a number"]))))
 
 
 def test_an_error_with_half_a_character_is_sent_with_an_escape():
     """As of a file whose name is no UTF-8."""
     fault = m.to_fault(StageFailed("no file a\udcff"))
-    (found,) = message_frames(m.ToMaster).feed(encode(m.Done([m.PartReply(7, [], rejected=fault)])))
+    (found,) = message_decoder(m.ToMaster).feed(
+        encode(m.Done([m.PartReply(7, [], rejected=fault)]))
+    )
     assert found.replies[0].rejected.text == r"no file a\udcff"

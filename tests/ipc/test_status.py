@@ -9,7 +9,7 @@ import pytest
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import Arena, ArenaView
-from mindspore_serving.ipc.status import MOST_IDS, SIZE, STAGES, STEPS, Lane, beat, beats, read
+from mindspore_serving.ipc.status import MAX_IDS, SIZE, STAGES, STEPS, Lane, beat, beats, read
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def test_nothing_runs_at_first(memory):
     assert list(read(memory)) == []
 
 
-@pytest.mark.parametrize("ids", [[7], [3, 1, 1 << 40], list(range(MOST_IDS))], ids=len)
-def test_what_runs_is_read_with_its_items(memory, ids):
+@pytest.mark.parametrize("ids", [[7], [3, 1, 1 << 40], list(range(MAX_IDS))], ids=len)
+def test_the_running_stage_is_read_with_its_part_ids(memory, ids):
     before = time.monotonic()
     Lane(memory, STAGES).begin(2, ids)
     (running,) = read(memory)
@@ -30,20 +30,20 @@ def test_what_runs_is_read_with_its_items(memory, ids):
     assert before <= running.since <= time.monotonic()
 
 
-def test_more_items_than_there_is_room_for_may_be_any(memory):
-    Lane(memory, STAGES).begin(0, range(MOST_IDS + 1))
+def test_more_parts_than_a_lane_holds_are_read_as_any(memory):
+    Lane(memory, STAGES).begin(0, range(MAX_IDS + 1))
     (running,) = read(memory)
     assert running.ids is None
 
 
-def test_what_has_ended_is_not_read(memory):
+def test_a_stage_that_has_ended_is_not_read(memory):
     lane = Lane(memory, STAGES)
     lane.begin(0, [1])
     lane.end()
     assert list(read(memory)) == []
 
 
-def test_a_batch_leaves_nothing_of_a_larger_one_before(memory):
+def test_a_batch_overwrites_a_larger_batch_before_completely(memory):
     lane = Lane(memory, STAGES)
     lane.begin(0, [1, 2, 3])
     lane.end()
@@ -60,7 +60,7 @@ def test_each_thread_has_a_lane(memory):
     ]
 
 
-def test_what_runs_may_be_any_item(memory):
+def test_a_stage_without_ids_may_run_any_part(memory):
     Lane(memory, STEPS).begin()
     (running,) = read(memory)
     assert running.ids is None
@@ -71,7 +71,7 @@ def test_heartbeats_are_counted(memory):
     assert beats(memory) == 0
     for _ in range(3):
         beat(memory)
-    Lane(memory, STAGES).begin(0, list(range(MOST_IDS)))
+    Lane(memory, STAGES).begin(0, list(range(MAX_IDS)))
     assert beats(memory) == 3
 
 
@@ -81,7 +81,7 @@ def test_nothing_is_known_of_a_worker_without_shared_memory():
     assert list(read(empty)) == []
 
 
-def test_it_lies_in_an_arena_where_no_payload_does():
+def test_the_status_in_an_arena_is_not_overwritten_by_payloads():
     fd = arenas.create()
     with closing(Arena(fd, status.SIZE)) as arena, closing(ArenaView(fd, status.SIZE)) as view:
         os.close(fd)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 
 from mindspore_serving.isolation.fork_server import Role, answer_jobs, run
-from mindspore_serving.process.frames import receive
 
 MODULE = "tests.isolation.roles"
 kept: list[bytes] = []
@@ -14,6 +13,8 @@ kept: list[bytes] = []
 
 def load(setup: bytes) -> Mapping[str, Role]:
     time.sleep(600 if setup == b"slow" else 0)
+    if setup == b"broken":
+        raise ValueError("the setup is broken")
 
     def answer(job: bytes) -> bytes:
         what, _, rest = job.partition(b" ")
@@ -31,9 +32,10 @@ def load(setup: bytes) -> Mapping[str, Role]:
         answer_jobs(stream, answer)
 
     def babble(stream: socket.socket) -> None:
-        receive(stream)
+        stream.recv(1)
         stream.sendall(b"\xff" * 5)
-        receive(stream)
+        while stream.recv(1):
+            pass
 
     return {"work": work, "babble": babble}
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving.errors import Overloaded
-from mindspore_serving.isolation import pool
+from mindspore_serving.isolation import messages, pool
 from mindspore_serving.isolation.children import ForkServer
-from mindspore_serving.isolation.fork_server import MOST_GROWTH
-from mindspore_serving.isolation.pool import LARGE, MOST_SLOW, JobFailure, Pool, PoolLimits
+from mindspore_serving.isolation.fork_server import MAX_GROWTH
+from mindspore_serving.isolation.pool import LARGE, MAX_SLOW, JobFailure, Pool, PoolLimits
+from mindspore_serving.process.vocabulary import Message, fingerprint
 from tests.e2e.harness import children, eventually
 from tests.isolation.roles import MODULE
 from tests.waiting import PATIENCE
@@ -75,8 +76,8 @@ def test_jobs_are_answered_by_a_process_that_was_set_up(patient):
 
 def test_a_job_that_takes_too_long_fails_and_the_next_is_done():
     with closing(Jobs(replace(LIMITS, seconds=2.0))) as jobs:
-        slow, next_one = jobs.submit(b"sleep 600")[1], jobs.submit(b"echo next")[1]
-        assert next_one() == b"next"
+        slow, quick = jobs.submit(b"sleep 600")[1], jobs.submit(b"echo next")[1]
+        assert quick() == b"next"
         assert slow() is JobFailure.TIME
         assert jobs.pool.num_killed["time"] == 1
 
@@ -107,7 +108,7 @@ def test_a_process_that_has_grown_is_replaced(patient):
     pid = patient.pid()
     assert patient.do(b"keep 1000000") == b"1000000"
     assert patient.pid() == pid
-    assert patient.do(b"keep %d" % MOST_GROWTH)
+    assert patient.do(b"keep %d" % MAX_GROWTH)
     assert patient.pid() != pid
 
 
@@ -123,7 +124,7 @@ def test_too_many_slow_jobs_are_refused(jobs):
     large = b"sleep 600" + b" " * LARGE
     first, _ = jobs.submit(large)
     eventually(lambda: first.worker is not None)
-    for _ in range(MOST_SLOW):
+    for _ in range(MAX_SLOW):
         jobs.submit(large)
     with pytest.raises(Overloaded, match="try again"):
         jobs.submit(large)
@@ -139,6 +140,23 @@ def test_a_fork_server_that_was_killed_is_started_again(patient):
         return answer is not JobFailure.DEATH and int(answer.split()[1]) != pid
 
     eventually(is_done_by_another)
+
+
+def test_a_fork_server_that_cannot_load_says_why():
+    broken = ForkServer(MODULE, lambda: b"broken")
+    with closing(broken), pytest.raises(OSError, match="ValueError: the setup is broken"):
+        broken.fork("work", 128 << 20)
+
+
+def test_a_fork_server_of_another_version_is_refused(monkeypatch):
+    monkeypatch.setattr(messages, "Added", type("Added", (Message,), {}), raising=False)
+    fingerprint.cache_clear()
+    try:
+        server = ForkServer(MODULE, lambda: b"setup")
+        with closing(server), pytest.raises(OSError, match="the fork server's .*of one release"):
+            server.fork("work", 128 << 20)
+    finally:
+        fingerprint.cache_clear()
 
 
 def test_closing_ends_all_processes(jobs):

@@ -1,4 +1,4 @@
-"""The table of architectures in docs/llm.md, of what tests compare with transformers.
+"""The table of architectures in docs/architectures.md, of what tests compare with transformers.
 
 `python -m tests.llm.architecture_table` writes it anew.
 """
@@ -14,7 +14,7 @@ from tests.llm.models.test_models_openvino import NAMES as OPENVINO
 from tests.llm.parallel.test_tokens import CUT
 from tests.llm.runtimes.test_mindspore_architectures import NAMES as MINDSPORE
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "llm.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "architectures.md"
 GGUF = "gguf"  # a format, which text parts of others have not
 MARK = "<!-- architectures -->\n"
 OTHERS = {

@@ -14,7 +14,7 @@ def main() -> None:
     parser.add_argument("--channel", required=True)
     arguments, _ = parser.parse_known_args()
     channel = BlockingChannel[ToRank](connect(arguments.channel), ToRank)
-    channel.receive_one()
+    channel.receive_next()
     if os.environ["RANK_END"] == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if os.environ["RANK_END"] == "leaves":

@@ -29,7 +29,7 @@ from mindspore_serving.master import lent as lending
 from mindspore_serving.master import storing
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.request import PendingPart, PendingRequest
-from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.process.vocabulary import Exit, Failed, Leaving
 from tests.waiting import PATIENCE, until
 
@@ -87,7 +87,7 @@ class Bench:
         os.close(to_master)
         self.owner, self.strategy = Owner(), Strategy()
         self.link = Link(launched, "worker", self.owner)
-        self._frames = message_frames(ToWorker)
+        self._frames = message_decoder(ToWorker)
         self._messages = []
 
     def part(self, *chunks, deadline=None):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from mindspore_serving.ipc import status
-from mindspore_serving.ipc.messages import Numbers
+from mindspore_serving.ipc.messages import EngineMetrics
 from mindspore_serving.master.totals import ServiceTotals
 
 QUEUE = "serving_llm_queue_seconds"
@@ -16,7 +16,7 @@ class Link:
 
     def __init__(self, steps, counts=None):
         self.status = memoryview(bytearray(status.SIZE))
-        self.numbers = Numbers({"num_steps": steps}, {"stop": steps}, counts or {})
+        self.numbers = EngineMetrics({"num_steps": steps}, {"stop": steps}, counts or {})
         self.has_ended = False
         self.closed = SimpleNamespace(done=lambda: self.has_ended)
 

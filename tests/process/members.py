@@ -18,7 +18,7 @@ def main() -> int:
     channel = BlockingChannel[Exit](connect(arguments.channel), Exit)
     if arguments.name == "other_version":
         channel.send(Hello("another", "/elsewhere"))
-        channel.receive_one()
+        channel.receive_next()
     channel.send(hello(vocabulary))
     if arguments.name == "exits":
         return 3
@@ -26,7 +26,7 @@ def main() -> int:
         channel.send(Failed("no such file"))
         return 1
     channel.send(Ready())
-    channel.receive_one()  # for ever, but where the test sends one
+    channel.receive_next()  # for ever, but where the test sends one
     return LOST
 
 

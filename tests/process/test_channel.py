@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import tempfile
 import threading
 from contextlib import closing, suppress
 
@@ -13,8 +14,14 @@ from hypothesis import strategies as st
 
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.ipc.messages import Cancel, RequestPart, ToWorker, Work
-from mindspore_serving.process.channel import BlockingChannel, connect, encode, message_frames
-from mindspore_serving.process.frames import MAX_FRAME, receive
+from mindspore_serving.process.channel import (
+    BlockingChannel,
+    DescriptorChannel,
+    connect,
+    encode,
+    message_decoder,
+)
+from mindspore_serving.process.frames import MAX_FRAME
 from mindspore_serving.process.vocabulary import Exit
 
 MESSAGES = [
@@ -40,18 +47,18 @@ def test_a_frame_is_a_little_endian_length_and_a_body():
 
 
 def test_several_frames_may_come_at_once():
-    assert feed_all(message_frames(ToWorker), [STREAM]) == MESSAGES
+    assert feed_all(message_decoder(ToWorker), [STREAM]) == MESSAGES
 
 
 @pytest.mark.parametrize("cut", range(len(STREAM) + 1))
 def test_a_stream_may_be_cut_anywhere(cut):
-    frames = message_frames(ToWorker)
+    frames = message_decoder(ToWorker)
     assert feed_all(frames, [STREAM[:cut], STREAM[cut:]]) == MESSAGES
     assert not frames._rest
 
 
 def test_a_stream_may_come_byte_by_byte():
-    frames = message_frames(ToWorker)
+    frames = message_decoder(ToWorker)
     assert feed_all(frames, [STREAM[i : i + 1] for i in range(len(STREAM))]) == MESSAGES
     assert not frames._rest
 
@@ -61,24 +68,24 @@ def test_a_stream_may_come_byte_by_byte():
 def test_any_cuts_give_the_same_messages(cuts):
     ends = [0, *sorted(cuts), len(STREAM)]
     pieces = [STREAM[start:end] for start, end in zip(ends, ends[1:], strict=False)]
-    assert feed_all(message_frames(ToWorker), pieces) == MESSAGES
+    assert feed_all(message_decoder(ToWorker), pieces) == MESSAGES
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_garbage_raises_nothing_but_what_the_docstring_names(data):
+def test_garbage_raises_only_documented_errors(data):
     with suppress(TooLarge, msgspec.DecodeError):
-        feed_all(message_frames(ToWorker), [data])
+        feed_all(message_decoder(ToWorker), [data])
 
 
 def test_a_part_of_a_message_is_left_over():
-    frames = message_frames(ToWorker)
+    frames = message_decoder(ToWorker)
     assert feed_all(frames, [STREAM[:3]]) == []
     assert frames._rest
 
 
 def test_a_buffer_may_be_reused_after_each_feed():
-    frames, buffer, messages = message_frames(ToWorker), bytearray(7), []
+    frames, buffer, messages = message_decoder(ToWorker), bytearray(7), []
     for start in range(0, len(STREAM), 7):
         piece = STREAM[start : start + 7]
         buffer[: len(piece)] = piece
@@ -88,11 +95,11 @@ def test_a_buffer_may_be_reused_after_each_feed():
 
 def test_a_length_over_the_limit_is_refused_before_its_body_comes():
     with pytest.raises(TooLarge, match=f"{MAX_FRAME + 1} bytes, at most {MAX_FRAME}"):
-        feed_all(message_frames(ToWorker), [struct.pack("<I", MAX_FRAME + 1)])
+        feed_all(message_decoder(ToWorker), [struct.pack("<I", MAX_FRAME + 1)])
 
 
-def test_messages_before_a_bad_one_are_given():
-    frames = message_frames(ToWorker).feed(encode(Exit()) + struct.pack("<I", 1) + b"\xc1")
+def test_messages_before_an_invalid_message_are_decoded():
+    frames = message_decoder(ToWorker).feed(encode(Exit()) + struct.pack("<I", 1) + b"\xc1")
     assert next(frames) == Exit()
     with pytest.raises(msgspec.DecodeError):
         next(frames)
@@ -121,7 +128,7 @@ def test_receive_waits_for_a_whole_message(pair):
     sender.join()
 
 
-def test_receive_without_waiting_gives_what_is_there(pair):
+def test_receive_without_waiting_returns_messages_received_so_far(pair):
     channel, master = pair
     assert channel.receive(wait=False) == []
     master.sendall(encode(Cancel([1])) + encode(Cancel([2])) + b"\x05")
@@ -169,7 +176,7 @@ def test_frames_sent_by_several_threads_do_not_mix(pair):
     ]
     for thread in threads:
         thread.start()
-    frames, received = message_frames(ToWorker), []
+    frames, received = message_decoder(ToWorker), []
     while len(received) < 4:
         received += frames.feed(master.recv(1 << 16))
     for thread in threads:
@@ -177,11 +184,11 @@ def test_frames_sent_by_several_threads_do_not_mix(pair):
     assert sorted(message.ids for message in received) == [[n] * 20_000 for n in range(4)]
 
 
-def test_one_message_is_received_and_the_others_stay(pair):
+def test_receive_next_returns_a_single_message_and_keeps_the_rest(pair):
     channel, master = pair
     master.sendall(STREAM)
-    assert channel.receive_one() == MESSAGES[0]
-    assert channel.receive_one() == MESSAGES[1]
+    assert channel.receive_next() == MESSAGES[0]
+    assert channel.receive_next() == MESSAGES[1]
     assert channel.receive(wait=True) == MESSAGES[2:]
     assert channel.receive(wait=False) == []
 
@@ -189,19 +196,26 @@ def test_one_message_is_received_and_the_others_stay(pair):
 def test_waiting_ends_after_its_timeout():
     ours, theirs = socket.socketpair()
     with ours, closing(BlockingChannel(theirs, ToWorker, timeout=0.05)) as channel:
-        with pytest.raises(TimeoutError, match="nothing has come in time"):
+        with pytest.raises(TimeoutError, match="no message within the timeout"):
             channel.receive(wait=True)
         assert channel.receive(wait=False) == []
         with pytest.raises(OSError, match="temporarily unavailable"):
             channel.send(Cancel([1 << 60] * 1_000_000))
 
 
-def test_a_frame_over_the_limit_is_not_waited_for():
+def test_descriptors_come_with_their_messages():
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.sendall(struct.pack("<I", 11))
-        with pytest.raises(TooLarge, match="a frame of 11 bytes, at most 10"):
-            receive(theirs, 10)
+    receiver, sender = DescriptorChannel(ours, Exit), DescriptorChannel(theirs, Exit)
+    with closing(receiver), closing(sender), tempfile.TemporaryFile() as file:
+        sender.send(Exit(1.0))
+        sender.send(Exit(2.0), [file.fileno()])
+        assert [receiver.receive_next(), receiver.receive_next()] == [Exit(1.0), Exit(2.0)]
+        (descriptor,) = receiver.take_descriptors()
+        assert receiver.take_descriptors() == []
+        try:
+            assert os.path.samestat(os.fstat(descriptor), os.fstat(file.fileno()))
+        finally:
+            os.close(descriptor)
 
 
 # --- addresses ----------------------------------------------------------------------------------

@@ -56,11 +56,11 @@ def test_child_inherits_the_descriptors_of_its_program_alone(start):
         os.close(end)
 
 
-def test_child_has_one_end_of_its_channel():
+def test_child_inherits_an_end_of_its_channel():
     child = Child(Program("tests.process.talks", channel=socket.SOCK_STREAM))
     try:
         channel = BlockingChannel(child.stream, Failed, timeout=PATIENCE)
-        assert channel.receive_one() == Failed("the child")
+        assert channel.receive_next() == Failed("the child")
         child.stream.close()
         assert child.join(PATIENCE) == 0
     finally:

@@ -28,7 +28,7 @@ def prints(path, source, *arguments):
     return log
 
 
-def test_what_is_printed_is_in_the_file_while_the_process_runs(path):
+def test_output_is_in_the_file_while_the_process_runs(path):
     log = ChildLog(path)
     os.write(log.writer, b"hello\n")
     log.begin()
@@ -36,7 +36,7 @@ def test_what_is_printed_is_in_the_file_while_the_process_runs(path):
     log.close_writer()
 
 
-def test_only_the_owner_can_read_it(path):
+def test_only_the_owner_can_read_a_log(path):
     path.write_text("of an older version\n")
     path.chmod(0o644)
     prints(path, "print('hello')").tail()
@@ -67,7 +67,7 @@ def test_a_process_can_print_wherever_its_log_cannot_be_written(tmp_path, path, 
     assert log.tail().endswith("the end")
 
 
-def test_it_is_written_again_when_there_is_room(path):
+def test_a_log_is_written_again_once_the_disk_has_space(path):
     path.symlink_to("/dev/full")
     log = prints(path, "print('lost')")
     log.tail()

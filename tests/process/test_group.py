@@ -13,7 +13,7 @@ from mindspore_serving.process import vocabulary
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program
 from mindspore_serving.process.group import Group, ProcessMember
-from mindspore_serving.process.supervisor import EndedForGood
+from mindspore_serving.process.supervisor import NoRestart
 from tests.process.members import LOST
 from tests.waiting import PATIENCE
 
@@ -27,8 +27,8 @@ class Runs(ProcessMember):
         channel = BlockingChannel(self.child.stream, kind)
         super().__init__(name, self.child, channel, vocabulary)
 
-    def end_text(self, status):
-        return "" if status == LOST else super().end_text(status)
+    def describe_exit(self, status):
+        return "" if status == LOST else super().describe_exit(status)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ class Owner:
 
     async def ended(self):
         await self.end
-        raise EndedForGood("the servable is stopped")
+        raise NoRestart("the servable is stopped")
 
     def kill(self):
         if not self.end.done():
@@ -132,6 +132,6 @@ async def test_a_member_may_end_a_group_for_good(members):
     group.add(owner)
     await asyncio.wait_for(group.ready(), PATIENCE)
     owner.kill()
-    with pytest.raises(EndedForGood, match="the servable is stopped"):
+    with pytest.raises(NoRestart, match="the servable is stopped"):
         await asyncio.wait_for(group.wait(), PATIENCE)
     assert have_ended(started)

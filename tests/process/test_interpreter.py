@@ -41,7 +41,7 @@ def problem(python: str | Path) -> str:
     return text
 
 
-def test_the_packages_of_a_worker_are_dependencies_of_this_one() -> None:
+def test_packages_that_a_worker_needs_are_dependencies_of_the_project() -> None:
     text = PROJECT.read_text()
     assert PACKAGES
     assert [row for row in PACKAGES if f'"{row}"' not in text] == []
@@ -67,7 +67,7 @@ def problem_or_path(python: str) -> str:
         return str(error)
 
 
-def test_what_is_no_interpreter_is_one_sentence(tmp_path: Path) -> None:
+def test_error_of_a_path_that_is_no_interpreter_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     assert "does not exist" in problem(tmp_path / "nothing")
     assert "is not an executable file" in problem(tmp_path / "text")
@@ -76,12 +76,12 @@ def test_what_is_no_interpreter_is_one_sentence(tmp_path: Path) -> None:
     assert "no luck" in problem(script(tmp_path / "b", "echo no luck >&2; exit 3"))
 
 
-def test_an_old_python_is_one_sentence(tmp_path: Path) -> None:
+def test_error_of_an_old_python_is_a_sentence(tmp_path: Path) -> None:
     old = script(tmp_path / "old", says("[3, 6, 9]"))
     assert "is Python 3.6.9, expected 3.10 or later" in problem(old)
 
 
-def test_a_missing_package_is_named_with_what_installs_it(tmp_path: Path) -> None:
+def test_a_missing_package_is_named_with_the_command_to_install(tmp_path: Path) -> None:
     python = light_environment(tmp_path / "e", lacks="msgspec")
     text = problem(python)
     assert "msgspec is not installed" in text
@@ -111,15 +111,15 @@ def test_only_this_package_is_in_the_path_of_another_interpreter(
     assert not {"PYTHONHOME", "VIRTUAL_ENV"} & environment.keys()
 
 
-def test_a_cache_that_cannot_be_made_is_one_sentence(
+def test_error_of_a_cache_that_cannot_be_created_is_a_sentence(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.write_text("a file")
-    with pytest.raises(StartError, match=f"give another in .* {interpreter.CACHE}"):
+    with pytest.raises(StartError, match=f"cannot create the directory .*{interpreter.CACHE}"):
         interpreter.cache_directory("environments")
 
 
-async def test_an_environment_without_a_list_is_one_sentence(tmp_path: Path) -> None:
+async def test_error_of_an_environment_without_a_list_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="no directory with a file pylock.toml, "):
         await Environments().make(str(tmp_path), sys.executable)
 

@@ -9,7 +9,7 @@ import pytest
 from mindspore_serving.core import backoff
 from mindspore_serving.errors import StartError
 from mindspore_serving.process.child import Child, Program, exit_text
-from mindspore_serving.process.supervisor import EndedForGood, Supervisor
+from mindspore_serving.process.supervisor import NoRestart, Supervisor
 from tests.waiting import PATIENCE, until
 
 
@@ -29,7 +29,7 @@ class Role:
     async def wait(self, child):
         status = await child.wait()
         if status == -signal.SIGTERM:
-            raise EndedForGood("it was asked to end")
+            raise NoRestart("it was asked to end")
         return exit_text(status)
 
     async def until_started(self, count):
@@ -75,7 +75,7 @@ async def test_under_the_policy_never_the_first_end_is_the_last(role):
     assert len(kept.children) == 1
 
 
-async def test_what_has_ended_for_good_is_not_started_again(role):
+async def test_a_process_that_ends_with_no_restart_is_not_restarted(role):
     kept = role()
     await kept.supervisor.start()
     kept.children[0].terminate()
@@ -87,7 +87,7 @@ async def test_what_has_ended_for_good_is_not_started_again(role):
 async def test_a_start_that_need_not_be_tried_again_is_the_last(role):
     kept = role()
     await kept.supervisor.start()
-    kept.errors = [StartError("busy"), EndedForGood("nobody is there")]
+    kept.errors = [StartError("busy"), NoRestart("nobody is there")]
     kept.children[0].kill()
     await asyncio.wait_for(kept.supervisor.join(), PATIENCE)
     assert (kept.supervisor.state, kept.supervisor.reason) == ("gone", "nobody is there")

@@ -5,11 +5,25 @@ from types import ModuleType
 from mindspore_serving.cluster import node_messages
 from mindspore_serving.distributed import messages as gang_messages
 from mindspore_serving.ipc import messages as worker_messages
+from mindspore_serving.isolation import messages as fork_messages
 from mindspore_serving.llm.parallel import messages as rank_messages
-from mindspore_serving.process.vocabulary import Hello, Message, fingerprint, hello, why_other
+from mindspore_serving.process.vocabulary import (
+    Hello,
+    Message,
+    fingerprint,
+    hello,
+    version_mismatch,
+)
 from mindspore_serving.server.processes import messages as front_end_messages
 
-ROLES = (worker_messages, front_end_messages, gang_messages, rank_messages, node_messages)
+ROLES = (
+    worker_messages,
+    front_end_messages,
+    gang_messages,
+    rank_messages,
+    node_messages,
+    fork_messages,
+)
 
 
 def role(**kinds: type[Message]) -> ModuleType:
@@ -35,7 +49,7 @@ def test_each_role_has_a_fingerprint_of_its_own() -> None:
     assert len({fingerprint(messages) for messages in ROLES}) == len(ROLES)
 
 
-def test_a_fingerprint_differs_with_a_tag_a_field_or_one_message_more() -> None:
+def test_a_fingerprint_depends_on_tags_fields_and_messages() -> None:
     for kind in (OtherTag, OtherField):
         kind.__name__ = "Step"
     modules = (role(), role(a=Step), role(a=OtherTag), role(a=OtherField), role(a=Step, b=OtherTag))
@@ -44,7 +58,7 @@ def test_a_fingerprint_differs_with_a_tag_a_field_or_one_message_more() -> None:
 
 
 def test_a_process_of_another_version_is_refused_with_both() -> None:
-    assert why_other(hello(worker_messages), worker_messages, "worker") == ""
-    text = why_other(Hello("other", "/there/mindspore_serving"), worker_messages, "worker")
+    assert version_mismatch(hello(worker_messages), worker_messages, "worker") == ""
+    text = version_mismatch(Hello("other", "/there/mindspore_serving"), worker_messages, "worker")
     assert "the worker's mindspore_serving in /there/mindspore_serving has protocol other" in text
     assert f"the server's {fingerprint(worker_messages)}: both must be of one release" in text

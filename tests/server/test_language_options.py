@@ -136,6 +136,38 @@ def test_a_servable_with_a_configuration_takes_its_options_there(directory: Path
         merge_config([made])
 
 
+DECLARED = [
+    ("kv_cache_dtyp='u8'", "line 2: 'kv_cache_dtyp' is no option; did you mean 'kv_cache_dtype'?"),
+    ("kv_cache_dtyp=computed()", "'kv_cache_dtyp' is no option"),
+    ("truncate=True", "'truncate' is no option"),
+    ("max_num_seqs=0", "line 2: max_num_seqs is 0, expected an int of 1 to 4096"),
+    ("runtime='torch', kv_cache_dtype='u8'", "'u8', the torch runtime accepts auto, f32, "),
+    ("engine_options={'a': 1}", "engine_options has 'a', but engine 'ours' has none"),
+    ("engine='vlm'", "engine is 'vlm', expected one of .*; did you mean 'vllm'?"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), DECLARED)
+@pytest.mark.usefixtures("no_process")
+def test_options_in_servable_config_are_refused_before_a_process_starts(
+    tmp_path: Path, options: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model").mkdir()
+    source = f"from mindspore_serving.server import register\nregister.declare_llm('m', {options})"
+    (tmp_path / "model" / "servable_config.py").write_text(source)
+    with pytest.raises(ServingError, match=text):
+        server.start_servables(ServableStartConfig(str(tmp_path), "model"))
+    assert main(["serve", str(tmp_path / "model")]) == 1
+    assert re.search(text, capsys.readouterr().err)
+
+
+def test_options_that_are_computed_are_left_to_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    config = tmp_path / "model" / "servable_config.py"
+    config.write_text("declare_llm('m', max_num_seqs=n())\nif x:\n    declare_llm('m', no=1)")
+    assert len(merge_config([ServableStartConfig(str(tmp_path), "model")])) == 1
+
+
 def test_a_row_says_who_takes_an_option() -> None:
     """No name in it is one that does not exist."""
     places = {*ENGINES, *RUNTIMES, "transformers", "encoders"}

@@ -34,7 +34,7 @@ def items(*instances):
     return [json.dumps(instance).encode() for instance in instances]
 
 
-def test_what_can_be_read_is_read():
+def test_valid_instances_are_decoded():
     assert len(decode(RequestPart(1, "m", "ms_json", [], None), whole(GOOD, GOOD), PROGRAM)) == 2
 
 
@@ -47,7 +47,7 @@ def test_the_index_is_that_of_the_request_and_not_of_its_part():
     assert error("ms_json_items", items(GOOD, BAD), 40) == f"{TEXT} (instance 41, counted from 0)"
 
 
-def test_one_instance_alone_has_no_index():
+def test_the_error_of_a_single_instance_has_no_index():
     assert error("ms_json", whole(BAD)) == TEXT
     assert error("ms_json_items", items(BAD)) == TEXT
 

@@ -163,7 +163,7 @@ def test_methods_take_turns():
     assert [label for label, _ in machine.log] == ["a0", "b0", "c0", "a0", "b0"]
 
 
-def test_a_small_request_does_not_wait_for_a_large_one_of_another_method():
+def test_a_small_request_does_not_wait_for_a_large_request_elsewhere():
     machine = Machine(a=[(1, plus(0))], b=[(1, plus(0))])
     machine.add("a", *range(50))
     small = machine.add("b", 1)
@@ -212,7 +212,7 @@ def test_a_very_long_text_is_cut():
     assert len(texts(item)[0]) == 4096
 
 
-def test_a_stage_that_raises_fails_the_instances_in_its_batch_and_no_others():
+def test_a_stage_that_raises_fails_only_the_instances_in_its_batch():
     def raise_for_2(value):
         if value == 2:
             raise ValueError("two")
@@ -236,7 +236,7 @@ def test_an_exception_without_a_text_is_shown_by_its_type():
     assert texts(item)[0].endswith("error msg: KeyError")
 
 
-def test_a_stage_that_calls_sys_exit_fails_its_batch_and_no_others():
+def test_a_stage_that_calls_sys_exit_fails_only_its_batch():
     def leave_for_2(value):
         if value == 2:
             sys.exit(1)

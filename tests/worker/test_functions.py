@@ -8,7 +8,7 @@ import pytest
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, StageFailed
-from mindspore_serving.worker.functions import MOST_PLACES, FunctionCaller
+from mindspore_serving.worker.functions import MAX_LOGGED_LINES, FunctionCaller
 
 
 def caller(function, num_outputs=1):
@@ -69,7 +69,7 @@ def test_an_exception_without_text_is_told_by_its_type():
     ],
     ids=repr,
 )
-def test_what_would_end_a_process_fails_its_instance(raised, text):
+def test_an_exception_that_would_end_a_process_fails_its_instance(raised, text):
     def leave(x):
         if x == 0:
             raise raised
@@ -119,7 +119,7 @@ def test_the_traceback_of_a_function_is_logged_at_debug_alone(capsys):
         log.set_level(None)
 
 
-def test_where_a_function_raised_is_logged_once_without_what_it_says(capsys):
+def test_the_traceback_of_a_function_is_logged_once_without_its_message(capsys):
     def check(x):
         raise ValueError(f"secret {int(x)}")
 
@@ -132,11 +132,11 @@ def test_where_a_function_raised_is_logged_once_without_what_it_says(capsys):
 
 
 def test_not_every_place_that_raises_is_logged(capsys):
-    source = "\n".join(f"    if x == {i}: raise ValueError" for i in range(MOST_PLACES + 5))
+    source = "\n".join(f"    if x == {i}: raise ValueError" for i in range(MAX_LOGGED_LINES + 5))
     names = {}
     exec(f"def many(x):\n{source}", names)
-    caller(names["many"]).call_each(rows(*range(MOST_PLACES + 5)))
-    assert capsys.readouterr().err.count("raised ValueError here") == MOST_PLACES
+    caller(names["many"]).call_each(rows(*range(MAX_LOGGED_LINES + 5)))
+    assert capsys.readouterr().err.count("raised ValueError here") == MAX_LOGGED_LINES
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_result_of_an_unsupported_type_fails_its_instance(result):
     assert ("the function has no return" in text) == (result is None)
 
 
-def test_a_missing_key_is_told_as_one():
+def test_the_error_of_a_missing_key_says_key_error():
     assert shown(caller(lambda x: {}["size"]).call_each(rows(0))) == ["KeyError: 'size'"]
 
 
@@ -181,7 +181,7 @@ def test_bytes_are_seen_as_uint8_and_other_inputs_as_they_are():
 # --- batches ------------------------------------------------------------------------------------
 
 
-def test_a_batch_function_gets_a_tuple_of_tuples_and_returns_a_result_for_each():
+def test_a_batch_function_gets_tuples_and_returns_a_result_for_each():
     given = []
 
     def double(instances):
@@ -216,7 +216,7 @@ def test_several_outputs_of_a_batch_are_tuples():
     assert shown(caller(both, 2).call_batch(rows(1, 5))) == [[1, 2], [5, 6]]
 
 
-def test_a_generator_that_raises_fails_that_instance_and_goes_on_behind_it():
+def test_a_generator_that_raises_fails_that_instance_and_continues():
     sizes = []
 
     def double(instances):
@@ -244,7 +244,7 @@ def test_a_batch_function_that_raises_is_called_again_for_each_instance():
     assert sizes == [3, 1, 1, 1]
 
 
-def test_a_batch_of_one_that_raises_is_not_called_again():
+def test_a_function_that_raises_for_a_batch_of_1_is_not_called_again():
     sizes = []
 
     def fail(instances):
@@ -256,7 +256,7 @@ def test_a_batch_of_one_that_raises_is_not_called_again():
 
 
 @pytest.mark.parametrize("kind", [list, iter], ids=["list", "iterator"])
-def test_too_few_results_fail_the_instances_without_one(kind):
+def test_instances_without_a_result_fail(kind):
     def short(instances):
         return kind([x * 2 for (x,) in instances[:1]])
 

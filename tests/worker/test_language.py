@@ -63,7 +63,7 @@ def nothing_sent(hosted):
     hosted.replies.clear()
 
 
-def test_each_item_gets_its_own_events_and_one_end(hosted):
+def test_each_part_gets_its_own_events_and_a_single_end(hosted):
     hosted.request(1, "Hello", 3)
     hosted.request(2, "Why", 4)
     hosted.until(lambda: not hosted.service.has_work)
@@ -104,7 +104,7 @@ def test_a_cancelled_item_ends_once_and_its_blocks_are_free(hosted):
     assert reply.rejected.code == Code.DEADLINE_EXCEEDED
 
     def is_free():
-        numbers = hosted.service.numbers()
+        numbers = hosted.service.stats()
         return numbers["num_running"] == 0 and numbers["num_free_blocks"] == numbers["num_blocks"]
 
     hosted.until(is_free)
@@ -143,6 +143,6 @@ def test_an_answer_that_no_message_holds_fails_alone():
         service.accept(item_id, "@generate", encode_request(Generate(prompt="a")))
     bad, *good = service.collect(NoArena())
     assert (bad.id, bad.rejected.code) == (1, Code.FAILED)
-    assert "cannot be sent" in bad.rejected.text
+    assert "cannot be encoded" in bad.rejected.text
     assert [(one.id, one.is_last) for one in good] == [(2, False), (2, True)]
     assert not service.has_work

@@ -12,7 +12,7 @@ from mindspore_serving.core.llm_messages import (
     encode_request,
 )
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.ipc.messages import Cancel, Done, Numbers, RequestPart, Work
+from mindspore_serving.ipc.messages import Cancel, Done, EngineMetrics, RequestPart, Work
 from mindspore_serving.process.vocabulary import Exit, Ready
 from mindspore_serving.wire import native
 from tests.llm import chatty
@@ -76,7 +76,7 @@ class Heard(Master):
             for reply in message.replies:
                 self.by_item.setdefault(reply.id, []).append(reply)
         else:
-            assert isinstance(message, Numbers)
+            assert isinstance(message, EngineMetrics)
 
     def until(self, condition):
         while not condition():
@@ -120,7 +120,7 @@ def master(write, model):
     master.stream.close()
 
 
-def test_a_stage_that_waits_holds_up_neither_open_streams_nor_new_ones(master):
+def test_a_waiting_stage_delays_neither_open_nor_new_streams(master):
     master.generate(STREAM, 400)
     master.until(lambda: master.num_pieces(STREAM) > 2)
     master.call(1, "waiting", "x")
@@ -147,7 +147,7 @@ def test_a_stage_behind_the_model_gets_its_texts(master):
     assert shouted == plain.upper()
 
 
-def test_a_cancelled_item_of_a_waiting_stage_is_answered_once_the_stage_ends(master):
+def test_a_cancelled_part_is_answered_once_its_waiting_stage_ends(master):
     master.call(1, "waiting", "x")
     master.call(2, "shouted", "Hello")
     assert master.events()["is_waiting"].wait(PATIENCE)

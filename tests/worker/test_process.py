@@ -17,7 +17,7 @@ from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc import messages
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import RequestPart, Slice, ToMaster, Work
-from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.process.vocabulary import Exit, Leaving, Ready, hello
 from mindspore_serving.wire import native
 from tests.waiting import PATIENCE
@@ -82,7 +82,7 @@ class Process:
             start_new_session=True,
         )
         self.stream = None
-        self._frames, self._messages = message_frames(ToMaster), []
+        self._frames, self._messages = message_decoder(ToMaster), []
 
     def talk(self, stream):
         stream.settimeout(PATIENCE)
@@ -196,7 +196,7 @@ def test_a_worker_over_a_connection_without_arenas(start, write, tmp_path, kind)
     assert process.end() == 0
 
 
-def test_the_end_of_the_master_ends_the_worker_and_all_it_started(worker):
+def test_the_end_of_the_master_ends_the_worker_and_its_children(worker):
     child = value(worker.ask("child", 0))
     with open_pid(child) as descriptor:
         worker.stream.close()
@@ -211,7 +211,7 @@ def test_the_end_of_the_master_ends_a_worker_that_hangs(worker):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_announced_and_the_worker_works_on_until_it_may_go(worker, number):
+def test_a_signal_is_announced_and_the_worker_continues_until_exit(worker, number):
     worker.child.send_signal(number)
     assert worker.hear() == Leaving()
     assert value(worker.ask("twice", 4)) == 8
@@ -232,7 +232,7 @@ def test_signals_of_the_users_own_are_not_a_farewell(worker):
     assert worker.end() == 0
 
 
-def test_what_lies_in_the_current_directory_shadows_nothing_a_servable_imports(worker, tmp_path):
+def test_the_current_directory_shadows_no_import_of_a_servable(worker, tmp_path):
     (tmp_path / "colorsys.py").write_text("raise ImportError('shadowed')")
     assert value(worker.ask("late_import", 0)) == 1
 

@@ -48,7 +48,7 @@ def test_an_instance_of_a_model_has_no_batch_dimension():
     )
 
 
-def test_an_instance_of_a_model_without_batch_dimension_is_all_of_it():
+def test_without_batch_dimension_an_instance_has_the_shape_of_the_model():
     known = of_model(DeclaredModel("add", "onnx", with_batch_dim=False), ADD)
     assert [spec.shape for spec in known.inputs] == [(None, 3), (8, None)]
     assert known.outputs[0].shape == (None, 3, 2)
@@ -59,7 +59,7 @@ def test_an_input_without_batch_dimension_keeps_its_first():
     assert [spec.shape for spec in known.inputs] == [(3,), (8, None)]
 
 
-def test_what_a_model_does_not_tell_is_unknown():
+def test_shapes_and_dtypes_that_a_model_does_not_tell_are_unknown():
     silent = Signature((TensorSpec("x", None, None),), (TensorSpec("y", np.dtype("f4"), None),))
     assert of_model(DeclaredModel("add", "python"), silent) == InstanceSignature(
         (ValueSpec("x"),), (ValueSpec("y", "float32"),)
@@ -81,14 +81,14 @@ def test_a_method_of_a_model_alone_has_its_types_under_the_method_s_names():
     )
 
 
-def test_what_python_stages_take_and_give_is_unknown():
+def test_inputs_and_outputs_of_python_stages_are_unknown():
     before = (function_stage((0,), (2,)), model_stage((2, 1), (3,)))
     known = of_method(method(("p", "q"), before, (2, 3)), models(X, WEIGHTS))
     assert known.inputs == (ValueSpec("p"), ValueSpec("q", "float32", (4, 4)))
     assert known.outputs == (ValueSpec("y0"), ValueSpec("y1", "float16", (2,)))
 
 
-def test_an_input_that_a_function_takes_too_has_the_type_that_the_model_wants():
+def test_an_input_of_a_function_and_a_model_has_the_type_of_the_model():
     both = (function_stage((0,), (1,)), model_stage((0,), (2,)))
     assert of_method(method(("p",), both, (2,)), models(X)).inputs[0].dtype == "float32"
 
@@ -117,7 +117,7 @@ def test_a_language_model_gives_texts():
     assert known == InstanceSignature((ValueSpec("prompt"),), (ValueSpec("y0", "str", ()),))
 
 
-def test_parameters_of_a_language_model_have_their_range_and_the_default_that_is_declared():
+def test_sampling_parameters_have_their_range_and_declared_default():
     declaration = Declaration("talk")
     add_generate(declaration)
     params = SamplingParams(max_tokens=99, temperature=0.0, seed=None)
@@ -135,7 +135,7 @@ def test_parameters_of_a_language_model_have_their_range_and_the_default_that_is
     assert "default" not in rows["seed"]
 
 
-def test_the_graph_of_a_stage_is_the_one_it_names():
+def test_a_stage_has_the_signature_of_its_subgraph():
     graphs = [InstanceSignature((X,)), InstanceSignature((WEIGHTS,))]
     second = method(("p",), (model_stage((0,), (1,), subgraph=1),), (1,))
     known = of_method(second, {"add": ModelReport(0, graphs)})

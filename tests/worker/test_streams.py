@@ -151,7 +151,7 @@ def test_cancelling_closes_the_generator_and_answers_once():
     assert "the request was cancelled" in str(item.faults[0])
 
 
-def test_a_generator_that_raises_when_it_is_closed_fails_nothing_else():
+def test_a_generator_that_raises_when_closed_fails_no_other_stream():
     def stubborn(value):
         try:
             while True:
@@ -194,10 +194,10 @@ def test_other_requests_have_their_turn_beside_an_endless_stream():
     assert executor.has_work
 
 
-def test_a_method_without_a_streaming_stage_gives_one_piece():
+def test_a_method_without_a_streaming_stage_gives_a_single_piece():
     executor, _ = machine(stepped(lambda x: x * 2))
     item = stream_of(executor, 4)
     run(executor)
     assert item.outputs == [b"8"]
     assert executor.finished == [item]
-    assert list(executor.with_pieces) == [1]
+    assert list(executor.unsent) == [1]

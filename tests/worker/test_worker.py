@@ -26,7 +26,7 @@ from mindspore_serving.ipc.messages import (
     Work,
     WorkerCall,
 )
-from mindspore_serving.process.channel import encode, message_frames
+from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.process.vocabulary import Exit, Failed, Leaving, Ready
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import native
@@ -84,7 +84,7 @@ class Master:
             self.arena, self.view = NoArena(), NoArena()
             self.worker = Worker(theirs, NoArena(), NoArena())
         self._theirs = theirs
-        self._frames, self._messages = message_frames(ToMaster), []
+        self._frames, self._messages = message_decoder(ToMaster), []
         self.status = None
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -187,7 +187,7 @@ def test_exit_ends_with_status_0(master):
     assert master.end() == 0
 
 
-def test_exit_waits_for_what_runs(master):
+def test_exit_waits_for_running_parts(master):
     master.say(Work([RequestPart(1, "waiting", "native", [chunk(4)], None)]), Exit())
     go()
     assert value(master.replies(1)[1].instances[0]) == 8
@@ -212,7 +212,7 @@ def test_the_end_of_the_stream_ends_the_worker(master):
     assert master.status == "EOFError"
 
 
-def test_what_cannot_be_loaded_is_told_and_the_worker_leaves(serve, write):
+def test_a_servable_that_cannot_be_loaded_is_reported_and_ends_the_worker(serve, write):
     master = serve(write("raise OSError('disk on fire')"))
     assert isinstance(master.first, Failed)
     assert "disk on fire" in master.first.text
@@ -282,14 +282,14 @@ def test_a_failing_instance_fails_alone(master):
         ("twice", "unknown", b"", (1, "the request could not be decoded")),
     ],
 )
-def test_what_cannot_be_decoded_is_rejected_as_a_whole(master, method, codec, data, fault):
+def test_a_part_that_cannot_be_decoded_is_rejected_as_a_whole(master, method, codec, data, fault):
     reply = master.ask(method, data, codec=codec)
     assert reply.instances == []
     assert reply.rejected.code == fault[0]
     assert fault[1] in reply.rejected.text
 
 
-def test_a_rejected_part_does_not_hold_up_others(master):
+def test_a_rejected_part_does_not_delay_other_parts(master):
     bad = RequestPart(1, "twice", "ms_json", [b"no json"], None)
     good = RequestPart(2, "twice", "ms_json", [b'{"instances":[{"x":1}]}'], None)
     master.say(Work([bad, good]))
@@ -310,7 +310,7 @@ def test_a_cancelled_part_stops_at_its_next_stage(master):
     assert fault.text == "the request was cancelled"
 
 
-def test_cancelling_what_is_answered_is_harmless(master):
+def test_cancelling_an_answered_part_is_harmless(master):
     master.ask("same", chunk(1))
     master.say(Cancel([1]))
     assert value(master.ask("same", chunk(2)).instances[0]) == 2
@@ -329,7 +329,7 @@ def test_large_payloads_go_through_the_arenas_in_both_directions(master):
     assert value(master.view.get(answer)) == (LARGE * 2).tolist()
 
 
-def test_the_worker_reuses_what_the_master_gave_back(master):
+def test_the_worker_reuses_memory_that_the_master_freed(master):
     (first,) = master.ask("twice", chunk(LARGE)).instances
     (second,) = master.ask("twice", chunk(LARGE)).instances
     assert first.offset != second.offset
@@ -389,7 +389,7 @@ def tensor_chunk(array):
     return TensorBody([tensor], is_batched=False).chunk(0, 1)
 
 
-def test_a_large_tensor_is_used_where_it_lies(serve, write):
+def test_a_large_tensor_is_used_in_place(serve, write):
     master = serve(write(KEEPING))
     payload = master.arena.put(tensor_chunk(LARGE))
     reply = master.ask("spoils", payload, codec="v2_raw")
@@ -413,7 +413,7 @@ def test_an_array_that_a_script_keeps_is_its_own_until_the_script_lets_go(serve,
 
 
 def test_scripts_that_keep_many_get_arrays_of_their_own(serve, write, monkeypatch):
-    monkeypatch.setattr(borrowing, "MOST_KEPT", LARGE.nbytes)
+    monkeypatch.setattr(borrowing, "MAX_KEPT", LARGE.nbytes)
     master = serve(write(KEEPING))
     kept = []
     for _ in range(3):
@@ -426,7 +426,7 @@ def test_scripts_that_keep_many_get_arrays_of_their_own(serve, write, monkeypatc
     arrays.clear()
 
 
-def test_what_a_stage_returned_may_be_used_again_at_once(serve, write):
+def test_memory_that_a_stage_returned_may_be_reused_at_once(serve, write):
     master = serve(
         write("""
 memory = np.zeros(50_000, np.int64)
@@ -500,7 +500,7 @@ def add_for(call):
     return [chunk(x1 + x2) for x1, x2 in pairs]
 
 
-def test_a_model_stage_is_asked_of_the_master_in_one_call(extra):
+def test_a_model_stage_is_a_single_call_to_the_master(extra):
     extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
     call = extra.hear()
     assert isinstance(call, WorkerCall)
@@ -518,7 +518,7 @@ def test_other_work_goes_on_while_a_model_stage_is_away(extra):
     assert value(extra.replies(1)[1].instances[0]) == 6
 
 
-def test_a_call_in_a_function_waits_for_its_answer_and_keeps_what_comes_meanwhile(extra):
+def test_a_call_in_a_function_keeps_messages_that_arrive_before_its_reply(extra):
     extra.say(Work([RequestPart(1, "called", "native", [chunk(5)], None)]))
     call = extra.hear()
     extra.say(Work([RequestPart(2, "same", "native", [chunk(7)], None)]))
@@ -539,7 +539,7 @@ def test_a_model_that_fails_elsewhere_fails_the_instances(extra, method):
     assert fault.text.endswith("servable is not available")
 
 
-def test_a_fault_of_one_instance_elsewhere_stays_with_it(extra):
+def test_a_fault_of_a_remote_instance_stays_with_that_instance(extra):
     extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
     call = extra.hear()
     answers = [b"", add_for(call)[1]]

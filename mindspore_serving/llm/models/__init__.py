@@ -44,7 +44,7 @@ def load_definition(
         heads = ", ".join(f"{head} ({task})" for head, task in HEADS.items())
         why = explained(name, ARCHITECTURES) if isinstance(name, str) else "expected a name"
         raise StartError(
-            f"config.json has architectures {names!r}: {why}; docs/llm.md has those that "
+            f"config.json has architectures {names!r}: {why}; docs/architectures.md has those that "
             f"generate, and without generating are served those that end with {heads}"
         )
     return from_config(config, max_model_len=max_model_len), decoder

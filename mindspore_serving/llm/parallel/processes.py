@@ -34,9 +34,9 @@ class RankProcess(ProcessMember):
         channel = BlockingChannel[FromRank](child.stream, FromRank, CHANNEL_SECONDS)
         super().__init__(f"rank {rank}", child, channel, messages)
 
-    def end_text(self, status: int) -> str:
-        """As `ProcessMember.end_text`; "" if it ended because another rank has."""
-        return "" if status == LOST_STATUS else super().end_text(status)
+    def describe_exit(self, status: int) -> str:
+        """As `ProcessMember.describe_exit`; "" if it ended because another rank has."""
+        return "" if status == LOST_STATUS else super().describe_exit(status)
 
 
 class Ranks:

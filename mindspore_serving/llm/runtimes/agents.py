@@ -28,7 +28,7 @@ from mindspore_serving.llm.parallel.messages import (
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import Logits, RunnerLost, Step
 from mindspore_serving.process.channel import BlockingChannel
-from mindspore_serving.process.vocabulary import Beat, Hello, why_other
+from mindspore_serving.process.vocabulary import Beat, Hello, version_mismatch
 
 FIND_SECONDS = 60.0  # for agents that are started, or started again, to be ready
 LOOK_SECONDS = 0.2  # between two attempts
@@ -130,7 +130,7 @@ def _connect(directory: Path) -> tuple[Agents, Offer]:
             raise StartError(f"the agents of {directory} belong to another user")
         agents = Agents(stream, FromAgents, PATIENCE)
         greeting, offer = _next(agents), _next(agents)
-        if isinstance(greeting, Hello) and (why := why_other(greeting, messages, "agents")):
+        if isinstance(greeting, Hello) and (why := version_mismatch(greeting, messages, "agents")):
             raise StartError(why)
         if not isinstance(offer, Offer):
             raise StartError(f"the agents of {directory}: {getattr(offer, 'text', offer)}")
@@ -141,6 +141,6 @@ def _connect(directory: Path) -> tuple[Agents, Offer]:
 def _next(agents: Agents) -> FromAgents:
     """Raises RunnerLost if the other end is closed, OSError after PATIENCE."""
     try:
-        return agents.receive_one()
+        return agents.receive_next()
     except EOFError:
         raise RunnerLost("the agents have ended") from None

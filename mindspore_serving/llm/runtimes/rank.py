@@ -53,12 +53,12 @@ def main() -> int:
 
 def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
     """Raises EOFError when rank 0 has closed the connection."""
-    load = control.receive_one()
+    load = control.receive_next()
     assert isinstance(load, LoadRank)
     runner = open_rank(load.directory, load.runtime, EngineConfig(**load.config), links)
     control.send(Ready())
     while True:
-        message = control.receive_one()
+        message = control.receive_next()
         assert isinstance(message, Compute)
         _compute(runner, links, message)
 

@@ -14,7 +14,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.frontends.access import Responses
 from mindspore_serving.ipc.messages import to_fault, to_faults
 from mindspore_serving.master.liveness import Pulse
-from mindspore_serving.process.vocabulary import Failed, Hello, Ready, why_other
+from mindspore_serving.process.vocabulary import Failed, Hello, Ready, version_mismatch
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.asked import AskedCall
 from mindspore_serving.server.processes.messages import Ask, ControlAnswer, Submit, Synced, ToMaster
@@ -54,7 +54,7 @@ class Session:
         self.pipe: Pipe[ToMaster] = Pipe(ends, ToMaster, self._take, self._end)
         self.pulse = Pulse(HEARTBEAT_SECONDS)
         self._num_syncs = 0
-        self._why_other = ""  # it cannot be understood
+        self._version_mismatch = ""  # it cannot be understood
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listening: list[asyncio.Future[None]] = []  # of what it was asked to serve
         self._synced: dict[int, asyncio.Future[None]] = {}
@@ -75,8 +75,8 @@ class Session:
         of this package.
         """
         await self.sync(state)
-        if self._why_other:
-            raise StartError(self._why_other)
+        if self._version_mismatch:
+            raise StartError(self._version_mismatch)
 
     async def serve(self, message: messages.ServeHttp | messages.ServeGrpc) -> None:
         """Raises StartError."""
@@ -170,8 +170,8 @@ class Session:
             self._asked[message.id].go_on()
 
     def _on_hello(self, message: Hello) -> None:
-        if why := why_other(message, messages, "front end"):
-            self._why_other = why
+        if why := version_mismatch(message, messages, "front end"):
+            self._version_mismatch = why
             self.pipe.close()
 
     def _on_listening(self, message: Ready | Failed) -> None:

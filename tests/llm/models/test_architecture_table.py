@@ -1,4 +1,4 @@
-"""The table of architectures in docs/llm.md is what tests compare."""
+"""The table of architectures in docs/architectures.md is what tests compare."""
 
 import pytest
 

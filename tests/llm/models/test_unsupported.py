@@ -15,7 +15,7 @@ from mindspore_serving.llm.models import load_definition
         ("Qwen2_5_VLForConditionalGeneration", "for pictures or sounds"),
         ("MiniCPMForCausalLM", "is not served; near it are MiniCPM3ForCausalLM;"),
         ("LlamaForCausaLM", "is not served; near it are LlamaForCausalLM;"),
-        ("NoSuchModel", "is not served; docs/llm.md has those that generate"),
+        ("NoSuchModel", "is not served; docs/architectures.md has those that generate"),
     ],
 )
 def test_an_architecture_that_is_not_served_says_why_and_what_is_near(name: str, says: str) -> None:

@@ -185,7 +185,7 @@ def changed(path: Path, target: Path, **config: object) -> Path:
         ({"num_hidden_layers": 4}, "no tensor 'model.layers.3"),
         ({"num_key_value_heads": 1}, "the weights do not fit config.json"),
         ({"vocab_size": 161}, "has 160 rows, but config.json has vocab_size 161"),
-        ({"architectures": ["NoSuchModel"]}, "NoSuchModel.*is not served; docs/llm.md has those"),
+        ({"architectures": ["NoSuchModel"]}, "NoSuchModel.*is not served; docs/architectures.md"),
     ],
 )
 def test_a_config_that_its_weights_do_not_fit_is_refused_at_the_start(

@@ -63,7 +63,7 @@ def family_of(file: GgufFile) -> Family:
         hint = f"; near it: {' and '.join(near)}" if near else ""
         raise StartError(
             f"{file.path} has architecture {found!r}, which is not supported as GGUF{hint} "
-            f"(supported: {', '.join(FAMILIES)}); its safetensors may be: see docs/llm.md"
+            f"(supported: {', '.join(FAMILIES)}); its safetensors may be: see docs/architectures.md"
         )
     end, variant = VARIANTS.get(found, ("", FAMILIES[found]))
     is_variant = any(name.endswith(end) for name in file.tensors)

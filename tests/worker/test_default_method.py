@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mindspore_serving.core.declaration import Declaration, LanguageSpec
-from mindspore_serving.worker.bare import add_default_method
+from mindspore_serving.worker.default_method import add_default_method
 
 HEAD = "ForSequenceClassification"
 
@@ -37,6 +37,6 @@ def test_a_body_of_a_model_that_generates_is_a_language_model(tmp_path: Path) ->
         assert (found.language is not None, found.tasks) == (True, {})
 
 
-def test_its_classifier_of_several_labels_is_a_task_unless_it_is_to_rank(tmp_path: Path) -> None:
+def test_a_classifier_of_several_labels_is_a_task_unless_used_to_rank(tmp_path: Path) -> None:
     assert made(tmp_path, f"Qwen3{HEAD}", num_labels=3).language is None
     assert made(tmp_path, f"Qwen3{HEAD}", {"ranking": True}, num_labels=3).language is not None

@@ -39,7 +39,7 @@ def ends() -> Iterator[Ends]:
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
     """An arena of 1 MiB, of which half may be taken."""
     monkeypatch.setattr(arenas, "ARENA_SIZE", 1024 * KIB)
-    monkeypatch.setattr(arenas, "MOST_TAKEN", 512 * KIB)
+    monkeypatch.setattr(arenas, "MAX_TAKEN", 512 * KIB)
     found = opened()
     yield found
     closed(found)
@@ -56,7 +56,7 @@ def in_use(arena: Arena) -> int:
     return len(arena._size_at)
 
 
-def test_what_is_put_of_it_is_not_copied(ends: Ends) -> None:
+def test_data_in_taken_memory_is_put_without_a_copy(ends: Ends) -> None:
     arena, view, _ = ends
     memory = taken(arena, 200_000)
     memory[:] = bytes(range(250)) * 800
@@ -68,13 +68,13 @@ def test_what_is_put_of_it_is_not_copied(ends: Ends) -> None:
     assert len(arena._size_at) == 1
 
 
-def test_small_parts_of_it_travel_inline(ends: Ends) -> None:
+def test_small_parts_of_taken_memory_travel_inline(ends: Ends) -> None:
     memory = taken(ends[0], 200_000)
     part = memory[: INLINE_LIMIT - 1]
     assert ends[0].put(part) is part
 
 
-def test_it_is_free_when_neither_who_took_it_nor_who_got_it_has_it(ends: Ends) -> None:
+def test_taken_memory_is_free_when_neither_end_uses_that_memory(ends: Ends) -> None:
     arena = ends[0]
     memory = taken(arena, 200_000)
     payloads = [arena.put(memory[start:]) for start in (0, 0, 64)]
@@ -88,7 +88,7 @@ def test_it_is_free_when_neither_who_took_it_nor_who_got_it_has_it(ends: Ends) -
         arena.free(0)
 
 
-def test_it_has_pages_only_where_it_was_written_and_gives_them_back_at_once(ends: Ends) -> None:
+def test_taken_memory_has_pages_only_where_written_until_freed(ends: Ends) -> None:
     arena, _, fd = ends
     memory = taken(arena, 64 << 20)
     assert os.fstat(fd).st_blocks == 0
@@ -99,7 +99,7 @@ def test_it_has_pages_only_where_it_was_written_and_gives_them_back_at_once(ends
     assert os.fstat(fd).st_blocks == 0
 
 
-def test_half_of_the_arena_is_left_for_what_is_put(small: Ends) -> None:
+def test_half_of_the_arena_cannot_be_taken_and_stays_for_put(small: Ends) -> None:
     arena = small[0]
     memory = [taken(arena, 200 * KIB), taken(arena, 250 * KIB)]
     assert arena.take(1) is None
@@ -108,7 +108,7 @@ def test_half_of_the_arena_is_left_for_what_is_put(small: Ends) -> None:
     assert arena.take(512 * KIB) is not None
 
 
-def test_it_outlives_the_arena() -> None:
+def test_taken_memory_outlives_the_arena() -> None:
     arena, view, fd = found = opened()
     memory = taken(arena, 100_000)
     arena.put(memory)
@@ -117,7 +117,7 @@ def test_it_outlives_the_arena() -> None:
     assert memory[-1] == 9
 
 
-def test_room_of_many_small_blocks_becomes_that_of_a_large_one_and_back(small: Ends) -> None:
+def test_small_free_blocks_merge_to_a_large_block_and_split_again(small: Ends) -> None:
     arena, view, _ = small
     for size in (64, 512, 100, 1024, 200) * 2:
         data = os.urandom(size * KIB)
@@ -130,7 +130,7 @@ def test_room_of_many_small_blocks_becomes_that_of_a_large_one_and_back(small: E
             arena.free(offset)
 
 
-def test_room_is_merged_around_what_is_in_use(small: Ends) -> None:
+def test_free_blocks_merge_around_a_block_in_use(small: Ends) -> None:
     arena, view, _ = small
     mark = os.urandom(64 * KIB)
     kept = [arena.put(mark) for _ in range(16)].pop(8)
@@ -148,7 +148,7 @@ def test_whatever_is_taken_put_and_freed_no_two_overlap(steps: list[int]) -> Non
     negative one frees one of those in use."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arenas, "ARENA_SIZE", 2048 * KIB)
-        patch.setattr(arenas, "MOST_TAKEN", 1024 * KIB)
+        patch.setattr(arenas, "MAX_TAKEN", 1024 * KIB)
         arena, view, _ = found = opened()
         sent: list[tuple[Slice, bytes]] = []
         for number, step in enumerate(steps):

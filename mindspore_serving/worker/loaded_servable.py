@@ -1,6 +1,6 @@
-"""A servable that is loaded into this process: its declaration, its models, its programs.
+"""Servable that is loaded into this process: its declaration, models and prepared methods.
 
-Knows nothing of channels, and not how it was loaded (`loading` does).
+It knows no channel, and not how it is loaded (`worker.loading`).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.llm_messages import METHODS
 from mindspore_serving.core.tasks import TASKS
 from mindspore_serving.core.value import Value
-from mindspore_serving.ipc.messages import AgentPlace, MethodReport, ModelReport
+from mindspore_serving.ipc.messages import AgentAddress, MethodReport, ModelReport
 from mindspore_serving.worker.job import Outcome, PreparedMethod
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Host:
-    """A loaded servable."""
+class LoadedServable:
+    """Loaded servable: declaration, models and prepared methods."""
 
     declaration: Declaration
     version: int
@@ -32,11 +32,11 @@ class Host:
     programs: dict[str, PreparedMethod] = field(default_factory=dict)
     models: dict[str, ModelReport] = field(default_factory=dict)
     backends: dict[str, LoadedModel] = field(default_factory=dict)
-    threads: ThreadPoolExecutor | None = None  # for a model that runs several batches at a time
-    num_slots: int = 1  # how many
+    threads: ThreadPoolExecutor | None = None  # for a model that runs several batches at once
+    num_slots: int = 1  # batches that the model runs at once
     language: "LanguageService | None" = None
     tasks: "dict[str, OpenTask]" = field(default_factory=dict)  # by path
-    agents: list[AgentPlace] = field(default_factory=list)  # of a distributed servable
+    agents: list[AgentAddress] = field(default_factory=list)  # of a distributed servable
 
     def method_reports(self) -> list[MethodReport]:
         reports = []
@@ -64,7 +64,7 @@ class Host:
         return reports
 
     def reports(self) -> dict[str, ModelReport]:
-        """What is known of the models of stages, by key, and of those of tasks, by path."""
+        """Return the reports of models of stages by key, and of models of tasks by path."""
         tasks = {
             path: ModelReport(0, [TASKS[spec.task].signature])
             for path, spec in self.declaration.tasks.items()
@@ -89,5 +89,5 @@ class Host:
 
 
 def call_name(key: str, subgraph: int) -> str:
-    """The method by which other workers run a model here."""
+    """Return the name of the method by which other workers call a model of this worker."""
     return f"@call_{key}_{subgraph}"

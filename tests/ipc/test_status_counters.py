@@ -12,7 +12,7 @@ def memory():
     return memoryview(bytearray(status.SIZE))
 
 
-def test_a_process_writes_down_what_it_uses(memory):
+def test_a_process_writes_its_resource_usage(memory):
     assert status.usage(memory) == status.ProcessUsage()
     status.set_usage(memory)
     found = status.usage(memory)
@@ -31,24 +31,24 @@ def test_batches_are_counted_by_size(memory):
     assert found.total == 5010
 
 
-def test_numbers_are_the_same_on_another_machine(memory):
+def test_counters_are_equal_on_another_machine(memory):
     status.BatchSizes(memory).observe(8)
     status.set_usage(memory)
     other = memoryview(bytearray(status.SIZE))
-    status.set_numbers(other, status.numbers(memory))
+    status.set_counters(other, status.counters(memory))
     assert status.usage(other) == status.usage(memory)
     assert status.batch_sizes(other).total == 8
 
 
 @pytest.mark.parametrize("wrong", [[], [1], [-1] * 16, [1 << 63] * 16, [1] * 17])
-def test_other_numbers_are_refused_and_change_nothing(memory, wrong):
-    assert len(status.numbers(memory)) == 16
-    with pytest.raises(ValueError, match="other numbers"):
-        status.set_numbers(memory, wrong)
+def test_invalid_counters_are_refused_and_change_nothing(memory, wrong):
+    assert len(status.counters(memory)) == 16
+    with pytest.raises(ValueError, match="counters, expected"):
+        status.set_counters(memory, wrong)
     assert not any(memory)
 
 
-def test_without_shared_memory_there_are_none():
+def test_without_shared_memory_counters_are_zero():
     nothing = memoryview(b"")
     assert status.usage(nothing) == status.ProcessUsage()
     assert status.batch_sizes(nothing).count == 0

@@ -209,7 +209,7 @@ def m(x1, x2):
     assert run(loaded, "m", *instances) == [{"y": 10 + i} for i in range(6)]
 
 
-def test_a_python_model_need_not_say_what_it_returns(write):
+def test_a_python_model_need_not_declare_its_outputs(write):
     loaded = load(
         write("""
 def split(x):
@@ -322,7 +322,7 @@ def call_dtype(x):
 )
 
 
-def test_a_function_may_call_a_model_for_one_instance(write):
+def test_a_function_may_call_a_model_for_a_single_instance(write):
     assert run(load(write(CALLING)), "call_one", (number(4),), (number(5),)) == [
         {"y": 8},
         {"y": 10},
@@ -336,7 +336,7 @@ def test_a_function_may_call_a_model_for_many_instances(write):
     ]
 
 
-def test_a_call_that_does_not_fit_the_model_fails_the_instance_with_its_reason(write):
+def test_a_call_with_wrong_inputs_fails_the_instance_with_the_reason(write):
     (text,) = run(load(write(CALLING)), "call_dtype", (number(4),))
     assert "Model(add).call() failed: Given model input 0 data type kMSI_Float64" in text
 
@@ -362,7 +362,7 @@ def m(x1, x2):
 # --- calls by other workers ---------------------------------------------------------------------
 
 
-def test_a_device_worker_offers_its_models_to_others(write):
+def test_a_device_worker_offers_its_models_to_other_workers(write):
     loaded = load(write(CALLING, device_id=2, device_type="cpu"))
     report = loaded.method_reports()[-1]
     assert (report.name, report.inputs, report.outputs) == ("@call_add_0", ["x0", "x1"], ["y0"])
@@ -391,7 +391,7 @@ class Remote:
         return [(x1 + x2,) for x1, x2 in rows]
 
 
-def test_a_worker_without_models_calls_those_of_others(write):
+def test_a_worker_without_models_calls_models_of_other_workers(write):
     remote = Remote()
     setup = write(CALLING, owns_models=False, models={"add": ModelReport(0, [ADD])})
     loaded = load(setup, remote)

@@ -1,5 +1,6 @@
-"""Which requests this thread runs: their ids stand in front of what it logs, and the spans of the
-servable's own code belong to theirs.
+"""Requests that the current thread is working on, for logs and traces.
+
+Their ids prefix its log lines, and spans of the user's code become children of their spans.
 """
 
 from collections.abc import Sequence
@@ -11,28 +12,29 @@ from mindspore_serving.tracing.span import BATCH_REQUESTS, BATCH_SIZE
 from mindspore_serving.worker.job import Job, Outcome, PreparedStage, RunningPart
 from mindspore_serving.worker.part_trace import BatchTrace, PartTrace
 
-MOST_NAMED = 16  # requests of a batch whose ids stand in front of a line
+MAX_NAMED = 16  # request ids of a batch in the prefix of a log line
 _set_ids, _context = log.request_id.set, user_spans.current.get
 
 
 def enter(part: RunningPart) -> None:
-    """The thread runs instances of `part` alone, until `leave`."""
+    """Set `part` as the only one that this thread works on, until `leave`."""
     _set_ids(part.request_id)
     if part.trace is not None or _context() is not None:
         _follow(part.trace)
 
 
 def enter_all(jobs: Sequence[Job], position: int, *, is_batch: bool) -> BatchTrace | None:
-    """The thread runs `jobs`, at the stage `position`.  If they are a batch and any is traced, the
-    trace of that.
+    """Set the parts of `jobs`, at the stage `position`, as those that this thread works on.
+
+    Returns the trace of the batch, if `is_batch` and any of its requests is sampled.
     """
     if len(jobs) == 1 and jobs[0].part.trace is None:
         _set_ids(jobs[0].part.request_id)
         return None
     parts = list(dict.fromkeys([job.part for job in jobs]))
-    ids = [part.request_id for part in parts[:MOST_NAMED]]
-    if len(parts) > MOST_NAMED:
-        ids.append(f"{len(parts) - MOST_NAMED} more")
+    ids = [part.request_id for part in parts[:MAX_NAMED]]
+    if len(parts) > MAX_NAMED:
+        ids.append(f"{len(parts) - MAX_NAMED} more")
     _set_ids(",".join(ids))
     traces = [part.trace for part in parts if part.trace is not None]
     return _begin(jobs, position, traces, len(parts), is_batch=is_batch) if traces else None
@@ -59,8 +61,8 @@ def _begin(
 
 
 def run(stage: PreparedStage, jobs: list[Job]) -> list[Outcome]:
-    """What becomes of each of `jobs`, that were entered; may raise for all."""
-    if not stage.takes_one or len(jobs) == 1:
+    """Run a stage for `jobs` that were entered; return an outcome each.  May raise for all."""
+    if not stage.is_per_instance or len(jobs) == 1:
         return stage.run(jobs)
     outcomes: list[Outcome] = []
     call = stage.call
@@ -71,7 +73,7 @@ def run(stage: PreparedStage, jobs: list[Job]) -> list[Outcome]:
 
 
 def end(batch: BatchTrace, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
-    """`batch`, of `jobs`, has run."""
+    """End the trace of the batch that consists of `jobs`."""
     codes = {}
     for job, outcome in zip(jobs, outcomes, strict=True):
         if job.part.trace is not None and isinstance(outcome, ServingError):
@@ -80,7 +82,7 @@ def end(batch: BatchTrace, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> 
 
 
 def leave() -> None:
-    """It runs none."""
+    """Set that this thread works on no request."""
     _set_ids("")
     if _context() is not None:
         _follow(None)

@@ -1,4 +1,4 @@
-"""What the directory of a Hugging Face model without servable_config.py serves."""
+"""Default method of a Hugging Face model whose directory has no servable_config.py."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,17 +17,17 @@ from mindspore_serving.servable.language import DEFAULT_RUNTIME, add_generate
 
 
 def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
-    """Give `declaration`, of a model and without methods, the one that its config.json is for.
+    """Add the method that the model's config.json implies to `declaration`, which has none.
 
-    A model that generates has `generate`; one of a task has `predict`.  An encoder that the
-    language protocols can embed or score with stays a language model as well.
+    A model that generates gets `generate`; a model of a task gets `predict`.  An encoder that the
+    language protocols can embed or rank with stays a language model as well.
     """
     directory = Path(spec.path)
     config = find_config(directory)
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     task = task_of(name)
-    if not task or name in ARCHITECTURES or _reads_last(config, spec):
+    if not task or name in ARCHITECTURES or _is_reader_body(config, spec):
         add_generate(declaration)
         return
     runtime = "" if spec.runtime == DEFAULT_RUNTIME else spec.runtime
@@ -35,8 +35,8 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
         if not (directory / "tokenizer.json").is_file():
             add_generate(declaration)  # clients embed token ids
             return
-        rest = {key: value for key, value in spec.options.items() if key not in TASK_OPTIONS}
-        declaration.language = replace(spec, options=rest)
+        options = {key: value for key, value in spec.options.items() if key not in TASK_OPTIONS}
+        declaration.language = replace(spec, options=options)
         if task != "text-classification" and not _fills_masks(directory, task):
             task = "feature-extraction"
     else:
@@ -44,13 +44,16 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     add_task_method(declaration, TaskSpec(spec.path, task, runtime, spec.options))
 
 
-def _reads_last(config: Mapping[str, Any], spec: LanguageSpec) -> bool:
-    """Whether it is the body of a model that generates, to embed or to rank with."""
+def _is_reader_body(config: Mapping[str, Any], spec: LanguageSpec) -> bool:
+    """Return whether the model is the body of a generating model, used to embed or to rank."""
     if not generator_of(config):
         return False
     return not classifies(config) or count_labels(config) == 1 or bool(spec.options.get("ranking"))
 
 
 def _fills_masks(directory: Path, task: str) -> bool:
-    """A directory of sentence-transformers is for vectors, whatever its architecture."""
+    """Return whether a model with a mask head is for fill-mask.
+
+    A directory of sentence-transformers is for embeddings, whatever its architecture.
+    """
     return task == "fill-mask" and not (directory / "modules.json").exists()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving.servable.declared_ranks import declared_ranks
+from mindspore_serving.servable.declared_llm import declared_options, declared_ranks
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,30 @@ from mindspore_serving.servable.declared_ranks import declared_ranks
         ("declare_llm('m', tensor_parallel=2)\0", 1),
     ],
 )  # fmt: skip
-def test_literals_of_declare_llm_say_how_many_there_are(tmp_path: Path, source, expected):
+def test_literals_of_declare_llm_give_the_number_of_ranks(tmp_path: Path, source, expected):
     file = tmp_path / "servable_config.py"
     file.write_text(source)
     assert declared_ranks(str(file)) == expected
 
 
-def test_without_the_file_there_is_one(tmp_path: Path):
-    assert declared_ranks(str(tmp_path / "servable_config.py")) == 1
+def test_a_missing_file_has_one_rank_and_no_options(tmp_path: Path):
+    path = str(tmp_path / "servable_config.py")
+    assert (declared_ranks(path), declared_options(path)) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("declare_llm('m', params=P, dtype='f32')", ({"dtype"}, {"dtype": "f32"}, True)),
+        ("N = 2\nx = declare_llm('m', max_loras=N)", ({"max_loras"}, {}, False)),
+        ("declare_llm('m', a=1, **more)", ({"a"}, {"a": 1}, False)),
+        ("if x:\n    declare_llm('m', a=1)", None),
+        ("def f():\n    declare_llm('m', a=1)", None),
+        ("other('m', a=1)", None),
+    ],
+)
+def test_options_of_calls_at_the_top_level_are_read(tmp_path: Path, source, expected):
+    file = tmp_path / "servable_config.py"
+    file.write_text(source)
+    calls = [(set(one.names), one.literals, one.is_literal) for one in declared_options(str(file))]
+    assert calls == ([expected] if expected else [])

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from mindspore_serving import log
-from mindspore_serving.worker import current
+from mindspore_serving.worker import request_context
 from mindspore_serving.worker.job import Job, RunningPart
 
 
 @pytest.fixture(autouse=True)
 def _left() -> Iterator[None]:
     yield
-    current.leave()
+    request_context.leave()
 
 
 def jobs(*names: str) -> list[Job]:
@@ -24,12 +24,15 @@ def jobs(*names: str) -> list[Job]:
 
 
 def test_the_requests_of_a_batch_are_all_named() -> None:
-    current.enter_all(jobs("a", "b", "c"), 0, is_batch=True)
+    request_context.enter_all(jobs("a", "b", "c"), 0, is_batch=True)
     assert log.request_id.get() == "a,b,c"
 
 
-def test_of_a_large_batch_the_first_are_named_and_the_others_counted() -> None:
+def test_of_a_large_batch_the_first_are_named_and_the_rest_counted() -> None:
     names = [f"r{number}" for number in range(1000)]
-    current.enter_all(jobs(*names), 0, is_batch=True)
+    request_context.enter_all(jobs(*names), 0, is_batch=True)
     shown = log.request_id.get().split(",")
-    assert shown == [*names[: current.MOST_NAMED], f"{1000 - current.MOST_NAMED} more"]
+    assert shown == [
+        *names[: request_context.MAX_NAMED],
+        f"{1000 - request_context.MAX_NAMED} more",
+    ]
