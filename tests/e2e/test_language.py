@@ -141,7 +141,7 @@ def test_a_stage_takes_parameters_as_json(calls, offline):
         ({"prompt": "x", "max_tokens": "many"}, "max_tokens should be a number"),
         ({"prompt": "x", "parameters": '{"foo": 1}'}, "parameter 'foo' does not exist"),
         ({"prompt": "x", "parameters": "[1]"}, "parameters should be a JSON object"),
-        ({"prompt": "x" * 70_000}, "the model takes 65536 with the answer"),
+        ({"prompt": "x" * 70_000}, "the model takes at most 65536 together with the answer"),
         ({"prompt": [1, 2, 100000]}, "token id 100000, expected ids from 0 to 511"),
         ({"prompt": [1.5]}, "the prompt should be a text, or an array of token ids"),
         ({"max_tokens": 3}, "prompt"),

@@ -189,16 +189,20 @@ def test_a_model_without_tokenizer_takes_token_ids_only(tmp_path):
         (answer,) = llm.generate([5, 7], greedy(allowed_token_ids=[9], ignore_eos=False))
         assert answer.outputs[0].text == ""
         assert answer.outputs[0].token_ids == (9,)
-        with pytest.raises(InvalidInputs, match="no tokenizer.json: give lists of token ids"):
+        with pytest.raises(InvalidInputs, match="no tokenizer.json: send lists of token ids"):
             llm.generate("text")
         with pytest.raises(InvalidInputs, match="no chat template"):
             llm.chat([{"role": "user", "content": "x"}])
 
 
 def test_an_unknown_option_is_refused_with_the_known_ones(directory):
-    with pytest.raises(InvalidInputs, match="'sequences' is no option, expected one of max_model"):
+    with pytest.raises(
+        InvalidInputs, match="there is no option 'sequences', expected one of max_model"
+    ):
         LLM(directory, runtime="toy", sequences=3)
-    with pytest.raises(InvalidInputs, match="is no option; did you mean 'max_num_seqs'?"):
+    with pytest.raises(
+        InvalidInputs, match="there is no option '.*'; did you mean 'max_num_seqs'?"
+    ):
         LLM(directory, runtime="toy", max_num_seq=3)
 
 

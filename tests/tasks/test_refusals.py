@@ -177,7 +177,7 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
         ("jax", {}, "runtime is 'jax', expected one of openvino, torch, transformers"),
         ("", {"top_k": -1}, "top_k is -1, expected an int >= 0"),
         ("", {"truncate": "yes"}, "truncate is 'yes', expected True or False"),
-        ("", {"colour": "red"}, "'colour' is no option, expected one of"),
+        ("", {"colour": "red"}, "there is no option 'colour', expected one of"),
         ("", {"max_model_len": 999}, "max_model_len is 999, but the model has 200 positions"),
         (
             "transformers",

@@ -81,7 +81,7 @@ class Embedder:
         limit = (self._config.max_num_waiting or 0) * PROMPTS_PER_REQUEST
         if limit and len(self._waiting) >= limit:
             raise Overloaded(
-                f"{len(self._waiting)} prompts wait already, expected at most {limit}; try again"
+                f"{len(self._waiting)} prompts wait already, at most {limit} may; try again"
             )
         self._waiting[request_id] = PromptText(self.check(prompt_ids), **options)
 

@@ -26,7 +26,7 @@ class PictureForm:
         options: of the image processor.
         frame: the tokens before and behind the vectors of a picture, if config.json has them;
             templates write the first of them for a picture, and else the token of a vector.
-        is_seen_whole: the tokens of a picture see one another.
+        is_bidirectional: the tokens of a picture see one another.
     """
 
     token_id: int

@@ -185,7 +185,7 @@ def _slots(span: TokenSpan, block_size: int) -> Indices:
 def _reach(row: Row) -> Indices:
     reach = np.arange(row.start, row.start + len(row.tokens)) + 1
     if row.features is not None and row.features.is_bidirectional:
-        reach[row.features.places] = row.start + row.features.ends()
+        reach[row.features.positions] = row.start + row.features.ends()
     return reach
 
 

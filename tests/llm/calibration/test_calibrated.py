@@ -100,7 +100,7 @@ def test_adapters_of_the_float_model_are_refused(uneven, texts, tmp_path):
 
 
 def test_what_cannot_be_calibrated_is_refused(texts, tmp_path):
-    with pytest.raises(StartError, match="mode is 'float16', but int8 and int4 alone"):
+    with pytest.raises(StartError, match="mode is 'float16', but only int8 and int4"):
         quantize(MODEL, tmp_path / "q", "float16", text=texts[0])
     with pytest.raises(StartError, match=r"nowhere.txt cannot be read as a text"):
         quantize(MODEL, tmp_path / "q", "int4", text=tmp_path / "nowhere.txt")

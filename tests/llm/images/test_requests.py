@@ -87,7 +87,7 @@ def test_more_pictures_than_allowed_are_refused_before_any_is_read(directory):
 
 
 def test_a_model_that_takes_no_pictures_says_so():
-    with pytest.raises(InvalidField, match="is a picture: the model reads no images"):
+    with pytest.raises(InvalidField, match="is an image, but the model reads no images"):
         ImagePrompt(None, chat(seeing.uri(ONE)))
 
 
@@ -194,6 +194,6 @@ def test_a_block_is_known_by_what_it_has_of_which_picture():
     hashes = {hash_block(b"", tokens, one.identity(2, 6)) for one in (pictures, other)}
     assert len(hashes) == 2
     found = pictures.between(4, 10)
-    assert found.places.tolist() == [0, 4, 5]
+    assert found.positions.tolist() == [0, 4, 5]
     assert found.vectors.tolist() == vectors[2:5].tolist()
     assert pictures.between(5, 8) is None

@@ -74,7 +74,7 @@ def alone():
 
 
 def test_a_rank_without_heartbeats_is_lost(alone):
-    with pytest.raises(RunnerLost, match="rank 1 of 2 gave no heartbeat for 2 s"):
+    with pytest.raises(RunnerLost, match="rank 1 of 2 sent no heartbeat for 2 s"):
         alone[0].meet(8)
 
 
@@ -83,7 +83,7 @@ def test_a_rank_without_heartbeats_is_lost_to_one_that_waits_for_another():
     memory, sockets = create_memory(3), connect_ranks(3)
     first = Links(0, sockets[0], memory, patience=2.0)
     last = Links(2, sockets[2], memory)
-    with pytest.raises(RunnerLost, match="rank 1 of 3 gave no heartbeat for 2 s"):
+    with pytest.raises(RunnerLost, match="rank 1 of 3 sent no heartbeat for 2 s"):
         RankGroup(first, range(0, 3, 2)).meet(8)
     first.close()
     last.close()

@@ -213,7 +213,7 @@ def test_an_agent_that_dies_while_it_starts_is_one_error_on_the_queue(
         ({4: ["rank_0", "rank_1/prefil.mindir"]}, "prefil.mindir does not exist"),
         ({6: "argmaks.mindir"}, "argmax_model is 'argmaks.mindir', expected a file"),
         ({7: ["topk.mindir", "t"]}, "topk_model is 't', expected a file"),
-        ({"options": {"blocks": 3}}, "'blocks' is no option"),
+        ({"options": {"blocks": 3}}, "there is no option 'blocks'"),
         ({"options": {"dtype": "bf16"}}, "dtype is 'bf16', the mindir runtime accepts auto and"),
     ],
 )

@@ -164,7 +164,7 @@ def test_a_step_that_is_refused_is_refused_by_all_ranks_and_the_next_one_runs(ll
     ("options", "problem"),
     [
         ({"tensor_parallel": 3}, "expected a divisor of the model's 4 attention heads"),
-        ({"quantization": "int8"}, "the torch runtime accepts none alone"),
+        ({"quantization": "int8"}, "the torch runtime accepts only none"),
         ({"device": "cuda"}, "CUDA devices are here|needs device"),
     ],
 )

@@ -181,7 +181,7 @@ class Feed:
         """`types` are 1 for tokens of pictures; not all graphs have them."""
         types[:] = 0
         if features is not None:
-            types[features.places] = 1
+            types[features.positions] = 1
         if features is None and not self._has_features:
             return
         self._has_features = features is not None
@@ -189,7 +189,7 @@ class Feed:
         vectors = np.zeros((0, width.get_length()), np.float32)
         places = np.zeros(0, np.int32)
         if features is not None:
-            vectors, places = features.vectors, features.places.astype(np.int32)
+            vectors, places = features.vectors, features.positions.astype(np.int32)
         for name, array in zip(FEATURES, (vectors, places), strict=True):
             self.request.set_tensor(name, ov.Tensor(array))  # a copy
 

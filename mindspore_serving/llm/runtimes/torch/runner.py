@@ -280,7 +280,7 @@ class TorchRunner(LimitedRunner):
         if features is None:
             return {}
         vectors = torch.as_tensor(features.vectors, device=device)
-        return {"features": vectors, "places": torch.as_tensor(features.places, device=device)}
+        return {"features": vectors, "places": torch.as_tensor(features.positions, device=device)}
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:
         """As `graphs.Compute`."""
