@@ -238,7 +238,7 @@ def test_options_of_commands_are_rows() -> None:
     parser = cli._parser()._subparsers._group_actions[0].choices["serve"]  # type: ignore
     rows = {row.name_in(SERVE) for row in rows_of(ServeSettings).values()}
     shown = {action.option_strings[0] for action in parser._actions if action.option_strings}
-    assert shown - {"-h"} == {f"--{name.replace('_', '-')}" for name in rows if name}
+    assert shown - {"-h", "--help-all"} == {f"--{name.replace('_', '-')}" for name in rows if name}
 
 
 @pytest.mark.parametrize(

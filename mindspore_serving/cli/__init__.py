@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import NoReturn
 
 from mindspore_serving import __version__, extras, log
 from mindspore_serving.cli import node_settings as node
 from mindspore_serving.cli import tool_settings as tool
 from mindspore_serving.cli.bench_settings import BenchSettings
-from mindspore_serving.cli.options import add_options, flags, given, to_settings
+from mindspore_serving.cli.options import add_options, flags, parsed_values, to_settings
+from mindspore_serving.cli.parser import CommandParser
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError, did_you_mean
 from mindspore_serving.process.entry import turn_off_telemetry
@@ -40,19 +40,19 @@ A servable is a directory NAME/ with NAME/servable_config.py and the model files
 without any Python, with one model file, in it or in NAME/1/, or the model file itself.
 """
 _SERVE = """\
-Serve everything found at PATH until Ctrl-C.  PATH is
+Serve models over REST and gRPC until Ctrl-C.  PATH is
 
-  NAME/                 with servable_config.py (and model files in NAME/1/), or
-  NAME/                 with one model file under any name, in it or in NAME/1/, or
-  NAME/                 with config.json and *.safetensors: a language model's checkpoint, or
-  a model file          of MindSpore (.mindir), ONNX, PyTorch (.pt2, .pt), OpenVINO (.xml),
-                        TensorFlow (SavedModel, .pb, .tflite), Paddle, scikit-learn (.skops),
-                        XGBoost (.json, .ubj) or LightGBM (.txt), or
-  a directory           that holds any number of such directories
+  NAME/           with servable_config.py, and model files in NAME/1/
+  NAME/           with one model file, in it or in NAME/1/
+  NAME/           with config.json and *.safetensors: a checkpoint of a language model
+  a model file    .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
+                  (TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj
+                  (XGBoost), .txt (LightGBM), .gguf (a language model)
+  a directory     of any number of these
 
-The newest version directory of each is served.  What cannot be served is named, with the reason,
-and the others are served all the same, unless --strict is given.  A file given by --config, or a
-start-up script with ServableStartConfig, does the same with settings per servable.
+The newest version of each servable is served.  If a servable cannot be served, the reason is
+printed and the others are served, unless --strict is given.  Settings per servable are in a file
+(--config), or in a start-up script with ServableStartConfig.
 """
 _CONFIG = """\
 Print the configuration that `serve` would have with the same arguments, as a configuration file.
@@ -168,7 +168,7 @@ def _fail(command: str, text: str, status: int = 1) -> int:
 
 def _settings(arguments: argparse.Namespace) -> object:
     """Raises ServingError for an option or a configuration file that is wrong."""
-    values = given(arguments.settings, arguments)
+    values = parsed_values(arguments.settings, arguments)
     if "config" in arguments:
         from mindspore_serving.cli import config_file
 
@@ -183,19 +183,8 @@ def _run(command: str, settings: object) -> int:
     return status
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in a line, without a page of options before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help lists what there is\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="mindspore-serving",
-        description=_OVERVIEW,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="mindspore-serving", description=_OVERVIEW)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, short, long, kind in (
@@ -230,7 +219,6 @@ def _parser() -> argparse.ArgumentParser:
             name,
             help=short,
             description=long or f"{short.capitalize()}.",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         add_options(command, kind)
         command.set_defaults(settings=kind, command=name)

@@ -4,10 +4,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.keys import HOLDER, KeyHolder, Keys
+from mindspore_serving.frontends.origins import SAFE, OriginPolicy
 from mindspore_serving.frontends.paths import PathNode
 from mindspore_serving.frontends.protocols import PATHS
 from mindspore_serving.frontends.refusals import refuse
-from mindspore_serving.frontends.sites import SAFE, SiteRules
 
 
 class Gate:
@@ -15,10 +15,10 @@ class Gate:
     protocol that the path is of.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, sites: SiteRules | None) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, origins: OriginPolicy | None) -> None:
         self._app = app
         self._keys = keys
-        self._sites = sites
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         place = PATHS.find(scope["path"])
@@ -42,10 +42,10 @@ class Gate:
     def _admit(self, scope: Scope, place: PathNode) -> KeyHolder | None:
         """Who asks, None if there are no keys.  Raises ServingError."""
         fields = dict(scope["headers"])
-        if self._sites is not None:
-            self._sites.check(scope["method"], fields)
+        if self._origins is not None:
+            self._origins.check(scope["method"], fields)
             if scope["method"] not in SAFE and not place.takes_text:
-                self._sites.check_type(fields)
+                self._origins.check_type(fields)
         if not self._keys:
             return None
         return self._keys.find(fields.get(b"authorization"), fields.get(b"x-api-key")).admit()

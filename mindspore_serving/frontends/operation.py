@@ -7,6 +7,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
+
 JSON, EVENTS, TEXT, HTML = "application/json", "text/event-stream", "text/plain", "text/html"
 
 Schema: TypeAlias = "Mapping[str, Any]"
@@ -99,5 +101,10 @@ def to_array(items: Schema, size: int | None = None, *, at_least: int = 0) -> di
 
 EVENT = to_object({"data": STRING, "event": STRING}, "event")
 """An event of a stream; its data are JSON."""
-READY = to_object({"name": STRING, "ready": {"type": "boolean"}})
-"""Whether a model can be called, in protocols v1 and v2."""
+
+
+class ModelReady(msgspec.Struct):
+    """Readiness of a model, in protocols v1 and v2."""
+
+    name: str
+    ready: bool

@@ -16,13 +16,13 @@ from mindspore_serving.frontends import (
     tei,
     tgi,
 )
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.mindspore import routes as mindspore
 from mindspore_serving.frontends.openapi import Described, Visible
 from mindspore_serving.frontends.paths import PathNode
 from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute, bind
 from mindspore_serving.frontends.server import Describe
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2 import routes as v2_routes
 from mindspore_serving.frontends.v2 import v1
 from mindspore_serving.frontends.v2.inference import V2
@@ -59,19 +59,19 @@ class Mounted:
     describe: Describe
 
 
-def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mounted:
+def mount(state: AppState, form: Form, v2: V2, visible: Visible | None = None) -> Mounted:
     """`form` is the form of llm-serving's streams, `visible` what /openapi.json shows."""
-    generating = tgi.TgiGenerating(site)
+    generating = tgi.TgiGenerating(state)
     contexts = {
-        **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL), site),
-        **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL), site),
+        **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL), state),
+        **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL), state),
         **dict.fromkeys((v2_routes.PROTOCOL, v1.PROTOCOL), v2),
         tgi.PROTOCOL: generating,
-        llm_serving.PROTOCOL: llm_serving.LlmServing(site, form),
+        llm_serving.PROTOCOL: llm_serving.LlmServing(state, form),
     }
 
     def add_metrics(page: Page) -> None:
-        engines = [row["engine"] for row in site.control.observe() if "engine" in row]
+        engines = [row["engine"] for row in state.control.observe() if "engine" in row]
         if not engines:
             return
         gauges = {

@@ -13,7 +13,7 @@ from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.frontends.chat.models import LanguageRules
 from mindspore_serving.frontends.key_file import EXPECTED, is_key
 from mindspore_serving.frontends.keys import ApiKey
-from mindspore_serving.frontends.sites import ANY
+from mindspore_serving.frontends.origins import ANY
 from mindspore_serving.servable import check
 from mindspore_serving.server.ssl_config import SSLConfig
 

@@ -21,6 +21,7 @@ from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import protocols
 from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.chat.refusals import LanguageRefusals
 from mindspore_serving.frontends.grpc import health as grpc_health
@@ -36,9 +37,8 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.openapi import Visible
+from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_log import RequestLog
-from mindspore_serving.frontends.site import Site
-from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.v2 import service as v2_service
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
@@ -161,7 +161,7 @@ class Serving:
         keys, max_message = self.renewal.keys(options), options.max_message
         health = HealthService(self._master.control, max_message)
         gate = CallGate(keys, options.limits, max_message, self._tracer)
-        v2 = self._v2(self._site(options), options)
+        v2 = self._v2(self._app_state(options), options)
         unsent = UnsentReplies(options.limits.max_unsent_memory)
         services = {
             ms_grpc.SERVICE: ms_grpc.handler(self._inference, gate),
@@ -215,14 +215,15 @@ class Serving:
         rest = MsRest(options.max_message, options.use_status_codes, options.limits)
         tls = self.renewal.certificates(options.ssl_config)
         inference, keys = self._inference, self.renewal.keys(options)
-        sites = SiteRules(where.host, options.allowed_hosts, options.allow_origins)
-        site = self._site(options)
-        v2 = self._v2(site, options)
+        origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
+        state = self._app_state(options)
+        v2 = self._v2(state, options)
         visible = Visible(bool(keys), options.use_status_codes)
-        mounted = protocols.mount(site, options.llm_serving_form, v2, visible)
+        mounted = protocols.mount(state, options.llm_serving_form, v2, visible)
         app = make_app(
-            inference, site.control, partial(self._metrics, mounted, has_vllm=options.vllm_metrics),
-            rest=rest, keys=keys, sites=sites,
+            inference, state.control,
+            partial(self._metrics, mounted, has_vllm=options.vllm_metrics),
+            rest=rest, keys=keys, origins=origins,
             routes=mounted.routes, allow_loading=options.allow_loading, describe=mounted.describe,
         )  # fmt: skip
         if options.front_ends > 1:
@@ -232,8 +233,8 @@ class Serving:
             await pool.start_http(message, app)
             self._http = pool
         else:
-            others = LanguageRefusals(site.control, options.limits, FastInfer(v2))
-            path = FastPath(inference, rest, keys, sites, others)
+            others = LanguageRefusals(state.control, options.limits, FastInfer(v2))
+            path = FastPath(inference, rest, keys, origins, others)
             limits, responses = options.limits, self._responses
             server = HttpServer(where, app, path, limits, responses, tracer=self._tracer)
             await server.start(tls)
@@ -291,13 +292,13 @@ class Serving:
         """For who may load LoRA adapters from below `directories`; None is anywhere."""
         return MasterAdapterControl(self._master.adapters, self._master.control, directories)
 
-    def _site(self, options: FrontEndOptions) -> Site:
+    def _app_state(self, options: FrontEndOptions) -> AppState:
         """What a server shows."""
         inference, control = self._inference, self._master.control
         models = LanguageModels(inference, control, options.language)
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
         adapters = self.adapter_control(options.lora_directories)
-        return Site(models, inference, control, options.max_message, repository, adapters)
+        return AppState(models, inference, control, options.max_message, repository, adapters)
 
     def _metrics(self, mounted: protocols.Mounted, *, has_vllm: bool) -> Page:
         """All numbers, as they are now."""
@@ -311,8 +312,8 @@ class Serving:
         mounted.add_metrics(page)
         return page
 
-    def _v2(self, site: Site, options: FrontEndOptions) -> V2:
+    def _v2(self, state: AppState, options: FrontEndOptions) -> V2:
         """The protocol of one front end; both have the same regions of shared memory."""
         memory = self._memory if options.client_shared_memory else SharedMemory()
-        models, traces = V2Models(site.control, site.models), self._master.traces
-        return V2(site, models, memory, options.limits, traces)
+        models, traces = V2Models(state.control, state.models), self._master.traces
+        return V2(state, models, memory, options.limits, traces)

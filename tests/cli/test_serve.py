@@ -543,7 +543,7 @@ def test_a_wrong_option_is_told_in_two_lines(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "mindspore-serving serve: error: argument --http-port: invalid int value: 'x'",
-        "mindspore-serving serve --help lists what there is",
+        "See 'mindspore-serving serve --help'.",
     ]
 
 

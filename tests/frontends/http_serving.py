@@ -93,7 +93,7 @@ class Web:
         routes=(),
         limits=None,
         max_body=MAX_BODY,
-        sites=None,
+        origins=None,
         others=lambda *_: None,
     ):
         self.background = background
@@ -106,11 +106,11 @@ class Web:
             numbers,
             rest=rest,
             keys=keys,
-            sites=sites,
+            origins=origins,
             routes=routes,
         )
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
-        path = FastPath(self.inference, rest, keys, sites, others)
+        path = FastPath(self.inference, rest, keys, origins, others)
         self.server = HttpServer(address, app, path, limits)
         background.run(self.server.start(None))
         self.port = self.server.port

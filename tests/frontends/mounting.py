@@ -5,9 +5,9 @@ from functools import partial
 from starlette.routing import BaseRoute
 
 from mindspore_serving.frontends import anthropic, cohere, llm_serving, ollama, openai, tgi
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.routes import bind
-from mindspore_serving.frontends.site import Site
 
 anthropic_routes = partial(bind, anthropic.ROUTES)
 cohere_routes = partial(bind, cohere.ROUTES)
@@ -15,11 +15,11 @@ ollama_routes = partial(bind, ollama.ROUTES)
 openai_routes = partial(bind, openai.ROUTES)
 
 
-def llm_serving_routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
-    return bind(llm_serving.ROUTES, llm_serving.LlmServing(site, form))
+def llm_serving_routes(state: AppState, form: Form = "r21") -> list[BaseRoute]:
+    return bind(llm_serving.ROUTES, llm_serving.LlmServing(state, form))
 
 
 def tgi_routes(
-    site: Site, limits: tgi.RequestLimits | None = None, recorder: tgi.Recorder | None = None
+    state: AppState, limits: tgi.RequestLimits | None = None, recorder: tgi.Recorder | None = None
 ) -> list[BaseRoute]:
-    return bind(tgi.ROUTES, tgi.TgiGenerating(site, limits, recorder))
+    return bind(tgi.ROUTES, tgi.TgiGenerating(state, limits, recorder))

@@ -15,7 +15,7 @@ from mindspore_serving import log
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import StageFailed
-from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.frontends.origins import OriginPolicy
 from tests.frontends.http_serving import GET, Web, post
 from tests.waiting import PATIENCE
 
@@ -41,7 +41,7 @@ ROUTES: list[BaseRoute] = [
 
 @pytest.fixture(scope="module")
 def web(background: BackgroundLoop) -> Iterator[Web]:
-    with closing(Web(background, routes=ROUTES, sites=SiteRules("0.0.0.0"))) as made:
+    with closing(Web(background, routes=ROUTES, origins=OriginPolicy("0.0.0.0"))) as made:
         yield made
 
 
@@ -180,9 +180,9 @@ def test_a_last_slash_changes_nothing(web: Web) -> None:
 
 
 def test_a_preflight_says_what_a_page_may_do(background: BackgroundLoop) -> None:
-    rules = SiteRules("0.0.0.0", (), ["https://a.example"])
+    rules = OriginPolicy("0.0.0.0", (), ["https://a.example"])
     key = "a-key-that-is-long-enough"
-    with closing(Web(background, routes=ROUTES, sites=rules, api_keys=[key])) as web:
+    with closing(Web(background, routes=ROUTES, origins=rules, api_keys=[key])) as web:
         for verb in ("GET", "POST", "DELETE", "HEAD"):
             status, headers, _ = ask(
                 web,

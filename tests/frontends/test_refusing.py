@@ -34,8 +34,8 @@ BODIES = {
 LONGEST_REQUEST = ServerLimits().request_timeout
 
 
-def mount(site):
-    return [*openai_routes(site), *anthropic_routes(site), *ollama_routes(site)]
+def mount(state):
+    return [*openai_routes(state), *anthropic_routes(state), *ollama_routes(state)]
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
 
-def mount(site: Any) -> list[Any]:
+def mount(state: Any) -> list[Any]:
     routes = (anthropic_routes, openai_routes, ollama_routes)
-    return [route for one in routes for route in one(site)]
+    return [route for one in routes for route in one(state)]
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from mindspore_serving.errors import (
     ServingError,
     WorkerUnavailable,
 )
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
-from mindspore_serving.frontends.site import Site
 from tests.frontends.http_serving import post
 from tests.frontends.mounting import llm_serving_routes, openai_routes, tgi_routes
 from tests.frontends.tgi.scripted import WHOLE, Server, begun
@@ -152,6 +152,6 @@ async def test_a_server_may_give_less_time_to_all_requests() -> None:
     server = Server(tgi_routes, WHOLE)
     rules = LanguageRules(limits=ServerLimits(request_timeout=9))
     models = LanguageModels(server.inference, server.control, rules)
-    site = Site(models, server.inference, server.control, 10_000)
-    assert (await Server(lambda _: tgi_routes(site), WHOLE).post("/generate", INPUTS)).is_success
+    state = AppState(models, server.inference, server.control, 10_000)
+    assert (await Server(lambda _: tgi_routes(state), WHOLE).post("/generate", INPUTS)).is_success
     assert server.inference.timeouts == [9]

@@ -14,20 +14,20 @@ from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
 from mindspore_serving.frontends.anthropic.tools import read_tools
 from mindspore_serving.frontends.anthropic.writing import PING, AnthropicWriting, write_whole
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.messages import to_template
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
 
-async def answer(site: Site, http: Request, body: MessagesRequest) -> Response:
+async def answer(state: AppState, http: Request, body: MessagesRequest) -> Response:
     """The answer to a conversation: one object, or a stream of events."""
-    model = find_generator(site.models, body.model)
+    model = find_generator(state.models, body.model)
     request = to_request(body, model)
     with ExitStack() as stack:
         with naming("messages", MESSAGES, body):
@@ -43,9 +43,9 @@ async def answer(site: Site, http: Request, body: MessagesRequest) -> Response:
     return _reported(Response(whole, 200, headers, "application/json"))
 
 
-async def count(site: Site, http: Request, body: CountRequest) -> Response:
+async def count(state: AppState, http: Request, body: CountRequest) -> Response:
     """How many tokens the model reads."""
-    model = find_generator(site.models, body.model)
+    model = find_generator(state.models, body.model)
     MESSAGES.refuse(body)
     tools, choice = read_tools(body)
     request = Tokenize(

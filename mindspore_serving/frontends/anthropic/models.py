@@ -7,17 +7,17 @@ from starlette.types import Scope
 
 from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.anthropic.errors import asks_as_anthropic
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import ServedModel
-from mindspore_serving.frontends.site import Site
 
 
-def list_all(site: Site) -> dict[str, Any]:
-    found = [to_model(model) for model in site.models.listed()]
+def list_all(state: AppState) -> dict[str, Any]:
+    found = [to_model(model) for model in state.models.listed()]
     ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
     return {"data": found, "has_more": False, **ends}
 
 
-def is_anthropics(_: Site, scope: Scope) -> bool:
+def is_anthropics(_: AppState, scope: Scope) -> bool:
     """Whether a client of Anthropic's asks for models."""
     return asks_as_anthropic(scope) and not is_predict(scope["path"])
 

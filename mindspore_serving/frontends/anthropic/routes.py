@@ -41,11 +41,11 @@ ROUTES = (
         {JSON: Count},
         body=Body(CountRequest, {CountRequest: MESSAGES}, _HELLO),
     ),
-    _models("/v1/models", lambda site, _: models.list_all(site)),
+    _models("/v1/models", lambda state, _: models.list_all(state)),
     _models(
         "/v1/models/{name:path}",
-        lambda site, http: models.to_model(
-            site.models.find(http.path_params["name"], is_exact=True)
+        lambda state, http: models.to_model(
+            state.models.find(http.path_params["name"], is_exact=True)
         ),
     ),
 )

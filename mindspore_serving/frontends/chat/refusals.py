@@ -64,7 +64,7 @@ class LanguageRefusals:
 
     def _may_ask(self, path: FastPath, head: RequestHead) -> bool:
         fields = head.fields
-        if path.sites is not None and not path.sites.is_plain_json(fields):
+        if path.origins is not None and not path.origins.is_plain_json(fields):
             return False
         size = fields.get(b"content-length", b"0")
         if not size.isdigit() or int(size) > path.rest.max_body:

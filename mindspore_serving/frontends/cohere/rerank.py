@@ -13,13 +13,13 @@ from starlette.responses import Response
 
 from mindspore_serving.core.reading_messages import Score
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.chat.fields import Fields, Int, unexpected
 from mindspore_serving.frontends.chat.scores import best_first, find_scorer, score
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.operation import JSON, Body
 from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
-from mindspore_serving.frontends.site import Site
 
 V2, V1 = "/v2/rerank", "/v1/rerank"
 FIELDS = Fields("openai", ignored=("max_tokens_per_doc", "max_chunks_per_doc", "priority", "user"))
@@ -74,11 +74,11 @@ class Ranking(msgspec.Struct):
     meta: dict[str, Any]
 
 
-async def rerank(site: Site, http: Request, body: CohereRerankRequest) -> Response:
+async def rerank(state: AppState, http: Request, body: CohereRerankRequest) -> Response:
     """The `top_n` best documents, best first.  Their texts come along on the path of Jina and
     vLLM, unless the body says otherwise.
     """
-    model = find_scorer(site.models, body.model)
+    model = find_scorer(state.models, body.model)
     texts = to_texts(body)
     request = Score(
         texts=texts,

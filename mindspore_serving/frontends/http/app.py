@@ -14,10 +14,10 @@ from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore import routes as mindspore
 from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.mindspore.routes import Classic
+from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.protocols import PATHS, ROUTES, bind_all
 from mindspore_serving.frontends.routes import to_app
 from mindspore_serving.frontends.server import Describe, ServerContext
-from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.metrics.exposition import Page
 
 
@@ -28,13 +28,13 @@ def make_app(
     *,
     rest: MsRest,
     keys: Keys | None = None,
-    sites: SiteRules | None = None,
+    origins: OriginPolicy | None = None,
     routes: Sequence[BaseRoute] = (),
     allow_loading: bool = False,
     describe: Describe | None = None,
 ) -> ASGIApp:
     """The ASGI application over `inference`: `routes` of other protocols come first.  Without
-    `sites`, web pages of other sites may ask.  With `allow_loading`, who has a key may operate.
+    `origins`, web pages of other sites may ask.  With `allow_loading`, who has a key may operate.
     `describe` makes the document of all routes.
     """
     classic = Classic(inference, control, rest, PATHS)
@@ -45,17 +45,17 @@ def make_app(
     }
     known = [*routes, *bind_all(ROUTES, contexts)]
     app = to_app(known, Unrouted(known))
-    return guarded(without_slash(app), keys or Keys(), sites)
+    return guarded(without_slash(app), keys or Keys(), origins)
 
 
-def guarded(app: ASGIApp, keys: Keys, sites: SiteRules | None) -> ASGIApp:
+def guarded(app: ASGIApp, keys: Keys, origins: OriginPolicy | None) -> ASGIApp:
     """`app` for those who may ask."""
-    gate = Gate(app, keys, sites) if keys or sites else app
-    if sites is None or not sites.allow_origins:
+    gate = Gate(app, keys, origins) if keys or origins else app
+    if origins is None or not origins.allow_origins:
         return gate
     return CORSMiddleware(
         gate,
-        allow_origins=sites.allow_origins,
+        allow_origins=origins.allow_origins,
         allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["*"],

@@ -25,8 +25,8 @@ from mindspore_serving.frontends.http.refusing import RefusalPace, is_read
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.mindspore.rest import Answer, MsRest, find_route, to_request
+from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_id import NAME, id_of
-from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.wire.ms_json import Route
 
@@ -41,13 +41,13 @@ _OK = (
 @dataclass(frozen=True, slots=True)
 class FastPath:
     """Calls that need no ASGI, by the protocol `rest`, for clients that have one of `keys`, if the
-    rules of `sites` do not ask for a closer look.  `others` opens those of another protocol.
+    rules of `origins` do not ask for a closer look.  `others` opens those of another protocol.
     """
 
     inference: Inference
     rest: MsRest
     keys: Keys
-    sites: SiteRules | None = None
+    origins: OriginPolicy | None = None
     others: "Callable[[FastPath, RequestHead, ExchangeOutput], Exchange | None]" = lambda *_: None
     pace: RefusalPace = field(default_factory=RefusalPace)
 
@@ -59,7 +59,7 @@ class FastPath:
             return None
         if not head.target.startswith(_PREFIX):
             return self.others(self, head, output)
-        if self.sites is not None and not self.sites.is_plain(head.fields):
+        if self.origins is not None and not self.origins.is_plain(head.fields):
             return None
         call = Predict(self, head, output)
         try:

@@ -19,16 +19,18 @@ from mindspore_serving.errors import (
     ServingError,
     UpstreamFailed,
 )
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.models import Generation, LanguageModels, ServedModel
 from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.llm_serving.answers import LlmServingModel, to_spaced_json
 from mindspore_serving.frontends.llm_serving.frames import (
     SSE,
     Form,
     StreamFrames,
     frames_of,
-    message,
+    to_event,
 )
 from mindspore_serving.frontends.llm_serving.requests import (
     ClientRequest,
@@ -37,7 +39,6 @@ from mindspore_serving.frontends.llm_serving.requests import (
     to_request,
 )
 from mindspore_serving.frontends.llm_serving.writing import Writer, chunks_of, to_fault
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
@@ -50,17 +51,17 @@ class LlmServing:
     the later one's.
     """
 
-    site: Site
+    state: AppState
     form: Form = "r21"
 
 
 async def answer(served: LlmServing, http: Request, *, is_stream: bool | None = None) -> Response:
     """A stream if `is_stream`; of None, if the body says so."""
-    site = served.site
-    body = decode(await read_json(http, site.max_body, site.models.limits))
+    state = served.state
+    body = decode(await read_json(http, state.max_body, state.models.limits))
     if is_stream is not None:
         body.stream = is_stream
-    return await _answer(site, served.form, http, body)
+    return await _answer(state, served.form, http, body)
 
 
 def find_model(models: LanguageModels, name: str) -> ServedModel:
@@ -73,8 +74,8 @@ def find_model(models: LanguageModels, name: str) -> ServedModel:
         return models.find(None)
 
 
-async def _answer(site: Site, form: Form, request: Request, body: ClientRequest) -> Response:
-    model = find_model(site.models, request.path_params["name"])
+async def _answer(state: AppState, form: Form, request: Request, body: ClientRequest) -> Response:
+    model = find_model(state.models, request.path_params["name"])
     given = body.parameters or LlmServingParameters()
     writer = Writer(None, given.seed or 0, bool(given.details))
     with ExitStack() as stack:
@@ -88,7 +89,7 @@ async def _answer(site: Site, form: Form, request: Request, body: ClientRequest)
         headers = _capped(given, writer.started)
         if not body.stream:
             await while_there(request, _gather(generation, writer))
-            whole = writer.whole().to_json() + b"\n"
+            whole = to_spaced_json(writer.answer()) + b"\n"
             return Response(whole, 200, headers, "application/json")
         frames = frames_of(form, given.return_protocol)
         events = _events(generation, writer, frames, has_last=bool(given.return_full_text))
@@ -124,52 +125,49 @@ async def _events(
             if made:
                 yield made
     if has_last:
-        yield frames.last(writer.whole())
+        yield frames.last(writer.answer())
 
 
-def batch_size(site: Site) -> Response:
-    return _message(max(1, _engine_total(site, "num_running")))
+def batch_size(state: AppState) -> Response:
+    return _message(max(1, _engine_total(state, "num_running")))
 
 
-def request_numbers(site: Site) -> Response:
-    return _message(_num_waiting(site))
+def request_numbers(state: AppState) -> Response:
+    return _message(_num_waiting(state))
 
 
-def model_info(site: Site) -> Response:
-    found = msgspec.json.encode(_describe(site.models.find(None), _num_waiting(site)))
+def model_info(state: AppState) -> Response:
+    found = msgspec.json.encode(_describe(state.models.find(None), _num_waiting(state)))
     return Response(b"data: %b\r\n\r\n" % found, headers=SSE)
 
 
-def _describe(model: ServedModel, num_waiting: int) -> dict[str, Any]:
-    """The meanings are the original's, where two of the names mean something else."""
+def _describe(model: ServedModel, num_waiting: int) -> LlmServingModel:
     card = model.card
-    return {
-        "docker_label": "",
-        "max_batch_total_tokens": card.max_model_len * card.max_num_seqs,
-        "max_concurrent_requests": num_waiting,
-        "max_input_length": card.max_model_len,
-        "max_total_tokens": card.max_num_seqs,
-        "model_device_type": card.runtime,
-        "model_dtype": card.dtype,
-        "model_id": model.name,
-        "model_pipeline_tag": "text-generation",
-        "version": __version__,
-    }
+    return LlmServingModel(
+        max_batch_total_tokens=card.max_model_len * card.max_num_seqs,
+        max_concurrent_requests=num_waiting,
+        max_input_length=card.max_model_len,
+        max_total_tokens=card.max_num_seqs,
+        model_device_type=card.runtime,
+        model_dtype=card.dtype,
+        model_id=model.name,
+        version=__version__,
+    )
 
 
-def _num_waiting(site: Site) -> int:
+def _num_waiting(state: AppState) -> int:
     """Requests that wait for a worker, and in workers for room."""
-    waiting = sum(one.get("requests", {}).get("waiting", 0) for one in _models(site))
-    return int(waiting) + _engine_total(site, "num_waiting")
+    waiting = sum(one.get("requests", {}).get("waiting", 0) for one in _models(state))
+    return int(waiting) + _engine_total(state, "num_waiting")
 
 
-def _engine_total(site: Site, name: str) -> int:
-    return int(sum(one.get("engine", {}).get(name, 0) for one in _models(site)))
+def _engine_total(state: AppState, name: str) -> int:
+    return int(sum(one.get("engine", {}).get(name, 0) for one in _models(state)))
 
 
-def _models(site: Site) -> list[dict[str, Any]]:
-    return [one for one in site.control.observe() if "model" in one]
+def _models(state: AppState) -> list[dict[str, Any]]:
+    return [one for one in state.control.observe() if "model" in one]
 
 
 def _message(number: int) -> Response:
-    return Response(message(b"%d" % number), headers=SSE)
+    return Response(to_event(number), headers=SSE)

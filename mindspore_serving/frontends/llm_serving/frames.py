@@ -1,129 +1,48 @@
-"""Answers as bytes: whole ones, and the four forms of streams.  Knows no model.
+"""Framing of llm-serving's streams, in four forms.  Knows no model."""
 
-The JSON has a space behind colons and commas, as the original's had: there are clients that cut it
-up as text.
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import msgspec
+from msgspec.structs import asdict
 
-from mindspore_serving.core.llm_messages import GeneratedToken
+from mindspore_serving.frontends.llm_serving.answers import (
+    DetailsFirst,
+    EventMessage,
+    GeneratedText,
+    IndexedChunk,
+    IndexedToken,
+    LlmServingAnswer,
+    LlmServingChunk,
+    to_spaced_json,
+)
 
 Form = Literal["r21", "bare"]
 
-_encode = msgspec.json.Encoder().encode
-_ENVELOPE = b'{"event": "message", "retry": 30000, "data": %b}'
 SSE = {
     "content-type": "text/event-stream; charset=utf-8",
     "connection": "keep-alive",
 }
+RETRY = 30_000  # milliseconds
 LINES = {"content-type": "text/plain; charset=utf-8"}
 
 
-class ShownText(msgspec.Struct, frozen=True, gc=False):
-    """A token as it is shown, and the likeliest in its place if they were asked for."""
-
-    id: int
-    text: str
-    logprob: float
-    top: tuple[GeneratedToken, ...] = ()
-
-    def to_json(self) -> bytes:
-        return _token(self.id, self.text, self.logprob)
-
-    def to_top(self) -> bytes:
-        """Without likelier ones, the token itself."""
-        if not self.top:
-            return self.to_json()
-        return _joined([_token(one.id, one.text, one.logprob or 0.0) for one in self.top])
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """An answer from its beginning to its end."""
-
-    text: str
-    finish_reason: str
-    num_generated: int
-    tokens: Sequence[ShownText]
-    prompt: Sequence[GeneratedToken] | None = None  # if it was asked for
-    seed: int = 0
-    num_prompt_tokens: int | None = None  # if details were asked for
-
-    def to_json(self, *, details_first: bool = False) -> bytes:
-        members = [
-            b'"generated_text": ' + _encode(self.text),
-            b'"finish_reason": ' + _encode(self.finish_reason),
-            b'"generated_tokens": %d' % self.num_generated,
-            b'"prefill": [%b]' % self._prefill(),
-            b'"seed": %d' % self.seed,
-            b'"tokens": [%b]' % _joined([token.to_json() for token in self.tokens]),
-            b'"top_tokens": [%b]' % self._top_tokens(),
-        ]
-        members.insert(0 if details_first else len(members), b'"details": ' + self._details())
-        return b"{%b}" % _joined(members)
-
-    def _prefill(self) -> bytes:
-        """The prompt's tokens; else, as ever, the first of the answer."""
-        if self.prompt is not None:
-            return _joined([_token(one.id, one.text, one.logprob or 0.0) for one in self.prompt])
-        return self.tokens[0].to_json() if self.tokens else b""
-
-    def _top_tokens(self) -> bytes:
-        shown = [token for token in self.tokens if token.top] or self.tokens[:1]
-        return _joined([b"[%b]" % token.to_top() for token in shown])
-
-    def _details(self) -> bytes:
-        if self.num_prompt_tokens is None:
-            return b"null"
-        return b'{"finish_reason": %b, "generated_tokens": %d, "seed": %d, "input_length": %d}' % (
-            _encode(self.finish_reason),
-            self.num_generated,
-            self.seed,
-            self.num_prompt_tokens,
-        )
-
-
-def _token(token_id: int, text: str, logprob: float) -> bytes:
-    return b'{"id": %d, "logprob": %b, "special": %b, "text": %b}' % (
-        token_id,
-        _encode(logprob),
-        b"false" if text else b"true",
-        _encode(text),
-    )
-
-
-def _joined(parts: Sequence[bytes]) -> bytes:
-    return b", ".join(parts)
-
-
-def _chunk(shown: ShownText) -> bytes:
-    return b'{"details": null, "generated_text": %b, "tokens": %b, "top_tokens": [%b]}' % (
-        _encode(shown.text),
-        shown.to_json(),
-        shown.to_top(),
-    )
-
-
-def message(data: bytes) -> bytes:
-    """One server-sent event; event and retry are members of its JSON."""
-    return b"data: " + _ENVELOPE % data + b"\r\n\r\n"
+def to_event(data: str | int) -> bytes:
+    """Return a server-sent event whose JSON has `data`."""
+    return b"data: %b\r\n\r\n" % to_spaced_json(EventMessage(RETRY, data))
 
 
 class StreamFrames(Protocol):
-    """A form of streams."""
+    """Framing of one form of streams."""
 
     headers: dict[str, str]
-    ping: bytes  # what fills a silence
+    ping: bytes  # sent while there are no tokens, so that proxies keep the connection
 
-    def chunk(self, index: int, shown: ShownText) -> bytes:
-        """The `index`-th token, from 1."""
+    def chunk(self, index: int, chunk: LlmServingChunk) -> bytes:
+        """Return the frame of the token with `index` in the answer, from 1."""
         ...
 
-    def last(self, whole: Whole) -> bytes: ...
+    def last(self, answer: LlmServingAnswer) -> bytes:
+        """Return the last frame of a stream, which has the full answer."""
+        ...
 
 
 class EventFrames:
@@ -132,11 +51,11 @@ class EventFrames:
     headers = SSE
     ping = b": You can't see this ping\r\n\r\n"
 
-    def chunk(self, index: int, shown: ShownText) -> bytes:
-        return message(_encode(shown.text))
+    def chunk(self, index: int, chunk: LlmServingChunk) -> bytes:
+        return to_event(chunk.generated_text)
 
-    def last(self, whole: Whole) -> bytes:
-        return message(_encode(whole.text))
+    def last(self, answer: LlmServingAnswer) -> bytes:
+        return to_event(answer.generated_text)
 
 
 class IndexedFrames:
@@ -145,11 +64,12 @@ class IndexedFrames:
     headers = LINES
     ping = b""
 
-    def chunk(self, index: int, shown: ShownText) -> bytes:
-        return b'data:{"token": {"text": %b, "index": %d}}\n' % (_encode(shown.text), index)
+    def chunk(self, index: int, chunk: LlmServingChunk) -> bytes:
+        token = IndexedToken(chunk.generated_text, index)
+        return b"data:%b\n" % to_spaced_json(IndexedChunk(token))
 
-    def last(self, whole: Whole) -> bytes:
-        return b'data:{"generated_text": %b}\n' % _encode(whole.text)
+    def last(self, answer: LlmServingAnswer) -> bytes:
+        return b"data:%b\n" % to_spaced_json(GeneratedText(answer.generated_text))
 
 
 class BareFrames:
@@ -158,11 +78,11 @@ class BareFrames:
     headers = SSE
     ping = b""  # clients parse every line
 
-    def chunk(self, index: int, shown: ShownText) -> bytes:
-        return _ENVELOPE % (b"[%b]" % _chunk(shown)) + b"\n"
+    def chunk(self, index: int, chunk: LlmServingChunk) -> bytes:
+        return to_spaced_json(EventMessage(RETRY, [chunk])) + b"\n"
 
-    def last(self, whole: Whole) -> bytes:
-        return _ENVELOPE % (b"[%b]" % whole.to_json(details_first=True)) + b"\n"
+    def last(self, answer: LlmServingAnswer) -> bytes:
+        return to_spaced_json(EventMessage(RETRY, [DetailsFirst(**asdict(answer))])) + b"\n"
 
 
 class DataFrames:
@@ -171,11 +91,11 @@ class DataFrames:
     headers = LINES
     ping = b""
 
-    def chunk(self, index: int, shown: ShownText) -> bytes:
-        return b"data:%b\n" % _chunk(shown)
+    def chunk(self, index: int, chunk: LlmServingChunk) -> bytes:
+        return b"data:%b\n" % to_spaced_json(chunk)
 
-    def last(self, whole: Whole) -> bytes:
-        return b"data:%b\n" % whole.to_json()
+    def last(self, answer: LlmServingAnswer) -> bytes:
+        return b"data:%b\n" % to_spaced_json(answer)
 
 
 _FRAMES: dict[tuple[Form, bool], StreamFrames] = {
@@ -187,5 +107,7 @@ _FRAMES: dict[tuple[Form, bool], StreamFrames] = {
 
 
 def frames_of(form: Form, protocol: str | None) -> StreamFrames:
-    """The frames of a server's form and a request's `return_protocol`: "sse", or anything else."""
+    """Return the framing for a server's form and a request's `return_protocol`: "sse", which is the
+    default, or any other text.
+    """
     return _FRAMES[form, protocol in (None, "sse")]

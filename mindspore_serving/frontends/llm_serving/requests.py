@@ -20,6 +20,7 @@ from mindspore_serving.errors import (
 from mindspore_serving.frontends import bodies
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.llm_serving.answers import LlmServingError
 from mindspore_serving.frontends.llm_serving.fields import FIELDS
 from mindspore_serving.wire import status
 
@@ -69,7 +70,7 @@ class WrongRequest(InvalidInputs):
 
 def to_detail(status: int, detail: str | list[Detail], retry_after: str | None = None) -> Response:
     """An error with a status of HTTP's own."""
-    return to_json({"detail": detail}, status, retry_after)
+    return to_json(LlmServingError(detail), status, retry_after)
 
 
 _decoder = msgspec.json.Decoder(ClientRequest, strict=False)

@@ -1,11 +1,9 @@
 """The routes of llm-serving."""
 
 from functools import partial
-from typing import Any
-
-import msgspec
 
 from mindspore_serving.frontends.llm_serving import answering
+from mindspore_serving.frontends.llm_serving.answers import LlmServingAnswer, LlmServingError
 from mindspore_serving.frontends.llm_serving.fields import FIELDS
 from mindspore_serving.frontends.llm_serving.requests import (
     ClientRequest,
@@ -23,22 +21,6 @@ from mindspore_serving.frontends.operation import (
     Lax,
 )
 from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
-
-
-class LlmServingError(msgspec.Struct):
-    detail: str | list[dict[str, Any]]
-
-
-class LlmServingAnswer(msgspec.Struct):
-    generated_text: str
-    finish_reason: str
-    generated_tokens: int
-    prefill: list[dict[str, Any]]
-    seed: int
-    tokens: list[dict[str, Any]]
-    top_tokens: list[list[dict[str, Any]]]
-    details: dict[str, Any] | None
-
 
 PROTOCOL = HttpProtocol(
     "llm_serving",
@@ -78,17 +60,17 @@ ROUTES = (
     ),
     _get(
         "/serving/get_bs",
-        lambda served, _: answering.batch_size(served.site),
+        lambda served, _: answering.batch_size(served.state),
         "How many sequences run, as an event",
     ),
     _get(
         "/serving/get_request_numbers",
-        lambda served, _: answering.request_numbers(served.site),
+        lambda served, _: answering.request_numbers(served.state),
         "How many requests wait, as an event",
     ),
     _get(
         "/serving/get_serverd_model_info",
-        lambda served, _: answering.model_info(served.site),
+        lambda served, _: answering.model_info(served.state),
         "The model and its limits, as an event",
     ),
 )

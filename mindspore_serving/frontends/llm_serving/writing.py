@@ -4,7 +4,7 @@ Knows no HTTP and no frames.
 """
 
 import codecs
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.llm_messages import Chunk, GeneratedToken, RequestRefused, Started
@@ -17,7 +17,12 @@ from mindspore_serving.errors import (
     UpstreamFailed,
 )
 from mindspore_serving.frontends.chat.models import Generation
-from mindspore_serving.frontends.llm_serving.frames import ShownText, Whole
+from mindspore_serving.frontends.llm_serving.answers import (
+    LlmServingAnswer,
+    LlmServingChunk,
+    LlmServingDetails,
+    LlmServingToken,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,9 @@ class LlmServingFault:
     token_id: int
     finish_reason: str
 
-    def to_shown(self) -> ShownText:
-        return ShownText(self.token_id, self.text, 0.0)
+    def to_chunk(self) -> LlmServingChunk:
+        token = LlmServingToken(self.token_id, 0.0, not self.text, self.text)
+        return LlmServingChunk(None, self.text, token, [token])
 
 
 OUT_OF_RANGE = LlmServingFault("Error202: prompt out of range", -202, "prompt_out_of_range")
@@ -67,23 +73,23 @@ class Writer:
     text: str = ""
     finish_reason: str = ""
     num_generated: int = 0
-    tokens: list[ShownText] = field(default_factory=list)
+    tokens: list[LlmServingChunk] = field(default_factory=list)
 
-    def write(self, chunk: Chunk) -> list[ShownText]:
+    def write(self, chunk: Chunk) -> list[LlmServingChunk]:
         """What `chunk` adds.  Of several tokens, the last is shown with the text of them all."""
         tokens = chunk.tokens or ()
-        shown = [_shown(token, "") for token in tokens[:-1]]
+        shown = [_to_chunk(token, "") for token in tokens[:-1]]
         if tokens:
-            shown.append(_shown(tokens[-1], chunk.text))
+            shown.append(_to_chunk(tokens[-1], chunk.text))
         return self._add(chunk, shown)
 
     def write_whole(self, chunk: Chunk) -> None:
         """All of an answer at once: each token is shown with its own text."""
         texts = _texts(chunk.tokens or ())
         pairs = zip(chunk.tokens or (), texts, strict=True)
-        self._add(chunk, [_shown(token, text) for token, text in pairs])
+        self._add(chunk, [_to_chunk(token, text) for token, text in pairs])
 
-    def _add(self, chunk: Chunk, shown: list[ShownText]) -> list[ShownText]:
+    def _add(self, chunk: Chunk, shown: list[LlmServingChunk]) -> list[LlmServingChunk]:
         self.text += chunk.text
         self.num_generated += len(chunk.token_ids)
         self.tokens += shown
@@ -96,24 +102,38 @@ class Writer:
             self.finish_reason = "stop_sequence" if is_text else "eos"
         return shown
 
-    def fail(self, fault: LlmServingFault) -> ShownText:
+    def fail(self, fault: LlmServingFault) -> LlmServingChunk:
         """End the answer with the text of `fault`."""
-        shown = fault.to_shown()
+        shown = fault.to_chunk()
         self.text += fault.text
         self.finish_reason = fault.finish_reason
         self.tokens.append(shown)
         return shown
 
-    def whole(self) -> Whole:
-        started = self.started
-        return Whole(
-            text=self.text,
+    def answer(self) -> LlmServingAnswer:
+        """Return the full answer.
+
+        As in the original, its `prefill` is the prompt if that was requested, else the first token
+        of the answer, and so are `top_tokens` if no likelier tokens were requested.
+        """
+        started, tokens = self.started, [chunk.tokens for chunk in self.tokens]
+        prompt = started.prompt if started else None
+        tops = [
+            chunk.top_tokens for chunk in self.tokens if chunk.top_tokens[0] is not chunk.tokens
+        ]
+        details = None
+        if started and self.has_details:
+            counts = self.num_generated, self.seed, started.num_prompt_tokens
+            details = LlmServingDetails(self.finish_reason, *counts)
+        return LlmServingAnswer(
+            generated_text=self.text,
             finish_reason=self.finish_reason,
-            num_generated=self.num_generated,
-            tokens=self.tokens,
-            prompt=started.prompt if started else None,
+            generated_tokens=self.num_generated,
+            prefill=tokens[:1] if prompt is None else _with_texts(prompt),
             seed=self.seed,
-            num_prompt_tokens=started.num_prompt_tokens if started and self.has_details else None,
+            tokens=tokens,
+            top_tokens=tops or [chunk.top_tokens for chunk in self.tokens[:1]],
+            details=details,
         )
 
 
@@ -136,8 +156,14 @@ async def chunks_of(
         yield Chunk(0, "", (), (), "abort")
 
 
-def _shown(token: GeneratedToken, text: str) -> ShownText:
-    return ShownText(token.id, text, token.logprob or 0.0, token.top)
+def _to_chunk(token: GeneratedToken, text: str) -> LlmServingChunk:
+    shown = LlmServingToken(token.id, token.logprob or 0.0, not text, text)
+    return LlmServingChunk(None, text, shown, _with_texts(token.top) if token.top else [shown])
+
+
+def _with_texts(tokens: Iterable[GeneratedToken]) -> list[LlmServingToken]:
+    """Return tokens with the texts that they have by themselves."""
+    return [LlmServingToken(one.id, one.logprob or 0.0, not one.text, one.text) for one in tokens]
 
 
 def _texts(tokens: Sequence[GeneratedToken]) -> list[str]:

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import Forbidden, InvalidField
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import Fields, capped_header
 from mindspore_serving.frontends.chat.messages import ChatMessage, to_template
@@ -30,14 +31,13 @@ from mindspore_serving.frontends.ollama.requests import (
     to_messages,
 )
 from mindspore_serving.frontends.ollama.writing import LINES, OllamaWriting, write_whole
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
 
-async def chat(site: Site, http: Request, body: OllamaChatRequest) -> Response:
+async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Response:
     """The answer to a conversation; without messages, that the model is loaded."""
-    model = find_generator(site.models, without_tag(body.model))
+    model = find_generator(state.models, without_tag(body.model))
     writing = OllamaWriting(body.model or model.name, is_chat=True)
     common = _common(CHAT, body, model)
     if not body.messages:
@@ -54,9 +54,9 @@ async def chat(site: Site, http: Request, body: OllamaChatRequest) -> Response:
         return await _answer(http, body, model.generate(request, terms_of(http)), writing)
 
 
-async def generate(site: Site, http: Request, body: OllamaGenerateRequest) -> Response:
+async def generate(state: AppState, http: Request, body: OllamaGenerateRequest) -> Response:
     """The answer to a prompt; without one, that the model is loaded."""
-    model = find_generator(site.models, without_tag(body.model))
+    model = find_generator(state.models, without_tag(body.model))
     writing = OllamaWriting(body.model or model.name, is_chat=False)
     common = _common(GENERATE, body, model)
     if not body.prompt:

@@ -6,6 +6,7 @@ from typing import Any
 from starlette.requests import Request
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.chat.vectors import (
@@ -19,14 +20,13 @@ from mindspore_serving.frontends.ollama.answers import OllamaEmbeddings, Vector
 from mindspore_serving.frontends.ollama.fields import EMBED
 from mindspore_serving.frontends.ollama.models import without_tag
 from mindspore_serving.frontends.ollama.requests import EmbeddingsRequest, OllamaEmbedRequest
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 
 
-async def embed(site: Site, http: Request, body: OllamaEmbedRequest) -> OllamaEmbeddings:
+async def embed(state: AppState, http: Request, body: OllamaEmbedRequest) -> OllamaEmbeddings:
     """The vectors of `input`, in its order; none of none."""
     began = time.monotonic_ns()
-    model = find_embedder(site.models, without_tag(body.model))
+    model = find_embedder(state.models, without_tag(body.model))
     check_dimensions(body.dimensions, model)
     rows: list[Any] = []
     count = 0
@@ -45,9 +45,9 @@ async def embed(site: Site, http: Request, body: OllamaEmbedRequest) -> OllamaEm
     )
 
 
-async def embed_one(site: Site, http: Request, body: EmbeddingsRequest) -> Vector:
+async def embed_one(state: AppState, http: Request, body: EmbeddingsRequest) -> Vector:
     """The vector of `prompt`; an empty one of none."""
-    model = find_embedder(site.models, without_tag(body.model))
+    model = find_embedder(state.models, without_tag(body.model))
     if not body.prompt:
         return Vector([])
     with naming("prompt", EMBED, body):

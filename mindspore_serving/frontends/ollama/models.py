@@ -13,6 +13,7 @@ from starlette.responses import Response
 from mindspore_serving import __version__
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import Forbidden, NotFound
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.ollama.answers import (
@@ -24,7 +25,6 @@ from mindspore_serving.frontends.ollama.answers import (
 )
 from mindspore_serving.frontends.ollama.requests import ModelRequest, PullRequest
 from mindspore_serving.frontends.ollama.writing import LINES, to_time
-from mindspore_serving.frontends.site import Site
 
 TAG = ":latest"
 VERSION = ".".join(__version__.split(".")[:3])  # clients read three numbers
@@ -34,22 +34,22 @@ _PULLED = ("pulling manifest", "success")
 Object = dict[str, Any]
 
 
-def refuse_change(_: Site, http: Request) -> NoReturn:
+def refuse_change(_: AppState, http: Request) -> NoReturn:
     raise Forbidden(
         f"{http.url.path} is not for clients: the operator of this server says what is served"
     )
 
 
-def list_all(site: Site) -> OllamaModels:
-    return OllamaModels([_listed(model) for model in site.models.listed()])
+def list_all(state: AppState) -> OllamaModels:
+    return OllamaModels([_listed(model) for model in state.models.listed()])
 
 
-def list_running(site: Site) -> OllamaModels:
-    return OllamaModels([_running(model) for model in site.models.listed()])
+def list_running(state: AppState) -> OllamaModels:
+    return OllamaModels([_running(model) for model in state.models.listed()])
 
 
-async def show(site: Site, _: Request, body: ModelRequest) -> OllamaModelDetails:
-    model = site.models.find(without_tag(body.model or body.name), is_exact=True)
+async def show(state: AppState, _: Request, body: ModelRequest) -> OllamaModelDetails:
+    model = state.models.find(without_tag(body.model or body.name), is_exact=True)
     card = model.card
     return OllamaModelDetails(
         modelfile=f"# {model.name}, served by MindSpore Serving",
@@ -62,11 +62,11 @@ async def show(site: Site, _: Request, body: ModelRequest) -> OllamaModelDetails
     )
 
 
-async def pull(site: Site, _: Request, body: PullRequest) -> Response:
+async def pull(state: AppState, _: Request, body: PullRequest) -> Response:
     """A model that is served is there already.  Raises Forbidden for another."""
     name = body.model or body.name
     try:
-        site.models.find(without_tag(name), is_exact=True)
+        state.models.find(without_tag(name), is_exact=True)
     except NotFound as error:
         text = f"{error}. Clients pull none: the operator of this server says what is served"
         raise Forbidden(text) from None

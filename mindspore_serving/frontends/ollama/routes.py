@@ -96,13 +96,13 @@ def _about_models() -> tuple[HttpRoute, ...]:
     return (
         _get(
             "/api/tags",
-            lambda site, _: models.list_all(site),
+            lambda state, _: models.list_all(state),
             "The models",
             {JSON: answers.OllamaModels},
         ),
         _get(
             "/api/ps",
-            lambda site, _: models.list_running(site),
+            lambda state, _: models.list_running(state),
             "The models, which are all loaded",
             {JSON: answers.OllamaModels},
         ),

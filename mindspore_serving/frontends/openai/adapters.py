@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from mindspore_serving.core.service import AdapterControl
 from mindspore_serving.errors import Forbidden, InvalidField
-from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.app_state import AppState
 
 _FIELDS = {"name": "lora_name", "path": "lora_path", "model": "model"}
 
@@ -27,9 +27,9 @@ class UnloadRequest(msgspec.Struct):
     lora_int_id: int | None = None
 
 
-async def load(site: Site, _: Request, body: LoadRequest) -> Response:
+async def load(state: AppState, _: Request, body: LoadRequest) -> Response:
     try:
-        await _control(site).load(
+        await _control(state).load(
             body.lora_name, body.lora_path, body.model or "", in_place=body.load_inplace
         )
     except InvalidField as error:
@@ -37,15 +37,15 @@ async def load(site: Site, _: Request, body: LoadRequest) -> Response:
     return _done(body.lora_name, "added")
 
 
-async def unload(site: Site, _: Request, body: UnloadRequest) -> Response:
-    await _control(site).unload(body.lora_name)
+async def unload(state: AppState, _: Request, body: UnloadRequest) -> Response:
+    await _control(state).unload(body.lora_name)
     return _done(body.lora_name, "removed")
 
 
-def _control(site: Site) -> AdapterControl:
-    if site.adapters is None:
+def _control(state: AppState) -> AdapterControl:
+    if state.adapters is None:
         raise Forbidden("this server has no LoRA adapters that come and go")
-    return site.adapters
+    return state.adapters
 
 
 def _done(name: str, what: str) -> Response:

@@ -14,6 +14,7 @@ from mindspore_serving.core.llm_messages import (
     PromptScored,
     Started,
 )
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat import messages
 from mindspore_serving.frontends.chat.errors import naming, to_event
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
@@ -30,16 +31,15 @@ from mindspore_serving.frontends.openai.chat_choices import (
 from mindspore_serving.frontends.openai.envelope import make_head, to_usage
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import OpenAIChatRequest, has_usage
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
 TGI = "tgi"  # what the Python client of TGI calls every model
 
 
-async def answer(site: Site, http: Request, body: OpenAIChatRequest) -> Response:
+async def answer(state: AppState, http: Request, body: OpenAIChatRequest) -> Response:
     """The answer to a chat: one object, or a stream of chunks."""
-    model = find_generator(site.models, body.model)
+    model = find_generator(state.models, body.model)
     wants_usage = has_usage(body)
     request = to_request(body, model)
     head = make_head("chatcmpl", "chat.completion", model)

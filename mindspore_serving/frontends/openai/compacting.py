@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.messages import ChatMessage
@@ -33,7 +34,6 @@ from mindspore_serving.frontends.openai.response_requests import (
 )
 from mindspore_serving.frontends.openai.response_writing import ResponseWriting, write_whole
 from mindspore_serving.frontends.openai.stored_responses import conversation_before
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 
 FIELDS = Fields(
@@ -49,10 +49,10 @@ _SHARE = 4  # of the context, for the summary
 Object = dict[str, Any]
 
 
-async def compact(site: Site, http: Request, body: CompactRequest) -> Compacted:
+async def compact(state: AppState, http: Request, body: CompactRequest) -> Compacted:
     """The short conversation."""
-    model = find_generator(site.models, body.model)
-    before = await conversation_before(site, http, body.previous_response_id)
+    model = find_generator(state.models, body.model)
+    before = await conversation_before(state, http, body.previous_response_id)
     if not body.input and not before:
         raise InvalidField("input", "is missing, expected a text, items or previous_response_id")
     items = [*before, *(to_items(body.input) if body.input else ())]

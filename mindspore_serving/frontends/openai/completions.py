@@ -13,6 +13,7 @@ from mindspore_serving.core.llm_messages import (
     Generate,
     PromptScored,
 )
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
@@ -33,14 +34,13 @@ from mindspore_serving.frontends.openai.completion_choices import (
 from mindspore_serving.frontends.openai.envelope import make_head, to_usage
 from mindspore_serving.frontends.openai.fields import COMPLETIONS
 from mindspore_serving.frontends.openai.requests import CompletionRequest, has_usage
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
 
-async def answer(site: Site, http: Request, body: CompletionRequest) -> Response:
+async def answer(state: AppState, http: Request, body: CompletionRequest) -> Response:
     """The answer to one or several prompts: one object, or a stream of chunks."""
-    model = find_generator(site.models, body.model)
+    model = find_generator(state.models, body.model)
     wants_usage = has_usage(body)
     requests, showing = to_requests(body, model), _showing(body)
     head, terms = make_head("cmpl", "text_completion", model), terms_of(http)

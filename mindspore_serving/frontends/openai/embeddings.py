@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import Int, unexpected
 from mindspore_serving.frontends.chat.prompts import to_prompts
@@ -18,7 +19,6 @@ from mindspore_serving.frontends.chat.vectors import (
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.openai.answers import Embedding, OpenAIEmbeddings
 from mindspore_serving.frontends.openai.fields import EMBEDDINGS
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 
 FORMATS = ("float", "base64")
@@ -35,9 +35,9 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     truncate_prompt_tokens: Any = None
 
 
-async def answer(site: Site, http: Request, body: EmbeddingRequest) -> OpenAIEmbeddings:
+async def answer(state: AppState, http: Request, body: EmbeddingRequest) -> OpenAIEmbeddings:
     """The vectors of `input`, in its order, as JSON numbers or as base64."""
-    model = find_embedder(site.models, body.model)
+    model = find_embedder(state.models, body.model)
     EMBEDDINGS.refuse(body)
     if body.encoding_format not in (None, *FORMATS):
         raise unexpected("encoding_format", body.encoding_format, " or ".join(FORMATS))

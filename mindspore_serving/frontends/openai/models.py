@@ -4,12 +4,12 @@ from msgspec import UNSET
 from starlette.types import Scope
 
 from mindspore_serving.frontends.access import is_predict
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.openai.answers import OpenAIModel
-from mindspore_serving.frontends.site import Site
 
 
-def names_model(_: Site, scope: Scope) -> bool:
+def names_model(_: AppState, scope: Scope) -> bool:
     """Whether a path below /v1/models is of a model, and not of a call by protocol v1."""
     return not is_predict(scope["path"])
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
@@ -32,7 +33,6 @@ from mindspore_serving.frontends.openai.response_writing import (
 )
 from mindspore_serving.frontends.openai.stored_responses import conversation_before, owner_of
 from mindspore_serving.frontends.response_store import to_stored
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
@@ -48,18 +48,18 @@ NAMES = (
 )
 
 
-async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
+async def answer(state: AppState, http: Request, body: ResponseRequest) -> Response:
     """The answer to a conversation: one object, or a stream of events."""
-    model = find_generator(site.models, body.model)
+    model = find_generator(state.models, body.model)
     RESPONSES.refuse(body)
-    before = await conversation_before(site, http, body.previous_response_id)
+    before = await conversation_before(state, http, body.previous_response_id)
     messages = to_messages(body.input, body.instructions, before)
     writing = ResponseWriting(_filled(body, model), model.name)
 
     def keep(whole: answers.OpenAIResponse) -> None:
         if body.store is not False:
             found = to_stored(whole, whole.output, (*before, *to_items(body.input)))
-            site.responses.keep(owner_of(http), whole.id, found, site.models.limits)
+            state.responses.keep(owner_of(http), whole.id, found, state.models.limits)
 
     with ExitStack() as stack:
         chat_body = _to_chat(body, messages, model.card)
@@ -80,11 +80,11 @@ async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
     return to_json(whole, headers=headers)
 
 
-async def count(site: Site, http: Request, body: ResponseRequest) -> InputTokens:
+async def count(state: AppState, http: Request, body: ResponseRequest) -> InputTokens:
     """How many tokens the input of a response has."""
-    model = find_generator(site.models, body.model)
+    model = find_generator(state.models, body.model)
     RESPONSES.refuse(body)
-    before = await conversation_before(site, http, body.previous_response_id)
+    before = await conversation_before(state, http, body.previous_response_id)
     messages = to_messages(body.input, body.instructions, before)
     chat_body = _to_chat(body, messages, model.card)
     try:

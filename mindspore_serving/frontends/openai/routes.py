@@ -27,10 +27,10 @@ from mindspore_serving.frontends.operation import (
     EVENTS,
     JSON,
     MODEL,
-    READY,
     STRING,
     TEXT,
     Body,
+    ModelReady,
 )
 from mindspore_serving.frontends.routes import (
     EMBEDDING,
@@ -178,8 +178,8 @@ def _about_models() -> tuple[HttpRoute, ...]:
         _route(
             "GET",
             "/v1/models",
-            lambda site, _: answers.OpenAIModels(
-                data=[*map(models.to_model, site.models.listed())]
+            lambda state, _: answers.OpenAIModels(
+                data=[*map(models.to_model, state.models.listed())]
             ),
             "The language models",
             {JSON: answers.OpenAIModels},
@@ -187,12 +187,12 @@ def _about_models() -> tuple[HttpRoute, ...]:
         _route(
             "GET",
             "/v1/models/{name:path}",
-            lambda site, http: models.to_model(
-                site.models.find(http.path_params["name"], is_exact=True)
+            lambda state, http: models.to_model(
+                state.models.find(http.path_params["name"], is_exact=True)
             ),
             "A language model; of other servables, as in protocol v1",
-            {JSON: (answers.OpenAIModel, READY)},
-            others={"503": {JSON: (Error, READY)}},
+            {JSON: (answers.OpenAIModel, ModelReady)},
+            others={"503": {JSON: (Error, ModelReady)}},
             is_meant=models.names_model,
         ),
         _post(

@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from mindspore_serving.core.reading_messages import Score, Side
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import Fields, Int, unexpected
 from mindspore_serving.frontends.chat.scores import find_scorer, score
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.site import Site
 
 FIELDS = Fields("openai", ignored=("user", "priority"))
 Texts = str | list[str]
@@ -70,9 +70,9 @@ class ClassifyAnswer(msgspec.Struct):
     usage: dict[str, int]
 
 
-async def rate(site: Site, http: Request, body: ScoreRequest) -> Response:
+async def rate(state: AppState, http: Request, body: ScoreRequest) -> Response:
     """How well each of `text_2` fits its query, in their order."""
-    model = find_scorer(site.models, body.model)
+    model = find_scorer(state.models, body.model)
     queries, texts = _listed("text_1", body.text_1), _listed("text_2", body.text_2)
     if len(queries) not in (1, len(texts)):
         problem = f"has {len(queries)} texts, expected 1 or as many as text_2: {len(texts)}"
@@ -90,9 +90,9 @@ async def rate(site: Site, http: Request, body: ScoreRequest) -> Response:
     return to_json(ScoreAnswer(*_head("score", model.name), data, _usage(found.num_tokens)))
 
 
-async def classify(site: Site, http: Request, body: ClassifyRequest) -> Response:
+async def classify(state: AppState, http: Request, body: ClassifyRequest) -> Response:
     """The labels of each text."""
-    model = find_scorer(site.models, body.model, ranks=False)
+    model = find_scorer(state.models, body.model, ranks=False)
     request = Score(
         texts=_listed("input", body.input), truncate=_to_side(body.truncate_prompt_tokens)
     )

@@ -9,13 +9,13 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from mindspore_serving.errors import InvalidField, NoRoute
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import check_values
 from mindspore_serving.frontends.chat.errors import RefusedField
 from mindspore_serving.frontends.chat.fields import show, unexpected
 from mindspore_serving.frontends.keys import HOLDER
 from mindspore_serving.frontends.openai.answers import Deleted, InputItems
 from mindspore_serving.frontends.response_store import StoredResponse
-from mindspore_serving.frontends.site import Site
 
 BASE = "/v1/responses"
 COUNT, COMPACT = f"{BASE}/input_tokens", f"{BASE}/compact"
@@ -24,35 +24,35 @@ MOST_ITEMS, DEFAULT_ITEMS = 100, 20  # of an answer
 Object = dict[str, Any]
 
 
-async def show_stored(site: Site, http: Request) -> Response:
-    found = find(site, http)
+async def show_stored(state: AppState, http: Request) -> Response:
+    found = find(state, http)
     if http.query_params.get("stream") == "true":
         problem = "is true, expected false: a stored response is given as a whole"
         raise InvalidField("stream", problem)
     return Response(found.body, media_type="application/json")
 
 
-async def forget(site: Site, http: Request) -> Deleted:
-    find(site, http)
-    site.responses.forget(owner_of(http), _name(http))
+async def forget(state: AppState, http: Request) -> Deleted:
+    find(state, http)
+    state.responses.forget(owner_of(http), _name(http))
     return Deleted(_name(http))
 
 
-async def refuse_post(site: Site, http: Request) -> NoReturn:
-    find(site, http)
+async def refuse_post(state: AppState, http: Request) -> NoReturn:
+    find(state, http)
     raise NoRoute(f"there is no route POST {http.url.path}")
 
 
-async def list_items(site: Site, http: Request) -> InputItems:
-    return _page(http, find(site, http).given)
+async def list_items(state: AppState, http: Request) -> InputItems:
+    return _page(http, find(state, http).given)
 
 
-async def cancel(site: Site, http: Request) -> NoReturn:
-    find(site, http)
+async def cancel(state: AppState, http: Request) -> NoReturn:
+    find(state, http)
     raise InvalidField("", text="only background responses can be cancelled; there are none")
 
 
-def is_name(_: Site, scope: Scope) -> bool:
+def is_name(_: AppState, scope: Scope) -> bool:
     """Whether a path is of a stored response."""
     return scope["path"] not in (COUNT, COMPACT)
 
@@ -63,27 +63,29 @@ def owner_of(http: Request) -> str:
     return "" if holder is None else holder.key.secret
 
 
-def find(site: Site, http: Request) -> StoredResponse:
+def find(state: AppState, http: Request) -> StoredResponse:
     """The response that the path names.  Raises NoRoute."""
-    found = site.responses.find(owner_of(http), _name(http))
+    found = state.responses.find(owner_of(http), _name(http))
     if found is None:
         raise NoRoute(f"The response {_name(http)!r} does not exist, or is stored no more")
     return found
 
 
-async def conversation_before(site: Site, http: Request, name: str | None) -> tuple[bytes, ...]:
+async def conversation_before(
+    state: AppState, http: Request, name: str | None
+) -> tuple[bytes, ...]:
     """The items of the response `name` and of those before it, which together are no more than a
     body may be; none of None.  Raises RefusedField.
     """
     if name is None:
         return ()
-    found = site.responses.find(owner_of(http), name)
+    found = state.responses.find(owner_of(http), name)
     field = "previous_response_id"
     if found is None:
         text = f"{field} is {show(name)}, which does not exist, or is stored no more"
         raise RefusedField(field, text, "previous_response_not_found")
-    items, limits = found.conversation, site.models.limits
-    most = min(site.max_body, limits.max_body)
+    items, limits = found.conversation, state.models.limits
+    most = min(state.max_body, limits.max_body)
     if sum(map(len, items)) > most:
         text = f"{field} is of a conversation of over {most} bytes: begin a new one"
         raise RefusedField(field, text, None)

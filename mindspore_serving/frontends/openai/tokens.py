@@ -12,6 +12,7 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import DescribeTokenizer, TokenizerDescribed
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat import messages, tools
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.prompts import check_tokens
@@ -20,21 +21,20 @@ from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.openai.answers import OpenAIPrompt, Tokens
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import DetokenizeRequest, TokenizeRequest
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import terms_of
 
 
-async def info(site: Site, http: Request) -> Response:
+async def info(state: AppState, http: Request) -> Response:
     """The tokenizer of the model that the query names, as tokenizer_config.json has it."""
-    model = site.models.find(http.query_params.get("model"))
+    model = state.models.find(http.query_params.get("model"))
     call = model.call(DescribeTokenizer(), TokenizerDescribed, terms_of(http))
     with naming("model", CHAT, DetokenizeRequest(tokens=[])):
         found = await while_there(http, call)
     return Response(found.config, media_type="application/json")
 
 
-async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Tokens:
-    model = site.models.find(body.model)
+async def tokenize(state: AppState, http: Request, body: TokenizeRequest) -> Tokens:
+    model = state.models.find(body.model)
     call = model.call(to_request(body, model.card), Tokenized, terms_of(http))
     with naming("prompt" if body.messages is None else "messages", CHAT, body):
         found = await while_there(http, call)
@@ -60,8 +60,8 @@ def to_request(body: TokenizeRequest, card: ModelCard) -> Tokenize:
     )
 
 
-async def detokenize(site: Site, http: Request, body: DetokenizeRequest) -> OpenAIPrompt:
-    model = site.models.find(body.model)
+async def detokenize(state: AppState, http: Request, body: DetokenizeRequest) -> OpenAIPrompt:
+    model = state.models.find(body.model)
     check_tokens("tokens", body.tokens, model.card)
     call = model.call(Detokenize(token_ids=body.tokens), Detokenized, terms_of(http))
     with naming("tokens", CHAT, body):

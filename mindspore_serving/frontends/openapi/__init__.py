@@ -44,12 +44,12 @@ class Described:
 
     async def render(self) -> tuple[str, bytes]:
         """Its tag, and its JSON."""
-        site = self.v2.site
-        names = [one.name for one in site.models.all()] if site.control.has_language_models else []
-        state = methods.look(site), tuple(names)
-        if state != self._of:
-            self._kept = await on_thread("openapi", self._make, *state)
-            self._of = state
+        state = self.v2.state
+        models = state.models.all() if state.control.has_language_models else []
+        served = methods.look(state), tuple(model.name for model in models)
+        if served != self._of:
+            self._kept = await on_thread("openapi", self._make, *served)
+            self._of = served
         return self._kept
 
     def _make(self, served: tuple[Served, ...], names: tuple[str, ...]) -> tuple[str, bytes]:
@@ -82,7 +82,7 @@ def sections_of(
 
 def _present(v2: V2, names: Sequence[str]) -> set[str]:
     """What a server has that rows may need."""
-    repository = v2.site.repository
+    repository = v2.state.repository
     has = {
         "": True,
         LANGUAGE: bool(names),

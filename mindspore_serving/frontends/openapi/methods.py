@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.mindspore.rest_stream import SUFFIX
 from mindspore_serving.frontends.openapi import values
 from mindspore_serving.frontends.operation import (
@@ -20,7 +21,6 @@ from mindspore_serving.frontends.operation import (
     to_array,
     to_object,
 )
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2 import schemas as v2
 from mindspore_serving.frontends.v2.models import GENERATE, default_method
 
@@ -41,9 +41,9 @@ class Served:
     is_language: bool
 
 
-def look(site: Site) -> tuple[Served, ...]:
+def look(state: AppState) -> tuple[Served, ...]:
     """What is served now; each version by itself where there are several."""
-    control = site.control
+    control = state.control
     language = {name for name, _, card in control.language_models() if card.can_generate}
     found = []
     for name in dict.fromkeys(one.name for one in control.readiness()):

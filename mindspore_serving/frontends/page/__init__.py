@@ -1,7 +1,7 @@
 """The page at `/`, for people with a browser: a chat, and a live view of what is served.
 
 The page is files of `static/`, as they are: no build step, nothing from elsewhere.  It talks to the
-same HTTP interfaces as every client.  Knows no model: it needs neither `Site` nor an API key.
+same HTTP interfaces as every client.  Knows no model: it needs neither `AppState` nor an API key.
 """
 
 from dataclasses import dataclass

@@ -9,13 +9,13 @@ from starlette.responses import Response
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.reading_messages import Embed, Embedded, Score
 from mindspore_serving.errors import InvalidField, NotFound
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import Purpose, ServedModel
 from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.chat.scores import Numbers, best_first, score
 from mindspore_serving.frontends.chat.vectors import check_dimensions, vectors_of, write_vectors
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tei.errors import OtherModel
 from mindspore_serving.frontends.tei.requests import (
     PredictRequest,
@@ -37,9 +37,9 @@ WANTED = {
 }
 
 
-async def embed(site: Site, http: Request, body: TeiEmbedRequest) -> Response:
+async def embed(state: AppState, http: Request, body: TeiEmbedRequest) -> Response:
     """A vector for each text, of length 1 unless `normalize` is false."""
-    model = _find(site, body.model, "embed")
+    model = _find(state, body.model, "embed")
     check_dimensions(body.dimensions, model)
     normalizes = body.normalize is not False
     request = Embed(
@@ -53,9 +53,9 @@ async def embed(site: Site, http: Request, body: TeiEmbedRequest) -> Response:
     return to_json(rows)
 
 
-async def predict(site: Site, http: Request, body: PredictRequest) -> Response:
+async def predict(state: AppState, http: Request, body: PredictRequest) -> Response:
     """The labels of each text or pair, the likeliest first."""
-    model = _find_classifier(site, body.model)
+    model = _find_classifier(state, body.model)
     rows, is_single = to_rows(body.inputs)
     if len({len(row) for row in rows}) > 1:
         raise InvalidField("inputs", "has texts and pairs, expected only one kind in a request")
@@ -73,9 +73,9 @@ async def predict(site: Site, http: Request, body: PredictRequest) -> Response:
     return to_json(answers[0] if is_single and more is None else answers)
 
 
-async def rerank(site: Site, http: Request, body: TeiRerankRequest) -> Response:
+async def rerank(state: AppState, http: Request, body: TeiRerankRequest) -> Response:
     """All texts, those first that fit the query best."""
-    model = _find(site, body.model, "rank")
+    model = _find(state, body.model, "rank")
     if not body.texts:
         raise InvalidField("texts", text="`texts` cannot be empty")
     request = Score(texts=body.texts, queries=[body.query], truncate=body.side)
@@ -85,10 +85,10 @@ async def rerank(site: Site, http: Request, body: TeiRerankRequest) -> Response:
     return to_json([TeiRank(i, values[i], texts[i]) for i in best_first(values)])
 
 
-async def compare(site: Site, http: Request, body: SimilarityRequest) -> Response:
+async def compare(state: AppState, http: Request, body: SimilarityRequest) -> Response:
     """The cosine between the source sentence and each of the others."""
     more = body.parameters
-    model = _find(site, body.model or (more.model if more else None), "embed")
+    model = _find(state, body.model or (more.model if more else None), "embed")
     given = body.inputs
     if not given.sentences:
         raise InvalidField("sentences", text="`inputs.sentences` cannot be empty")
@@ -103,11 +103,11 @@ async def compare(site: Site, http: Request, body: SimilarityRequest) -> Respons
     return to_json((np.stack(others) @ source).tolist())
 
 
-async def tokenize(site: Site, http: Request, body: TeiTokenizeRequest) -> Response:
+async def tokenize(state: AppState, http: Request, body: TeiTokenizeRequest) -> Response:
     """The tokens of each text."""
-    model = site.models.find(body.model) if body.model else first_reader(site)
+    model = state.models.find(body.model) if body.model else first_reader(state)
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    most = site.models.limits.max_prompts
+    most = state.models.limits.max_prompts
     if len(texts) > most:
         raise InvalidField("inputs", f"has {len(texts)} texts, expected at most {most}")
     found = []
@@ -126,25 +126,25 @@ def _token(text: str, token: Any, place: tuple[int, int]) -> TeiToken:
     return TeiToken(token.id, text[start:stop], token.is_special, start, stop)
 
 
-def first_reader(site: Site) -> ServedModel:
+def first_reader(state: AppState) -> ServedModel:
     """The one that is meant if a request names none: one that embeds, if there is one."""
-    models = [model for model in site.models.all() if not model.can("generate")]
+    models = [model for model in state.models.all() if not model.can("generate")]
     return min(models, key=lambda model: not model.can("embed"))
 
 
-def _find_classifier(site: Site, name: str | None) -> ServedModel:
+def _find_classifier(state: AppState, name: str | None) -> ServedModel:
     """Without a name one of several labels, if there is one: those of one label rank."""
     if name is None:
-        found = [one for one in site.models.all() if one.can("score") and not one.can("rank")]
+        found = [one for one in state.models.all() if one.can("score") and not one.can("rank")]
         if found:
             return found[0]
-    return _find(site, name, "score")
+    return _find(state, name, "score")
 
 
-def _find(site: Site, name: str | None, purpose: Purpose) -> ServedModel:
+def _find(state: AppState, name: str | None, purpose: Purpose) -> ServedModel:
     """Raises OtherModel if the model, or each, is of another kind."""
     try:
-        model = site.models.find(name, purpose=purpose)
+        model = state.models.find(name, purpose=purpose)
     except NotFound as error:
         text = str(error) if name else f"there is no model that {WANTED[purpose]}"
         raise OtherModel(text) from None

@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindspore_serving import __version__
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields, name_ignored
 from mindspore_serving.frontends.cohere.rerank import V1 as COHERE
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tei.answering import (
     embed,
     first_reader,
@@ -34,7 +34,7 @@ from mindspore_serving.frontends.tgi.requests import decode, read_json
 RERANK, TOKENIZE = "/rerank", "/tokenize"
 THREADS = 2  # of a worker, which look at texts
 
-Work = Callable[[Site, Request, Any], Awaitable[Response]]
+Work = Callable[[AppState, Request, Any], Awaitable[Response]]
 
 
 class _Shape(msgspec.Struct):
@@ -48,9 +48,9 @@ class _Shape(msgspec.Struct):
 _SHAPE = msgspec.json.Decoder(_Shape)
 
 
-def generates_none(site: Site) -> bool:
+def generates_none(state: AppState) -> bool:
     """Whether there are models, none of which generates."""
-    models = site.models.all()
+    models = state.models.all()
     return bool(models) and not any(model.can("generate") for model in models)
 
 
@@ -62,12 +62,12 @@ class BodyAnswer:
         self._fields = KnownFields(path, kind)
         self._decoder = msgspec.json.Decoder(kind)
 
-    async def __call__(self, site: Site, http: Request) -> Response:
-        return await self.answer(site, http, await read_json(http, site))
+    async def __call__(self, state: AppState, http: Request) -> Response:
+        return await self.answer(state, http, await read_json(http, state))
 
-    async def answer(self, site: Site, http: Request, body: bytes) -> Response:
+    async def answer(self, state: AppState, http: Request, body: bytes) -> Response:
         unknown = self._fields.find_unknown(body)
-        response = await self._work(site, http, decode(body, self._decoder))
+        response = await self._work(state, http, decode(body, self._decoder))
         name_ignored(response, unknown)
         return response
 
@@ -81,39 +81,39 @@ _AT_ROOT = {
 }
 
 
-async def answer_rank(site: Site, http: Request) -> Response:
+async def answer_rank(state: AppState, http: Request) -> Response:
     """By the fields of the body it may be Cohere's."""
-    body = await read_json(http, site)
+    body = await read_json(http, state)
     if decode(body, _SHAPE).documents:
         return Forwarded(body, COHERE)
-    return await _RANK.answer(site, http, body)
+    return await _RANK.answer(state, http, body)
 
 
-async def answer_root(site: Site, http: Request) -> Response:
-    body = await read_json(http, site)
-    return await _AT_ROOT[_root_kind(site, decode(body, _SHAPE))].answer(site, http, body)
+async def answer_root(state: AppState, http: Request) -> Response:
+    body = await read_json(http, state)
+    return await _AT_ROOT[_root_kind(state, decode(body, _SHAPE))].answer(state, http, body)
 
 
-async def answer_tokens(site: Site, http: Request) -> Response:
-    body = await read_json(http, site)
+async def answer_tokens(state: AppState, http: Request) -> Response:
+    body = await read_json(http, state)
     path = other_path(body, TOKENIZE, TOKENIZE)
-    return Forwarded(body, path) if path else await _TOKENS.answer(site, http, body)
+    return Forwarded(body, path) if path else await _TOKENS.answer(state, http, body)
 
 
-async def show_info(site: Site, _: Request) -> Response:
-    return to_json(_info(site))
+async def show_info(state: AppState, _: Request) -> Response:
+    return to_json(_info(state))
 
 
-def _root_kind(site: Site, shape: _Shape) -> str:
+def _root_kind(state: AppState, shape: _Shape) -> str:
     """What a body for the path / asks for: by its fields, and by the model."""
     if shape.query:
         return "rank"
-    models = site.models.all()
+    models = state.models.all()
     named = [model for model in models if model.name == shape.model] or models
     return "embed" if any(model.can("embed") for model in named) else "classify"
 
 
-async def refuse_sparse(_: Site, __: Request) -> Response:
+async def refuse_sparse(_: AppState, __: Request) -> Response:
     raise OtherModel("no model gives sparse vectors: take /embed")
 
 
@@ -123,8 +123,8 @@ def _kind(model: ServedModel) -> str:
     return "rank" if len(model.card.labels) == 1 else "classify"
 
 
-def _info(site: Site) -> TeiInfo:
-    model = first_reader(site)
+def _info(state: AppState) -> TeiInfo:
+    model = first_reader(state)
     card = model.card
     kind = {"embed": "embedding", "classify": "classifier", "rank": "reranker"}[_kind(model)]
     labels = {str(index): label for index, label in enumerate(card.labels)}
@@ -138,7 +138,7 @@ def _info(site: Site) -> TeiInfo:
         max_input_length=card.max_model_len,
         max_batch_tokens=card.max_num_batched_tokens,
         max_batch_requests=card.max_num_seqs,
-        max_client_batch_size=site.models.limits.max_prompts,
+        max_client_batch_size=state.models.limits.max_prompts,
         tokenization_workers=THREADS,
         version=__version__,
     )

@@ -7,12 +7,12 @@ from functools import partial
 
 from starlette.types import Scope
 
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.cohere.rerank import CohereError, Ranking
 from mindspore_serving.frontends.cohere.rerank import CohereRerankRequest as CohereRequest
 from mindspore_serving.frontends.health import has_models
 from mindspore_serving.frontends.operation import JSON, STRING, TEXT, Body
 from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tei import bodies, requests
 from mindspore_serving.frontends.tei.answering import compare, embed, predict
 from mindspore_serving.frontends.tei.bodies import BodyAnswer
@@ -30,12 +30,12 @@ PROTOCOL = HttpProtocol(
 )
 
 
-def _has_models(site: Site, _: Scope) -> bool:
-    return has_models(site.control)
+def _has_models(state: AppState, _: Scope) -> bool:
+    return has_models(state.control)
 
 
-def _is_shared(site: Site, scope: Scope) -> bool:
-    return bodies.generates_none(site) and is_not_declined(scope)
+def _is_shared(state: AppState, scope: Scope) -> bool:
+    return bodies.generates_none(state) and is_not_declined(scope)
 
 
 _post = partial(HttpRoute, "POST", protocol=PROTOCOL, needs=LANGUAGE, is_meant=_has_models)

@@ -39,7 +39,7 @@ def other_path(body: bytes, chat: str, completions: str) -> str | None:
 
 async def invocations(served: TgiGenerating, request: Request) -> Response:
     """POST /invocations, SageMaker's one route."""
-    body = await read_json(request, served.site)
+    body = await read_json(request, served.state)
     path = other_path(body, CHAT, COMPLETIONS)
     if path:
         return Forwarded(body, path)

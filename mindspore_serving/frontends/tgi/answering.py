@@ -35,7 +35,7 @@ def root_health(control: Control) -> Response:
 
 
 async def show_info(served: TgiGenerating, _: Request) -> Response:
-    model, limits = find_model(served.site.models, None), served.limits
+    model, limits = find_model(served.state.models, None), served.limits
     card = model.card
     return to_json(
         TgiInfo(
@@ -55,29 +55,29 @@ async def show_info(served: TgiGenerating, _: Request) -> Response:
 
 
 async def tokenize(served: TgiGenerating, request: Request) -> Response:
-    site = served.site
-    body = await read_limited(request, site)
+    state = served.state
+    body = await read_limited(request, state)
     path = other_path(body, TOKENIZE, TOKENIZE)
     if path:
         return Forwarded(body, path)
     check_type(request)
     found = decode(body, GENERATE)
-    model = find_model(site.models, found.parameters.adapter_id)
+    model = find_model(state.models, found.parameters.adapter_id)
     tokens, _ = await _tokens(request, model, Tokenize(prompt=found.inputs))
     truncate = found.parameters.truncate
     return to_json(tokens[-truncate:] if truncate else tokens)
 
 
 async def chat_tokenize(served: TgiGenerating, request: Request) -> Response:
-    site = served.site
-    body = decode(await read_json(request, site), CHAT)
+    state = served.state
+    body = decode(await read_json(request, state), CHAT)
     served.recorder.count_request()
     if body.response_format:
         body.response_format.to_grammar()  # to refuse a wrong one
     if body.tools and body.response_format:
         text = "Tool error: Grammar and tools are mutually exclusive"
         raise TgiError(422, "tool_error", text)
-    model = find_model(site.models, body.model)
+    model = find_model(state.models, body.model)
     conversation = Tokenize(messages=body.messages, tools=body.tools, add_special=False)
     tokens, text = await _tokens(request, model, conversation)
     return to_json(ChatTokenizeResponse(tokens, text))

@@ -7,11 +7,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mindspore_serving.errors import ServableUnavailable, ServingError
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.fields import CAPPED
 from mindspore_serving.frontends.chat.models import Generation
 from mindspore_serving.frontends.chat.unknown_fields import HEADER
 from mindspore_serving.frontends.disconnect import Owned, while_there
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.tgi.answers import encode
@@ -39,25 +39,25 @@ class TgiGenerating:
     """Answers requests for text, and counts them."""
 
     def __init__(
-        self, site: Site, limits: RequestLimits | None = None, recorder: Recorder | None = None
+        self, state: AppState, limits: RequestLimits | None = None, recorder: Recorder | None = None
     ) -> None:
         """`recorder` counts what it shows as metrics."""
-        self.site = site
+        self.state = state
         self.limits = limits or RequestLimits()
         self.recorder = recorder or Recorder()
 
     async def generate(self, http: Request) -> Response:
-        body = await read_json(http, self.site)
+        body = await read_json(http, self.state)
         found = decode(body, GENERATE)
         return _named(find_unknown(body), await self._whole(http, found, in_list=False))
 
     async def generate_stream(self, http: Request) -> Response:
-        body = await read_json(http, self.site)
+        body = await read_json(http, self.state)
         found = decode(body, GENERATE)
         return _named(find_unknown(body), await self._stream(http, found))
 
     async def compat(self, http: Request) -> Response:
-        return await self.answer_compat(http, await read_json(http, self.site))
+        return await self.answer_compat(http, await read_json(http, self.state))
 
     async def answer_compat(self, http: Request, body: bytes) -> Response:
         """POST /, whose body was read."""
@@ -145,7 +145,7 @@ class TgiGenerating:
 
     def _check(self, http: Request, body: TgiGenerateRequest, *, is_stream: bool) -> CheckedRequest:
         parameters, terms = body.parameters, terms_of(http)
-        model = find_model(self.site.models, parameters.adapter_id)
+        model = find_model(self.state.models, parameters.adapter_id)
         return check(model, body.inputs, parameters, self.limits, terms=terms, is_stream=is_stream)
 
     @contextmanager

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.frontends import bodies
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tgi.errors import WrongBody
 from mindspore_serving.frontends.tgi.fields import FIELDS, schema_grammar
 
@@ -113,10 +113,10 @@ _OF_EMBEDDINGS = ("normalize", "prompt_name", "truncation_direction", "encoding_
 T = TypeVar("T")
 
 
-async def read_json(request: Request, site: Site) -> bytes:
+async def read_json(request: Request, state: AppState) -> bytes:
     """The body, whose type must be JSON.  Raises WrongBody."""
     check_type(request)
-    return await read_limited(request, site)
+    return await read_limited(request, state)
 
 
 def check_type(request: Request) -> None:
@@ -127,10 +127,10 @@ def check_type(request: Request) -> None:
         raise WrongBody(415, "Expected request with `Content-Type: application/json`")
 
 
-async def read_limited(request: Request, site: Site) -> bytes:
+async def read_limited(request: Request, state: AppState) -> bytes:
     """The body.  Raises WrongBody if it is too long."""
     try:
-        return await bodies.read_json(request, site.max_body, site.models.limits)
+        return await bodies.read_json(request, state.max_body, state.models.limits)
     except TooLarge:
         text = "Failed to buffer the request body: length limit exceeded"
         raise WrongBody(413, text) from None

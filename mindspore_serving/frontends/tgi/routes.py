@@ -45,7 +45,7 @@ class EitherRequest(requests.CompatRequest, kw_only=True):
 
 
 def _is_meant(served: TgiGenerating, scope: Scope) -> bool:
-    return has_models(served.site.control) and is_not_declined(scope)
+    return has_models(served.state.control) and is_not_declined(scope)
 
 
 def _stream_body(kind: type) -> Body:
@@ -108,7 +108,7 @@ ROUTES = (
     _get("/info", answering.show_info, "The model and the limits", {JSON: answers.TgiInfo}),
     _get(
         "/ping",
-        lambda served, _: answering.root_health(served.site.control),
+        lambda served, _: answering.root_health(served.state.control),
         "200 if everything can be called",
     ),
 )

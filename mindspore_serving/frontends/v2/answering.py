@@ -10,7 +10,14 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.chat.fields import show
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.operation import ModelReady
 from mindspore_serving.frontends.v2 import repository, settings
+from mindspore_serving.frontends.v2.answers import (
+    LogSettings,
+    RepositoryModel,
+    ServerReady,
+    TraceSettings,
+)
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.wire.v2.request import to_version
 
@@ -18,39 +25,39 @@ _MAX_SMALL = 1 << 20  # bytes of a body that holds settings
 
 
 async def show_ready(v2: V2, _: Request) -> Response:
-    is_ready = v2.site.control.is_ready
-    return to_json({"ready": is_ready}, 200 if is_ready else 503)
+    is_ready = v2.state.control.is_ready
+    return to_json(ServerReady(is_ready), 200 if is_ready else 503)
 
 
-async def change_log(v2: V2, http: Request) -> dict[str, Any]:
+async def change_log(v2: V2, http: Request) -> LogSettings:
     changes = await read_object(http)
-    settings.check_log_changes(v2.site.repository, changes)
+    settings.check_log_changes(v2.state.repository, changes)
     return settings.change_log_settings(changes)
 
 
-async def change_trace(v2: V2, http: Request) -> dict[str, Any]:
+async def change_trace(v2: V2, http: Request) -> TraceSettings:
     return settings.change_trace_settings(await read_object(http), v2.traces)
 
 
 async def show_model_ready(v2: V2, http: Request) -> Response:
     name, version = model_of(http)
     is_ready = v2.models.is_ready(name, version)
-    return to_json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
+    return to_json(ModelReady(name, is_ready), 200 if is_ready else 503)
 
 
-async def index(v2: V2, http: Request) -> list[dict[str, Any]]:
+async def index(v2: V2, http: Request) -> list[RepositoryModel]:
     body = await read_object(http)
     only_ready = body.get("ready")
     if not isinstance(only_ready, bool | None):
         raise InvalidInputs(f"ready is {show(only_ready)}, expected true or false")
     only_ready = bool(only_ready)
-    return await repository.index(v2.site.repository, v2.models, only_ready=only_ready)
+    return await repository.index(v2.state.repository, v2.models, only_ready=only_ready)
 
 
 async def load(v2: V2, http: Request) -> None:
     body = await read_object(http)
     name, parameters = http.path_params["name"], body.get("parameters") or {}
-    await repository.load(v2.site.repository, v2.models, name, parameters)
+    await repository.load(v2.state.repository, v2.models, name, parameters)
 
 
 async def register(v2: V2, http: Request) -> None:

@@ -1,11 +1,22 @@
 """Models and the server in the words of protocol v2: metadata, configurations, statistics."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from mindspore_serving import __version__
 from mindspore_serving.core.service import Control
 from mindspore_serving.core.signature import ValueSpec
+from mindspore_serving.frontends.v2.answers import (
+    InferStatistics,
+    ModelConfig,
+    ModelMetadata,
+    ModelStatistics,
+    ServerMetadata,
+    StatisticDuration,
+    Statistics,
+    TensorConfig,
+    TensorMetadata,
+    TransactionPolicy,
+)
 from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.wire.tensor import MAX_INSTANCES
 from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BY_NAME
@@ -23,75 +34,68 @@ EXTENSIONS = (
 )
 
 
-def server_metadata(*, has_memory: bool) -> dict[str, Any]:
+def server_metadata(*, has_memory: bool) -> ServerMetadata:
     extensions = [*EXTENSIONS, *(["system_shared_memory"] if has_memory else [])]
-    return {"name": PLATFORM, "version": __version__, "extensions": extensions}
+    return ServerMetadata(PLATFORM, __version__, extensions)
 
 
-def to_metadata(model: V2Model) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "versions": [str(version) for version in model.versions],
-        "platform": LANGUAGE_PLATFORM if model.language else PLATFORM,
-        "inputs": [_to_tensor(spec, model) for spec in model.signature.inputs],
-        "outputs": [_to_tensor(spec, model) for spec in model.signature.outputs],
-    }
+def to_metadata(model: V2Model) -> ModelMetadata:
+    return ModelMetadata(
+        model.name,
+        [str(version) for version in model.versions],
+        LANGUAGE_PLATFORM if model.language else PLATFORM,
+        [_to_tensor(spec, model) for spec in model.signature.inputs],
+        [_to_tensor(spec, model) for spec in model.signature.outputs],
+    )
 
 
-def to_config(model: V2Model) -> dict[str, Any]:
-    """The part of Triton's ModelConfig that means something here."""
-    return {
-        "name": model.name,
-        "platform": LANGUAGE_PLATFORM if model.language else PLATFORM,
-        "backend": PLATFORM,
-        "max_batch_size": 0 if model.language else MAX_INSTANCES,
-        "input": [_to_config(spec) for spec in model.signature.inputs],
-        "output": [_to_config(spec) for spec in model.signature.outputs],
-        "model_transaction_policy": {"decoupled": model.streams},
-    }
+def to_config(model: V2Model) -> ModelConfig:
+    return ModelConfig(
+        model.name,
+        LANGUAGE_PLATFORM if model.language else PLATFORM,
+        PLATFORM,
+        0 if model.language else MAX_INSTANCES,
+        [_to_config(spec) for spec in model.signature.inputs],
+        [_to_config(spec) for spec in model.signature.outputs],
+        TransactionPolicy(model.streams),
+    )
 
 
-def to_statistics(control: Control, models: Iterable[V2Model]) -> dict[str, Any]:
-    return {"model_stats": [_statistics_of(control, model) for model in models]}
+def to_statistics(control: Control, models: Iterable[V2Model]) -> Statistics:
+    return Statistics([_statistics_of(control, model) for model in models])
 
 
-def _statistics_of(control: Control, model: V2Model) -> dict[str, Any]:
-    """What is decoded and encoded is part of `compute_infer`."""
+def _statistics_of(control: Control, model: V2Model) -> ModelStatistics:
     method = "@generate" if model.language else model.method
-    found = control.counts(model.servable, model.version, method)
-    return {
-        "name": model.name,
-        "version": str(model.version),
-        "last_inference": found.last_ms,
-        "inference_count": found.num_instances,
-        "execution_count": found.num_succeeded,
-        "inference_stats": {
-            "success": _times(found.num_succeeded, found.succeeded_ns),
-            "fail": _times(found.num_failed, found.failed_ns),
-            "queue": _times(found.num_waited, found.waited_ns),
-            "compute_input": _times(found.num_succeeded, 0),
-            "compute_infer": _times(found.num_succeeded, found.worker_ns),
-            "compute_output": _times(found.num_succeeded, 0),
-        },
-    }
+    counts = control.counts(model.servable, model.version, method)
+    return ModelStatistics(
+        model.name,
+        str(model.version),
+        counts.last_ms,
+        counts.num_instances,
+        counts.num_succeeded,
+        InferStatistics(
+            success=StatisticDuration(counts.num_succeeded, counts.succeeded_ns),
+            fail=StatisticDuration(counts.num_failed, counts.failed_ns),
+            queue=StatisticDuration(counts.num_waited, counts.waited_ns),
+            compute_input=StatisticDuration(counts.num_succeeded, 0),
+            compute_infer=StatisticDuration(counts.num_succeeded, counts.worker_ns),
+            compute_output=StatisticDuration(counts.num_succeeded, 0),
+        ),
+    )
 
 
-def _times(count: int, ns: int) -> dict[str, int]:
-    return {"count": count, "ns": ns}
-
-
-def _to_tensor(spec: ValueSpec, model: V2Model) -> dict[str, Any]:
-    """The first dimension counts instances; "" is a type that a Python stage decides."""
+def _to_tensor(spec: ValueSpec, model: V2Model) -> TensorMetadata:
+    """Describe an input or output; the datatype is "" if a Python stage decides it."""
     row = BY_DTYPE.get(spec.dtype or "")
     shape = [*([] if model.language else [-1]), *_sizes(spec)]
-    return {"name": spec.name, "datatype": row.name if row else "", "shape": shape}
+    return TensorMetadata(spec.name, row.name if row else "", shape)
 
 
-def _to_config(spec: ValueSpec) -> dict[str, Any]:
+def _to_config(spec: ValueSpec) -> TensorConfig:
     row = BY_DTYPE.get(spec.dtype or "")
     kind = "INVALID" if row is None else "STRING" if row is BY_NAME["BYTES"] else row.name
-    optional = {"optional": True} if spec.is_optional else {}
-    return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": _sizes(spec), **optional}
+    return TensorConfig(spec.name, f"TYPE_{kind}", _sizes(spec), spec.is_optional)
 
 
 def _sizes(spec: ValueSpec) -> list[int]:

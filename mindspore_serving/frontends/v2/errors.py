@@ -6,6 +6,7 @@ from starlette.responses import Response
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError, printable
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.v2.answers import V2Error
 from mindspore_serving.wire import status
 
 _FAILED = "the server failed to answer; its log says why"
@@ -17,17 +18,17 @@ def to_response(error: Exception) -> Response:
     """
     if not isinstance(error, ServingError):
         log.error("answering a request", exc_info=True)
-        return to_json(_to_object(_FAILED), 500)
+        return to_json(V2Error(_FAILED), 500)
     seconds = status.retry_after(error)
-    return to_json(_to_object(str(error)), status.of(error.code).http, seconds)
+    return to_json(_to_struct(error), status.of(error.code).http, seconds)
 
 
-def to_body(text: str) -> bytes:
-    return msgspec.json.encode(_to_object(text))
+def to_body(error: Exception) -> bytes:
+    return msgspec.json.encode(_to_struct(to_serving_error(error)))
 
 
-def _to_object(text: str) -> dict[str, str]:
-    return {"error": printable(text)}
+def _to_struct(error: ServingError) -> V2Error:
+    return V2Error(printable(str(error)))
 
 
 def to_serving_error(error: Exception) -> ServingError:

@@ -48,7 +48,7 @@ class FastInfer:
             return None
         if _LENGTH not in fields and int(fields.get(b"content-length", 0)) > MUCH:
             return None
-        if path.sites is not None and not path.sites.is_plain_json(fields):
+        if path.origins is not None and not path.origins.is_plain_json(fields):
             return None
         try:
             name = unquote_to_bytes(found[1]).decode()
@@ -153,9 +153,8 @@ class Infer(Predict):
         return 200, body, None
 
     def refuse(self, error: Exception) -> Answer:
-        found = to_serving_error(error)
-        text = to_body(str(found))
-        return status.of(found.code).http, text, status.retry_after(found)
+        error = to_serving_error(error)
+        return status.of(error.code).http, to_body(error), status.retry_after(error)
 
     def _let_go(self) -> None:
         if not self._is_read:

@@ -4,7 +4,7 @@ server-sent events, out.
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from starlette.requests import Request
@@ -14,57 +14,59 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.v2 import language
 from mindspore_serving.frontends.v2.answering import model_of
-from mindspore_serving.frontends.v2.errors import to_body, to_serving_error
+from mindspore_serving.frontends.v2.answers import TextAnswer
+from mindspore_serving.frontends.v2.errors import to_body
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.language import TextRequest
-from mindspore_serving.frontends.v2.models import TEXT_INPUT, TEXT_OUTPUT, V2Model
-from mindspore_serving.wire.v2.outputs import OutputTensor
+from mindspore_serving.frontends.v2.models import TEXT_INPUT
 
-Pieces: TypeAlias = "AsyncGenerator[list[OutputTensor], None]"
+_encode = msgspec.json.Encoder().encode
+Pieces: TypeAlias = "AsyncGenerator[list[str], None]"
 
 
 async def generate(v2: V2, http: Request) -> Response:
     """Raises ServingError, and ClientDisconnect."""
-    model, head, request = await _read(v2, http)
+    answer, request = await _read(v2, http)
     headers: dict[str, str] = {}
-    tensors = await while_there(http, language.generate(request, headers.update))
-    return Response(_encode(head, tensors), 200, headers, "application/json")
+    texts = await while_there(http, language.generate(request, headers.update))
+    return to_json(_with_texts(answer, texts), headers=headers)
 
 
 async def generate_stream(v2: V2, http: Request) -> Response:
     """Raises ServingError before the first piece; afterwards errors are events."""
-    _, head, request = await _read(v2, http, is_stream=True)
+    answer, request = await _read(v2, http, is_stream=True)
     headers: dict[str, str] = {}
     pieces = language.stream(request, headers.update)
     first = await while_there(http, _next(pieces))
-    return sse.EventStream(_events(head, first, pieces), headers)
+    return sse.EventStream(_events(answer, first, pieces), headers)
 
 
-async def _next(pieces: Pieces) -> list[OutputTensor] | None:
+async def _next(pieces: Pieces) -> list[str] | None:
     return await anext(pieces, None)
 
 
 async def _events(
-    head: dict[str, Any], tensors: list[OutputTensor] | None, pieces: Pieces
+    answer: TextAnswer, texts: list[str] | None, pieces: Pieces
 ) -> AsyncIterator[bytes]:
     try:
         async with aclosing(pieces):
-            while tensors is not None:
-                yield sse.event(_encode(head, tensors))
-                tensors = await _next(pieces)
+            while texts is not None:
+                yield sse.event(_encode(_with_texts(answer, texts)))
+                texts = await _next(pieces)
     except Exception as error:
-        yield sse.event(to_body(str(to_serving_error(error))))
+        yield sse.event(to_body(error))
 
 
 async def _read(
     v2: V2, http: Request, *, is_stream: bool = False
-) -> tuple[V2Model, dict[str, Any], TextRequest]:
-    """The model, what stands in every answer, and the request to it."""
+) -> tuple[TextAnswer, TextRequest]:
+    """Return an answer without its text, and the request to the model."""
     name = model_of(http)
-    body = await read_json(http, v2.site.max_body, v2.models.limits)
+    body = await read_json(http, v2.state.max_body, v2.models.limits)
     model = v2.models.find(*name)
     if model.language is None:
         raise InvalidInputs(f"'{model.name}' is no language model: call infer")
@@ -80,13 +82,16 @@ async def _read(
         raise InvalidInputs(f"'{TEXT_INPUT}' is missing, or no text")
     options = {key: value for key, value in found.items() if key != "parameters"} | given
     request = language.of_fields(model.language, options, terms_of(http), is_stream=is_stream)
-    head = {"model_name": model.name, "model_version": str(model.version)}
-    if isinstance(found.get("id"), str):
-        head["id"] = found["id"]
-    return model, head, request
+    request_id = found.get("id")
+    answer = TextAnswer(
+        model_name=model.name,
+        model_version=str(model.version),
+        id=request_id if isinstance(request_id, str) else msgspec.UNSET,
+        text_output="",
+    )
+    return answer, request
 
 
-def _encode(head: dict[str, Any], tensors: list[OutputTensor]) -> bytes:
-    (tensor,) = tensors
-    texts = msgspec.json.decode(tensor.json_data)
-    return msgspec.json.encode({**head, TEXT_OUTPUT: texts[0] if len(texts) == 1 else texts})
+def _with_texts(answer: TextAnswer, texts: list[str]) -> TextAnswer:
+    answer.text_output = texts[0] if len(texts) == 1 else texts
+    return answer

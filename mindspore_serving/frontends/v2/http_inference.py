@@ -29,7 +29,7 @@ async def infer(v2: V2, http: Request) -> Response:
     """Raises ServingError, and ClientDisconnect if the client leaves."""
     headers: dict[str, str] = {}
     name = model_of(http)
-    async with v2.inflating.body(http, v2.site.max_body) as body:
+    async with v2.inflating.body(http, v2.state.max_body) as body:
         model = v2.models.find(*name)
         how = model, body, http.headers.get(HEADER_LENGTH), v2.memory.read
         is_much = how[2] is None and len(body) > MUCH
@@ -57,10 +57,7 @@ def to_answer(
     model: V2Model, request: InferRequest, found: Selected
 ) -> tuple[int | None, bytes | Pieces]:
     """The body of an answer, and how many bytes of it are JSON: None for all of them."""
-    head: dict[str, Any] = {"model_name": model.name, "model_version": str(model.version)}
-    if request.id:
-        head["id"] = request.id
-    json, tail = json_body.answer(head, found)
+    json, tail = json_body.answer(model.name, model.version, request.id, found)
     is_binary = any(wanted.is_binary and wanted.region is None for _, wanted in found)
     return (len(json), join((json, *tail))) if is_binary else (None, json)
 

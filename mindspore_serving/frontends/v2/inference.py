@@ -9,12 +9,12 @@ from mindspore_serving.aio import on_thread_to_the_end
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.replies import Replies, infer
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2 import language
 from mindspore_serving.frontends.v2.inflating import Inflating
-from mindspore_serving.frontends.v2.models import V2Model, V2Models
+from mindspore_serving.frontends.v2.models import TEXT_OUTPUT, V2Model, V2Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.tracing.options import TraceOptions
 from mindspore_serving.wire.v2 import outputs
@@ -29,7 +29,7 @@ _MICROSECONDS = 1e-6
 class V2:
     """The protocol of one server.  `traces` say how requests are traced, None if they are not."""
 
-    site: Site
+    state: AppState
     models: V2Models
     memory: SharedMemory
     limits: ServerLimits
@@ -46,9 +46,9 @@ class V2:
         if model.language is not None:
             self._expect_regions(request)
             generate = language.to_generate(model.language, request, terms, is_stream=False)
-            tensors = await language.generate(generate, headers)
-            return self._select(request, tensors)
-        reply = await infer(self.site.inference, self.wrap(model, request, terms))
+            texts = await language.generate(generate, headers)
+            return self._select(request, [outputs.of_texts(TEXT_OUTPUT, texts)])
+        reply = await infer(self.state.inference, self.wrap(model, request, terms))
         return await self.finish_soon(request, reply)
 
     async def stream(
@@ -59,15 +59,15 @@ class V2:
         """
         if model.language is not None:
             generate = language.to_generate(model.language, request, terms, is_stream=None)
-            async for tensors in language.stream(generate, headers):
-                yield self._select(request, tensors)
+            async for texts in language.stream(generate, headers):
+                yield self._select(request, [outputs.of_texts(TEXT_OUTPUT, texts)])
             return
         if not model.streams:
             yield await self.infer(model, request, terms, headers)
             return
         wrapped = self.wrap(model, request, terms)
         wrapped.is_stream = True
-        with Replies(self.site.inference, wrapped, self.limits) as replies:
+        with Replies(self.state.inference, wrapped, self.limits) as replies:
             while (reply := await replies.next()) is not None:
                 if reply.failure is not None or reply.instances:
                     yield self.finish(request, reply)

@@ -14,10 +14,9 @@ from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.terms import Terms
-from mindspore_serving.frontends.v2.models import TEXT_INPUT, TEXT_OUTPUT
+from mindspore_serving.frontends.v2.models import TEXT_INPUT
 from mindspore_serving.frontends.v2.schemas import FIELDS, read
 from mindspore_serving.wire.v2.datatypes import BOOL, BYTES
-from mindspore_serving.wire.v2.outputs import OutputTensor, of_texts
 from mindspore_serving.wire.v2.request import InferRequest
 from mindspore_serving.wire.v2.values import elements
 
@@ -76,18 +75,16 @@ def of_fields(
     return TextRequest(model, generate, terms, prompt if has_prompt else "", length)
 
 
-async def generate(request: TextRequest, headers: Headers) -> list[OutputTensor]:
+async def generate(request: TextRequest, headers: Headers) -> list[str]:
     """The whole answer: a text for each of `n`.  Raises ServingError."""
     texts = [""] * request.generate.params.n
     async with aclosing(_chunks(request, headers)) as chunks:
         async for chunk in chunks:
             texts[chunk.index] += chunk.text
-    return [of_texts(TEXT_OUTPUT, [request.prefix + text for text in texts])]
+    return [request.prefix + text for text in texts]
 
 
-async def stream(
-    request: TextRequest, headers: Headers
-) -> AsyncGenerator[list[OutputTensor], None]:
+async def stream(request: TextRequest, headers: Headers) -> AsyncGenerator[list[str], None]:
     """The pieces of the answer.  Raises ServingError."""
     if not request.generate.is_stream:
         yield await generate(request, headers)
@@ -97,7 +94,7 @@ async def stream(
     async with aclosing(_chunks(request, headers)) as chunks:
         async for chunk in chunks:
             if chunk.text:
-                yield [of_texts(TEXT_OUTPUT, [chunk.text])]
+                yield [chunk.text]
 
 
 async def _chunks(request: TextRequest, headers: Headers) -> AsyncGenerator[Chunk, None]:

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import to_builtins
+
 from mindspore_serving.core.service import ModelControl, ModelState
 from mindspore_serving.errors import InvalidInputs, ServingError, Unsupported
+from mindspore_serving.frontends.v2.answers import RepositoryModel
 from mindspore_serving.frontends.v2.descriptions import to_config
 from mindspore_serving.frontends.v2.load_config import to_changes
 from mindspore_serving.frontends.v2.models import V2Models
@@ -12,16 +15,11 @@ from mindspore_serving.frontends.v2.models import V2Models
 
 async def index(
     repository: ModelControl | None, models: V2Models, *, only_ready: bool
-) -> list[dict[str, Any]]:
+) -> list[RepositoryModel]:
     """A row for each version of a servable, and for each other method of one that is loaded."""
     states = [] if repository is None else await repository.index()
     return [
-        {
-            "name": name,
-            "version": str(one.version) if one.version else "",
-            "state": _state_of(one),
-            "reason": one.reason,
-        }
+        RepositoryModel(name, str(one.version or ""), _state_of(one), one.reason)
         for one in states
         if one.is_ready or not only_ready
         for name in models.names_of(one.name, one.version)
@@ -48,7 +46,8 @@ async def load(
 def _shown(models: V2Models, name: str) -> Mapping[str, Any]:
     """The configuration of `name` that clients see; just its name if it is not loaded."""
     try:
-        return to_config(models.find(name))
+        config: dict[str, Any] = to_builtins(to_config(models.find(name)))
+        return config
     except ServingError:
         return {"name": name}
 

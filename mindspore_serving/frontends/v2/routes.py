@@ -3,9 +3,16 @@
 from collections.abc import Iterator
 from functools import partial
 
-from mindspore_serving.frontends.operation import JSON, READY, STRING, Body, to_array, to_object
+from mindspore_serving.frontends.operation import (
+    JSON,
+    STRING,
+    Body,
+    ModelReady,
+    to_array,
+    to_object,
+)
 from mindspore_serving.frontends.routes import LANGUAGE, LOADING, MEMORY, HttpProtocol, HttpRoute
-from mindspore_serving.frontends.v2 import answering, generating, repository, schemas
+from mindspore_serving.frontends.v2 import answering, answers, generating, repository, schemas
 from mindspore_serving.frontends.v2.answering import model_of
 from mindspore_serving.frontends.v2.descriptions import (
     server_metadata,
@@ -22,7 +29,7 @@ PROTOCOL = HttpProtocol(
     to_response,
     title="Open Inference Protocol v2",
     about="The Open Inference Protocol v2: every servable is a model, and NAME.METHOD any method.",
-    errors=schemas.ERROR,
+    errors={JSON: answers.V2Error},
 )
 _BASES = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
 
@@ -31,21 +38,20 @@ _post = partial(HttpRoute, "POST", protocol=PROTOCOL)
 
 
 def _of_server() -> Iterator[HttpRoute]:
-    metadata = to_object({"name": STRING, "version": STRING, "extensions": to_array(STRING)})
     yield _get(
         "/v2",
         lambda v2, _: server_metadata(has_memory=v2.memory.is_enabled),
         "The server",
-        {JSON: metadata},
+        {JSON: answers.ServerMetadata},
     )
     yield _get(
         "/v2/health/live",
-        lambda *_: {"live": True},
+        lambda *_: answers.ServerLive(True),
         "Whether the server answers",
-        {JSON: to_object({"live": schemas.BOOL})},
+        {JSON: answers.ServerLive},
         is_open=True,
     )
-    ready = {JSON: to_object({"ready": schemas.BOOL})}
+    ready = {JSON: answers.ServerReady}
     yield _get(
         "/v2/health/ready",
         answering.show_ready,
@@ -58,31 +64,30 @@ def _of_server() -> Iterator[HttpRoute]:
 
 def _of_settings() -> Iterator[HttpRoute]:
     body = Body(schemas.OBJECT, example={}, is_required=False)
-    answers = {JSON: to_object(dict.fromkeys(log_settings(), {}))}
+    shown = {JSON: answers.LogSettings}
     what, path = "Which levels are logged", "/v2/logging"
     text = f"Change it: {what.lower()}. 403 where clients may not load models"
-    yield _get(path, lambda *_: log_settings(), what, answers)
-    yield _post(path, answering.change_log, text, answers, body=body)
-    answers = {JSON: to_object(dict.fromkeys(trace_settings(None), {}))}
+    yield _get(path, lambda *_: log_settings(), what, shown)
+    yield _post(path, answering.change_log, text, shown, body=body)
+    traces = {JSON: answers.TraceSettings}
     what = "How requests are traced"
     for path in ("/v2/trace/setting", "/v2/models/{name}/trace/setting"):
         text = f"Change it: {what.lower()}"
-        yield _get(path, lambda v2, _: trace_settings(v2.traces), what, answers)
-        yield _post(path, answering.change_trace, text, answers, body=body)
+        yield _get(path, lambda v2, _: trace_settings(v2.traces), what, traces)
+        yield _post(path, answering.change_trace, text, traces, body=body)
 
 
 def _of_models() -> Iterator[HttpRoute]:
-    names = to_object({"models": to_array(STRING)})
-    statistics = {JSON: schemas.STATISTICS}
+    statistics = {JSON: answers.Statistics}
     yield _get(
         "/v2/models",
-        lambda v2, _: {"models": v2.models.names()},
+        lambda v2, _: answers.ModelNames(v2.models.names()),
         "The names of the models",
-        {JSON: names},
+        {JSON: answers.ModelNames},
     )
     yield _get(
         "/v2/models/stats",
-        lambda v2, _: to_statistics(v2.site.control, v2.models.loaded()),
+        lambda v2, _: to_statistics(v2.state.control, v2.models.loaded()),
         "Statistics of all models",
         statistics,
     )
@@ -91,24 +96,24 @@ def _of_models() -> Iterator[HttpRoute]:
             base,
             lambda v2, http: to_metadata(v2.models.find(*model_of(http))),
             "What a model takes and gives",
-            {JSON: schemas.METADATA},
+            {JSON: answers.ModelMetadata},
         )
         yield _get(
             f"{base}/config",
             lambda v2, http: to_config(v2.models.find(*model_of(http))),
             "Triton's configuration of it",
-            {JSON: schemas.OBJECT},
+            {JSON: answers.ModelConfig},
         )
         yield _get(
             f"{base}/ready",
             answering.show_model_ready,
             "Whether it can be called",
-            {JSON: READY},
-            others={"503": {JSON: READY}},
+            {JSON: ModelReady},
+            others={"503": {JSON: ModelReady}},
         )
         yield _get(
             f"{base}/stats",
-            lambda v2, http: to_statistics(v2.site.control, v2.models.loaded(*model_of(http))),
+            lambda v2, http: to_statistics(v2.state.control, v2.models.loaded(*model_of(http))),
             "Its statistics",
             statistics,
         )
@@ -139,7 +144,6 @@ def _of_calls() -> Iterator[HttpRoute]:
 
 
 def _of_repository() -> Iterator[HttpRoute]:
-    row = dict.fromkeys(("name", "version", "state", "reason"), STRING)
     index = to_object({"ready": {"type": ["boolean", "null"]}}, "ready")
     options = to_object({"reload": schemas.BOOL, "config": STRING}, "reload", "config")
     load = to_object({"parameters": options | {"type": ["object", "null"]}}, "parameters")
@@ -148,7 +152,7 @@ def _of_repository() -> Iterator[HttpRoute]:
             f"{base}/index",
             answering.index,
             "What is or could be loaded",
-            {JSON: to_array(to_object(row))},
+            {JSON: list[answers.RepositoryModel]},
             body=Body(index, example={}, is_required=False),
         )
         yield _post(
@@ -160,7 +164,7 @@ def _of_repository() -> Iterator[HttpRoute]:
         )
         yield _post(
             f"{base}/models/{{name}}/unload",
-            lambda v2, http: repository.unload(v2.site.repository, http.path_params["name"]),
+            lambda v2, http: repository.unload(v2.state.repository, http.path_params["name"]),
             "Unload a servable",
             body=Body(schemas.OBJECT, is_required=False),
             needs=LOADING,
@@ -169,14 +173,12 @@ def _of_repository() -> Iterator[HttpRoute]:
 
 def _of_memory() -> Iterator[HttpRoute]:
     base, gpu = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
-    regions, region = {JSON: to_array(schemas.REGION)}, f"{base}/region/{{region}}"
+    regions, region = {JSON: list[answers.RegisteredRegion]}, f"{base}/region/{{region}}"
     place = to_object(
         {"key": STRING, "offset": schemas.NUMBER, "byte_size": schemas.NUMBER}, "offset"
     )
     get, post = partial(_get, needs=MEMORY), partial(_post, needs=MEMORY)
-    yield get(
-        f"{gpu}/status", lambda *_: [], "None: memory of GPUs cannot be registered", schemas.EMPTY
-    )
+    yield get(f"{gpu}/status", lambda *_: [], "None: memory of GPUs cannot be registered", regions)
     yield post(f"{gpu}/unregister", lambda *_: None, "There is none to be forgotten")
     for path, summary in (
         (f"{base}/status", "Registered regions of shared memory"),

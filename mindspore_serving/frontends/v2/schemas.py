@@ -17,18 +17,16 @@ from mindspore_serving.frontends.operation import (
     to_array,
     to_object,
 )
-from mindspore_serving.frontends.v2.models import TEXT_OUTPUT
+from mindspore_serving.frontends.v2.answers import TextAnswer
 from mindspore_serving.wire.v2 import datatypes
 
 BOOL: Schema = {"type": "boolean"}
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 OBJECT: Schema = {"type": "object"}
-ERROR = {JSON: to_object({"error": STRING})}
 PARAMETERS: Schema = {
     "type": "object",
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
-SHAPE = to_array({"type": "integer", "minimum": -1})
 TENSOR = to_object(
     {
         "name": STRING,
@@ -40,18 +38,6 @@ TENSOR = to_object(
     "data",
     "parameters",
 )
-METADATA = to_object(
-    {
-        "name": STRING,
-        "versions": to_array(STRING),
-        "platform": STRING,
-        "inputs": to_array(to_object({"name": STRING, "datatype": STRING, "shape": SHAPE})),
-        "outputs": to_array(to_object({"name": STRING, "datatype": STRING, "shape": SHAPE})),
-    }
-)
-REGION = to_object({"name": STRING, "key": STRING, "offset": NUMBER, "byte_size": NUMBER})
-EMPTY = {JSON: to_array(REGION, 0)}
-STATISTICS = to_object({"model_stats": to_array(OBJECT)})
 BINARY = "application/octet-stream"
 
 
@@ -111,6 +97,4 @@ def generate_body(example: Any = None) -> Body:
 def generate_answers(*, is_stream: bool) -> dict[str, Any]:
     if is_stream:
         return {EVENTS: EVENT}
-    texts: Schema = {"type": ["string", "array"], "items": STRING}
-    names = {"model_name": STRING, "model_version": STRING, "id": STRING}
-    return {JSON: to_object({**names, TEXT_OUTPUT: texts}, "id")}
+    return {JSON: TextAnswer}

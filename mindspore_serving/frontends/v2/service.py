@@ -5,15 +5,17 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
+import msgspec
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
+from msgspec.structs import asdict
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, abort, add_trailing
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.terms import Terms
-from mindspore_serving.frontends.v2 import repository, settings
+from mindspore_serving.frontends.v2 import answers, repository, settings
 from mindspore_serving.frontends.v2.descriptions import (
     server_metadata,
     to_config,
@@ -30,7 +32,7 @@ from mindspore_serving.wire.v2.messages import ModelTarget
 from mindspore_serving.wire.v2.request import to_version
 
 SERVICE = "inference.GRPCInferenceService"
-Method: TypeAlias = Callable[[Any], "Awaitable[dict[str, Any]]"]
+Method: TypeAlias = Callable[[Any], "Awaitable[Any]"]
 
 
 def handler(v2: V2, gate: CallGate, unsent: UnsentReplies | None = None) -> Any:
@@ -101,7 +103,7 @@ class Service:
         async def answer(_: object, context: Context) -> bytes:
             call = await self._gate.admit(context, f"{SERVICE}/{name}")
             try:
-                fields = await method(_parse(request_kind, call))
+                fields = msgspec.to_builtins(await method(_parse(request_kind, call)))
                 response = json_format.ParseDict(fields, response_kind())
                 return bytes(response.SerializeToString())
             except Exception as error:
@@ -111,20 +113,20 @@ class Service:
 
         return answer
 
-    async def _live(self, _: pb.ServerLiveRequest) -> dict[str, Any]:
-        return {"live": True}
+    async def _live(self, _: pb.ServerLiveRequest) -> answers.ServerLive:
+        return answers.ServerLive(True)
 
-    async def _ready(self, _: pb.ServerReadyRequest) -> dict[str, Any]:
-        return {"ready": self._v2.site.control.is_ready}
+    async def _ready(self, _: pb.ServerReadyRequest) -> answers.ServerReady:
+        return answers.ServerReady(self._v2.state.control.is_ready)
 
-    async def _model_ready(self, request: pb.ModelReadyRequest) -> dict[str, Any]:
+    async def _model_ready(self, request: pb.ModelReadyRequest) -> answers.ServerReady:
         version = to_version(request.version)
-        return {"ready": self._v2.models.is_ready(request.name, version)}
+        return answers.ServerReady(self._v2.models.is_ready(request.name, version))
 
-    async def _metadata(self, _: pb.ServerMetadataRequest) -> dict[str, Any]:
+    async def _metadata(self, _: pb.ServerMetadataRequest) -> answers.ServerMetadata:
         return server_metadata(has_memory=self._v2.memory.is_enabled)
 
-    async def _model_metadata(self, request: pb.ModelMetadataRequest) -> dict[str, Any]:
+    async def _model_metadata(self, request: pb.ModelMetadataRequest) -> answers.ModelMetadata:
         models = self._v2.models
         return to_metadata(models.find(request.name, to_version(request.version)))
 
@@ -132,26 +134,26 @@ class Service:
         models = self._v2.models
         return {"config": to_config(models.find(request.name, to_version(request.version)))}
 
-    async def _statistics(self, request: pb.ModelStatisticsRequest) -> dict[str, Any]:
+    async def _statistics(self, request: pb.ModelStatisticsRequest) -> answers.Statistics:
         found = self._v2.models.loaded(request.name, to_version(request.version))
-        return to_statistics(self._v2.site.control, found)
+        return to_statistics(self._v2.state.control, found)
 
     async def _index(self, request: pb.RepositoryIndexRequest) -> dict[str, Any]:
-        source, models = self._v2.site.repository, self._v2.models
+        source, models = self._v2.state.repository, self._v2.models
         return {"models": await repository.index(source, models, only_ready=request.ready)}
 
     async def _load(self, request: pb.RepositoryModelLoadRequest) -> dict[str, Any]:
         parameters = messages.to_parameters(request.parameters)
-        source, models = self._v2.site.repository, self._v2.models
+        source, models = self._v2.state.repository, self._v2.models
         await repository.load(source, models, request.model_name, parameters)
         return {}
 
     async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> dict[str, Any]:
-        await repository.unload(self._v2.site.repository, request.model_name)
+        await repository.unload(self._v2.state.repository, request.model_name)
         return {}
 
     async def _memory_status(self, request: pb.SystemSharedMemoryStatusRequest) -> dict[str, Any]:
-        return {"regions": {one["name"]: one for one in self._v2.memory.status(request.name)}}
+        return {"regions": {one.name: one for one in self._v2.memory.status(request.name)}}
 
     async def _register(self, request: pb.SystemSharedMemoryRegisterRequest) -> dict[str, Any]:
         place = request.key, request.offset, request.byte_size
@@ -172,16 +174,16 @@ class Service:
         return {
             "settings": {
                 name: {"value": value if isinstance(value, list) else [value]}
-                for name, value in found.items()
+                for name, value in asdict(found).items()
             }
         }
 
     async def _log(self, request: pb.LogSettingsRequest) -> dict[str, Any]:
         changes = messages.to_parameters(request.settings)
-        settings.check_log_changes(self._v2.site.repository, changes)
+        settings.check_log_changes(self._v2.state.repository, changes)
         found = settings.change_log_settings(changes)
         fields = {bool: "bool_param", int: "uint32_param", str: "string_param"}
-        return {"settings": {name: {fields[type(one)]: one} for name, one in found.items()}}
+        return {"settings": {name: {fields[type(one)]: one} for name, one in asdict(found).items()}}
 
 
 def _parse(kind: type[Message], call: AdmittedCall) -> Message:

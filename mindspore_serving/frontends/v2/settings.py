@@ -5,23 +5,21 @@ which levels are logged, and how requests are traced.
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import asdict
+
 from mindspore_serving import log
 from mindspore_serving.core.service import ModelControl
 from mindspore_serving.errors import Forbidden, InvalidInputs
+from mindspore_serving.frontends.v2.answers import LogSettings, TraceSettings
 from mindspore_serving.tracing.options import TraceOptions
 
 _FLAGS = ("log_info", "log_warning", "log_error")  # from level 1 on
 _VERBOSE = "log_verbose_level"
 
 
-def log_settings() -> dict[str, Any]:
+def log_settings() -> LogSettings:
     level = int(log.get_level())
-    return {
-        "log_file": "",
-        **{name: level <= place for place, name in enumerate(_FLAGS, 1)},
-        _VERBOSE: 1 if level == 0 else 0,
-        "log_format": "default",
-    }
+    return LogSettings("", level <= 1, level <= 2, level <= 3, int(level == 0), "default")
 
 
 def check_log_changes(repository: ModelControl | None, changes: Mapping[str, Any]) -> None:
@@ -33,11 +31,11 @@ def check_log_changes(repository: ModelControl | None, changes: Mapping[str, Any
         )
 
 
-def change_log_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
+def change_log_settings(changes: Mapping[str, Any]) -> LogSettings:
     """The settings with `changes`.  Raises InvalidInputs, and changes nothing, for what is not
     known, cannot be changed, or no set of levels that begins somewhere and has all above.
     """
-    present = log_settings()
+    present = asdict(log_settings())
     for name, value in changes.items():
         if name not in present:
             raise InvalidInputs(f"log setting '{name[:64]}' is unknown; there are {list(present)}")
@@ -55,26 +53,19 @@ def change_log_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
     return log_settings()
 
 
-def trace_settings(traces: TraceOptions | None) -> dict[str, Any]:
+def trace_settings(traces: TraceOptions | None) -> TraceSettings:
     """What `traces` say, None if requests are not traced; one of `trace_rate` requests is recorded,
     of those that come without a trace.
     """
     ratio = 0.0 if traces is None else 1.0 if traces.ratio is None else traces.ratio
-    return {
-        "trace_level": ["TIMESTAMPS" if ratio else "OFF"],
-        "trace_rate": str(round(1 / ratio) if ratio else 0),
-        "trace_count": "-1",
-        "log_frequency": "0",
-        "trace_file": "",
-        "trace_mode": "opentelemetry",
-    }
+    level = "TIMESTAMPS" if ratio else "OFF"
+    return TraceSettings([level], str(round(1 / ratio) if ratio else 0))
 
 
-def change_trace_settings(
-    changes: Mapping[str, Any], traces: TraceOptions | None
-) -> dict[str, Any]:
+def change_trace_settings(changes: Mapping[str, Any], traces: TraceOptions | None) -> TraceSettings:
     """The same settings.  Raises InvalidInputs for any other."""
-    present = trace_settings(traces)
+    settings = trace_settings(traces)
+    present = asdict(settings)
     for name, value in changes.items():
         if name not in present:
             text = f"trace setting '{name[:64]}' is unknown; there are {list(present)}"
@@ -84,4 +75,4 @@ def change_trace_settings(
                 f"trace setting {name} is {value!r:.100}: the operator of the server says what is "
                 "traced (--trace-endpoint)"
             )
-    return present
+    return settings

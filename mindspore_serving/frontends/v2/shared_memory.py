@@ -9,10 +9,11 @@ import re
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from mindspore_serving.core.pieces import LARGE, Stored
 from mindspore_serving.errors import Forbidden, InvalidInputs, NotFound, Overloaded
+from mindspore_serving.frontends.v2.answers import RegisteredRegion
 from mindspore_serving.wire.v2.request import Region
 
 DIRECTORY = "/dev/shm"
@@ -91,13 +92,13 @@ class SharedMemory:
         for one in [name] if name else list(self._regions):
             self._regions.pop(one, None)
 
-    def status(self, name: str = "") -> list[dict[str, Any]]:
+    def status(self, name: str = "") -> list[RegisteredRegion]:
         """Of one region, or all.  Raises NotFound."""
         self._check_enabled()
         if name and name not in self._regions:
             raise NotFound(f"Unable to find system shared memory region: '{name[:256]}'")
         return [
-            {"name": one, "key": found.key, "offset": found.offset, "byte_size": found.size}
+            RegisteredRegion(one, found.key, found.offset, found.size)
             for one, found in self._regions.items()
             if name in ("", one)
         ]

@@ -19,14 +19,14 @@ from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.health import has_models
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.operation import JSON, READY, Body, to_object
+from mindspore_serving.frontends.operation import JSON, Body, ModelReady, to_object
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute
 from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.v2.answers import V2Error
 from mindspore_serving.frontends.v2.errors import to_response
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Model
-from mindspore_serving.frontends.v2.schemas import ERROR
 from mindspore_serving.wire.json_literals import RawDecoder
 from mindspore_serving.wire.json_shape import SMALL, has_more_items
 from mindspore_serving.wire.tensor import MAX_INSTANCES
@@ -47,7 +47,7 @@ async def predict(v2: V2, http: HttpRequest) -> Response:
     model = v2.models.find(http.path_params["name"])
     if model.language is not None:
         raise InvalidInputs(f"'{model.name}' is a language model: call /v1/completions")
-    async with v2.inflating.body(http, v2.site.max_body) as given:
+    async with v2.inflating.body(http, v2.state.max_body) as given:
         if len(given) <= SMALL:
             instances = _instances(given, model)
         else:
@@ -59,7 +59,7 @@ async def _answer(v2: V2, http: HttpRequest, model: V2Model, instances: list[byt
     body = b'{"instances":[%b]}' % b",".join(instances)
     request = Request(model.servable, model.method, model.version, "ms_json", body)
     request.timeout = terms_of(http).timeout
-    reply = await while_there(http, infer(v2.site.inference, request))
+    reply = await while_there(http, infer(v2.state.inference, request))
     faults = [reply.failure, *(reply.faults or ())]
     fault: ServingError | None = next((one for one in faults if one is not None), None)
     if fault is not None:
@@ -73,7 +73,7 @@ async def _answer(v2: V2, http: HttpRequest, model: V2Model, instances: list[byt
 async def show_ready(v2: V2, http: HttpRequest) -> Response:
     name = http.path_params["name"]
     is_ready = v2.models.is_ready(name)
-    return to_json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
+    return to_json(ModelReady(name, is_ready), 200 if is_ready else 503)
 
 
 def _is_of_others(v2: V2, scope: Scope) -> bool:
@@ -81,7 +81,7 @@ def _is_of_others(v2: V2, scope: Scope) -> bool:
     name = scope["path"].removeprefix(_PATH)
     if is_predict(scope["path"]):
         return False
-    return not has_models(v2.site.control) or v2.models.is_other(name)
+    return not has_models(v2.state.control) or v2.models.is_other(name)
 
 
 PROTOCOL = HttpProtocol(
@@ -89,7 +89,7 @@ PROTOCOL = HttpProtocol(
     to_response,
     title="KServe v1",
     about="KServe's protocol v1, for servables that are no language models.",
-    errors=ERROR,
+    errors={JSON: V2Error},
 )
 ROUTES = (
     HttpRoute(
@@ -106,8 +106,8 @@ ROUTES = (
         _PATH + "{name:path}",
         show_ready,
         "Whether a servable can be called",
-        {JSON: READY},
-        others={"503": {JSON: READY}},
+        {JSON: ModelReady},
+        others={"503": {JSON: ModelReady}},
         protocol=PROTOCOL,
         is_meant=_is_of_others,
     ),

@@ -9,9 +9,9 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Inference
 from mindspore_serving.errors import Unauthorized
 from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.keys import ApiKey, Keys
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Models
 from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere, SharedMemory
@@ -39,9 +39,9 @@ class Parts:
     def v2(self, options: FrontEndOptions) -> V2:
         """Protocol v2.  The master has the regions that clients have registered."""
         models = LanguageModels(self.inference, self.catalog, options.language)
-        site = Site(models, self.inference, self.catalog, options.max_message)
+        state = AppState(models, self.inference, self.catalog, options.max_message)
         memory = MemoryElsewhere() if options.client_shared_memory else SharedMemory()
-        return V2(site, V2Models(self.catalog, models), memory, options.limits)
+        return V2(state, V2Models(self.catalog, models), memory, options.limits)
 
 
 @dataclass(frozen=True, slots=True)

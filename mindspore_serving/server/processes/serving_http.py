@@ -23,8 +23,8 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.http.unrouted import Unrouted
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore.rest import MsRest
+from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.routes import bind, to_app
-from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.v2.fast_infer import FastInfer, Infer
 from mindspore_serving.frontends.v2.shared_memory import Elsewhere
 from mindspore_serving.server.processes.messages import ServeHttp
@@ -38,14 +38,14 @@ def make_http_server(parts: Parts, message: ServeHttp, keys: OwnKeys) -> HttpSer
     options = message.options
     where = addresses.parse(options.address, "RESTful server", allow_unix=False)
     rest = MsRest(options.max_message, options.use_status_codes)
-    sites = SiteRules(where.host, options.allowed_hosts, options.allow_origins)
+    origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
     v2 = parts.v2(options)
     rows = (*anthropic.ROUTES, *openai.ROUTES)
-    routes = bind([row for row in rows if row.path in OWN_PATHS], v2.site)
-    own = guarded(to_app(routes, Unrouted(routes)), keys.keys, sites)
-    app = Divided(own, Noting(parts.app, sites), keys)
+    routes = bind([row for row in rows if row.path in OWN_PATHS], v2.state)
+    own = guarded(to_app(routes, Unrouted(routes)), keys.keys, origins)
+    app = Divided(own, Noting(parts.app, origins), keys)
     own_v2 = FastInfer(v2, partial(OwnInfer, parts.app))
-    path = OwnPath(parts.inference, rest, keys.keys, sites, own_v2, own_keys=keys)
+    path = OwnPath(parts.inference, rest, keys.keys, origins, own_v2, own_keys=keys)
     limits = share_of(options, message.num_processes)
     pool = BodyPool(parts.take_memory)
     return HttpServer(where, app, path, limits, parts.responses, tracer=parts.tracer, pool=pool)
@@ -94,17 +94,17 @@ class OwnPath(FastPath):
 
 
 class Noting:
-    """The application `master`, which answers what `sites` do not know: afterwards they know the
+    """The application `master`, which answers what `origins` do not know: afterwards they know the
     names by which clients rightly call the server.
     """
 
-    def __init__(self, master: ASGIApp, sites: SiteRules) -> None:
+    def __init__(self, master: ASGIApp, origins: OriginPolicy) -> None:
         self._master = master
-        self._sites = sites
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(Forbidden):  # the master says so
-            self._sites.check(scope["method"], dict(scope["headers"]))
+            self._origins.check(scope["method"], dict(scope["headers"]))
         await self._master(scope, receive, send)
 
 

@@ -1,7 +1,7 @@
 """Bodies of POST .../infer: a JSON object, with or without the bytes of tensors behind it."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
@@ -51,6 +51,21 @@ class _Body(msgspec.Struct):
     id: str = ""
     parameters: msgspec.Raw = _NONE
     outputs: list[_Output] | None = None
+
+
+class _OutputAnswer(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parameters: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Answer(msgspec.Struct):
+    model_name: str
+    model_version: str
+    id: str | msgspec.UnsetType
+    outputs: list[_OutputAnswer]
 
 
 _body = json_literals.RawDecoder[_Body](_Body)
@@ -117,24 +132,20 @@ def parse_raw(body: Buffer, inputs: Sequence[ValueSpec]) -> InferRequest:
 
 
 def answer(
-    head: dict[str, Any], selected: Sequence[tuple[OutputTensor, WantedOutput]]
+    model: str, version: int, request_id: str, selected: Sequence[tuple[OutputTensor, WantedOutput]]
 ) -> tuple[bytes, list[memoryview]]:
-    """The JSON of an answer that begins with `head`, and what stands behind it, if anything."""
+    """Return the JSON of an answer, and the binary data of tensors that follow it."""
     outputs, tail = [], []
     for tensor, wanted in selected:
-        shown: dict[str, Any] = {
-            "name": tensor.name,
-            "datatype": tensor.datatype,
-            "shape": tensor.shape,
-        }
+        shown = _OutputAnswer(tensor.name, tensor.datatype, tensor.shape)
         is_here = wanted.region is None  # clients take any parameters for those of binary data
         if is_here and wanted.is_binary:
-            shown["parameters"] = {"binary_data_size": tensor.num_bytes}
+            shown.parameters = {"binary_data_size": tensor.num_bytes}
             tail += tensor.raw
         elif is_here:
-            shown["data"] = msgspec.Raw(tensor.json_data)
+            shown.data = msgspec.Raw(tensor.json_data)
         outputs.append(shown)
-    return _encoder.encode({**head, "outputs": outputs}), tail
+    return _encoder.encode(_Answer(model, str(version), request_id or msgspec.UNSET, outputs)), tail
 
 
 def _decode(text: memoryview) -> _Body:

@@ -12,8 +12,8 @@ from tests.frontends.openai.serving import Web, serving
 from tests.waiting import PATIENCE
 
 
-def mount(site: Any) -> list[Any]:
-    return [*anthropic_routes(site), *openai_routes(site)]
+def mount(state: Any) -> list[Any]:
+    return [*anthropic_routes(state), *openai_routes(state)]
 
 
 @pytest.fixture

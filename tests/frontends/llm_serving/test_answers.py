@@ -34,7 +34,7 @@ TOKENS = (
 
 
 def server(form: Form = "r21", *answers: Sequence[Event]) -> Server:
-    return Server(lambda site: llm_serving_routes(site, form), *(answers or (STREAMED,)))
+    return Server(lambda state: llm_serving_routes(state, form), *(answers or (STREAMED,)))
 
 
 async def stream(form: Form, protocol: str, **parameters: object) -> bytes:

@@ -12,8 +12,8 @@ from tests.frontends.openai.serving import Web, serving
 from tests.waiting import PATIENCE
 
 
-def mount(site: Any) -> list[Any]:
-    return ollama_routes(site)
+def mount(state: Any) -> list[Any]:
+    return ollama_routes(state)
 
 
 @pytest.fixture

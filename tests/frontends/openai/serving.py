@@ -27,6 +27,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request, ServableReadiness
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
 from mindspore_serving.frontends.chat.refusals import LanguageRefusals
 from mindspore_serving.frontends.http.app import make_app
@@ -34,7 +35,6 @@ from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import ApiKey, Keys
 from mindspore_serving.frontends.mindspore.rest import MsRest
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.llm.processing.answer_format import (
     AnswerFormat,
     AnswerParser,
@@ -61,7 +61,7 @@ CARD = replace(
     created=1700000000,
 )
 
-Mount = Callable[[Site], Sequence[BaseRoute]]
+Mount = Callable[[AppState], Sequence[BaseRoute]]
 Said = Sequence[Event] | ServingError
 """What the model says: events one by one, an error in their place, or nothing more."""
 
@@ -201,11 +201,11 @@ class Web:
         self.inference = Inference(self.control)
         rules = LanguageRules(allows_priority=True)
         models = LanguageModels(self.inference, self.control, rules)
-        site = Site(models, self.inference, self.control, MAX_BODY)
+        state = AppState(models, self.inference, self.control, MAX_BODY)
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
         rest = MsRest(MAX_BODY)
         found, served = Keys(keys), (self.inference, self.control)
-        app = make_app(*served, Page, rest=rest, keys=found, routes=mount(site))
+        app = make_app(*served, Page, rest=rest, keys=found, routes=mount(state))
         refusals = LanguageRefusals(self.control, ServerLimits())
         path = FastPath(self.inference, rest, found, others=refusals)
         self._server = HttpServer(address, app, path)

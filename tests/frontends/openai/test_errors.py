@@ -309,16 +309,16 @@ async def test_what_only_the_operator_may_allow_is_refused(path: str, field: str
     assert server.inference.sent == []
     allowed = LanguageRules(max_n=17, allows_priority=True)
     models = LanguageModels(server.inference, server.control, allowed)
-    site = replace(server.site, models=models)
-    again = Server(lambda _: openai_routes(site), WHOLE)
+    state = replace(server.state, models=models)
+    again = Server(lambda _: openai_routes(state), WHOLE)
     assert (await again.post(path, {"model": "tiny", **prompt, field: value})).status_code == 200
 
 
 async def test_a_chat_template_that_the_operator_allows_reaches_the_model():
     server = Server(openai_routes, WHOLE)
     models = LanguageModels(server.inference, server.control, LanguageRules(allows_templates=True))
-    site = replace(server.site, models=models)
-    again = Server(lambda _: openai_routes(site), WHOLE)
+    state = replace(server.state, models=models)
+    again = Server(lambda _: openai_routes(state), WHOLE)
     body = {"model": "tiny", "messages": [USER], "chat_template": "{{ messages }}"}
     assert (await again.post("/v1/chat/completions", body)).status_code == 200
     assert server.inference.sent[-1].chat_template == "{{ messages }}"

@@ -10,6 +10,7 @@ import pytest
 from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.mindspore import routes as mindspore
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
@@ -18,7 +19,6 @@ from mindspore_serving.frontends.openapi.document import Section, to_document
 from mindspore_serving.frontends.openapi.methods import Served
 from mindspore_serving.frontends.operation import Body, Operation
 from mindspore_serving.frontends.protocols import ROUTES
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 
@@ -38,8 +38,8 @@ class _Repository:
 
 
 def _v2() -> Any:
-    site: Any = Site(None, None, _Control(), 1, _Repository())  # type: ignore[arg-type]
-    return V2(site, None, SharedMemory(is_enabled=True), ServerLimits())  # type: ignore[arg-type]
+    state: Any = AppState(None, None, _Control(), 1, _Repository())  # type: ignore[arg-type]
+    return V2(state, None, SharedMemory(is_enabled=True), ServerLimits())  # type: ignore[arg-type]
 
 
 def served(name: str = "toy", *, versions: tuple[int, ...] = (1,), **methods: Any) -> Served:

@@ -23,10 +23,10 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Reply, ServableReadiness
 from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.mindspore.rest import MsRest
-from mindspore_serving.frontends.site import Site
 from mindspore_serving.metrics.exposition import Page
 from tests.cards import CARD
 from tests.frontends.inference import FakeCall, FakeInference
@@ -86,7 +86,7 @@ class Server:
 
     def __init__(
         self,
-        make_routes: Callable[[Site], list[BaseRoute]],
+        make_routes: Callable[[AppState], list[BaseRoute]],
         *answers: Answer,
         models: Sequence[tuple[str, int, ModelCard]] = (("tiny", 1, CARD),),
         max_body: int = 10_000,
@@ -94,13 +94,13 @@ class Server:
         self.inference = ScriptedInference(list(answers))
         self.control = ScriptedControl(list(models))
         known = LanguageModels(self.inference, self.control)
-        self.site = Site(known, self.inference, self.control, max_body)
+        self.state = AppState(known, self.inference, self.control, max_body)
         self.app = make_app(
             self.inference,
             self.control,
             Page,
             rest=MsRest(max_body),
-            routes=make_routes(self.site),
+            routes=make_routes(self.state),
         )
 
     @property

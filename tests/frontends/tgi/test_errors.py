@@ -108,7 +108,7 @@ async def test_streams_refuse_what_they_cannot_do(parameters: dict[str, Any], te
 
 
 async def test_best_of_may_be_turned_off() -> None:
-    server = Server(lambda site: tgi_routes(site, RequestLimits(max_best_of=1)), WHOLE)
+    server = Server(lambda state: tgi_routes(state, RequestLimits(max_best_of=1)), WHOLE)
     body = {"inputs": "Hi", "parameters": {"best_of": 2, "do_sample": True}}
     reply = await server.post("/generate", body)
     text = "Input validation error: `best_of` != 1 is not allowed for this endpoint"
@@ -164,7 +164,7 @@ async def test_a_full_server_is_overloaded() -> None:
 async def test_more_requests_than_the_limit_are_refused_before_they_are_looked_at() -> None:
     recorder = Recorder()
     limits = RequestLimits(max_concurrent_requests=1)
-    server = Server(lambda site: tgi_routes(site, limits, recorder), WHOLE)
+    server = Server(lambda state: tgi_routes(state, limits, recorder), WHOLE)
     recorder.num_open = 1
     body = {"inputs": "Hi", "parameters": {"temperature": 0}}
     assert (await server.post("/generate", body)).status_code == 429

@@ -6,7 +6,7 @@ from starlette.routing import Route
 
 from mindspore_serving import __version__
 from mindspore_serving.core.llm_messages import Refused, Tokenize, Tokenized
-from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.tgi import Recorder, root_health
 from mindspore_serving.metrics.exposition import Page
 from tests.frontends.mounting import tgi_routes
@@ -55,7 +55,7 @@ async def test_a_body_of_another_protocol_is_left_to_its_route() -> None:
         return PlainTextResponse((await request.body()).decode())
 
     other = Route("/tokenize", echo, methods=["POST"])
-    server = Server(lambda site: [*tgi_routes(site), other], [TOKENIZED])
+    server = Server(lambda state: [*tgi_routes(state), other], [TOKENIZED])
     for body in ({"prompt": "Hi"}, {"messages": []}):
         reply = await server.post("/tokenize", body)
         assert reply.json() == body
@@ -105,16 +105,16 @@ async def test_health_is_an_empty_body_or_the_reason() -> None:
     reply = await server.send("GET", "/ping")
     assert reply.status_code == 503
     assert reply.content == b'{"error":"unhealthy","error_type":"healthcheck"}'
-    assert root_health(server.site.control).status_code == 503
+    assert root_health(server.state.control).status_code == 503
 
 
 async def test_invocations_are_answered_by_the_protocol_they_are_of() -> None:
     async def echo(request: Request) -> PlainTextResponse:
         return PlainTextResponse(f"{request.url.path} {(await request.body()).decode()}")
 
-    def with_others(site: Site) -> list[Route]:
+    def with_others(state: AppState) -> list[Route]:
         others = ("/v1/chat/completions", "/v1/completions")
-        return [*tgi_routes(site), *(Route(path, echo, methods=["POST"]) for path in others)]
+        return [*tgi_routes(state), *(Route(path, echo, methods=["POST"]) for path in others)]
 
     server = Server(with_others, WHOLE)
     reply = await server.post("/invocations", {"inputs": "Hi"})
@@ -143,7 +143,7 @@ def numbers(recorder: Recorder) -> dict[str, float]:
 
 async def test_requests_are_counted_by_their_end() -> None:
     recorder = Recorder()
-    server = Server(lambda site: tgi_routes(site, None, recorder), WHOLE)
+    server = Server(lambda state: tgi_routes(state, None, recorder), WHOLE)
     await server.post("/generate", {"inputs": "Hi", "parameters": {"max_new_tokens": 8}})
     await server.post("/generate", {"inputs": "Hi", "parameters": {"top_p": 3}})
     await server.post("/generate_stream", {"inputs": "Hi", "parameters": {"top_p": 3}})

@@ -5,6 +5,7 @@ import pytest
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.v2 import settings
+from mindspore_serving.frontends.v2.answers import LogSettings
 from mindspore_serving.tracing.options import TraceOptions
 
 
@@ -16,14 +17,14 @@ def from_warnings():
 
 
 def test_the_levels_are_shown():
-    assert settings.log_settings() == {
-        "log_file": "",
-        "log_info": False,
-        "log_warning": True,
-        "log_error": True,
-        "log_verbose_level": 0,
-        "log_format": "default",
-    }
+    assert settings.log_settings() == LogSettings(
+        log_file="",
+        log_info=False,
+        log_warning=True,
+        log_error=True,
+        log_verbose_level=0,
+        log_format="default",
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_lines_are_logged_from_the_level_on(capsys):
 
 @pytest.mark.parametrize("changes", [{}, {"trace_level": ["OFF"]}, {"trace_rate": None}])
 def test_traces_are_off_unless_the_operator_wants_them(changes):
-    assert settings.change_trace_settings(changes, None)["trace_level"] == ["OFF"]
+    assert settings.change_trace_settings(changes, None).trace_level == ["OFF"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_traces_are_off_unless_the_operator_wants_them(changes):
 )
 def test_the_rate_of_traces_is_how_many_requests_have_one(ratio, level, rate):
     found = settings.trace_settings(TraceOptions(ratio=ratio))
-    assert (found["trace_level"], found["trace_rate"]) == ([level], rate)
+    assert (found.trace_level, found.trace_rate) == ([level], rate)
 
 
 @pytest.mark.parametrize("changes", [{"trace_level": ["TIMESTAMPS"]}, {"trace_speed": "1"}])

@@ -7,6 +7,7 @@ import pytest
 
 from mindspore_serving.core import pieces
 from mindspore_serving.errors import Forbidden, InvalidInputs, NotFound, Overloaded
+from mindspore_serving.frontends.v2.answers import RegisteredRegion
 from mindspore_serving.frontends.v2.shared_memory import MAX_REGIONS, SharedMemory
 from mindspore_serving.wire.v2.request import Region
 
@@ -72,8 +73,8 @@ def test_what_is_written_in_parts_is_written_whole(memory, place, monkeypatch):
 def test_regions_are_shown_and_forgotten(memory):
     memory.register("a", "data", 0, 10)
     memory.register("b", "/data", 10, 90)
-    assert memory.status("b") == [{"name": "b", "key": "/data", "offset": 10, "byte_size": 90}]
-    assert [one["name"] for one in memory.status()] == ["a", "b"]
+    assert memory.status("b") == [RegisteredRegion("b", "/data", 10, 90)]
+    assert [one.name for one in memory.status()] == ["a", "b"]
     memory.unregister("a")
     memory.unregister("nobody")
     with pytest.raises(NotFound):

@@ -31,7 +31,7 @@ MEGABYTE = 1 << 20
 MOST = 6 * MEGABYTE
 
 
-class Site:
+class AppState:
     def __init__(self, inference: Inference) -> None:
         self.inference = inference
 
@@ -53,7 +53,7 @@ class Served:
         self.inference = Inference()
         self.inference.holds = True
         limits, models = ServerLimits(max_unsent_memory=MOST), Models()
-        v2 = V2(Site(self.inference), models, MemoryElsewhere(), limits)  # type: ignore[arg-type]
+        v2 = V2(AppState(self.inference), models, MemoryElsewhere(), limits)  # type: ignore[arg-type]
         self.unsent = Unsent(MOST)
         gate = CallGate(Keys(()), limits, MOST)
         handler = service.handler(v2, gate, self.unsent)

@@ -231,7 +231,7 @@ def test_a_body_without_json_needs_a_method_that_says_what_it_is(specs, problem)
 def answer(request, *instances):
     codec = worker_codec(request.codec)
     tensors = join([codec.encode(one) for one in instances], is_batched=request.body.is_batched)
-    return json_body.answer({"model_name": "m"}, list(request.select(tensors)))
+    return json_body.answer("m", 1, request.id, list(request.select(tensors)))
 
 
 def test_an_answer_has_all_outputs_unless_some_are_listed():
@@ -240,6 +240,7 @@ def test_an_answer_has_all_outputs_unless_some_are_listed():
     assert not tail
     assert json.loads(text) == {
         "model_name": "m",
+        "model_version": "1",
         "outputs": [
             {"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [0.0, 1.0, 0.0, 1.0]},
             {"name": "z", "datatype": "BYTES", "shape": [2], "data": ["text", "text"]},

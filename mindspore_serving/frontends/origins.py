@@ -21,7 +21,7 @@ _HOST = re.compile(
 )
 
 
-class SiteRules:
+class OriginPolicy:
     """The rules of one server that listens on `host`.
 
     Names are checked only if `host` is of this machine alone, or `allowed_hosts` are given: they
@@ -57,13 +57,16 @@ class SiteRules:
             self._check_name(host or b"")
             if len(self._accepted) < _MAX_KEPT:
                 self._accepted.add(host)
-        origin, site = fields.get(b"origin"), fields.get(b"sec-fetch-site")
-        if method in SAFE or site in _OURS or (origin is None and site is None):
+        origin, fetch_site = fields.get(b"origin"), fields.get(b"sec-fetch-site")
+        if method in SAFE or fetch_site in _OURS or (origin is None and fetch_site is None):
             return
         given = (origin or b"null").decode("latin-1")
         if ANY in self.allow_origins or given in self.allow_origins:
             return
-        if site is not None or _authority_of(given) != (host or b"").decode("latin-1").lower():
+        if (
+            fetch_site is not None
+            or _authority_of(given) != (host or b"").decode("latin-1").lower()
+        ):
             raise Forbidden(
                 f"a web page of {given[:200]!r} asks, which is another site; --allow-origin, or "
                 "allow_origins of start_restful_server, lets it"

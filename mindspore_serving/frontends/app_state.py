@@ -8,7 +8,7 @@ from mindspore_serving.frontends.response_store import ResponseStore
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class AppState:
     """One HTTP server's view of what is served.  `max_body` is in bytes; without a
     `repository` nobody can load or unload models, without `adapters` no adapters.
     """

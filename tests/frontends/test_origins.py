@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.server.front_ends import to_origins
 from tests.frontends.http_serving import BODY, Web, post
 
@@ -24,7 +24,7 @@ def serving(background, host="127.0.0.1", **rules):
         return Response()
 
     routes = [Route(CHAT.decode(), answer, methods=["POST"])]
-    web = Web(background, routes=routes, sites=SiteRules(host, **rules))
+    web = Web(background, routes=routes, origins=OriginPolicy(host, **rules))
     try:
         yield web
     finally:
