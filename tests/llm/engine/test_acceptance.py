@@ -15,7 +15,7 @@ def linear(each):
     return lambda rows: 1 + each * (rows - 1)
 
 
-def test_sure_guesses_are_made_as_long_as_a_row_costs_less_than_a_token_gains():
+def test_certain_tokens_are_drafted_if_a_row_costs_less_than_a_token():
     assert counts([[1.0] * 8], 1, linear(0.1)) == [8]
     assert counts([[1.0] * 8], 1, linear(1.0)) == [0]
 
@@ -44,7 +44,7 @@ def test_nothing_is_chosen_of_nothing():
     assert counts([[]], 1, linear(0.1)) == [0]
 
 
-def test_a_longer_match_is_trusted_more_and_a_later_guess_as_a_match_longer_by_four():
+def test_acceptance_grows_with_the_match_and_the_accepted_tokens():
     short, long = Draft([1] * 4, 3), Draft([1] * 4, 20)
     acceptance = MatchAcceptance()
     assert acceptance.probabilities(long)[0] > acceptance.probabilities(short)[0]
@@ -52,7 +52,7 @@ def test_a_longer_match_is_trusted_more_and_a_later_guess_as_a_match_longer_by_f
     assert second / first == pytest.approx(acceptance.probabilities(Draft([1], 7))[0])
 
 
-def test_chances_follow_what_was_right_and_forget_what_was_long_ago():
+def test_probabilities_follow_recent_acceptance():
     acceptance, draft = MatchAcceptance(), Draft([1], 3)
     at_first = acceptance.probabilities(draft)[0]
     for _ in range(30):
@@ -64,7 +64,7 @@ def test_chances_follow_what_was_right_and_forget_what_was_long_ago():
     assert acceptance.probabilities(draft)[0] > 0.8
 
 
-def test_what_is_sampled_is_thought_to_be_guessed_less_often():
+def test_sampled_answers_have_lower_prior_acceptance():
     draft = Draft([1] * 4, 5)
     greedy, sampled = (
         MatchAcceptance(is_sampled=given).probabilities(draft) for given in (False, True)
@@ -79,7 +79,7 @@ def test_guesses_that_are_unlikely_are_not_considered():
     assert len(acceptance.probabilities(Draft([1, 2, 3], 8, [1.0, 0.02, 1.0]))) == 1
 
 
-def test_what_follows_a_wrong_guess_is_not_counted():
+def test_tokens_behind_a_rejected_token_are_not_counted():
     acceptance = MatchAcceptance()
     acceptance.observe(Draft([1, 5, 5, 5], 8), [2, 5, 5, 5])
     other = MatchAcceptance()
@@ -137,7 +137,7 @@ def test_a_pause_is_no_cost():
     assert cost.estimate(8) / cost.estimate(1) == pytest.approx(2, rel=0.2)
 
 
-def test_numbers_of_rows_that_were_not_seen_cost_as_much_more_than_those_seen_as_before():
+def test_unseen_numbers_of_rows_keep_their_prior_distance_to_seen_numbers():
     """However often steps of one and of six rows are compared, and whatever they take."""
     cost, before = StepCost(), StepCost()
     for _ in range(50):
@@ -163,7 +163,7 @@ def test_the_first_step_of_a_number_of_rows_is_no_cost():
     ]
 
 
-def test_a_step_of_other_rows_than_the_one_before_takes_longer_by_what_is_learned():
+def test_a_change_of_the_number_of_rows_costs_a_learned_surcharge():
     cost = StepCost()
     for _ in range(60):
         for rows, seconds in ((1, 0.018), (1, 0.010), (8, 0.028), (8, 0.020)):
@@ -176,7 +176,7 @@ def test_a_step_of_other_rows_than_the_one_before_takes_longer_by_what_is_learne
     assert cost.estimate_next(8, 1) == pytest.approx((2 + 2 * 0.8) * unit, rel=0.1)
 
 
-def test_what_was_learned_long_ago_is_tried_again():
+def test_old_costs_decay_towards_the_prior():
     cost = StepCost()
     for _ in range(2):
         cost.observe(1, 0.01)
@@ -209,7 +209,7 @@ def test_steps_of_another_kind_are_not_compared_with():
     assert cost.estimate(8) == StepCost().estimate(8)
 
 
-def test_beyond_the_numbers_of_rows_that_are_kept_a_step_costs_as_much_per_row():
+def test_beyond_the_largest_knot_a_step_costs_as_much_per_row():
     cost = StepCost()
     assert cost.estimate(2048) == pytest.approx(4 * cost.estimate(512))
     assert cost.estimate(5) == pytest.approx((cost.estimate(4) + cost.estimate(6)) / 2)

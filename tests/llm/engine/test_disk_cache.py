@@ -62,7 +62,7 @@ def test_after_a_restart_a_prompt_computes_only_its_last_block(tmp_path):
     second.close()
 
 
-def test_prompts_that_come_together_read_what_they_share_once(tmp_path):
+def test_prompts_that_arrive_together_read_shared_blocks_once(tmp_path):
     first = make(tmp_path)
     said, _ = ask(first, [PROMPT])
     second = restarted(first, tmp_path)
@@ -74,7 +74,7 @@ def test_prompts_that_come_together_read_what_they_share_once(tmp_path):
     second.close()
 
 
-def test_a_prompt_reads_no_further_than_it_is_known(tmp_path):
+def test_a_prompt_reads_from_disk_up_to_the_first_missing_block(tmp_path):
     first = make(tmp_path)
     ask(first, [PROMPT[:22]])
     second = restarted(first, tmp_path)
@@ -178,7 +178,7 @@ def test_a_disk_that_does_not_answer_delays_prompts_only_once(
     second.close()
 
 
-def test_others_are_computed_while_a_prompt_waits_for_the_disk(tmp_path):
+def test_other_requests_are_computed_while_a_prompt_waits_for_the_disk(tmp_path):
     first = make(tmp_path)
     ask(first, [PROMPT])
     second = restarted(first, tmp_path, threads=Silent)
@@ -205,7 +205,7 @@ def test_a_cancelled_prompt_leaves_nothing_in_use(tmp_path):
     second.close()
 
 
-def test_what_cannot_keep_blocks_on_disk_is_refused(tmp_path):
+def test_models_that_cannot_keep_blocks_on_disk_are_refused(tmp_path):
     config = EngineConfig(prefix_cache_dir=str(tmp_path))
     with pytest.raises(StartError, match="runtime 'mindir' has no prefix_cache_dir, expected one"):
         open_runner(tmp_path, "mindir", config)

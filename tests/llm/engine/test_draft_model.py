@@ -106,7 +106,7 @@ def test_an_answer_with_an_adapter_is_the_same_though_the_draft_has_none():
     assert engines[1].stats().num_accepted_tokens > 40
 
 
-def test_all_sequences_are_guessed_for_in_one_step_per_guess():
+def test_the_draft_model_computes_all_sequences_in_each_pass():
     draft = Timed(Clock())
     engine = make(draft)
     answers(engine, [[1], [2], [3]], max_tokens=21)
@@ -114,7 +114,7 @@ def test_all_sequences_are_guessed_for_in_one_step_per_guess():
     assert len(draft.steps) == 16, "4 steps of the large model with 4 guesses each"
 
 
-def test_a_long_prompt_is_read_in_chunks_while_others_go_on():
+def test_a_long_prompt_is_computed_in_chunks_beside_decoding():
     draft = Timed(Clock())
     engine = make(draft, runner=ToyRunner(256, SIZE), max_num_batched_tokens=16)
     engine.add("short", [1, 2], params(max_tokens=80))
@@ -161,7 +161,7 @@ def test_too_few_blocks_cost_guesses_and_nothing_else(own, drafts):
     assert (stats.num_draft_tokens > 0) is (drafts > 1)
 
 
-def test_a_draft_of_shorter_texts_guesses_as_far_as_it_can():
+def test_a_draft_model_with_a_shorter_context_drafts_up_to_its_end():
     expected = answers(make(), [[1, 2, 3]], max_tokens=100)
     engine = make(ToyRunner(64, SIZE, max_model_len=40))
     assert answers(engine, [[1, 2, 3]], max_tokens=100) == expected
@@ -253,7 +253,7 @@ def test_guesses_from_text_are_taken_where_they_are_likelier():
     assert len(draft.steps) < 40
 
 
-def test_a_draft_model_reads_what_it_is_given_only_once():
+def test_a_draft_model_computes_each_token_once():
     """Apart from the last token, of which the guesses are wanted."""
     draft = Timed(Clock())
     engine = make(draft, enable_prefix_caching=False)

@@ -124,7 +124,7 @@ def test_only_allowed_tokens_are_chosen():
     assert set(expected) == {3, 90}
 
 
-def test_a_stop_string_ends_the_answer_before_it(letters):
+def test_an_answer_ends_before_its_stop_string(letters):
     answer = continuation([5, 7, 9], 6, VOCAB)
     stop = "".join(map(chr, answer[2:4]))
     engine = make(letters)
@@ -331,7 +331,7 @@ def test_an_aborted_request_says_so_for_every_answer():
     assert tokens(said["other", 0]) == continuation([5, 7, 9], 6, VOCAB)
 
 
-def test_an_abort_while_decoding_ends_what_is_unfinished():
+def test_an_abort_while_decoding_ends_unfinished_completions():
     engine = make()
     engine.add("a", [5, 7, 9], greedy(n=2, max_tokens=100))
     for _ in range(5):
@@ -387,7 +387,7 @@ def test_an_id_is_free_again_when_its_end_was_told():
         ([1], {}, {"cache_salt": None}, "cache_salt is None, expected a string"),
     ],
 )
-def test_bad_input_is_refused_with_one_clear_error_and_the_engine_goes_on(
+def test_bad_input_is_refused_with_a_clear_error_and_the_engine_goes_on(
     prompt, params, options, says
 ):
     engine = make()
@@ -475,7 +475,7 @@ def test_the_numbers_add_up():
     assert stats.num_cache_queries == 10
 
 
-def test_adapters_never_share_what_they_computed():
+def test_adapters_never_share_blocks():
     engine = make()
     for adapter in (0, 1, 0):
         engine.add("a", list(range(9)), greedy(), adapter=adapter)
@@ -483,7 +483,7 @@ def test_adapters_never_share_what_they_computed():
     assert engine.stats().num_cache_hits == 8  # of the third by the first
 
 
-def test_tenants_never_share_what_they_computed():
+def test_tenants_never_share_blocks():
     engine = make()
     for salt in ("a", "b", "a"):
         engine.add("x", list(range(9)), greedy(), cache_salt=salt)
@@ -509,7 +509,7 @@ class EmbeddingToy(ToyRunner):
         return np.array([[sum(row.tokens)] for row in step.rows], np.float32)
 
 
-def test_a_long_prompt_to_embed_has_its_turn_though_generations_always_hold_some_blocks():
+def test_generations_do_not_starve_a_long_prompt_to_embed():
     """Eight blocks of four tokens: seven for the prompt, three for each of the generations that
     follow one another without end, two at a time."""
     engine = Engine(EmbeddingToy(num_blocks=8), None, EngineConfig(block_size=4))
@@ -533,7 +533,7 @@ def test_a_long_prompt_to_embed_has_its_turn_though_generations_always_hold_some
     assert engine.stats().num_running == 2  # who was held back goes on
 
 
-def test_it_tells_of_which_requests_a_step_was_the_first():
+def test_the_engine_tells_which_requests_a_step_started():
     """Room for one at a time: the other starts when the first has ended, and not again after."""
     engine = Engine(ToyRunner(), None, EngineConfig(block_size=4, max_num_seqs=1))
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
@@ -546,7 +546,7 @@ def test_it_tells_of_which_requests_a_step_was_the_first():
     assert told == [["a"], [], [], ["b"], [], []]
 
 
-def test_answers_that_begin_beside_another_neither_start_a_request_nor_find_its_prompt_cached():
+def test_forked_completions_neither_start_a_request_nor_count_as_cached():
     """Room for one sequence: the second answer waits, and finds what the first has left."""
     engine = Engine(ToyRunner(), None, EngineConfig(block_size=4, max_num_seqs=1))
     engine.add("a", list(range(1, 13)), SamplingParams(max_tokens=3, n=2, ignore_eos=True))

@@ -106,7 +106,7 @@ def test_a_body_saved_alone_embeds_by_its_last_token(
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "torch"])
-def test_a_classifier_of_one_label_ranks_by_its_last_token(
+def test_a_classifier_with_a_single_label_ranks_by_the_last_token(
     tmp_path: Path, runtime: str, opening: Any
 ) -> None:
     model = build(tmp_path, "ForSequenceClassification", num_labels=1)
@@ -133,7 +133,7 @@ def test_a_model_that_generates_ranks_by_two_words(
     assert np.abs(found[:, 0] - (logits[:, yes] - logits[:, no])).max() < 1e-4
 
 
-def test_what_is_too_long_is_cut_at_either_side(tmp_path: Path, opening: Any) -> None:
+def test_texts_that_are_too_long_are_truncated_at_either_side(tmp_path: Path, opening: Any) -> None:
     build(tmp_path, "ForCausalLM")
     change(tmp_path / "config.json", classifier_from_token=["a", "b"])
     opened = opening(tmp_path, ranking=True, max_model_len=400)

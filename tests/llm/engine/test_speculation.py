@@ -61,7 +61,7 @@ def steps(engine, prompt, salt="", **options):
     return engine.stats().num_steps - before
 
 
-def test_by_default_a_text_that_repeats_takes_few_steps_and_one_that_does_not_all_of_them():
+def test_by_default_a_repetitive_text_takes_few_steps():
     assert steps(make(Rounds(9)), [1, 2, 3]) < 20
     engine = make(Rounds(100))
     assert steps(engine, [1, 2, 3]) == 60
@@ -102,7 +102,7 @@ def test_unlikely_guesses_are_made_where_that_is_asked_for_alone():
         assert (engine.stats().num_draft_tokens > 100) != is_adaptive
 
 
-def test_a_sequence_whose_guesses_are_wrong_leaves_the_rows_to_the_others():
+def test_a_sequence_with_rejected_drafts_leaves_its_rows_to_the_rest():
     """One repeats; the other looks as if it did, and never does."""
 
     class Mixed(Rounds):
@@ -165,13 +165,13 @@ def test_an_answer_counts_its_guesses():
     assert 60 - stats.num_steps <= ended.num_accepted_tokens <= ended.num_draft_tokens
 
 
-def test_an_answer_goes_on_as_a_recent_one_did():
+def test_an_answer_is_drafted_from_a_recent_answer():
     engine = make(Rounds(100))
     assert steps(engine, [1, 2, 3]) == 60
     assert steps(engine, [1, 2, 3]) < 20
 
 
-def test_recent_answers_are_known_only_to_requests_that_share_cached_prompts():
+def test_recent_answers_are_shared_only_within_a_scope():
     engine = make(Rounds(100))
     assert steps(engine, [1, 2, 3], salt="one") == 60
     assert steps(engine, [1, 2, 3], salt="two") == 60

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_every_rank_reads_what_all_have_written_exchange_after_exchange(size):
+def test_every_rank_reads_the_parts_of_all_ranks_in_each_exchange(size):
     """Many times over, so that a rank that is faster would overwrite what another still reads."""
 
     def work(group: RankGroup) -> list[list[int]]:
@@ -78,7 +78,7 @@ def test_a_rank_without_heartbeats_is_lost(alone):
         alone[0].meet(8)
 
 
-def test_a_rank_without_heartbeats_is_lost_to_one_that_waits_for_another():
+def test_a_rank_without_heartbeats_is_detected_through_another_rank():
     """The other one waits for it: as in a ring, and in a stage of several ranks."""
     memory, sockets = create_memory(3), connect_ranks(3)
     first = Links(0, sockets[0], memory, patience=2.0)

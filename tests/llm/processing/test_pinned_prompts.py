@@ -39,7 +39,7 @@ def flood(engine):
         ask(engine, [start] * 50, cache_salt=f"{start}")
 
 
-def test_after_a_flood_of_prompts_only_the_pinned_one_is_still_known():
+def test_a_pinned_prompt_stays_cached_through_a_flood_of_prompts():
     engine = make()
     assert pin(engine, [PinnedPrefix("one", BEGINNING)]) == FULL // BLOCK
     other = [*range(60, 90)]
@@ -78,7 +78,7 @@ def test_prompts_that_leave_too_little_of_the_cache_are_refused(num_blocks, leng
         pin(make(num_blocks), [PinnedPrefix("one", list(range(length)))])
 
 
-def test_what_cannot_be_pinned_is_refused_by_name():
+def test_prompts_that_cannot_be_pinned_are_refused_by_name():
     with pytest.raises(StartError, match="one: "):
         pin(make(), [PinnedPrefix("one", [1, 2, 3, 4000])])
     with pytest.raises(InvalidInputs, match="need enable_prefix_caching"):
@@ -127,7 +127,7 @@ def test_conversations_and_texts_of_a_file_are_known_to_the_first_request(direct
         ({"prompt": "a"}, "expected a list of texts"),
     ],
 )
-def test_what_is_no_prompt_is_refused_where_it_stands(opened, given, words):
+def test_invalid_prompts_are_refused_by_index(opened, given, words):
     with pytest.raises(StartError, match=words):
         opened(given)
 

@@ -69,7 +69,7 @@ def test_long_texts_and_many_values_are_not_small(request_):
     assert not is_small(request_)
 
 
-def test_requests_and_what_was_read_of_them_travel_whole():
+def test_requests_and_prepared_prompts_survive_encoding():
     request = Generate(**said("Hello"), grammar=Grammar("regex", "a+"), priority=3)
     assert decode_job(encode_job(request, "an id é")) == (request, "an id é")
     assert decode_job(encode_job(Tokenize(prompt="a"))) == (Tokenize(prompt="a"), "")

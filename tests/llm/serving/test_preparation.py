@@ -104,7 +104,7 @@ def preparing(opened):
         Generate(prompt="a", grammar=Grammar("regex", "a+b")),
     ],
 )
-def test_what_a_child_reads_is_what_the_worker_would_read(preparing, request_):
+def test_a_child_prepares_a_request_as_the_worker_does(preparing, request_):
     read = preparing.read(request_)
     assert isinstance(read, PreparedPrompt)
     assert encode_work(read) == encode_work(preparing.processor.read(request_))
@@ -112,7 +112,7 @@ def test_what_a_child_reads_is_what_the_worker_would_read(preparing, request_):
     assert (prepared.options["grammar"] is None) == (request_.grammar is None)
 
 
-def test_what_a_child_logs_has_the_id_of_its_request(opened):
+def test_log_lines_of_a_child_have_the_id_of_the_request(opened):
     seen = []
 
     class Broken:
@@ -126,7 +126,7 @@ def test_what_a_child_logs_has_the_id_of_its_request(opened):
     assert seen == ["the-id"]
 
 
-def test_what_is_small_and_known_needs_no_child(preparing):
+def test_small_requests_with_known_grammars_need_no_child(preparing):
     grammar = Grammar("regex", "known+")
     assert isinstance(preparing.read(Generate(prompt="a", grammar=grammar)), PreparedPrompt)
     preparing.processor.grammar(grammar)
@@ -168,7 +168,7 @@ def test_a_child_refuses_with_the_words_of_the_worker(preparing, request_):
     assert to_refused(error) == to_refused(caught.value)
 
 
-def test_a_fork_server_that_dies_costs_at_most_the_requests_it_has(preparing):
+def test_a_dying_fork_server_costs_at_most_its_own_requests(preparing):
     (server,) = set(children(os.getpid())) - preparing.others
     os.kill(server, signal.SIGKILL)
 
