@@ -144,7 +144,7 @@ class LLM:
         listed = list_prompts(prompts)
         encode, texts = self._processor.encode, self._processor.texts
         for index, prompt in enumerate(listed):
-            with naming(f"prompts[{index}]", len(listed)):
+            with name_input(f"prompts[{index}]", len(listed)):
                 ids.append(embedder.check(encode(texts.instructed(prompt))))
         return embedder.embed(ids)
 
@@ -191,7 +191,7 @@ class LLM:
         try:
             each = list_params(self._default if params is None else params, len(inputs))
             for index, (sampling, fields) in enumerate(zip(each, inputs, strict=True)):
-                with naming(f"{name}[{index}]", len(inputs)):
+                with name_input(f"{name}[{index}]", len(inputs)):
                     request = Generate(params=sampling, **fields, **options)
                     prepared = processor.prepare(request)
                     prepared.add_to(engine, request_id := self._next_id())
@@ -199,7 +199,7 @@ class LLM:
             count = range(len(inputs) if shows_progress else 0)
             _run(engine, pending, progress(count, "generate") if count else iter(()))
         finally:
-            _drop(engine, pending)
+            _abort_all(engine, pending)
         return [answer.answer() for answer in pending.values()]
 
     def _next_id(self) -> str:
@@ -226,7 +226,7 @@ def _run(engine: Engine, pending: dict[str, PendingAnswer], bar: Iterator[int]) 
                 next(bar, None)
 
 
-def _drop(engine: Engine, pending: dict[str, PendingAnswer]) -> None:
+def _abort_all(engine: Engine, pending: dict[str, PendingAnswer]) -> None:
     """Abort all pending requests, so that the engine can be used after an error."""
     for request_id in pending:
         engine.abort(request_id)
@@ -247,7 +247,7 @@ def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:
         listed = [listed]
     checked = []
     for index, prompt in enumerate(listed):
-        with naming(f"prompts[{index}]", len(listed)):
+        with name_input(f"prompts[{index}]", len(listed)):
             checked.append(prompt if isinstance(prompt, str) else to_token_ids(prompt))
     return checked
 
@@ -264,7 +264,7 @@ def list_params(
 
 
 @contextmanager
-def naming(name: str, count: int) -> Iterator[None]:
+def name_input(name: str, count: int) -> Iterator[None]:
     """Name the input that an InvalidInputs is about, if there are several."""
     try:
         yield

@@ -1,10 +1,10 @@
 """Cache blocks of a runner: the users of each, and the prefixes that they hold.
 
-    empty --allocate--> used by 1 or more sequences --free--> empty     (not registered)
-                             |          ^       `----free--> cached    (registered)
-                          register      |                      |
-                             v        share                 allocate: evicted
-                         registered     `----------------------+----> used, contents lost
+              allocate                    free, if registered
+    empty ----------------> in use ----------------------------> cached
+      ^                     |   ^  ^                             |    |
+      '---------------------'   |  '----------- share -----------'    |
+       free, if not registered  '-------- allocate: evicted ----------'
 
 A block whose tokens are all computed may be registered under the chained hash of everything up to
 its end, so that a later prompt with the same prefix shares it.  A free block that is registered

@@ -22,7 +22,7 @@ from mindspore_serving.llm.engine.sequence import Sequence, SequenceStatus
 from mindspore_serving.llm.step import Row, Runner, Step
 
 Clock: TypeAlias = Callable[[], float]
-"""Gives seconds."""
+"""Returns seconds."""
 
 _TRIAL_SHARE = 0.01  # of the time, for draft tokens that do not seem to be worth their cost
 _PRIOR_COST = 0.2  # of a pass, relative to a step of the large model
@@ -33,8 +33,8 @@ _RATE = 0.1  # part of an error that is corrected at once, after the first compa
 class _Progress:
     """Progress of the draft model in one sequence.
 
-    The first `num_seen` tokens are computed, and behind the first `length` tokens all of the draft
-    tokens `draft_tokens` but the last.
+    The first `num_seen` tokens are computed, and behind the first `length` tokens all of
+    `draft_tokens` but the last.
     """
 
     blocks: list[int]
@@ -79,13 +79,13 @@ class DraftModel:
         self._num_compared = 0
         self._passes: tuple[int, float] | None = None  # rows and seconds of a pass
 
-    def room(self, sequence: Sequence) -> int:
-        """Return how many tokens the model can draft for `sequence`."""
+    def max_draft_tokens(self, sequence: Sequence) -> int:
+        """Return the maximum number of tokens that the model can draft for `sequence`."""
         if self._is_lost or sequence.images is not None:
             return 0
         return max(0, self._longest - len(sequence.tokens) + 1)
 
-    def behind(self, sequence: Sequence) -> int:
+    def num_missing(self, sequence: Sequence) -> int:
         """Return how many tokens of `sequence` the model has not computed, as far as is known."""
         progress = self._progress.get(sequence)
         return len(sequence.tokens) - (progress.num_seen if progress else 0)

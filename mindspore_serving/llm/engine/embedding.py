@@ -136,7 +136,7 @@ class Embedder:
         request_id, text = next(iter(self._waiting.items()))
         has_blocks = self._blocks_for(text) <= self._pool.num_free
         if has_blocks and len(text.ids) > self._config.max_num_batched_tokens:
-            slots = self._states.take()
+            slots = self._states.allocate()
             if slots is None:
                 return
             del self._waiting[request_id]

@@ -1,7 +1,7 @@
 """Sharing of a step's token budget by prompts, so that a short one does not wait for a long one.
 
-    |<----------------------- budget ----------------------->|
-    | first in order: at least half | shorter prompts, shortest first |
+    |<------------------------- budget ------------------------->|
+    | first in order: at least half | shorter, shortest first    |
 
 The first prompt in order gets at least half of the budget, so that no number of short prompts
 delays it to more than twice its steps.  Up to the other half goes to prompts with fewer tokens

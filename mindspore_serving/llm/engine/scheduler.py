@@ -141,7 +141,7 @@ class Scheduler:
                 sequence.logits_from = max(sequence.logits_from, end)
             if sequence.num_computed // self._block_size > sequence.num_registered:
                 self.cache.register(sequence)
-        self.cache.states.settle(scheduled)
+        self.cache.states.keep_snapshots(scheduled)
 
     def _schedule_decoding(self, plan: StepPlan) -> None:
         num_draft_tokens = (plan.budget - len(self.running)) // 2  # leave as much for prompts
@@ -177,9 +177,9 @@ class Scheduler:
             for sequence in self.running:
                 pending.expect(sequence)
         gate = AdmissionGate(pending, self.cache.max_running, partial(self._admit, pending))
-        num_free_slots = self.cache.max_running - len(self.running)
+        num_admittable = self.cache.max_running - len(self.running)
         free = self.pool.num_free - self.num_reserved
-        short = [*running, *first_that_fit(self.waiting[:num_free_slots], self._block_size, free)]
+        short = [*running, *first_that_fit(self.waiting[:num_admittable], self._block_size, free)]
         share_budget([*running, *self.waiting], short, plan, gate.enter)
 
     def _admit(self, pending: PendingPrefixes, sequence: Sequence) -> bool:

@@ -18,10 +18,9 @@ MAX_SCORED_TOKENS = 64  # of a prompt per step, if all its logits are needed: th
 class SequenceStatus(Enum):
     """State of a sequence.
 
-    WAITING --admitted--> RUNNING --last token--> FINISHED
-       ^  '----preempted----' |                      ^
-       |                      v                      |
-       '--abort---------> ABORTED --next schedule----'
+    WAITING  --admitted-->  RUNNING  --last token-->  FINISHED
+       |     <--preempted--    |                         ^
+       '--------- abort -------'--> ABORTED --schedule---'
     """
 
     WAITING = "waiting"

@@ -227,7 +227,9 @@ class Speculation:
         if not self._config.adaptive_speculation:  # verify unlikely tokens as well
             probabilities += [0.0] * (len(draft_state.draft.tokens) - len(probabilities))
         if self._model is not None and not draft_state.draft.is_forced:
-            modelled = draft_state.rate.probabilities(min(limit, self._model.room(sequence)))
+            modelled = draft_state.rate.probabilities(
+                min(limit, self._model.max_draft_tokens(sequence))
+            )
         if not (probabilities or modelled):
             return None
         is_likelier = sum(modelled) > sum(probabilities)
@@ -273,4 +275,4 @@ class Speculation:
             candidate.num_modelled = min(_NUM_TRIED, len(candidate.modelled))
 
     def _missing(self, candidate: _Candidate) -> int:
-        return self._model.behind(candidate.sequence) if self._model else 0
+        return self._model.num_missing(candidate.sequence) if self._model else 0

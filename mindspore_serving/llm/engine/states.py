@@ -29,11 +29,11 @@ class NoStates:
 
     def assign(self, sequence: Sequence, num_new: int) -> None: ...
 
-    def settle(self, scheduled: Scheduled) -> None: ...
+    def keep_snapshots(self, scheduled: Scheduled) -> None: ...
 
     def release(self, sequence: Sequence) -> None: ...
 
-    def take(self) -> list[int]:
+    def allocate(self) -> list[int]:
         return []
 
     def free(self, slots: list[int]) -> None: ...
@@ -43,7 +43,7 @@ class StatePool:
     """Allocator of the slots 0 .. num_slots-1.
 
     In a step a sequence reads one slot and writes one, so at most `max_running` run; the remaining
-    slots keep snapshots.  One slot is reserved for `take`.
+    slots keep snapshots.  One slot is reserved for `allocate`.
     """
 
     def __init__(self, num_slots: int, block_size: int, *, keeps_snapshots: bool) -> None:
@@ -92,24 +92,24 @@ class StatePool:
         slots.append(pool.allocate())
         return StateSlots(read, slots[-1], write, kept)
 
-    def settle(self, scheduled: Scheduled) -> None:
+    def keep_snapshots(self, scheduled: Scheduled) -> None:
         """Keep the states that the computed step `scheduled` left at the end of blocks."""
         for sequence, row in zip(scheduled.sequences, scheduled.step.rows, strict=True):
             if sequence.status is SequenceStatus.RUNNING:
-                self._settle(sequence, row)
+                self._keep_snapshots(sequence, row)
 
     def release(self, sequence: Sequence) -> None:
         self.pool.free(sequence.slots)
         sequence.slots = []
 
-    def take(self) -> list[int] | None:
-        """Return a slot for a text that is no sequence, until `free`; None if there is no room."""
+    def allocate(self) -> list[int] | None:
+        """Return a slot for a text that is no sequence, to `free` later; None if none is left."""
         return [self.pool.allocate()] if self.pool.num_free > self.max_running else None
 
     def free(self, slots: list[int]) -> None:
         self.pool.free(slots)
 
-    def _settle(self, sequence: Sequence, row: Row) -> None:
+    def _keep_snapshots(self, sequence: Sequence, row: Row) -> None:
         """Register the states that the step left in slots, and free the slots no longer needed."""
         state = row.state
         assert state is not None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.suffix_index import END, NOTHING, Draft, SuffixIndex, run_of
+from mindspore_serving.llm.engine.suffix_index import END, NOTHING, Draft, SuffixIndex, run_length
 
 MAX_SHARED_TOKENS = 1 << 16  # of an index of recent answers, two per scope; 130 bytes per token
 MAX_SCOPES = 16
@@ -23,7 +23,7 @@ class RecentAnswers:
 
     def __init__(self, config: EngineConfig) -> None:
         # At least a run: a single token says little in another request's text.
-        self._sizes = (config.max_ngram, run_of(config.max_ngram, config.min_ngram))
+        self._sizes = (config.max_ngram, run_length(config.max_ngram, config.min_ngram))
         self._scopes: dict[Scope, list[SuffixIndex]] = {}  # the last used one comes last
 
     def of(self, scope: Scope) -> list[SuffixIndex]:

@@ -38,7 +38,7 @@ class Draft:
 NOTHING = Draft([])
 
 
-def run_of(max_n: int, min_n: int) -> int:
+def run_length(max_n: int, min_n: int) -> int:
     """Return the number of tokens of a run."""
     return max(min_n, min(RUN, max_n))
 
@@ -87,7 +87,7 @@ class SuffixIndex:
         self.tokens: list[int] = []
         self._max_n = max_n
         self._min_n = min_n
-        self._run = run_of(max_n, min_n)
+        self._run = run_length(max_n, min_n)
         self._runs = _Chains([0] * self._run)
         self._singles = _Chains([0]) if min_n < self._run else None
         self.extend(tokens)

@@ -25,7 +25,7 @@ from mindspore_serving.llm.checkpoint.lora import read_adapter  # noqa: E402
 from mindspore_serving.llm.config import EngineConfig  # noqa: E402
 from mindspore_serving.llm.engines import check_options, vllm_memory  # noqa: E402
 from mindspore_serving.llm.engines.base import EngineModel  # noqa: E402
-from mindspore_serving.llm.engines.errors_of_children import last_errors  # noqa: E402
+from mindspore_serving.llm.engines.child_errors import last_errors  # noqa: E402
 from mindspore_serving.llm.engines.vllm_engine import VllmEngine  # noqa: E402
 from mindspore_serving.llm.engines.vllm_stats import StepStats  # noqa: E402
 

@@ -95,7 +95,7 @@ def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
     return replace(spec, layers=range(layers.begin, layers.end))
 
 
-def share_options(config: EngineConfig, num_threads: int | None = None) -> EngineConfig:
+def rank_options(config: EngineConfig, num_threads: int | None = None) -> EngineConfig:
     """Return the options of one rank, from those of all together.
 
     Ranks that share every layer compute at the same time and share the threads, `num_threads` if

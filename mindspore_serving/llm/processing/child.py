@@ -34,15 +34,15 @@ from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.reader import open_reader
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
-from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import (
-    Made,
+from mindspore_serving.llm.processing.prepared import (
+    PreparedEvent,
     PreparedPrompt,
-    Prompts,
+    PreparedTexts,
     decode_job,
-    encode_work,
+    encode_result,
     to_failed,
 )
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 MODULE = "mindspore_serving.llm.processing.child"
@@ -93,20 +93,20 @@ def _answer(processor: Processor, outputs: OutputProcessor, job: bytes) -> bytes
 
 def _guarded(processor: Processor, outputs: OutputProcessor, request: LLMRequest) -> bytes:
     try:
-        return encode_work(_prepare(processor, outputs, request))
+        return encode_result(_prepare(processor, outputs, request))
     except ServingError as error:
-        return encode_work(to_failed(error))
+        return encode_result(to_failed(error))
     except MemoryError:
         raise
     except Exception:
         log.error("preparing a request", exc_info=True)
         failure = ServingError("the request could not be prepared; see the log")
-        return encode_work(to_failed(failure))
+        return encode_result(to_failed(failure))
 
 
 def _prepare(
     processor: Processor, outputs: OutputProcessor, request: LLMRequest
-) -> PreparedPrompt | Prompts | Made:
+) -> PreparedPrompt | PreparedTexts | PreparedEvent:
     if isinstance(request, Generate):
         prompt = processor.read(request)
         _try_grammar(processor, prompt)
@@ -114,9 +114,9 @@ def _prepare(
     if isinstance(request, Embed | Score):
         return processor.read_texts(request)
     if isinstance(request, Tokenize):
-        return Made(msgspec.Raw(encode_event(processor.tokenize(request, outputs))))
+        return PreparedEvent(msgspec.Raw(encode_event(processor.tokenize(request, outputs))))
     assert isinstance(request, Detokenize)
-    return Made(msgspec.Raw(encode_event(Detokenized(processor.detokenize(request)))))
+    return PreparedEvent(msgspec.Raw(encode_event(Detokenized(processor.detokenize(request)))))
 
 
 def _try_grammar(processor: Processor, prompt: PreparedPrompt) -> None:

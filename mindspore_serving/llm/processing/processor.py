@@ -32,12 +32,12 @@ from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answ
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt, Messages, shortened
 from mindspore_serving.llm.processing.image_prompt import ImagePrompt, to_prompt_images
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.prepared import PreparedPrompt, PreparedTexts, is_small
 from mindspore_serving.llm.processing.text_reader import (
     TextReader,
     check_extent,
     with_tokenizer,
 )
-from mindspore_serving.llm.processing.work import PreparedPrompt, Prompts, is_small
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -153,7 +153,10 @@ class Processor:
         )
 
     def is_quick(self, request: LLMRequest) -> bool:
-        """Return whether `request` is read at once, with a known grammar: see `work.is_small`."""
+        """Return whether `request` is read at once, and its grammar is known.
+
+        See `prepared.is_small`.
+        """
         if not is_small(request):
             return False
         if not isinstance(request, Generate) or not (request.grammar or request.tools):
@@ -161,7 +164,7 @@ class Processor:
         grammar = to_answer_format(request, self._card).grammar
         return grammar is None or (self._compiler is not None and self._compiler.knows(grammar))
 
-    def read_texts(self, request: Embed | Score) -> Prompts:
+    def read_texts(self, request: Embed | Score) -> PreparedTexts:
         """Return the tokens of texts to embed or to score."""
         return self.texts.read(request)
 

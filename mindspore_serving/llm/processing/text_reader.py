@@ -8,7 +8,7 @@ from mindspore_serving.core.llm_messages import Refused, RequestRefused
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Score, Side
 from mindspore_serving.errors import InvalidField, InvalidInputs
-from mindspore_serving.llm.processing.work import Prompts
+from mindspore_serving.llm.processing.prepared import PreparedTexts
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput, Tokenizer
 
 PER_TOKEN = 64  # characters: no token is longer, so a longer text cannot fit
@@ -24,7 +24,7 @@ class TextReader:
         # A model with a cache generates a token behind the text.
         self._limit = card.max_model_len - bool(card.num_blocks)
 
-    def read(self, request: Embed | Score) -> Prompts:
+    def read(self, request: Embed | Score) -> PreparedTexts:
         """Return the tokens of all texts of `request`, each of which fits the model."""
         if isinstance(request, Embed):
             return self._read_embed(request)
@@ -46,13 +46,13 @@ class TextReader:
             inputs = [self._encode(query, text, side) for query, text in pairs]
         else:
             inputs = [self._encode(text, None, side) for text in request.texts]
-        return Prompts([tokens.ids for tokens in inputs], [tokens.types for tokens in inputs])
+        return PreparedTexts([tokens.ids for tokens in inputs], [tokens.types for tokens in inputs])
 
     def instructed(self, prompt: str | list[int]) -> str | list[int]:
         """Return `prompt` with the model's default instruction before it, if it is a text."""
         return prompt if isinstance(prompt, list) else self._instruction(None) + prompt
 
-    def _read_embed(self, request: Embed) -> Prompts:
+    def _read_embed(self, request: Embed) -> PreparedTexts:
         if not self._card.can_embed:
             raise InvalidInputs(
                 "the model embeds no texts: one that generates needs the option embeddings=true, "
@@ -65,7 +65,7 @@ class TextReader:
                 ids.append(self._encode(before + prompt, None, request.truncate).ids)
             else:
                 ids.append(self._truncated(prompt, request.truncate))
-        return Prompts(ids)
+        return PreparedTexts(ids)
 
     def _instruction(self, name: str | None) -> str:
         prompts = dict(self._card.prompts)
@@ -77,7 +77,7 @@ class TextReader:
             raise InvalidField("prompt_name", f"is {name!r}, expected {accepted}")
         return prompts[name]
 
-    def _read_ranking(self, request: Score, queries: list[str]) -> Prompts:
+    def _read_ranking(self, request: Score, queries: list[str]) -> PreparedTexts:
         if not queries:
             raise InvalidField("queries", "are missing: the model judges documents by a query")
         writer = RankingPrompt(with_tokenizer(self._tokenizer), self._limit)
@@ -86,7 +86,7 @@ class TextReader:
             self._check_extent(query, document, request.truncate)
             prompt = writer.read(query, document, request.instruction, request.truncate)
             ids.append(self._checked(prompt))
-        return Prompts(ids)
+        return PreparedTexts(ids)
 
     def _encode(self, text: str, pair: str | None, side: Side) -> TokenizedInput:
         self._check_extent(text, pair or "", side)
@@ -135,13 +135,13 @@ def with_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     return tokenizer
 
 
-INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-BEFORE = (
+DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+PROMPT_PREFIX = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
     'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
     "<|im_start|>user\n"
 )
-BEHIND = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+PROMPT_SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
 class RankingPrompt:
@@ -149,15 +149,14 @@ class RankingPrompt:
 
     def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
         self._tokenizer = tokenizer
-        self._before = tokenizer.encode(BEFORE, add_special=False)
-        self._behind = tokenizer.encode(BEHIND, add_special=False)
+        self._before = tokenizer.encode(PROMPT_PREFIX, add_special=False)
+        self._behind = tokenizer.encode(PROMPT_SUFFIX, add_special=False)
         self._room = limit - len(self._before) - len(self._behind)
 
     def read(self, query: str, document: str, instruction: str, side: str) -> list[int]:
         """Return the prompt's tokens; if it is too long, query and document are cut at `side`."""
-        words = (
-            f"<Instruct>: {instruction or INSTRUCTION}\n<Query>: {query}\n<Document>: {document}"
-        )
+        instruction = instruction or DEFAULT_INSTRUCTION
+        words = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
         ids = self._tokenizer.encode(words, add_special=False)
         if side and 0 < self._room < len(ids):
             ids = ids[: self._room] if side == "right" else ids[-self._room :]

@@ -35,9 +35,9 @@ from mindspore_serving.llm.engines.base import AnyEngine
 from mindspore_serving.llm.loader import OpenedModel
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
+from mindspore_serving.llm.processing.prepared import PreparedEvent
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.tokenizer_config import tokenizer_config
-from mindspore_serving.llm.processing.work import Made
 from mindspore_serving.llm.serving.adapter_loading import AdapterLoading
 from mindspore_serving.llm.serving.engine_loop import (
     EngineLoop,
@@ -46,7 +46,7 @@ from mindspore_serving.llm.serving.engine_loop import (
     LoopRunner,
 )
 from mindspore_serving.llm.serving.generation import GenerationEvents, ReadingEvents
-from mindspore_serving.llm.serving.preparation import Preparation, Read
+from mindspore_serving.llm.serving.preparation import Preparation, Prepared
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.serving.task_loop import TaskLoop
 from mindspore_serving.llm.step import EncoderRunner
@@ -65,7 +65,7 @@ class ItemLane(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _OpenRequest:
     """A request that is not answered in full.  `answer` makes its events; None makes none."""
 
     answer: Any
@@ -74,13 +74,13 @@ class _Open:
     log_id: str
 
 
-class _Steps:
+class _StepLane:
     """Maps engine request ids to worker item ids for the status lane.
 
     Log lines of the loop get the request ids of the items that it computes.
     """
 
-    def __init__(self, lane: ItemLane, opened: Mapping[str, _Open]) -> None:
+    def __init__(self, lane: ItemLane, opened: Mapping[str, _OpenRequest]) -> None:
         self._lane = lane
         self._open = opened
         self.begin = lane.begin
@@ -131,12 +131,12 @@ class AsyncEngine:
         )
         pin_prompts(opened, self._processor)
         self._lock = threading.Lock()  # makes "not cancelled, so post" atomic
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenRequest] = {}
         self._recorder = GenerationRecorder()
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
-        lane = None if steps is None else _Steps(steps, self._open)
+        lane = None if steps is None else _StepLane(steps, self._open)
         callbacks = LoopCallbacks(self._put, self._put_stats, self._put_end, lane)
         self._loop = _open_loop(opened.engine, callbacks)
         self.adapters = AdapterLoading(opened, self._loop)
@@ -167,7 +167,7 @@ class AsyncEngine:
             answer = GenerationEvents(request_id, request, self._outputs, self._recorder, timeline)
         elif isinstance(request, Embed | Score):
             answer = ReadingEvents(request_id, request, self.card)
-        self._open[request_id] = _Open(answer, sink, item_id, log_id)
+        self._open[request_id] = _OpenRequest(answer, sink, item_id, log_id)
         with log.of_request(log_id):
             self._preparation.start(
                 request_id, request, partial(self._prepare, request_id, request, answer)
@@ -220,8 +220,8 @@ class AsyncEngine:
 
     # --- on the threads of the preparation ----------------------------------------------------
 
-    def _prepare(self, request_id: str, request: LLMRequest, answer: Any, read: Read) -> None:
-        if isinstance(read, Made):
+    def _prepare(self, request_id: str, request: LLMRequest, answer: Any, read: Prepared) -> None:
+        if isinstance(read, PreparedEvent):
             self._put([(request_id, read.event)])
         elif isinstance(request, Tokenize):
             self._put([(request_id, self._processor.tokenize(request, self._outputs))])

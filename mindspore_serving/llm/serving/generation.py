@@ -26,8 +26,8 @@ from mindspore_serving.llm.engine.stats import FirstStep
 from mindspore_serving.llm.engines.base import LanguageEngine
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, AnswerParser
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.prepared import PreparedPrompt, PreparedTexts
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import PreparedPrompt, Prompts
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline, Timing
 from mindspore_serving.llm.step import Vectors
 
@@ -163,7 +163,7 @@ class ReadingEvents:
         return len(self._vectors) == len(self.request_ids)
 
     def prepare(
-        self, request: Embed | Score, processor: Processor, read: Prompts | None = None
+        self, request: Embed | Score, processor: Processor, read: PreparedTexts | None = None
     ) -> list[tuple[str, Command]]:
         """Return the commands to the engine, by request id.  Raises ServingError.
 

@@ -21,23 +21,23 @@ from mindspore_serving.isolation.children import ForkServer
 from mindspore_serving.isolation.pool import JobFailure, Pool, PoolJob, PoolLimits
 from mindspore_serving.llm.loader import OpenedModel
 from mindspore_serving.llm.processing import child
-from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import (
-    Made,
+from mindspore_serving.llm.processing.prepared import (
+    PreparedEvent,
     PreparedPrompt,
-    Prompts,
-    decode_work,
+    PreparedTexts,
+    decode_result,
     encode_job,
     has_images,
 )
+from mindspore_serving.llm.processing.processor import Processor
 
 THREADS = 2
 IMAGE_OPTIONS = (
     "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
 )  # fmt: skip
 
-Read = PreparedPrompt | Prompts | Made | None
-Take = Callable[[Read], None]
+Prepared = PreparedPrompt | PreparedTexts | PreparedEvent | None
+OnPrepared = Callable[[Prepared], None]
 
 
 class Preparation:
@@ -78,7 +78,7 @@ class Preparation:
             self._pool = Pool(server, child.PREPARE, limits)
         self._threads.submit(self._warm)
 
-    def start(self, request_id: str, request: LLMRequest, take: Take) -> None:
+    def start(self, request_id: str, request: LLMRequest, take: OnPrepared) -> None:
         """Call `take` on one of the threads with what a child process has read of `request`.
 
         None if nothing was read, because reading it takes no time.
@@ -107,7 +107,7 @@ class Preparation:
         except Exception as error:  # raised again for a request with a grammar
             log.warning("grammars cannot be used: %s", error)
 
-    def _begin(self, request_id: str, request: LLMRequest, take: Take) -> None:
+    def _begin(self, request_id: str, request: LLMRequest, take: OnPrepared) -> None:
         if request_id not in self._jobs:
             return  # cancelled while it waited for a thread
         if self._pool is None or self._processor.is_quick(request):
@@ -126,12 +126,12 @@ class Preparation:
             if request_id in self._jobs:
                 self._jobs[request_id] = self._pool.submit(job, done)
 
-    def _end(self, request_id: str, take: Take, answer: bytes | JobFailure) -> None:
+    def _end(self, request_id: str, take: OnPrepared, answer: bytes | JobFailure) -> None:
         if isinstance(answer, JobFailure):
             raise self._to_error(answer)
-        self._finish(request_id, take, decode_work(answer))
+        self._finish(request_id, take, decode_result(answer))
 
-    def _finish(self, request_id: str, take: Take, read: Read) -> None:
+    def _finish(self, request_id: str, take: OnPrepared, read: Prepared) -> None:
         with self._lock:
             if request_id not in self._jobs:
                 return

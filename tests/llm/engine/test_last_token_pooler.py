@@ -17,7 +17,11 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.loader import OpenedModel, open_model
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.text_reader import BEFORE, BEHIND, INSTRUCTION
+from mindspore_serving.llm.processing.text_reader import (
+    DEFAULT_INSTRUCTION,
+    PROMPT_PREFIX,
+    PROMPT_SUFFIX,
+)
 from tests.llm.encoders import describe_modules
 from tests.tasks import checkpoints
 
@@ -128,7 +132,9 @@ def test_a_model_that_generates_ranks_by_two_words(
     request = Score(texts=TEXTS, queries=[QUERY], instruction="Find films")
     prompts, found = read(opened, request)
     words = f"<Instruct>: Find films\n<Query>: {QUERY}\n<Document>: {TEXTS[0]}"
-    assert prompts[0] == encoded(opened, BEFORE) + encoded(opened, words) + encoded(opened, BEHIND)
+    assert prompts[0] == encoded(opened, PROMPT_PREFIX) + encoded(opened, words) + encoded(
+        opened, PROMPT_SUFFIX
+    )
     logits = each(prompts, lambda ids: model(ids).logits[0, -1])
     assert np.abs(found[:, 0] - (logits[:, yes] - logits[:, no])).max() < 1e-4
 
@@ -140,8 +146,10 @@ def test_texts_that_are_too_long_are_truncated_at_either_side(tmp_path: Path, op
     long = ["start " + "x" * 900 + " end"]
     with pytest.raises(RequestRefused, match="399"):
         read(opened, Score(texts=long, queries=[QUERY]))
-    words = f"<Instruct>: {INSTRUCTION}\n<Query>: {QUERY}\n<Document>: {long[0]}"
-    whole, before, behind = (encoded(opened, text) for text in (words, BEFORE, BEHIND))
+    words = f"<Instruct>: {DEFAULT_INSTRUCTION}\n<Query>: {QUERY}\n<Document>: {long[0]}"
+    whole, before, behind = (
+        encoded(opened, text) for text in (words, PROMPT_PREFIX, PROMPT_SUFFIX)
+    )
     room = 399 - len(before) - len(behind)
     for side, kept in (("right", whole[:room]), ("left", whole[-room:])):
         (ids,), _ = read(opened, Score(texts=long, queries=[QUERY], truncate=side))

@@ -9,7 +9,7 @@ from mindspore_serving.llm.engine.suffix_index import (
     MAX_POSITIONS,
     MAX_SINGLES,
     SuffixIndex,
-    run_of,
+    run_length,
 )
 
 
@@ -95,7 +95,7 @@ def test_a_copy_grows_by_itself():
 @pytest.mark.parametrize("seed", range(8))
 def test_matches_are_those_of_a_plain_search(seed, sizes):
     longest, shortest = sizes
-    probability, run = random.Random(seed), run_of(longest, shortest)
+    probability, run = random.Random(seed), run_length(longest, shortest)
     index, tokens = SuffixIndex(longest, shortest), []
     for _ in range(40):
         new = probability.choices(range(3), k=probability.randrange(1, 4))

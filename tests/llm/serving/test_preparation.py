@@ -25,16 +25,16 @@ from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing import child
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
-from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import (
+from mindspore_serving.llm.processing.prepared import (
     SMALL,
-    Made,
+    PreparedEvent,
     PreparedPrompt,
-    Prompts,
-    decode_work,
+    PreparedTexts,
+    decode_result,
     encode_job,
-    encode_work,
+    encode_result,
 )
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.preparation import Preparation
 from tests.e2e.harness import children, eventually
 from tests.llm import chatty
@@ -107,7 +107,7 @@ def preparing(opened):
 def test_a_child_prepares_a_request_as_the_worker_does(preparing, request_):
     read = preparing.read(request_)
     assert isinstance(read, PreparedPrompt)
-    assert encode_work(read) == encode_work(preparing.processor.read(request_))
+    assert encode_result(read) == encode_result(preparing.processor.read(request_))
     prepared = preparing.processor.complete(request_, read)
     assert (prepared.options["grammar"] is None) == (request_.grammar is None)
 
@@ -122,7 +122,7 @@ def test_log_lines_of_a_child_have_the_id_of_the_request(opened):
 
     job = encode_job(Tokenize(prompt="a"), "the-id")
     with pytest.raises(InvalidInputs, match="no"):
-        decode_work(child._answer(Broken(), OutputProcessor(opened.tokenizer), job))
+        decode_result(child._answer(Broken(), OutputProcessor(opened.tokenizer), job))
     assert seen == ["the-id"]
 
 
@@ -140,10 +140,10 @@ def test_small_requests_with_known_grammars_need_no_child(preparing):
 
 def test_texts_to_embed_and_events_come_from_a_child_too(preparing):
     read = preparing.read(Embed(prompts=[TEXT, [5, 6]]))
-    assert isinstance(read, Prompts)
+    assert isinstance(read, PreparedTexts)
     assert read.ids == [preparing.processor.encode(TEXT), [5, 6]]
     read = preparing.read(Tokenize(prompt=TEXT))
-    assert isinstance(read, Made)
+    assert isinstance(read, PreparedEvent)
     own = preparing.processor.tokenize(Tokenize(prompt=TEXT), preparing.outputs)
     assert decode_events(encode_events([read.event])) == [own]
     read = preparing.read(Detokenize(token_ids=[10] * (SMALL + 1)))

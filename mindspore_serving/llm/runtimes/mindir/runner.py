@@ -15,7 +15,7 @@ from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.group import Grid
-from mindspore_serving.llm.parallel.part import cut_layers, share_options
+from mindspore_serving.llm.parallel.part import cut_layers, rank_options
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
     free_main_memory,
@@ -130,7 +130,7 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> DenseR
     whole = exportable(read_json(directory / CONFIG), config.max_model_len)
     spec = cut_layers(whole, stages.rank, stages.size)
     own = rank_directory(directory, stages.rank)
-    return _open(own, spec, share_options(config), grid)
+    return _open(own, spec, rank_options(config), grid)
 
 
 def _open(

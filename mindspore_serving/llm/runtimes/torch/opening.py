@@ -23,7 +23,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.parallel.group import Grid
-from mindspore_serving.llm.parallel.part import open_part, parallel_text, share_options
+from mindspore_serving.llm.parallel.part import open_part, parallel_text, rank_options
 from mindspore_serving.llm.runtimes.adapters import Base, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
@@ -68,7 +68,7 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> TorchR
     """The part of the model that this rank of `grid` holds, on a CPU; as `open_runner`."""
     if open_device(config.device) != "cpu":
         raise StartError(f'{parallel_text(config)}, which needs device="cpu"')
-    config = share_options(config, torch.get_num_threads())
+    config = rank_options(config, torch.get_num_threads())
     return start_runner(open_model(directory, config, grid), config)
 
 

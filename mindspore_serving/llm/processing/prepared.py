@@ -44,7 +44,7 @@ class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
     images: list[Picture] = []
 
 
-class Prompts(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class PreparedTexts(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Tokens of an `Embed` or a `Score`.
 
     `types` tell the two texts of pairs apart, and are empty for single texts.
@@ -54,7 +54,7 @@ class Prompts(msgspec.Struct, frozen=True, array_like=True, tag=2):
     types: list[list[int]] = []
 
 
-class Made(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class PreparedEvent(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Encoded event that answers any other request."""
 
     event: msgspec.Raw
@@ -76,14 +76,14 @@ class PreparationFailed(msgspec.Struct, frozen=True, array_like=True, tag=4):
         )
 
 
-Work = PreparedPrompt | Prompts | Made | PreparationFailed
+PreparationResult = PreparedPrompt | PreparedTexts | PreparedEvent | PreparationFailed
 
 _METHODS = list(METHODS)
-encode_work = msgspec.msgpack.Encoder().encode
-_decoder: "msgspec.msgpack.Decoder[Work]" = msgspec.msgpack.Decoder(Work)
+encode_result = msgspec.msgpack.Encoder().encode
+_decoder: "msgspec.msgpack.Decoder[PreparationResult]" = msgspec.msgpack.Decoder(PreparationResult)
 
 
-def decode_work(data: bytes) -> PreparedPrompt | Prompts | Made:
+def decode_result(data: bytes) -> PreparedPrompt | PreparedTexts | PreparedEvent:
     """Decode a result.  Raises the error of a `PreparationFailed`."""
     work = _decoder.decode(data)
     if isinstance(work, PreparationFailed):

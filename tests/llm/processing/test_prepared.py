@@ -14,15 +14,15 @@ from mindspore_serving.core.reading_messages import Embed
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
-from mindspore_serving.llm.processing.work import (
+from mindspore_serving.llm.processing.prepared import (
     SMALL,
     SMALL_BAD_WORDS,
     PreparedPrompt,
-    Prompts,
+    PreparedTexts,
     decode_job,
-    decode_work,
+    decode_result,
     encode_job,
-    encode_work,
+    encode_result,
     is_small,
     to_failed,
 )
@@ -76,17 +76,17 @@ def test_requests_and_prepared_prompts_survive_encoding():
     params = SamplingParams(logit_bias={5: 1.5}, stop=["a"])
     answer_format = AnswerFormat([{"function": {"name": "look"}}], Grammar("lark", "x"), "hermes")
     prompt = PreparedPrompt("text", [1, 2], params, answer_format, [[3]])
-    read = decode_work(encode_work(prompt))
+    read = decode_result(encode_result(prompt))
     assert (read.text, read.ids, read.bad_words_ids) == ("text", [1, 2], [[3]])
     assert read.answer_format == answer_format
     assert (read.params.logit_bias, list(read.params.stop)) == ({5: 1.5}, ["a"])
-    assert decode_work(encode_work(Prompts([[1], [2]]))).ids == [[1], [2]]
+    assert decode_result(encode_result(PreparedTexts([[1], [2]]))).ids == [[1], [2]]
 
 
 def test_errors_are_raised_where_the_work_is_read():
     refused = Refused("context", "too long", 9, 8)
     with pytest.raises(RequestRefused, match="too long") as caught:
-        decode_work(encode_work(to_failed(RequestRefused(refused))))
+        decode_result(encode_result(to_failed(RequestRefused(refused))))
     assert caught.value.refused == refused
     with pytest.raises((Overloaded, RequestRefused), match="full"):
-        decode_work(encode_work(to_failed(Overloaded("full"))))
+        decode_result(encode_result(to_failed(Overloaded("full"))))
