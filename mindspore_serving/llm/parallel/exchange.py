@@ -59,5 +59,5 @@ class RankExchange:
         """
         parts = self._parts[self._group.half, :, : array.size]
         parts[self._group.rank] = array
-        self._group.meet(array.nbytes)
+        self._group.barrier(array.nbytes)
         return parts

@@ -1,7 +1,7 @@
 """Ranks of one machine that exchange arrays through shared memory.
 
-Every rank writes its part, tells the other ranks so over a socket for each pair, and reads their
-parts when they have told it so.  The parts alternate between two halves of the memory:
+Every rank writes its part, notifies the other ranks over a socket for each pair, and reads their
+parts when they have notified it.  The parts alternate between two halves of the memory:
 
     exchange    0        1        2        3
     half        0        1        0        1
@@ -25,8 +25,8 @@ from mindspore_serving.llm.parallel.links import Bytes, Links
 class RankGroup:
     """Group of this rank and other ranks that `links` connect; used by one thread.
 
-    An exchange is: write to `parts[half, rank]`, `meet`, read `parts` of that half, which stay as
-    they are until the exchange after the next.
+    An exchange is: write to `parts[half, rank]`, `barrier`, read `parts` of that half, which stay
+    as they are until the exchange after the next.
 
     Args:
         links: connections of this rank to all ranks.
@@ -42,39 +42,42 @@ class RankGroup:
         of_members = slice(self.members.start, self.members.stop, self.members.step)
         self.parts: Bytes = links.parts[region, :, of_members]  # [half, rank, bytes]
         self._other_members = [member for member in range(self.size) if member != self.rank]
-        self._num_meetings = 0
+        self._num_barriers = 0
 
     @property
     def half(self) -> int:
         """Half of the memory that the next exchange uses, 0 or 1."""
-        return self._num_meetings % 2
+        return self._num_barriers % 2
 
-    def least(self, number: int) -> int:
-        """Return the least of the members' numbers."""
+    def minimum(self, number: int) -> int:
+        """Return the minimum of the members' numbers."""
         half = self.half
         self.parts[half, self.rank, :8].view(np.int64)[0] = number
-        self.meet(8)
+        self.barrier(8)
         return int(self.parts[half, :, :8].view(np.int64).min())
 
-    def meet(self, num_bytes: int) -> None:
-        """Tell the members that this rank's part, of `num_bytes`, is written, and wait for theirs.
+    def barrier(self, num_bytes: int) -> None:
+        """Notify the members that this rank's part, of `num_bytes`, is written; await theirs.
 
         Raises RunnerLost naming a rank that has ended, is stopped, or computes something else.
         """
-        number = self._num_meetings
-        self._num_meetings += 1
+        number = self._num_barriers
+        self._num_barriers += 1
         for member in self._other_members:
-            self.tell(member, number, num_bytes)
+            self.notify(member, number, num_bytes)
         for member in self._other_members:
-            self.hear(member, number, num_bytes)
+            self.wait_for(member, number, num_bytes)
 
-    def tell(self, member: int, number: int, num_bytes: int) -> None:
-        """Tell a member that exchange `number`, of `num_bytes`, is done here.  Raises as `meet`."""
-        self.links.tell(self.members[member], number, num_bytes)
+    def notify(self, member: int, number: int, num_bytes: int) -> None:
+        """Notify a member that exchange `number`, of `num_bytes`, is done here.
 
-    def hear(self, member: int, number: int, num_bytes: int) -> None:
-        """Wait until a member has told so.  Raises as `meet`."""
-        self.links.hear(self.members[member], number, num_bytes)
+        Raises RunnerLost as `barrier`.
+        """
+        self.links.notify(self.members[member], number, num_bytes)
+
+    def wait_for(self, member: int, number: int, num_bytes: int) -> None:
+        """Wait for the notice of a member.  Raises RunnerLost as `barrier`."""
+        self.links.wait_for(self.members[member], number, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,8 @@ class Links:
         self._step = step
         self.has_exchanged = False
 
-    def tell(self, rank: int, number: int, num_bytes: int) -> None:
-        """Tell a rank that exchange `number`, of `num_bytes`, is done here.
+    def notify(self, rank: int, number: int, num_bytes: int) -> None:
+        """Notify a rank that exchange `number`, of `num_bytes`, is done here.
 
         Raises RunnerLost naming the rank if it has ended.
         """
@@ -80,8 +80,8 @@ class Links:
         except OSError as error:
             raise RunnerLost(f"rank {rank} of {self.size} has ended") from error
 
-    def hear(self, rank: int, number: int, num_bytes: int) -> None:
-        """Wait until a rank has told that exchange `number`, of `num_bytes`, is done there.
+    def wait_for(self, rank: int, number: int, num_bytes: int) -> None:
+        """Wait for the notice of a rank that exchange `number`, of `num_bytes`, is done there.
 
         Raises RunnerLost naming the rank if it has ended, is stopped, or computes something else.
         """

@@ -38,9 +38,9 @@ class RankPart:
         """Number of ranks that share the model."""
         return 1 if self.grid is None else self.grid.everyone.size
 
-    def least(self, number: int) -> int:
-        """Return the least of all ranks' numbers."""
-        return number if self.grid is None else self.grid.everyone.least(number)
+    def minimum(self, number: int) -> int:
+        """Return the minimum of all ranks' numbers."""
+        return number if self.grid is None else self.grid.everyone.minimum(number)
 
 
 def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = None) -> RankPart:

@@ -3,8 +3,8 @@
 An array stays in the sender's half of the shared memory until the receiver releases it, so it is
 computed with in place; a sender is at most two arrays ahead:
 
-    sender      write half 0, tell | write half 1, tell | wait for release | write half 0, ...
-    receiver                 hear, compute with half 0, release | hear, compute with half 1, ...
+    sender      write half 0, notify | write half 1, notify | wait for release | write half 0, ...
+    receiver                 wait, compute with half 0, release | wait, compute with half 1, ...
 
 Knows no runtime.
 """
@@ -39,7 +39,7 @@ class Ring:
             self._wait_until_read()
         half = self._num_sent % len(self._parts)
         self._parts[half, self._group.rank, : array.size] = array.reshape(-1)
-        self._group.tell(self._next, self._num_sent, array.nbytes)
+        self._group.notify(self._next, self._num_sent, array.nbytes)
         self._num_sent += 1
 
     def flush(self) -> None:
@@ -52,18 +52,18 @@ class Ring:
         self.release()
         half, count = self._num_received % len(self._parts), shape[0] * shape[1]
         array: Floats = self._parts[half, self._previous, :count].reshape(shape)
-        self._group.hear(self._previous, self._num_received, array.nbytes)
+        self._group.wait_for(self._previous, self._num_received, array.nbytes)
         self._num_received += 1
         return array
 
     def release(self) -> None:
         """Release the array received last."""
         if self._num_released < self._num_received:
-            self._group.tell(self._previous, self._num_released, 0)
+            self._group.notify(self._previous, self._num_released, 0)
             self._num_released += 1
 
     def _wait_until_read(self) -> None:
-        self._group.hear(self._next, self._num_read, 0)
+        self._group.wait_for(self._next, self._num_read, 0)
         self._num_read += 1
 
 

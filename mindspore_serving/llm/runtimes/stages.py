@@ -55,7 +55,7 @@ class StageRunner(LimitedRunner):
         self._ring, self._size = Ring(stages), stages.size
         self._is_first, self._is_last = stages.rank == 0, stages.rank == stages.size - 1
         self._has_result = grid.peers.rank == 0  # as the others would have the same
-        self._overlaps = bool(grid.everyone.least(overlaps))
+        self._overlaps = bool(grid.everyone.minimum(overlaps))
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run` on rank 0; on others nothing."""

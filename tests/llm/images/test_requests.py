@@ -99,7 +99,7 @@ def test_text_that_stands_for_a_picture_is_refused_beside_pictures(directory):
 
 
 def test_a_prompt_with_pictures_is_not_cut(directory):
-    with pytest.raises(InvalidField, match="truncate is given, expected none"):
+    with pytest.raises(InvalidField, match="truncate is set, expected none"):
         processor(directory).read(Generate(messages=seeing.chat(ONE), truncate=5))
 
 

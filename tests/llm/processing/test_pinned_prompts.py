@@ -81,7 +81,7 @@ def test_prompts_that_leave_too_little_of_the_cache_are_refused(num_blocks, leng
 def test_prompts_that_cannot_be_pinned_are_refused_by_name():
     with pytest.raises(StartError, match="one: "):
         pin(make(), [PinnedPrefix("one", [1, 2, 3, 4000])])
-    with pytest.raises(InvalidInputs, match="need enable_prefix_caching"):
+    with pytest.raises(InvalidInputs, match="needs enable_prefix_caching"):
         make(enable_prefix_caching=False, pinned_prompts=["text"])
     stateful = Engine(ToyRunner(32, BLOCK, num_slots=9), None, EngineConfig(block_size=BLOCK))
     with pytest.raises(StartError, match="layers with a state"):
@@ -120,9 +120,9 @@ def test_conversations_and_texts_of_a_file_are_known_to_the_first_request(direct
     ("given", "words"),
     [
         ("nowhere.yaml", "'nowhere.yaml', which cannot be read"),
-        ([3], r"pinned_prompts\[0\]: .*expected is a list of texts"),
+        ([3], r"pinned_prompts\[0\]: .*expected a list of texts"),
         (["a", {"text": "b"}], r"pinned_prompts\[1\]: .*unknown field `text`"),
-        ([{"prompt": "a", "messages": []}], "just one of prompt and messages"),
+        ([{"prompt": "a", "messages": []}], "expected either prompt or messages"),
         ([{"prompt": "a", "adapter": "sql"}], "adapter is 'sql'"),
         ({"prompt": "a"}, "expected a list of texts"),
     ],

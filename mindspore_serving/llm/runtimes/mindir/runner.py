@@ -144,7 +144,7 @@ def _open(
     free = free_main_memory() // (grid.everyone.size if grid else 1)
     limits = runner_limits(config, spec, block_bytes, free_memory=free)
     if grid:
-        limits = limits.agreed(grid.everyone.least)
+        limits = limits.agreed(grid.everyone.minimum)
     return DenseRunner(spec, graphs, limits)
 
 

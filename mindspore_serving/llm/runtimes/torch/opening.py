@@ -118,7 +118,7 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
         limits = runner_limits(config, spec, block_bytes, free_memory=free)
     else:
         limits = runner_limits(config, spec, block_bytes, free_memory=free // model.part.size)
-        limits = limits.agreed(model.part.least)
+        limits = limits.agreed(model.part.minimum)
     limits = replace(limits, adapters=model.adapters.loaded)
     runner = TorchRunner(model, limits, kernels, num_rows=config.max_num_seqs)
     runner.base = base
