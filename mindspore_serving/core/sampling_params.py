@@ -191,8 +191,8 @@ class Generated:
     stop_reason: str | int | None = None  # the stop string or token id that ended it
     num_cached_tokens: int = 0  # of the prompt, found in the cache; given with the finish reason
     blames_request: bool = False  # for ERROR: its parameters or its grammar are the cause
-    num_draft_tokens: int = 0  # tokens that were guessed and computed, given with the finish reason
-    num_accepted_tokens: int = 0  # how many of them are in the answer
+    num_draft_tokens: int = 0  # draft tokens verified, given with the finish reason
+    num_accepted_tokens: int = 0  # how many of them were accepted
 
 
 def join(parts: Sequence[Generated]) -> Generated:

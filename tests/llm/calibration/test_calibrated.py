@@ -95,7 +95,7 @@ def test_groups_with_zeros_and_small_ones_are_nearer(texts, tmp_path):
 def test_adapters_of_the_float_model_are_refused(uneven, texts, tmp_path):
     quantize(uneven, tmp_path / "q", "int8", text=texts[0], num_tokens=512)
     assert open_part(tmp_path / "q", EngineConfig()).size == 1
-    with pytest.raises(StartError, match="was calibrated, which has scaled what LoRA"):
+    with pytest.raises(StartError, match="was calibrated, which scales the inputs of LoRA"):
         open_part(tmp_path / "q", EngineConfig(max_loras=1))
 
 
