@@ -1,7 +1,7 @@
 """Acceptance rates of draft tokens, and how many of them a step should verify.  Knows no model.
 
 A draft token that continues an earlier text is accepted the more often, the more tokens before it
-agree with that text (`Draft.agreed`), so acceptance is counted by that number, in buckets:
+agree with that text (`Draft.match_length`), so acceptance is counted by that number, in buckets:
 
     agreed     1    2-3   4-7   8-15  16-31  32 and more   forced by a grammar
     bucket     0     1     2     3      4        5              6
@@ -75,7 +75,7 @@ def _bucket(draft: Draft, index: int) -> int:
     """Return the bucket of the token `index` of `draft`."""
     if draft.is_forced:
         return _FORCED
-    return min(_FORCED - 1, (draft.agreed + _MATCH_PER_ACCEPTED * index).bit_length() - 1)
+    return min(_FORCED - 1, (draft.match_length + _MATCH_PER_ACCEPTED * index).bit_length() - 1)
 
 
 class ModelAcceptance:
@@ -138,7 +138,7 @@ def plan_drafts(
     probabilities: Sequence[Sequence[float]],
     num_rows: int,
     cost: Callable[[int], float],
-    modelled: Collection[int] = (),
+    by_model: Collection[int] = (),
     *,
     pass_cost: float = 0.0,
     sizes: Collection[int] | None = None,
@@ -149,7 +149,7 @@ def plan_drafts(
         probabilities: of each sequence, for its draft tokens in order; they never rise.
         num_rows: rows of the step without draft tokens, each of which gives a token.
         cost: seconds of a step by its number of rows, up to a common factor.
-        modelled: indices of the sequences whose draft tokens the draft model has yet to compute:
+        by_model: indices of the sequences whose draft tokens the draft model has yet to compute:
             the first tokens of all of them in one pass, then the second ones, and so on.
         pass_cost: what such a pass takes, in the unit of `cost`.
         sizes: numbers of rows that a step with draft tokens may have; None allows any.
@@ -176,7 +176,7 @@ def plan_drafts(
     for count, (negated, index) in enumerate(ranked, 1):
         tokens -= negated
         depths[index] += 1
-        if index in modelled:
+        if index in by_model:
             deepest = max(deepest, depths[index])
         rate = tokens / (cost(num_rows + count) + pass_cost * deepest)
         if rate > best_rate and (sizes is None or num_rows + count in sizes):

@@ -75,7 +75,7 @@ class DraftModel:
         self._progress: dict[Sequence, _Progress] = {}  # the last used one comes last
         self._is_lost = False
         self._spent = 0.0  # seconds since tokens were drafted
-        self._unpaid = 0.0  # seconds of trials that exceed `_TRIAL_SHARE` so far
+        self._trial_debt = 0.0  # seconds of trials that exceed `_TRIAL_SHARE` so far
         self._num_compared = 0
         self._passes: tuple[int, float] | None = None  # rows and seconds of a pass
 
@@ -93,7 +93,7 @@ class DraftModel:
     @property
     def may_try(self) -> bool:
         """True if there is time to find out whether draft tokens are worth their cost now."""
-        return self._unpaid <= 0
+        return self._trial_debt <= 0
 
     def propose(self, requested: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
         """Return for each sequence at least one draft token, and up to as many as `requested` says.
@@ -118,7 +118,7 @@ class DraftModel:
         self.seconds = self._clock() - began
         self._spent += self.seconds
         if drafts:
-            self._unpaid, self._spent = self._spent, 0.0
+            self._trial_debt, self._spent = self._spent, 0.0
         return drafts
 
     def observe(self, seconds: float, plain: Callable[[int], float] | None) -> None:
@@ -126,7 +126,7 @@ class DraftModel:
 
         `plain(n)` is the time of one with n rows; None if it is not known.
         """
-        self._unpaid -= _TRIAL_SHARE * seconds
+        self._trial_debt -= _TRIAL_SHARE * seconds
         if plain is None or self._passes is None:
             return
         rows, seconds_of_pass = self._passes

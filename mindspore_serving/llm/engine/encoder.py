@@ -163,7 +163,7 @@ class EncoderEngine:
             return [(request_id, error) for request_id in chosen]
         return list(zip(chosen, vectors, strict=True))
 
-    def rest(self) -> None:
+    def do_idle_work(self) -> None:
         """Do nothing: there is nothing to save while no request runs."""
 
     def describe(self, stored: str = "as stored") -> str:

@@ -244,7 +244,7 @@ class Engine:
         """Keep the blocks of prompts on `disk` as well; the engine closes it."""
         self.cache.disk = disk
 
-    def rest(self) -> float | None:
+    def do_idle_work(self) -> float | None:
         """Save a block to disk while nothing runs; see `EngineLoop`."""
         return self.cache.disk.save_next()
 

@@ -42,7 +42,7 @@ class PendingPrefixes:
             for digest in hashes[sequence.num_registered :]:
                 self._priorities.setdefault(digest, sequence.order[0])
 
-    def has_next_of(self, sequence: Sequence) -> bool:
+    def has_next_block(self, sequence: Sequence) -> bool:
         """Return whether the first missing block of `sequence` will soon be in the cache."""
         if not self._priorities and not self._reading:
             return False
@@ -80,7 +80,7 @@ class AdmissionGate:
             return True
         if self._is_closed or self._left == 0:
             return False
-        if self._pending.has_next_of(sequence):
+        if self._pending.has_next_block(sequence):
             self._left -= 1
             return False
         self._is_closed = not self._admit(sequence)

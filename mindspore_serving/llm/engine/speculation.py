@@ -25,7 +25,7 @@ from mindspore_serving.llm.engine.draft_model import Clock, DraftModel
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.step_cost import SIZES, StepCost
 from mindspore_serving.llm.engine.suffix_drafter import RecentAnswers, Scope, SuffixDrafter
-from mindspore_serving.llm.engine.suffix_index import NOTHING, Draft
+from mindspore_serving.llm.engine.suffix_index import NO_DRAFT, Draft
 from mindspore_serving.llm.grammar.state import GrammarState
 from mindspore_serving.llm.step import Runner, Step
 
@@ -36,7 +36,7 @@ class DraftState:
     """Draft of one completion, and how often its draft tokens were accepted."""
 
     __slots__ = (
-        *("_acceptance", "_drafter", "_is_sampled", "draft", "modelled", "num_draft_tokens"),
+        *("_acceptance", "_drafter", "_is_sampled", "draft", "model_draft", "num_draft_tokens"),
         *("num_accepted", "rate"),
     )
 
@@ -45,8 +45,8 @@ class DraftState:
         self._is_sampled = is_sampled
         self._acceptance = MatchAcceptance(is_sampled=is_sampled)
         self.rate = rate  # acceptance of the draft model's tokens
-        self.draft = NOTHING
-        self.modelled: list[int] = []  # tokens of the draft model
+        self.draft = NO_DRAFT
+        self.model_draft: list[int] = []  # tokens of the draft model
         self.num_draft_tokens = self.num_accepted = 0  # verified, and accepted
 
     def fork(self) -> "DraftState":
@@ -57,9 +57,9 @@ class DraftState:
         """Append the tokens that were generated, and compare them with the last draft."""
         if self.draft.tokens:
             self._acceptance.observe(self.draft, new)
-        if self.modelled:
-            self.rate.observe(self.modelled, new)
-        self.draft, self.modelled = NOTHING, []
+        if self.model_draft:
+            self.rate.observe(self.model_draft, new)
+        self.draft, self.model_draft = NO_DRAFT, []
         self._drafter.extend(new)
 
     def propose(self, limit: int, grammar: GrammarState | None) -> list[float]:
@@ -69,16 +69,16 @@ class DraftState:
         """
         self.draft = self._drafter.propose(limit)
         if grammar is not None:
-            self.draft = _within(self.draft, grammar, limit)
+            self.draft = _constrain(self.draft, grammar, limit)
         return self._acceptance.probabilities(self.draft) if self.draft.tokens else []
 
 
-def _within(draft: Draft, grammar: GrammarState, limit: int) -> Draft:
+def _constrain(draft: Draft, grammar: GrammarState, limit: int) -> Draft:
     """Return the part of `draft` that the grammar allows, or what it forces if that differs."""
     forced = grammar.forced(limit)
     if forced and draft.tokens[: len(forced)] != forced:
         return Draft(forced, is_forced=True)
-    return Draft(grammar.possible(draft.tokens), draft.agreed, draft.shares)
+    return Draft(grammar.possible(draft.tokens), draft.match_length, draft.shares)
 
 
 class SpeculativeCompletion(Protocol):
@@ -93,21 +93,21 @@ class _Candidate:
     """A sequence that may get draft tokens.
 
     `probabilities` say how likely each token of its draft and all before it are accepted;
-    `modelled` say so for the draft model's tokens, [] if they are not likelier.  `num_drafted` and
-    `num_modelled` are how many of either the next step verifies.
+    `model_probabilities` say so for the draft model's tokens, [] if they are not likelier.
+    `num_drafted` and `num_modelled` are how many of either the next step verifies.
     """
 
     sequence: Sequence
     draft_state: DraftState
     grammar: GrammarState | None
     probabilities: list[float]
-    modelled: list[float]
+    model_probabilities: list[float]
     num_drafted: int = 0
     num_modelled: int = 0
 
     def set_draft(self, modelled: list[int]) -> None:
-        """Let the next step verify `modelled`, or else the draft."""
-        self.draft_state.modelled = modelled
+        """Let the next step verify the draft model's tokens `modelled`, or else the draft."""
+        self.draft_state.model_draft = modelled
         if modelled and self.grammar is not None:
             modelled = self.grammar.possible(modelled)
         self.sequence.draft = modelled or self.draft_state.draft.tokens[: self.num_drafted]
@@ -242,7 +242,7 @@ class Speculation:
         if not self._config.adaptive_speculation:
             for candidate in candidates:
                 candidate.num_drafted = len(candidate.probabilities)
-                candidate.num_modelled = len(candidate.modelled)
+                candidate.num_modelled = len(candidate.model_probabilities)
             return
         if self._cost.needs_plain_step(num_rows):
             return
@@ -251,14 +251,18 @@ class Speculation:
         plan = plan_drafts(each, num_rows, cost, sizes=SIZES)
         for candidate, count in zip(candidates, plan.counts, strict=True):
             candidate.num_drafted = count
-        if any(candidate.modelled for candidate in candidates):
+        if any(candidate.model_probabilities for candidate in candidates):
             self._use_model(candidates, num_rows, plan.rate)
 
     def _use_model(self, candidates: list[_Candidate], num_rows: int, rate: float) -> None:
         """Let the draft model propose tokens if that gives more than `rate`, or is to be tried."""
         assert self._model is not None
-        indices = [index for index, candidate in enumerate(candidates) if candidate.modelled]
-        each = [candidate.modelled or candidate.probabilities for candidate in candidates]
+        indices = [
+            index for index, candidate in enumerate(candidates) if candidate.model_probabilities
+        ]
+        each = [
+            candidate.model_probabilities or candidate.probabilities for candidate in candidates
+        ]
         pass_cost = self._model.cost * self._cost.estimate(len(indices))
         cost = partial(self._cost.estimate_next, plain=num_rows)
         plan = plan_drafts(
@@ -266,13 +270,13 @@ class Speculation:
         )
         if plan.rate > rate and any(plan.counts[index] for index in indices):
             for candidate, count in zip(candidates, plan.counts, strict=True):
-                if candidate.modelled:
+                if candidate.model_probabilities:
                     candidate.num_modelled = count
                 else:
                     candidate.num_drafted = count
         elif self._model.may_try:
             candidate = min((candidates[index] for index in indices), key=self._missing)
-            candidate.num_modelled = min(_NUM_TRIED, len(candidate.modelled))
+            candidate.num_modelled = min(_NUM_TRIED, len(candidate.model_probabilities))
 
     def _missing(self, candidate: _Candidate) -> int:
         return self._model.num_missing(candidate.sequence) if self._model else 0

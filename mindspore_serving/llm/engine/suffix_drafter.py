@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.suffix_index import END, NOTHING, Draft, SuffixIndex, run_length
+from mindspore_serving.llm.engine.suffix_index import END, NO_DRAFT, Draft, SuffixIndex, run_length
 
 MAX_SHARED_TOKENS = 1 << 16  # of an index of recent answers, two per scope; 130 bytes per token
 MAX_SCOPES = 16
@@ -80,22 +80,22 @@ class SuffixDrafter:
         """Return up to `limit` tokens that may follow, or none."""
         index_of_text = self._index
         if index_of_text is None:
-            return NOTHING
+            return NO_DRAFT
         key = index_of_text.key(index_of_text.tokens)
         indexes = [index_of_text, *(index for index in self._shared if index.may_know(key))]
         length, text = len(index_of_text.tokens), index_of_text.tokens[-self._config.max_ngram :]
         last, last_positions, last_length = self._last
         best: SuffixIndex | None = None
-        agreed, positions = 0, list[int]()
+        match_length, positions = 0, list[int]()
         for index in indexes:
             known: list[int] = []
             if index is last:  # the last match goes on, even if it is not among the latest
                 known = [position + length - last_length for position in last_positions]
             count, matches = index.find(text, known)
-            if count > agreed:
-                best, agreed, positions = index, count, matches
+            if count > match_length:
+                best, match_length, positions = index, count, matches
         self._last = best, positions, length
         if best is None:
-            return NOTHING
+            return NO_DRAFT
         tokens, shares = best.draft(positions, limit)
-        return Draft(tokens, agreed, shares)
+        return Draft(tokens, match_length, shares)

@@ -25,17 +25,17 @@ END = -1  # a token that no text has: it ends a text, and no draft continues bey
 class Draft:
     """Tokens that may follow a text.
 
-    `agreed` is how many tokens before them agree with the position that they come from.  `shares`
-    has for each token the share of the positions that continue with it.
+    `match_length` is how many tokens before them agree with the position that they come from.
+    `shares` has for each token the share of the positions that continue with it.
     """
 
     tokens: list[int]
-    agreed: int = 0
+    match_length: int = 0
     shares: list[float] | None = None  # None: all 1.0
     is_forced: bool = False  # by a grammar
 
 
-NOTHING = Draft([])
+NO_DRAFT = Draft([])
 
 
 def run_length(max_n: int, min_n: int) -> int:
@@ -148,10 +148,10 @@ class SuffixIndex:
         """Return the longest agreement of `positions`, at least `least`, and those that have it."""
         best, matches = least, list[int]()
         for position in sorted(positions, reverse=True):
-            agreed = self._agreed(text, position)
-            if agreed > best:
-                best, matches = agreed, []
-            if agreed == best:
+            match_length = self._match_length(text, position)
+            if match_length > best:
+                best, matches = match_length, []
+            if match_length == best:
                 matches.append(position)
         return best, matches
 
@@ -189,7 +189,7 @@ class SuffixIndex:
                 positions = [position for position, next_token in pairs if next_token == token]
         return drafted, shares
 
-    def _agreed(self, text: Sequence[int], position: int) -> int:
+    def _match_length(self, text: Sequence[int], position: int) -> int:
         """Return how many tokens before `position` agree with the end of `text`."""
         tokens, count = self.tokens, 0
         limit = min(self._max_n, len(text), position)

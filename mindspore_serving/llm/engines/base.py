@@ -184,7 +184,7 @@ class SteppedEngine(LanguageEngine, Protocol):
 
     def step(self) -> Outputs: ...
 
-    def rest(self) -> float | None:
+    def do_idle_work(self) -> float | None:
         """Do a little of what can wait, while there is no work.
 
         Returns the seconds after which to call again; None if there is nothing more to do.

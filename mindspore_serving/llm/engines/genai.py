@@ -145,7 +145,7 @@ class GenaiEngine(ForeignEngine):
             num_generated_tokens=self._num_generated,
         )
 
-    def rest(self) -> None:
+    def do_idle_work(self) -> None:
         """Do nothing: there is nothing that can wait."""
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mindspore_serving.core.sampling_params import SamplingParams
 
 Logits = npt.NDArray[np.float32]
-Kept = npt.NDArray[np.bool_]
+KeepMask = npt.NDArray[np.bool_]
 Order = npt.NDArray[np.int32]
 Ids = npt.NDArray[np.int64]
 
@@ -158,7 +158,7 @@ def _lower_bound(values: Logits, k: int) -> np.float32:
     return bound
 
 
-def nucleus(weights: Logits, top_p: float) -> Kept:
+def nucleus(weights: Logits, top_p: float) -> KeepMask:
     """Return a mask of the fewest largest weights whose sum is `top_p` of the total.
 
     Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020.
@@ -183,7 +183,7 @@ def _drop_tail(weights: Logits, slack: float) -> Logits:
         weights = heavy
 
 
-def typical(weights: Logits, mass: float) -> Kept:
+def typical(weights: Logits, mass: float) -> KeepMask:
     """Return a mask of the fewest weights that sum to `mass`, nearest to the mean surprise first.
 
     Meister et al., "Locally Typical Sampling", TACL 2023.
@@ -224,9 +224,9 @@ def _border(order: Order, weights: Logits, target: float) -> tuple[int, int]:
     return int(order[inside[last]]), num_before + last + 1
 
 
-def _first(order: Order, border: int, count: int) -> Kept:
+def _first(order: Order, border: int, count: int) -> KeepMask:
     """Return a mask of the first `count` in `order`, up to `border`; of equal ones the first."""
-    kept: Kept = order <= border
+    kept: KeepMask = order <= border
     excess = int(np.count_nonzero(kept)) - count
     if excess:
         kept[np.flatnonzero(order == border)[-excess:]] = False

@@ -45,11 +45,11 @@ class SampleRow:
     seed: int
     mask: Mask | None = None
     bad_words_ids: Sequence[Sequence[int]] = ()
-    _seen: "_Seen" = field(init=False, repr=False, compare=False)
+    _seen: "_TokenCounts" = field(init=False, repr=False, compare=False)
     _allowed: Ids | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seen = _Seen(self.prompt_ids)
+        self._seen = _TokenCounts(self.prompt_ids)
 
     def after(self, draft_tokens: Sequence[int]) -> "SampleRow":
         """Return the row to sample from behind accepted `draft_tokens`; it shares the counts."""
@@ -108,7 +108,7 @@ class SampleRow:
         logits[self._allowed] = kept
 
 
-class _Seen:
+class _TokenCounts:
     """Tokens of a prompt, and how often each is in its answer."""
 
     __slots__ = ("_counted", "_counts", "_prompt", "_prompt_ids")

@@ -74,7 +74,7 @@ class AdapterLoading:
 
     def _run(self, command: Callable[[Any], None]) -> None:
         """Run `command` on the engine's thread and wait for it."""
-        self._command = self._loop.ask(command)
+        self._command = self._loop.submit(command)
         self._command.result()
 
 

@@ -85,7 +85,7 @@ class Loop(ABC, Generic[E]):
         What it returns are outputs; a ServingError that it raises is the output of `request_id`.
         """
 
-    def ask(self, command: Callable[[Any], T]) -> Future[T]:
+    def submit(self, command: Callable[[Any], T]) -> Future[T]:
         """Call `command` with the engine before its next step; return a future of its result."""
         answer: Future[T] = Future()
 
@@ -198,7 +198,7 @@ class EngineLoop(Loop[SteppedEngine]):
     def _wait(self) -> tuple[str, Command] | None:
         """Return the next command; until it arrives, let the engine do what can wait."""
         did_something = False
-        while (seconds := self._engine.rest()) is not None:
+        while (seconds := self._engine.do_idle_work()) is not None:
             did_something = True
             with suppress(Empty):
                 return self._commands.get(timeout=seconds)
@@ -225,7 +225,7 @@ class LoopRunner:
             states: Vectors = engine.encoder.runner.run(prompts, types).copy()
             return states
 
-        return self._loop.ask(compute).result()
+        return self._loop.submit(compute).result()
 
     def close(self) -> None:
         """Do nothing: the loop closes the encoder."""

@@ -125,9 +125,9 @@ def test_blocks_that_leave_the_cache_are_found_again(tmp_path):
 
 def test_while_nothing_is_to_be_computed_blocks_are_written(tmp_path):
     engine = make(tmp_path)
-    assert engine.rest() is None
+    assert engine.do_idle_work() is None
     ask(engine, [PROMPT])
-    eventually(lambda: engine.rest() is None)
+    eventually(lambda: engine.do_idle_work() is None)
     assert len(list(tmp_path.iterdir())) == 11  # with that of the answer
     other = make(tmp_path)  # at the same time
     assert ask(other, [PROMPT])[1] == [FULL]

@@ -29,7 +29,7 @@ class FakeEngine:
     def stats(self):
         return self.left
 
-    def rest(self):
+    def do_idle_work(self):
         return None
 
     def close(self):
