@@ -122,11 +122,11 @@ class BenchSettings(Access):
 
 
 def check(settings: BenchSettings) -> None:
-    """Raises InvalidInputs naming the option that is out of range, or does not fit another."""
+    """Raise InvalidInputs for an option out of range, or options that exclude each other."""
     _check_profile(settings)
     _check_engines(settings)
-    if (least := min(settings.concurrency, default=1)) < 1:
-        raise InvalidInputs(f"--concurrency {least}: expected 1 or more")
+    if (lowest := min(settings.concurrency, default=1)) < 1:
+        raise InvalidInputs(f"--concurrency {lowest}: expected 1 or more")
     for rate in settings.rate:
         if not 0 < rate < float("inf"):
             raise InvalidInputs(f"--rate {rate}: expected requests per second, over 0")
@@ -154,4 +154,4 @@ def _check_profile(settings: BenchSettings) -> None:
     if settings.compare and (settings.rate or name not in ("", "concurrent", "synchronous")):
         raise InvalidInputs("--compare goes with --profile concurrent or synchronous")
     if settings.scenario and (settings.prompts or settings.body):
-        raise InvalidInputs("--scenario is of prompts made up: not with --prompts or --body")
+        raise InvalidInputs("--scenario is for generated prompts: not with --prompts or --body")

@@ -95,7 +95,7 @@ class OptionRow:
 
     @property
     def unit_and_default(self) -> str:
-        """Unit, and a default that is no plain value, in parentheses; "" if there is neither."""
+        """Text in parentheses with the unit and `default_text`; "" if there is neither."""
         parts = (
             self.unit and f"in {self.unit}",
             self.default_text and f"default: {self.default_text}",
@@ -174,7 +174,7 @@ _TYPES: dict[Any, Any] = {bool: bool, int: int, float: int | float, str: str}
 _WORDS = {
     bool: "True or False",
     str: "a text",
-    list[str]: "a list of texts that are not empty",
+    list[str]: "a list of non-empty strings",
     list[int]: "a list of token ids",
     dict[int, float]: "a number for each of some token ids",
 }

@@ -61,7 +61,7 @@ class Mounted:
 
 def mount(state: AppState, form: Form, v2: V2, visible: Visible | None = None) -> Mounted:
     """`form` is the form of llm-serving's streams, `visible` what /openapi.json shows."""
-    generating = tgi.TgiGenerating(state)
+    generating = tgi.TgiService(state)
     contexts = {
         **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL), state),
         **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL), state),

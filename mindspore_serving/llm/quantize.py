@@ -125,7 +125,7 @@ def _plan(
 
     `with_tables` the embeddings are rounded as well, and a tied one stays tied.
     """
-    plan, names, tied = {}, spec.form.names, spec.tied_embeddings
+    plan, names, tied = {}, spec.architecture.names, spec.tied_embeddings
     # Tables, whose rows are looked up and not multiplied -> the name of a tied output matrix.
     tables = {f"{names.embedding}.weight": f"{names.head}.weight", f"{names.positions}.weight": ""}
     norms = (f"{names.q_norm}.weight", f"{names.k_norm}.weight")

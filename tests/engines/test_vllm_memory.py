@@ -55,7 +55,7 @@ def machine(tmp_path, monkeypatch):
     return write
 
 
-def test_free_memory_of_a_node_counts_reclaimable_pages(machine):
+def test_the_free_memory_of_a_node_includes_reclaimable_memory(machine):
     assert read_nodes(machine(node0=NODE, proc="MemTotal: 1 kB")) == [NodeMemory(TOTAL, FREE)]
     assert round(FREE / TOTAL, 3) == 0.5
 
@@ -109,7 +109,7 @@ def test_the_share_is_given_to_vllm_and_said(machine, capsys):
 
 
 @pytest.mark.parametrize("name", ["gpu_memory_utilization", "kv_cache_memory_bytes"])
-def test_a_share_set_by_the_operator_is_kept(machine, name):
+def test_options_of_the_operator_are_kept(machine, name):
     assert vllm_memory.with_share({name: 0.3}, machine(node0=NODE)) == {name: 0.3}
 
 

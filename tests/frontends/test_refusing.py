@@ -17,7 +17,9 @@ from tests.frontends.mounting import anthropic_routes, ollama_routes, openai_rou
 from tests.frontends.openai.serving import serving
 from tests.waiting import PATIENCE
 
-BUSY = Overloaded("it would take 5.0 s, which is too long; try again later", retry_after=7.2)
+BUSY = Overloaded(
+    "the request would take 5.0 s, which is too long; try again later", retry_after=7.2
+)
 ASKED = [{"role": "user", "content": "hello"}]
 BODIES = {
     "/v1/chat/completions": {"messages": ASKED},

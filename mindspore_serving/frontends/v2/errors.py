@@ -17,7 +17,7 @@ def to_response(error: Exception) -> Response:
     ServingError is described in the log alone.
     """
     if not isinstance(error, ServingError):
-        log.error("answering a request", exc_info=True)
+        log.error("a request failed", exc_info=True)
         return to_json(V2Error(_FAILED), 500)
     seconds = status.retry_after(error)
     return to_json(_to_struct(error), status.of(error.code).http, seconds)
@@ -35,5 +35,5 @@ def to_serving_error(error: Exception) -> ServingError:
     """As `to_response`, for a transport that has its own way to say it."""
     if isinstance(error, ServingError):
         return error
-    log.error("answering a request", exc_info=True)
+    log.error("a request failed", exc_info=True)
     return ServingError(_FAILED)

@@ -15,8 +15,8 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.heads import ModuleHead, open_linear
 from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.pooler import Classifier, Pooler, check_head, score_labels
-from mindspore_serving.llm.models import classifies
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models import is_classifier_config
+from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.step import Runner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -33,7 +33,7 @@ def open_last_token_pooler(
     and pooling of other tokens.
     """
     described = find_config(directory)
-    is_classifier = classifies(described)
+    is_classifier = is_classifier_config(described)
     if (is_classifier or config.ranking) and not runner.hidden_size:
         raise StartError(
             "the runtime returns no hidden states to score with; use openvino or torch"
@@ -41,7 +41,7 @@ def open_last_token_pooler(
     if is_classifier:
         return _classifier(Checkpoint.open(directory), runner.hidden_size)
     if config.ranking:
-        return _ranker(open_arranged(directory), tokenizer)
+        return _ranker(open_converted(directory), tokenizer)
     if runner.hidden_size and (directory / MODULES).is_file():
         return _pooling(directory, runner.hidden_size)
     return Pooling(LAST)

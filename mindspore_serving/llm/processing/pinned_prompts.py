@@ -84,7 +84,7 @@ def _prefix(name: str, entry: Any, opened: OpenedModel, processor: Processor) ->
             entry = {"messages": entry}
         pinned = msgspec.convert(entry, _Pinned)
         if (pinned.prompt is None) == (pinned.messages is None):
-            raise InvalidInputs("expected either prompt or messages")
+            raise InvalidInputs("expected exactly one of prompt and messages")
         first, second = (processor.read(pinned.request(end)).ids for end in ENDS)
         adapter = opened.find_adapter(pinned.adapter)
     except (ServingError, msgspec.ValidationError) as error:

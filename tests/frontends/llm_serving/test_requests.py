@@ -112,7 +112,7 @@ async def test_a_path_names_a_model_an_adapter_or_by_an_alias_the_first_one() ->
         assert server.sent.adapter == ("poem" if name == "poem" else "")
     reply = await server.post("/models/three/generate", {"inputs": "Hi"})
     assert reply.status_code == 404
-    text = "The model 'three' does not exist; there is: one, two, poem"
+    text = "The model 'three' does not exist; available: one, two, poem"
     assert reply.json() == {"detail": text}
 
 
@@ -257,4 +257,4 @@ async def test_what_no_model_is_made_for_is_refused_by_what_it_is() -> None:
         body = {"query": "a", "documents": ["b"], **named}
         reply = await server.post("/v1/rerank", body)
         assert reply.status_code == 404
-        assert reply.json() == {"message": "No model here is made to rank; there is: one, poem"}
+        assert reply.json() == {"message": "No model here can rank; available: one, poem"}
