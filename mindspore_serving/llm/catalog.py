@@ -29,7 +29,7 @@ class Runtime:
     opens_encoder: str = ""
     opens_rank: str = ""
     accepts: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    has_images: bool = False
+    takes_images: bool = False
     keeps_integers: bool = False
     has_running_ranks: bool = False
 
@@ -53,7 +53,7 @@ RUNTIMES: dict[str, Runtime] = {
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16", "u8"),
             "quantization": (None, "int8", "int4"),
         },
-        has_images=True,
+        takes_images=True,
         keeps_integers=True,
     ),
     "torch": Runtime(
@@ -65,7 +65,7 @@ RUNTIMES: dict[str, Runtime] = {
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),
             "quantization": (None,),
         },
-        has_images=True,
+        takes_images=True,
     ),
     "mindspore": Runtime(
         ".mindspore.opening:open_runner",

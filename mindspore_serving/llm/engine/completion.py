@@ -7,7 +7,7 @@ from mindspore_serving.core.sampling_params import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import GenerationRequest
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import DraftState
-from mindspore_serving.llm.grammar.state import Constrained, GrammarState
+from mindspore_serving.llm.grammar.state import ConstrainedRows, GrammarState
 from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.sampling.sampler import Sampled, prompt_logprobs, sample
 from mindspore_serving.llm.step import Logits, Row
@@ -35,7 +35,7 @@ class CompletionState:
         self.sequence = sequence
         self.draft_state = draft_state
         grammar, ignores_eos = request.grammar, request.params.ignore_eos
-        self.grammar = None if grammar is None else grammar.begin(has_ends=not ignores_eos)
+        self.grammar = None if grammar is None else grammar.begin(allows_end=not ignores_eos)
         self.output_ids: list[int] = []
         self._checker = request.begin_text(index)
         self._row = SampleRow(
@@ -121,7 +121,7 @@ class SamplingBatch:
     """Rows to sample from in a step: filled row by row in the order of the step, then used once."""
 
     counts: list[int] = field(default_factory=list)  # tokens to sample for each row of the step
-    constrained: list[Constrained] = field(default_factory=list)  # rows that need masks
+    constrained: list[ConstrainedRows] = field(default_factory=list)  # rows that need masks
     _sampled: list[SampleRow] = field(default_factory=list)
     _logit_rows: list[int] = field(default_factory=list)  # for each of `_sampled`
     # Completion, index of its first row of logits, number of rows:
@@ -160,7 +160,7 @@ class SamplingBatch:
     ) -> None:
         self._sampled += rows
         if completion.grammar is not None:
-            self.constrained.append(Constrained(completion.grammar, rows, draft_tokens))
+            self.constrained.append(ConstrainedRows(completion.grammar, rows, draft_tokens))
 
     def score(self, logits: Logits) -> list[tuple[str, Generated]]:
         """Return the log-probabilities of prompt tokens; call it before `sample` overwrites logits.

@@ -117,7 +117,7 @@ class DiskCache:
         """Move blocks that were read into the cache, at most as many as do not hold up a step."""
         for _ in range(self._max_in_flight):
             try:
-                self._accept(*self._threads.found.get_nowait())
+                self._accept(*self._threads.results.get_nowait())
             except Empty:
                 break
         if self.reading and time.monotonic() - self._last_delivery > READ_TIMEOUT:
@@ -134,7 +134,7 @@ class DiskCache:
         """Wait for a block for a moment, while there is nothing to compute."""
         if self.reading:
             try:
-                self._accept(*self._threads.found.get(timeout=POLL_SECONDS))
+                self._accept(*self._threads.results.get(timeout=POLL_SECONDS))
             except Empty:
                 return
 
@@ -158,7 +158,7 @@ class DiskCache:
         deadline = time.monotonic() + CLOSING_SECONDS
         known = self._saved | self._unsaved.keys()
         digests = [digest for digest in self._pool.hashes() if digest in known]
-        digests = digests[: self._files.most_bytes // self._files.file_bytes]
+        digests = digests[: self._files.max_bytes // self._files.file_bytes]
         for digest in digests:
             while not self._threads.has_room and time.monotonic() < deadline:
                 time.sleep(0.001)

@@ -206,7 +206,7 @@ class Engine:
             )
         try:
             batch, forks = self._read(scheduled)
-            logits = self._masks.beside(batch.constrained, self.runner.run, scheduled.step)
+            logits = self._masks.run_with_masks(batch.constrained, self.runner.run, scheduled.step)
             outputs += batch.score(logits)
             sampled = batch.sample(logits)
         except RunnerLost:

@@ -100,7 +100,7 @@ def _build_checked(
 
     Raises StartError for a tensor that is not read, unless it repeats another one.
     """
-    noting = checkpoint.noting()
+    noting = checkpoint.tracked()
     head = build(noting)
     read = [checkpoint.stored(name).bits for name in noting.read]
     for name in set(checkpoint.names()) - noting.read:

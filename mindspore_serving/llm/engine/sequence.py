@@ -42,9 +42,7 @@ class Sequence:
     order: tuple[int, int, int]  # (priority, arrival, index): the smallest is preempted last
     salt: str = ""
     adapter: int = 0
-    uses_long_rope: bool = (
-        False  # its keys are those of a sequence beyond the model's rotary switch
-    )
+    uses_long_rope: bool = False  # keys are rotated by the table for texts beyond `rope_switch`
     logits_from: int = -1  # first position whose logits are needed; -1: the last token's
     images: PromptImages | None = None
     num_computed: int = 0

@@ -78,7 +78,7 @@ def _constrain(draft: Draft, grammar: GrammarState, limit: int) -> Draft:
     forced = grammar.forced(limit)
     if forced and draft.tokens[: len(forced)] != forced:
         return Draft(forced, is_forced=True)
-    return Draft(grammar.possible(draft.tokens), draft.match_length, draft.shares)
+    return Draft(grammar.valid_prefix(draft.tokens), draft.match_length, draft.shares)
 
 
 class SpeculativeCompletion(Protocol):
@@ -109,7 +109,7 @@ class _Candidate:
         """Let the next step verify the draft model's tokens `modelled`, or else the draft."""
         self.draft_state.model_draft = modelled
         if modelled and self.grammar is not None:
-            modelled = self.grammar.possible(modelled)
+            modelled = self.grammar.valid_prefix(modelled)
         self.sequence.draft = modelled or self.draft_state.draft.tokens[: self.num_drafted]
 
 

@@ -57,7 +57,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         )
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
-    if spec.architecture.has_pictures and config.max_images:
+    if spec.architecture.takes_images and config.max_images:
         raise StartError(
             f"{parallel_text(config)}, but vectors of images are not sent to ranks: leave it out, "
             "or set max_images=0 to serve the model for texts"

@@ -5,8 +5,8 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.engine.prompt_images import PromptImages
-from mindspore_serving.llm.images.messages import MARKDOWN, Message, find_pictures, to_marks
-from mindspore_serving.llm.images.reader import Picture, PictureReader
+from mindspore_serving.llm.images.messages import MARKDOWN, Message, find_images, to_marks
+from mindspore_serving.llm.images.reader import ImageReader, PreparedImage
 from mindspore_serving.llm.images.tower import Tower
 
 Messages: TypeAlias = Sequence[Message]
@@ -20,13 +20,13 @@ class ImagePrompt:
     """
 
     def __init__(
-        self, reader: PictureReader | None, messages: Messages | None, markdown: str = ""
+        self, reader: ImageReader | None, messages: Messages | None, markdown: str = ""
     ) -> None:
-        sources = find_pictures(messages or (), markdown)
+        sources = find_images(messages or (), markdown)
         if sources and reader is None:
-            raise InvalidField(sources[0].place, "is an image, but the model reads no images")
+            raise InvalidField(sources[0].field, "is an image, but the model reads no images")
         self._reader, self._markdown = reader, markdown
-        self._read: dict[str, Picture] = {}
+        self._read: dict[str, PreparedImage] = {}
         if sources and reader is not None:
             images = reader.read(sources)
             pairs = zip(sources, images, strict=True)
@@ -41,9 +41,9 @@ class ImagePrompt:
         """Return the messages with marks for images, as a chat template takes them."""
         return [dict(message) for message in to_marks(messages)]
 
-    def of(self, messages: Messages | None) -> list[Picture]:
+    def of(self, messages: Messages | None) -> list[PreparedImage]:
         """Return the images of some of the messages, in order; or of the text."""
-        return [self._read[source.url] for source in find_pictures(messages or (), self._markdown)]
+        return [self._read[source.url] for source in find_images(messages or (), self._markdown)]
 
     def expand_markdown(self, text: str) -> str:
         """Return `text` with the texts of its images in place of their links."""
@@ -59,18 +59,20 @@ class ImagePrompt:
 
 
 def to_prompt_images(
-    reader: PictureReader, tower: Tower, ids: Sequence[int], images: Sequence[Picture]
+    reader: ImageReader, tower: Tower, ids: Sequence[int], images: Sequence[PreparedImage]
 ) -> PromptImages:
     """Return `images` as the engine takes them, at their positions in the prompt `ids`.
 
     Raises InvalidInputs if the prompt lacks tokens for them, ServingError if they cannot be
     computed.
     """
-    positions = [index for index, token_id in enumerate(ids) if token_id == reader.form.token_id]
+    positions = [
+        index for index, token_id in enumerate(ids) if token_id == reader.prompt_format.token_id
+    ]
     count = sum(image.count for image in images)
     if len(positions) != count:
         raise InvalidInputs(
             f"the prompt has {len(positions)} image tokens, expected {count} for its images"
         )
-    is_bidirectional = reader.form.is_bidirectional
-    return PromptImages(positions, tower.see(images), is_bidirectional=is_bidirectional)
+    is_bidirectional = reader.prompt_format.is_bidirectional
+    return PromptImages(positions, tower.compute(images), is_bidirectional=is_bidirectional)

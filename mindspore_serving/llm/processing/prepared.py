@@ -23,8 +23,8 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.reading_messages import DescribeTokenizer, Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import ServingError, from_code, printable
-from mindspore_serving.llm.images.messages import find_pictures
-from mindspore_serving.llm.images.reader import Picture
+from mindspore_serving.llm.images.messages import find_images
+from mindspore_serving.llm.images.reader import PreparedImage
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
 SMALL = 8192  # characters, and `_VALUE` for each value: prepared in a few milliseconds
@@ -41,7 +41,7 @@ class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
     params: SamplingParams
     answer_format: AnswerFormat
     bad_words_ids: list[list[int]] | None  # None without a tokenizer
-    images: list[Picture] = []
+    images: list[PreparedImage] = []
 
 
 class PreparedTexts(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -144,7 +144,7 @@ def has_images(request: LLMRequest) -> bool:
     """
     markdown = request.markdown if isinstance(request, Generate) else ""
     messages = request.messages if isinstance(request, Generate | Tokenize) else None
-    return bool(find_pictures(messages or (), markdown))
+    return bool(find_images(messages or (), markdown))
 
 
 def _room(room: int, value: Any) -> int:

@@ -26,7 +26,7 @@ from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
-from mindspore_serving.llm.images.reader import Picture, PictureReader
+from mindspore_serving.llm.images.reader import ImageReader, PreparedImage
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt, Messages, shortened
@@ -92,7 +92,7 @@ class Processor:
         find_adapter: Callable[[str], int] = no_adapter,
         *,
         is_trusted: bool = True,
-        images: PictureReader | None = None,
+        images: ImageReader | None = None,
         tower: Tower | None = None,
     ) -> None:
         self.adapter = find_adapter
@@ -162,7 +162,7 @@ class Processor:
         if not isinstance(request, Generate) or not (request.grammar or request.tools):
             return True
         grammar = to_answer_format(request, self._card).grammar
-        return grammar is None or (self._compiler is not None and self._compiler.knows(grammar))
+        return grammar is None or (self._compiler is not None and self._compiler.is_cached(grammar))
 
     def read_texts(self, request: Embed | Score) -> PreparedTexts:
         """Return the tokens of texts to embed or to score."""
@@ -222,7 +222,7 @@ class Processor:
 
     def _prompt(
         self, request: Generate, tools: Sequence[dict[str, Any]]
-    ) -> tuple[str | None, list[int], list[Picture]]:
+    ) -> tuple[str | None, list[int], list[PreparedImage]]:
         """Return the prompt as text, if it is one, as tokens that fit the model, and its images."""
         text = None
         images = self._read_images(request)
