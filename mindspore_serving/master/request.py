@@ -166,7 +166,7 @@ class PendingRequest:
             is_isolated=part.is_isolated,
         )
         self.parts = [new if one is part else one for one in self.parts]
-        part.request = NOBODY
+        part.request = ANONYMOUS
         return new
 
     def _reply(self, reply: Reply) -> None:
@@ -180,7 +180,7 @@ class PendingRequest:
         self.on_done(self, code)
 
 
-NOBODY = PendingRequest("", lambda reply: None, lambda request, code: None, 0.0, is_done=True)
+ANONYMOUS = PendingRequest("", lambda reply: None, lambda request, code: None, 0.0, is_done=True)
 """Stands for a request that is not interested in a part any more."""
 
 

@@ -94,7 +94,7 @@ def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:
 def _places(root: str, *, allow_pickle: bool) -> Iterator[tuple[int, list[ModelFile]]]:
     """Where models are looked for: each version with the files in it."""
     if os.path.isfile(root):
-        file = recognize(root, allow_pickle=allow_pickle, is_meant=True)
+        file = recognize(root, allow_pickle=allow_pickle, applies=True)
         yield 1, [file] if file is not None else []
         return
     for number in versions(root) or [1]:

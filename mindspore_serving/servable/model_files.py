@@ -64,10 +64,10 @@ class ModelFile:
     why_not: str = ""
 
 
-def recognize(path: str, *, allow_pickle: bool = False, is_meant: bool = False) -> ModelFile | None:
+def recognize(path: str, *, allow_pickle: bool = False, applies: bool = False) -> ModelFile | None:
     """What the file at `path` is; None if it is nothing that belongs to a model's format.
 
-    If it `is_meant`, named itself and not found in a directory, an archive of PyTorch may have any
+    If it `applies`, named itself and not found in a directory, an archive of PyTorch may have any
     ending.
     """
     name = os.path.basename(path)
@@ -75,7 +75,7 @@ def recognize(path: str, *, allow_pickle: bool = False, is_meant: bool = False) 
     if suffix in _PICKLES:
         return ModelFile(name, "sklearn") if allow_pickle else ModelFile(name, "", PICKLE_TEXT)
     model_format = _format(path, suffix)
-    if model_format is None and is_meant and _TORCH.search(_head(path)):
+    if model_format is None and applies and _TORCH.search(_head(path)):
         model_format = "pytorch"
     if model_format is None:
         return None

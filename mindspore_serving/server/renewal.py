@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.frontends.key_file import read_keys
-from mindspore_serving.frontends.keys import ApiKey, KeyHolder, Keys
+from mindspore_serving.frontends.keys import ApiKey, Keys, Tenant
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server import watched
 from mindspore_serving.server.front_ends import FrontEndOptions
@@ -29,7 +29,7 @@ class Renewal:
         self._on_renewed = on_renewed
         self._certificates: dict[SSLConfig, Certificates] = {}
         self._keys: dict[str, Keys] = {}
-        self._holders: WeakValueDictionary[ApiKey, KeyHolder] = WeakValueDictionary()
+        self._holders: WeakValueDictionary[ApiKey, Tenant] = WeakValueDictionary()
         self._watched: list[Watched[Any]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -65,7 +65,7 @@ class Renewal:
         """What a front-end process lets in now."""
         certificates = self.certificates(options.ssl_config)
         pem = None if certificates is None else certificates.pem
-        return Admission([one.key for one in self.keys(options).holders.values()], pem)
+        return Admission([one.key for one in self.keys(options).tenants.values()], pem)
 
     def add_metrics(self, page: Page) -> None:
         for one in self._watched:

@@ -33,7 +33,7 @@ def get(web: Web, path: str):
 # --- HTTP ---------------------------------------------------------------------------------------
 
 
-def test_a_server_is_alive_if_it_answers_whatever_its_servables_do(web):
+def test_a_server_is_alive_without_ready_servables(web):
     web.control.servables, web.control.is_ready = [DEAD], False
     assert get(web, "/livez")[0] == 200
 
@@ -81,7 +81,7 @@ def test_each_servable_has_a_path_of_its_own(web, path, status):
     assert get(web, f"/readyz/{path}")[0] == status
 
 
-def test_a_server_that_loads_says_how_far_it_is(web):
+def test_a_loading_server_reports_its_progress(web):
     loading = ServableReadiness("chat", 0, False, "still loading, 20 %", 0.2)
     web.control.servables, web.control.is_ready = [READY, loading], False
     web.control.is_starting = True
@@ -183,7 +183,7 @@ def test_who_watches_is_told_of_changes_and_of_the_end(asking):
     assert list(seen) == ["NOT_SERVING"]
 
 
-def test_who_watches_what_is_not_there_is_told_when_it_comes(asking):
+def test_watch_of_an_unknown_servable_reports_its_deployment(asking):
     seen = asking.watch("add")
     assert next(seen) == "SERVICE_UNKNOWN"
     asking.control.servables = [READY]
@@ -197,7 +197,7 @@ def test_a_request_that_is_none_is_refused(asking):
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_many_that_ask_slowly_do_not_keep_others_from_asking(asking):
+def test_many_slow_health_checks_keep_no_other_client_out(asking):
     client = RawGrpc(asking.port)
     with client.stream:
         for _ in range(64):

@@ -3,13 +3,13 @@
 from mindspore_serving.errors import Code
 from mindspore_serving.ipc.messages import Fault, PartReply, RequestPart, SpanReport, WorkerCall
 from mindspore_serving.master.call_trace import CallTrace
-from mindspore_serving.master.request import NOBODY, PendingPart
+from mindspore_serving.master.request import ANONYMOUS, PendingPart
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.span import SERVABLE, WORKER, SpanContext
 from tests.master.served import Served, Worker, turn
 
 PARENT = SpanContext(0xA, 0xB, is_sampled=True, state="them=1")
-PART = PendingPart(NOBODY, 0, "native", [b"1"])
+PART = PendingPart(ANONYMOUS, 0, "native", [b"1"])
 
 
 class Recorded:

@@ -19,10 +19,10 @@ from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.messages import to_template
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
 
 
 async def answer(state: AppState, http: Request, body: MessagesRequest) -> Response:
@@ -31,15 +31,15 @@ async def answer(state: AppState, http: Request, body: MessagesRequest) -> Respo
     request = to_request(body, model)
     with ExitStack() as stack:
         with naming("messages", MESSAGES, body):
-            generation = stack.enter_context(model.generate(request, terms_of(http)))
-            started = await while_there(http, generation.begin())
+            generation = stack.enter_context(model.generate(request, request_options_of(http)))
+            started = await while_connected(http, generation.begin())
         writing = AnthropicWriting(model.name, request.params, started.num_prompt_tokens)
         headers = capped_header("max_tokens", started)
         if body.stream:
             events = generation.written(writing.begin(), writing.write, to_event)
-            stream = EventStream(Owned(events, stack.pop_all()), headers, ping=PING)
+            stream = EventStream(OwnedStream(events, stack.pop_all()), headers, ping=PING)
             return _reported(stream)
-        whole = await while_there(http, write_whole(generation, writing))
+        whole = await while_connected(http, write_whole(generation, writing))
     return _reported(Response(whole, 200, headers, "application/json"))
 
 
@@ -55,7 +55,9 @@ async def count(state: AppState, http: Request, body: CountRequest) -> Response:
         template_options=MESSAGES.options(body, model.card).get("template_options", {}),
     )
     with naming("messages", MESSAGES, body):
-        found = await while_there(http, model.call(request, Tokenized, terms_of(http)))
+        found = await while_connected(
+            http, model.call(request, Tokenized, request_options_of(http))
+        )
     return _reported(to_json(Count(len(found.tokens))))
 
 

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from mindspore_serving.core.reading_messages import Score, Scored
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
-from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.disconnect import while_connected
+from mindspore_serving.frontends.request_options import request_options_of
 
 Numbers = npt.NDArray[np.float32]
 
@@ -42,7 +42,7 @@ def find_scorer(models: LanguageModels, name: str | None, *, ranks: bool = True)
 
 async def score(http: Request, model: ServedModel, request: Score) -> Scores:
     """Raises RequestRefused, or another ServingError; cancelled when the client leaves."""
-    found = await while_there(http, model.call(request, Scored, terms_of(http)))
+    found = await while_connected(http, model.call(request, Scored, request_options_of(http)))
     logits, probabilities = (
         np.frombuffer(one, "<f4").reshape(-1, found.size) for one in (found.logits, found.scores)
     )

@@ -14,7 +14,7 @@ from mindspore_serving.frontends.chat.fields import Fields, capped_header
 from mindspore_serving.frontends.chat.messages import ChatMessage, to_template
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.tools import read_tools
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.ollama.errors import to_line
 from mindspore_serving.frontends.ollama.fields import (
     CHAT,
@@ -31,8 +31,8 @@ from mindspore_serving.frontends.ollama.requests import (
     to_messages,
 )
 from mindspore_serving.frontends.ollama.writing import LINES, OllamaWriting, write_whole
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
 
 
 async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Response:
@@ -51,7 +51,7 @@ async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Respo
         **common,
     )
     with naming("messages", CHAT, body):
-        return await _answer(http, body, model.generate(request, terms_of(http)), writing)
+        return await _answer(http, body, model.generate(request, request_options_of(http)), writing)
 
 
 async def generate(state: AppState, http: Request, body: OllamaGenerateRequest) -> Response:
@@ -63,7 +63,7 @@ async def generate(state: AppState, http: Request, body: OllamaGenerateRequest) 
         return _loaded(body, writing)
     request = _to_request(body, model, common)
     with naming("prompt", GENERATE, body):
-        return await _answer(http, body, model.generate(request, terms_of(http)), writing)
+        return await _answer(http, body, model.generate(request, request_options_of(http)), writing)
 
 
 async def _answer(
@@ -72,15 +72,15 @@ async def _answer(
     """One object, or a stream of lines; what the model does is streamed in both, for its times."""
     with ExitStack() as stack:
         stack.enter_context(generation)
-        started = await while_there(http, generation.begin())
+        started = await while_connected(http, generation.begin())
         given = (body.options or {}).get("num_predict") is not None
         headers = capped_header("options.num_predict" if given else "", started)
         writing.start()
         if body.stream is False:
-            whole = await while_there(http, write_whole(generation, writing))
+            whole = await while_connected(http, write_whole(generation, writing))
             return Response(whole, 200, headers, "application/json")
         lines = generation.written(b"", writing.line, to_line)
-        owned = Owned(lines, stack.pop_all())
+        owned = OwnedStream(lines, stack.pop_all())
         return EventStream(owned, headers, media_type=LINES, ping=b" ")
 
 

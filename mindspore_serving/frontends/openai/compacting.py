@@ -15,7 +15,7 @@ from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import find_generator
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.openai import chat
 from mindspore_serving.frontends.openai.answers import Compacted, OpenAIResponse
 from mindspore_serving.frontends.openai.fields import CHAT
@@ -34,7 +34,7 @@ from mindspore_serving.frontends.openai.response_requests import (
 )
 from mindspore_serving.frontends.openai.response_writing import ResponseWriting, write_whole
 from mindspore_serving.frontends.openai.stored_responses import conversation_before
-from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.request_options import request_options_of
 
 FIELDS = Fields(
     "openai",
@@ -63,10 +63,10 @@ async def compact(state: AppState, http: Request, body: CompactRequest) -> Compa
     )
     writing = ResponseWriting(ResponseRequest(input=""), model.name)
     with naming("input", CHAT, asked):
-        generation = model.generate(chat.to_request(asked, model), terms_of(http))
+        generation = model.generate(chat.to_request(asked, model), request_options_of(http))
         with generation:
-            await while_there(http, generation.begin())
-            whole = await while_there(http, write_whole(generation, writing))
+            await while_connected(http, generation.begin())
+            whole = await while_connected(http, write_whole(generation, writing))
     summary = {
         "id": f"cmp_{secrets.token_hex(16)}",
         "type": "compaction",

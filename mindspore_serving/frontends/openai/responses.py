@@ -17,7 +17,7 @@ from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import naming
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai import answers, chat
 from mindspore_serving.frontends.openai.answers import InputTokens
@@ -32,9 +32,9 @@ from mindspore_serving.frontends.openai.response_writing import (
     write_whole,
 )
 from mindspore_serving.frontends.openai.stored_responses import conversation_before, owner_of
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.response_store import to_stored
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
 
 SAME = ("stream", "temperature", "top_p", "top_logprobs", "parallel_tool_calls")  # as in a chat
 PLACE = re.compile(r"^messages(?:\[(\d+)\])?")
@@ -59,23 +59,23 @@ async def answer(state: AppState, http: Request, body: ResponseRequest) -> Respo
     def keep(whole: answers.OpenAIResponse) -> None:
         if body.store is not False:
             found = to_stored(whole, whole.output, (*before, *to_items(body.input)))
-            state.responses.keep(owner_of(http), whole.id, found, state.models.limits)
+            state.responses.add(owner_of(http), whole.id, found, state.models.limits)
 
     with ExitStack() as stack:
         chat_body = _to_chat(body, messages, model.card)
         try:
             request = chat.to_request(chat_body, model)
             with naming("input", CHAT, chat_body):
-                generation = stack.enter_context(model.generate(request, terms_of(http)))
-                started = await while_there(http, generation.begin())
+                generation = stack.enter_context(model.generate(request, request_options_of(http)))
+                started = await while_connected(http, generation.begin())
         except InvalidField as error:
             raise _renamed(error, messages) from None
         name = "max_output_tokens" if body.max_output_tokens is not None else ""
         headers = capped_header(name, started)
         if body.stream:
             events = stream_response(generation, writing, keep)
-            return EventStream(Owned(events, stack.pop_all()), headers)
-        whole = await while_there(http, write_whole(generation, writing))
+            return EventStream(OwnedStream(events, stack.pop_all()), headers)
+        whole = await while_connected(http, write_whole(generation, writing))
     keep(whole)
     return to_json(whole, headers=headers)
 
@@ -96,7 +96,9 @@ async def count(state: AppState, http: Request, body: ResponseRequest) -> InputT
             template_options=wanted.template_options,
         )
         with naming("input", CHAT, chat_body):
-            found = await while_there(http, model.call(request, Tokenized, terms_of(http)))
+            found = await while_connected(
+                http, model.call(request, Tokenized, request_options_of(http))
+            )
     except InvalidField as error:
         raise _renamed(error, messages) from None
     return InputTokens(input_tokens=len(found.tokens))

@@ -13,7 +13,7 @@ from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import check_values
 from mindspore_serving.frontends.chat.errors import RefusedField
 from mindspore_serving.frontends.chat.fields import show, unexpected
-from mindspore_serving.frontends.keys import HOLDER
+from mindspore_serving.frontends.keys import TENANT
 from mindspore_serving.frontends.openai.answers import Deleted, InputItems
 from mindspore_serving.frontends.response_store import StoredResponse
 
@@ -34,7 +34,7 @@ async def show_stored(state: AppState, http: Request) -> Response:
 
 async def forget(state: AppState, http: Request) -> Deleted:
     find(state, http)
-    state.responses.forget(owner_of(http), _name(http))
+    state.responses.remove(owner_of(http), _name(http))
     return Deleted(_name(http))
 
 
@@ -44,7 +44,7 @@ async def refuse_post(state: AppState, http: Request) -> NoReturn:
 
 
 async def list_items(state: AppState, http: Request) -> InputItems:
-    return _page(http, find(state, http).given)
+    return _page(http, find(state, http).input)
 
 
 async def cancel(state: AppState, http: Request) -> NoReturn:
@@ -59,8 +59,8 @@ def is_name(_: AppState, scope: Scope) -> bool:
 
 def owner_of(http: Request) -> str:
     """Whose responses a request may see: those of its key, or of all who have none."""
-    holder = http.scope.get(HOLDER)
-    return "" if holder is None else holder.key.secret
+    tenant = http.scope.get(TENANT)
+    return "" if tenant is None else tenant.key.secret
 
 
 def find(state: AppState, http: Request) -> StoredResponse:

@@ -14,8 +14,9 @@ from mindspore_serving.frontends.chat.models import Purpose, ServedModel
 from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.chat.scores import Numbers, best_first, score
 from mindspore_serving.frontends.chat.vectors import check_dimensions, vectors_of, write_vectors
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.tei.errors import OtherModel
 from mindspore_serving.frontends.tei.requests import (
     PredictRequest,
@@ -28,7 +29,6 @@ from mindspore_serving.frontends.tei.requests import (
     TeiTokenizeRequest,
     to_rows,
 )
-from mindspore_serving.frontends.terms import terms_of
 
 WANTED = {
     "embed": "embeds texts",
@@ -48,7 +48,7 @@ async def embed(state: AppState, http: Request, body: TeiEmbedRequest) -> Respon
         truncate=body.side,
         scale="unit" if normalizes else "none",
     )
-    found = await while_there(http, model.call(request, Embedded, terms_of(http)))
+    found = await while_connected(http, model.call(request, Embedded, request_options_of(http)))
     rows = await write_vectors(vectors_of(found, body.dimensions, normalizes=normalizes))
     return to_json(rows)
 
@@ -98,7 +98,7 @@ async def compare(state: AppState, http: Request, body: SimilarityRequest) -> Re
         truncate=more.side if more else "",
         scale="unit",
     )
-    found = await while_there(http, model.call(request, Embedded, terms_of(http)))
+    found = await while_connected(http, model.call(request, Embedded, request_options_of(http)))
     source, *others = vectors_of(found, None)
     return to_json((np.stack(others) @ source).tolist())
 
@@ -113,7 +113,9 @@ async def tokenize(state: AppState, http: Request, body: TeiTokenizeRequest) -> 
     found = []
     for text in texts:
         request = Tokenize(prompt=text, add_special=body.add_special_tokens)
-        tokens = await while_there(http, model.call(request, Tokenized, terms_of(http)))
+        tokens = await while_connected(
+            http, model.call(request, Tokenized, request_options_of(http))
+        )
         pairs = zip(tokens.tokens, tokens.offsets, strict=True)
         found.append([_token(tokens.text, *pair) for pair in pairs])
     return to_json(found)

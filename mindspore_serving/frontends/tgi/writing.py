@@ -162,7 +162,7 @@ async def write_whole(request: CheckedRequest, times: Times) -> GenerateResponse
     """The answer, the best of `best_of`.  Raises ServingError."""
     with ExitStack() as stack:
         generations = [
-            stack.enter_context(request.model.generate(request.generate, request.terms))
+            stack.enter_context(request.model.generate(request.generate, request.options))
             for _ in range(request.best_of)
         ]
         written = [await _read(generation, request, times) for generation in generations]

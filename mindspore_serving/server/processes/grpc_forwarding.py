@@ -13,7 +13,7 @@ import grpc.aio
 from mindspore_serving.frontends.grpc.access import Behavior
 from mindspore_serving.frontends.grpc.calls import OpenCalls
 from mindspore_serving.frontends.message_reader import Context
-from mindspore_serving.frontends.v2.shared_memory import Elsewhere
+from mindspore_serving.frontends.v2.shared_memory import RemoteRegionError
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -158,7 +158,7 @@ class Choosing:
         async def answer(requests: Any, context: Any) -> Any:
             if self._takes(context):
                 context = Reread(context)
-                with suppress(Elsewhere):
+                with suppress(RemoteRegionError):
                     return await own(requests, context)
                 context.begin_again()
             async with aclosing(pass_on(requests, context)) as responses:

@@ -61,7 +61,7 @@ class FrontEnds:
         self._has_live = asyncio.Event()
         self._services: list[ServeHttp | ServeGrpc] = []
         self._listener: Listener | None = None
-        self._holder: socket.socket | None = None
+        self._reserved: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, desk: Desk) -> None:
@@ -93,7 +93,7 @@ class FrontEnds:
     async def start_grpc(self, message: ServeGrpc) -> None:
         """Raises StartError."""
         where = addresses.parse(message.options.address, "Serving gRPC", allow_unix=False)
-        self._holder = addresses.hold(where, "Serving gRPC")
+        self._reserved = addresses.reserve(where, "Serving gRPC")
         await self._serve(message)
 
     async def sync(self) -> None:
@@ -133,8 +133,8 @@ class FrontEnds:
         for session in list(self._live):
             session.pipe.close()
         self._has_live.set()  # for connections that wait for one
-        if self._holder is not None:
-            self._holder.close()
+        if self._reserved is not None:
+            self._reserved.close()
 
     async def _wait_for_end(self, timeout: float | None) -> None:
         if self._children:
