@@ -3,6 +3,7 @@ them, without being read, at a pace."""
 
 import http.client
 import json
+from contextlib import closing
 
 import pytest
 
@@ -12,9 +13,14 @@ from mindspore_serving.errors import Overloaded
 from mindspore_serving.frontends.chat.refusals import PATHS
 from mindspore_serving.frontends.http.early_refusal import BURST, MAX_DELAY, RATE, TICK, RefusalPace
 from mindspore_serving.frontends.keys import ApiKey
+from mindspore_serving.frontends.v2.fast_infer import FastInfer
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from tests.frontends.http_serving import Web as ClassicWeb
+from tests.frontends.http_serving import post as post_to
 from tests.frontends.mounting import anthropic_routes, ollama_routes, openai_routes
 from tests.frontends.openai.serving import serving
+from tests.frontends.v2.test_own_infer import PATH, Models
 from tests.waiting import PATIENCE
 
 BUSY = Overloaded("it would take 5.0 s, which is too long; try again later", retry_after=7.2)
@@ -179,6 +185,19 @@ def test_a_client_that_leaves_before_its_refusal_is_written_harms_nobody(classic
     for client in clients[BURST:-1]:
         client.stream.close()
     assert clients[-1].read()[0] == 429
+
+
+def test_an_early_refusal_of_infer_releases_its_key(background):
+    key = ApiKey("a-secret-key", max_requests=1)
+    fast_infer = FastInfer(V2(None, Models(), SharedMemory(), ServerLimits()))
+    with closing(ClassicWeb(background, api_keys=[key], open_other=fast_infer)) as web:
+        web.inference.is_refusing = True
+        web.inference.refusal = lambda *_: BUSY
+        client = web.connect()
+        for _ in range(2):  # the second would exceed the limit of the key
+            client.send(post_to(b"{}", PATH, [b"authorization: Bearer a-secret-key"]))
+            status, _, body = client.read()
+            assert (status, json.loads(body)) == (429, {"error": str(BUSY)})
 
 
 # --- the pace -----------------------------------------------------------------------------------
