@@ -8,6 +8,8 @@
 #   make fuzz    100,000 mutated requests; FUZZ="--requests 1000000 --seed 7" for others
 #   make schemathesis   100 requests for each operation of /openapi.json
 #   make bench   the benchmarks     make clean   everything that make made
+#   make test-core   the tests that need no model runtime, with PYTHON (3.10 to 3.14), in an environment of their own
+#   make package     wheel and sdist in dist/, checked, and installed into a fresh environment
 #   make docs    the documentation site, into site/
 #   make lint-deploy   the tools that check Dockerfiles, manifests and units, on deploy/
 #   make rehearse      build the image of deploy/ and run it as there, without a container engine;
@@ -27,6 +29,7 @@ ARGS   ?=
 FUZZ   ?= --requests 100000
 EXTRAS ?= llm
 TOOLS  := .venv-deploy
+CORE   := .venv-core
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
@@ -35,7 +38,7 @@ DEMO  := mindspore,onnx,llm,examples
 TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,docs,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
-.PHONY: docs chaos fuzz schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean
+.PHONY: test-core package docs chaos fuzz schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
@@ -71,6 +74,17 @@ bench: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.model_efficiency
 	$(BIN)/python -m benchmarks.start_time
 
+test-core: $(CORE)/.installed
+	$(CORE)/bin/python -m pytest -n auto -m "$(FAST)" $(ARGS)
+
+package:
+	rm -rf dist build/package
+	$(PYTHON) -m venv build/package
+	build/package/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt build twine
+	build/package/bin/python -m build -o dist .
+	build/package/bin/python -m twine check --strict dist/*
+	build/package/bin/python scripts/check-package dist
+
 docs: $(VENV)/.tests
 	$(BIN)/python scripts/docs-site
 
@@ -81,7 +95,7 @@ rehearse: $(VENV)/.tests
 	$(BIN)/python -m tests.deploy.rehearsal --extras "$(EXTRAS)"
 
 clean:
-	rm -rf $(VENV) $(TOOLS) benchmarks/.envs benchmarks/.cache build site mindspore_serving.egg-info
+	rm -rf $(VENV) $(TOOLS) $(CORE) benchmarks/.envs benchmarks/.cache build dist site mindspore_serving.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -99,6 +113,11 @@ $(VENV)/.tests: pyproject.toml constraints.txt | $(VENV)/.demo
 	@echo "installing .[$(TESTS)] into $(VENV): some minutes the first time"
 	@$(PIP) -e '.[$(TESTS)]' | $(SHOW)
 	@$(PIP) --no-deps mindcv | $(SHOW) || echo "  mindcv cannot be had"
+	@touch $@
+
+$(CORE)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv $(CORE)
+	@$(CORE)/bin/python -m pip --disable-pip-version-check install -c constraints.txt -e '.[dev]' | $(SHOW)
 	@touch $@
 
 $(TOOLS)/.installed: tests/deploy/tools.txt

@@ -135,7 +135,7 @@ class Bench:
                 connection.buffer_updated(len(REQUEST))
         while self.link.parts or self.batches._waiting:
             with self.step("master: pick worker, build message"):
-                self.batches.hand_out()
+                self.batches.dispatch()
             (work,) = list(self.to_worker.feed(self.wire.sent))
             assert isinstance(work, Work)
             with self.step("worker: decode JSON, check"):

@@ -79,7 +79,7 @@ def test_close_may_be_called_twice(background):
     background.close()
 
 
-def test_calls_from_many_threads_share_one_loop(background):
+def test_calls_from_many_threads_share_a_loop(background):
     loops = []
     threads = [
         threading.Thread(target=lambda: loops.append(background.run(running_loop())))
@@ -93,7 +93,7 @@ def test_calls_from_many_threads_share_one_loop(background):
     assert len(set(map(id, loops))) == 1
 
 
-async def test_a_ticker_fires_once_however_often_it_is_armed():
+async def test_a_ticker_armed_several_times_fires_once():
     fired = []
     ticker = Ticker(asyncio.get_running_loop(), lambda: fired.append(1))
     ticker.arm()
@@ -103,7 +103,7 @@ async def test_a_ticker_fires_once_however_often_it_is_armed():
     assert fired == [1]
 
 
-async def test_a_ticker_can_be_armed_again_while_it_fires():
+async def test_a_ticker_can_be_armed_again_while_firing():
     fired = []
 
     def fire():
@@ -152,7 +152,7 @@ threading.Thread(target=go_on).start()
 
 
 @pytest.mark.parametrize("run", [on_thread, on_thread_to_the_end])
-async def test_what_a_function_held_is_free_when_its_error_is_handled(run):
+async def test_objects_of_a_function_are_freed_when_its_error_is_handled(run):
     class Held:
         """Something large."""
 

@@ -217,7 +217,7 @@ def test_imports_inside_llm_point_downward() -> None:
     assert offenders(sources_of_llm(), upward) == {}
 
 
-def test_child_processes_are_started_in_one_place() -> None:
+def test_child_processes_are_started_in_a_single_module() -> None:
     """Others run programs that are not of this package, or fork in a process of one thread."""
     assert offenders(sources(), lambda _, tree: spawns(tree)).keys() == {
         "process/child.py",
@@ -238,7 +238,7 @@ def test_options_of_commands_are_rows() -> None:
     parser = cli._parser()._subparsers._group_actions[0].choices["serve"]  # type: ignore
     rows = {row.name_in(SERVE) for row in rows_of(ServeSettings).values()}
     shown = {action.option_strings[0] for action in parser._actions if action.option_strings}
-    assert shown - {"-h"} == {f"--{name.replace('_', '-')}" for name in rows if name}
+    assert shown - {"-h", "--help-all"} == {f"--{name.replace('_', '-')}" for name in rows if name}
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_arguments_of_the_public_api_are_rows(
     assert {**defaults, **required} == {name: rows[name].default for name in defaults}
 
 
-def test_streams_between_processes_are_read_in_one_place() -> None:
+def test_streams_between_processes_are_read_in_a_single_module() -> None:
     """Others read packets, which have no lengths of ours, or bytes that they throw away."""
     reads = {
         name_of(path)
@@ -280,7 +280,7 @@ def test_streams_between_processes_are_read_in_one_place() -> None:
     }
 
 
-def test_routes_are_made_in_one_place() -> None:
+def test_routes_are_created_in_a_single_module() -> None:
     """Others would be in no list: without a key, a form of errors, a label or a description."""
 
     def makers(path: Path, tree: ast.AST) -> list[str]:

@@ -43,7 +43,7 @@ def test_each_extra_has_its_packages() -> None:
         ("somebody_elses", "pip install somebody-elses"),
     ],
 )
-def test_a_missing_module_comes_with_the_extra_that_brings_it(module: str, command: str) -> None:
+def test_the_error_of_a_missing_module_names_the_extra(module: str, command: str) -> None:
     text = extras.missing(ModuleNotFoundError(name=module), "this")
     assert text == f"this needs {module}, which is not installed; install it with: {command}"
 
@@ -57,7 +57,7 @@ def test_without_a_record_the_package_itself_is_advised(monkeypatch: pytest.Monk
     assert extras.advice("yaml") == "install it with: pip install pyyaml"
 
 
-def test_the_doctor_says_of_every_extra_what_is_missing(
+def test_the_doctor_lists_the_missing_modules_of_every_extra(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     main(["doctor"])
@@ -78,7 +78,7 @@ def test_the_doctor_has_a_row_for_each_runtime_of_language_models(
     assert "pip install 'mindspore-serving[torch]'" in rows["torch"]
 
 
-def test_a_command_that_lacks_a_module_says_which_extra_it_is(
+def test_a_command_that_lacks_a_module_names_the_extra(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(_: object) -> int:

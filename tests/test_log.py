@@ -71,7 +71,7 @@ ALL = ["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 @pytest.mark.parametrize("level", range(5))
-def test_a_level_hides_what_is_below(run, level):
+def test_a_level_hides_lower_levels(run, level):
     assert levels(run(SCRIPT, GLOG_v=str(level))) == ALL[level:]
 
 
@@ -99,7 +99,7 @@ def test_a_line_has_level_process_time_place_and_message(run):
     assert (level, path, number, message) == ("WARNING", "script.py", "5", "warning 2")
 
 
-def test_a_log_file_holds_all_and_stderr_what_reaches_its_threshold(run, tmp_path):
+def test_a_log_file_has_all_lines_and_stderr_those_over_its_threshold(run, tmp_path):
     shown = run(
         SCRIPT,
         GLOG_v="1",
@@ -114,7 +114,7 @@ def test_a_log_file_holds_all_and_stderr_what_reaches_its_threshold(run, tmp_pat
     assert file.name == f"mindspore_serving.log.{LINE.fullmatch(lines[0])[2]}"
 
 
-def test_a_log_file_is_rotated_and_only_its_owner_can_read_it(run, tmp_path):
+def test_a_log_file_is_rotated_and_readable_by_its_owner_only(run, tmp_path):
     code = "from mindspore_serving import log\nfor i in range(20): log.error('x' * 100)\n"
     run(
         code,
@@ -247,7 +247,7 @@ def test_an_event_is_written_whatever_the_level(run, form):
         assert found["path"] == "/a b\n[ERROR]"
 
 
-def test_the_level_by_name_comes_before_the_others(run):
+def test_the_level_by_name_has_priority(run):
     assert levels(run(SCRIPT, GLOG_v="3", MINDSPORE_SERVING_LOG_LEVEL="info")) == ALL[1:]
     settings = {"MS_SUBMODULE_LOG_v": "{SERVING:0}", "MINDSPORE_SERVING_LOG_LEVEL": "error"}
     assert levels(run(SCRIPT, **settings)) == ["ERROR"]
@@ -273,7 +273,7 @@ except ValueError as error:
     assert levels(run(script)) == ["WARNING", *ALL, "ERROR"]
 
 
-def test_a_server_says_when_it_starts_and_when_another_start_is_refused(run):
+def test_a_server_logs_its_start_and_a_refused_second_start(run):
     script = f"""
 from mindspore_serving import server
 server.start_restful_server("127.0.0.1:{free_port()}")

@@ -66,7 +66,7 @@ def test_sum_and_count_of_seconds():
     assert found["serving_request_seconds_count"] == 2
 
 
-def test_a_page_has_help_type_and_labels_of_what_the_catalog_describes():
+def test_a_page_has_help_type_and_labels_of_the_catalog():
     page = Page()
     page.add("serving_workers", 2, "add", "1")
     page.add("serving_workers", 3, "sub", "2")
@@ -79,7 +79,7 @@ def test_a_page_has_help_type_and_labels_of_what_the_catalog_describes():
     assert [(sample.labels, sample.value) for sample in in_flight.samples] == [({}, 7)]
 
 
-def test_a_name_with_quotes_and_newlines_stays_one_label():
+def test_a_name_with_quotes_and_newlines_stays_a_single_label():
     page = Page()
     page.add("serving_workers", 2, 'a"b\nc', "1")
     ((sample,),) = (family.samples for family in parsed(page))
@@ -116,7 +116,7 @@ def test_quantiles_are_those_of_all_methods_together():
     assert p99 == pytest.approx(2000, rel=0.1)
 
 
-def test_quantiles_forget_what_is_over_a_minute_old():
+def test_quantiles_ignore_samples_over_a_minute_old():
     series = at([5.0] * 100, NOW)
     at([0.001], NOW + 45, series)
     assert quantiles([series], (0.5,), NOW + 45) == [pytest.approx(5000, rel=0.1)]

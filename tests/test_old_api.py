@@ -274,7 +274,7 @@ def test_a_pipeline_of_1_3_calls_another_servable(write, old):
 
 
 @pytest.mark.e2e
-def test_master_and_worker_of_one_process_share_its_server(tmp_path, old):
+def test_master_and_worker_of_a_process_share_its_server(tmp_path, old):
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "servable_config.py").write_text(WORDS)
     script = old.start(MASTER_AND_WORKER_1_2, sign="gRPC server start success")
@@ -287,7 +287,7 @@ def test_master_and_worker_of_one_process_share_its_server(tmp_path, old):
 
 
 @pytest.mark.e2e
-def test_a_worker_without_a_master_in_its_process_says_what_to_do(old):
+def test_the_error_of_a_worker_without_a_master_has_a_hint(old):
     done = run(old.place("worker.py", WORKER_ALONE_1_2), old.directory)
     assert done.returncode == 1
     assert "the master at 10.0.0.1:6500 is not in this process" in done.stderr

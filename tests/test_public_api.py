@@ -155,7 +155,7 @@ def signature(path: str) -> str:
 
 
 @pytest.mark.parametrize("path", SIGNATURES)
-def test_it_is_called_as_documented(path: str) -> None:
+def test_the_public_api_has_the_documented_signatures(path: str) -> None:
     assert signature(path) == SIGNATURES[path]
 
 

@@ -142,7 +142,7 @@ def answers_ready(port: str) -> bool:
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
-def test_what_the_page_shows_happens(page: str, tmp_path: Path) -> None:
+def test_the_examples_of_a_page_work_as_shown(page: str, tmp_path: Path) -> None:
     found = blocks(page)
     code = "\n".join(block.text for block in found if block.language == "python")
     for library, name in NEEDS.items():

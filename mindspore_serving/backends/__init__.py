@@ -1,4 +1,4 @@
-"""Model formats: load a model, tell its signature, run it.  Importing this imports no runtime."""
+"""Model formats: load a model, describe its signature, run it.  Importing it imports no runtime."""
 
 from mindspore_serving.backends.base import Backend, ModelSource
 from mindspore_serving.backends.devices import Availability, available, choose_device

@@ -1,10 +1,10 @@
-"""Encrypted MindIR files to bytes.
+"""Decryption of MindIR files.
 
-A file is a row of blocks, all integers little-endian and 4 bytes wide:
+A file is a sequence of blocks, all integers little-endian and 4 bytes wide:
 
     magic | tag (16 bytes, AES-GCM only) | block length | iv length | iv | cipher length | cipher
 
-where block length counts what follows it.  Needs the `cryptography` package.
+where block length counts the bytes after it.  Needs the `cryptography` package.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ MAGIC = {"AES-GCM": 0x7F3A5ED8, "AES-CBC": 0x7F3A5ED9}
 _TAG_SIZE = 16
 _KEY_SIZES = (16, 24, 32)
 _MAX_IV = 128
-_GCM_NONCE_SIZE = 12  # the iv field is longer; what writes the files uses no more of it
+_GCM_NONCE_SIZE = 12  # the iv field is longer, but the writer uses only this part
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +28,26 @@ class _Block:
 
 
 def is_encrypted(head: bytes) -> bool:
-    """Whether a file that starts with `head`, at least 4 bytes, is in the encrypted format."""
+    """Return whether a file that starts with `head`, at least 4 bytes, is encrypted."""
     return int.from_bytes(head[:4], "little") in MAGIC.values()
 
 
 def decrypt(content: bytes, key: bytes, mode: str) -> bytes:
-    """The plain bytes of an encrypted file.
+    """Decrypt a file.
 
-    `key` has 16, 24 or 32 bytes, `mode` is "AES-GCM" or "AES-CBC".  Raises StartError: bad key
-    size or mode, damaged file, wrong key.  AES-CBC carries no seal: a wrong key is noticed by its
-    padding in all but one of 256 cases, and then by what reads the bytes.
+    `key` has 16, 24 or 32 bytes, `mode` is "AES-GCM" or "AES-CBC".  AES-CBC has no authentication:
+    a wrong key is detected by its padding in 255 of 256 cases, and otherwise by the reader of the
+    bytes.
+
+    Raises StartError: bad key size or mode, damaged file, wrong key.
     """
     if mode not in MAGIC:
         raise StartError(f"The dec_mode '{mode}' is not supported, accepted are {', '.join(MAGIC)}")
     if len(key) not in _KEY_SIZES:
         raise StartError(f"The dec_key has {len(key)} bytes, accepted are 16, 24 or 32")
-    found = int.from_bytes(content[:4], "little")
-    if found != MAGIC[mode]:
-        actual = next((name for name, magic in MAGIC.items() if magic == found), None)
+    file_magic = int.from_bytes(content[:4], "little")
+    if file_magic != MAGIC[mode]:
+        actual = next((name for name, magic in MAGIC.items() if magic == file_magic), None)
         raise StartError(
             "it is not encrypted, but a dec_key is given"
             if actual is None
@@ -87,7 +89,7 @@ def _bytes(view: memoryview, at: int, length: int) -> tuple[bytes, int]:
 
 
 def _damaged(why: str) -> StartError:
-    return StartError(f"the encrypted file is damaged or cut off: {why}")
+    return StartError(f"the encrypted file is damaged or truncated: {why}")
 
 
 def _gcm(key: bytes) -> Any:

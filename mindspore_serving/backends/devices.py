@@ -1,6 +1,6 @@
-"""Which devices this machine has, and which of them a servable's models can use.
+"""Devices of this machine, and which of them the models of a servable can use.
 
-Looks at device files and at installed libraries; imports none of them unless asked to probe.
+Looks at device files and installed libraries; imports a library only to probe it.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _FILES = {"ascend": "davinci[0-9]*", "gpu": "nvidia[0-9]*"}
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """One row of the doctor's table.
+    """A row of the doctor's table.
 
     `library` is "" if the format needs none.  `problem` is None if models of this format can be
     loaded, else the reason.  `devices` are the usable device types, best first.
@@ -30,13 +30,13 @@ class Availability:
 
 
 def present(directory: str = "/dev") -> tuple[str, ...]:
-    """Device types of this machine, by their device files; "cpu" is always one."""
-    found = [device for device, pattern in _FILES.items() if any(Path(directory).glob(pattern))]
-    return (*found, "cpu")
+    """Return the device types of this machine, by their device files; "cpu" is always included."""
+    devices = [device for device, pattern in _FILES.items() if any(Path(directory).glob(pattern))]
+    return (*devices, "cpu")
 
 
 def usable(format: str, directory: str = "/dev") -> tuple[str, ...]:  # noqa: A002
-    """Device types that are present and that the installed library of `format` was built for."""
+    """Return the device types that are present and that the library of `format` was built for."""
     built = formats.builds(format)
     return tuple(device for device in present(directory) if device in built)
 
@@ -48,9 +48,11 @@ def choose_device(
     *,
     directory: str = "/dev",
 ) -> str:
-    """The device type, "ascend", "gpu" or "cpu", that the servable's models run on.
+    """Return the device type, "ascend", "gpu" or "cpu", on which the servable's models run.
 
-    None or "none" takes the best that all formats support.  Raises StartError.
+    `requested` None or "none" means the best device that all formats support.
+
+    Raises StartError.
     """
     needed = sorted(set(model_formats))
     for name in needed:
@@ -65,21 +67,21 @@ def choose_device(
             f"No device of this machine can run the models of servable name {servable_name}, "
             f"model formats: {', '.join(needed)}, devices: {_shown(present(directory))}"
         )
-    wanted = (requested or "none").lower()
-    if wanted == "none":
+    chosen = (requested or "none").lower()
+    if chosen == "none":
         return supported[0]
-    if wanted not in supported:
+    if chosen not in supported:
         raise StartError(
-            f"The device type '{wanted}' of servable name {servable_name} is inconsistent with "
+            f"The device type '{chosen}' of servable name {servable_name} is inconsistent with "
             f"current running environment, supported device type: None or {_shown(supported)}"
         )
-    return wanted
+    return chosen
 
 
 def available(probe: bool = False) -> list[Availability]:
-    """What can be loaded here, one row per known format, sorted by name.
+    """Return which formats can be loaded here, one row per known format, sorted by name.
 
-    Without `probe` no library is imported and devices are what the files tell.  With it each
+    Without `probe` no library is imported, and devices are found by files.  With `probe` each
     library is imported and asked, which takes seconds and gigabytes of address space.
     """
     return [_row(name, probe) for name in formats.names()]

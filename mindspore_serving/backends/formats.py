@@ -1,4 +1,4 @@
-"""Which class runs which model format; imported when a model of that format is opened.
+"""Registry of model formats; a backend is imported when a model of its format is opened.
 
 A table for the built-in formats and an entry-point group for other packages.
 """
@@ -16,7 +16,7 @@ from mindspore_serving.backends.base import Backend, ModelSource
 from mindspore_serving.errors import StartError
 
 ENTRY_POINTS = "mindspore_serving.backends"
-"""Name = format in lower case, value = "module:Class".  A name of the table below takes it over."""
+"""Name = format in lower case, value = "module:Class".  It overrides a name of the table below."""
 
 
 _CPU = (("cpu", ""),)
@@ -60,7 +60,7 @@ FORMATS = {
         "xgboost:XgboostBackend", "xgboost", "xgboost", ("xgboost", "xgboost-cpu")
     ),
     "lightgbm": ModelFormat("lightgbm:LightgbmBackend", "lightgbm", "lightgbm"),
-    "om": ModelFormat("", builds=(("ascend", ""),)),  # known so that its declaration is understood
+    "om": ModelFormat("", builds=(("ascend", ""),)),  # not supported, but its declaration is
     "onnx": ModelFormat(
         "onnx:OnnxBackend",
         "onnxruntime",
@@ -86,10 +86,10 @@ BACKENDS = {
 
 
 def resolve(name: str, backend: str = "") -> str:
-    """The row that runs a model declared as format `name`, with `backend` if it names one.
+    """Return the row that runs a model declared as format `name`, with `backend` if it names one.
 
-    Without one, MindIR is run by MindSpore and ONNX by ONNX Runtime where that is installed: they
-    have every operator and device.  Else by OpenVINO, if that is.
+    Without a backend, MindIR is run by MindSpore and ONNX by ONNX Runtime if that is installed:
+    they support every operator and device.  Otherwise OpenVINO runs them, if that is installed.
     """
     rows = BACKENDS.get(name, {})
     if backend:
@@ -100,7 +100,7 @@ def resolve(name: str, backend: str = "") -> str:
 
 
 def open_backend(source: ModelSource) -> Backend:
-    """Load the model of `source`.  Raises StartError: unknown format, no library, or no load."""
+    """Load the model of `source`.  Raises StartError: unknown format, no library, failed load."""
     if source.spec.format == "om" and "om" not in _entry_points():
         raise StartError(
             f"Load model '{source.spec.key}' failed: format OM is not supported; export the model "
@@ -118,7 +118,7 @@ def open_backend(source: ModelSource) -> Backend:
 
 
 def backend_class(name: str) -> Any:
-    """The class for format `name`.  Raises StartError if nothing runs it here."""
+    """Return the class for format `name`.  Raises StartError if nothing runs it here."""
     entry = _entry_points().get(name)
     if entry is not None:
         try:
@@ -149,9 +149,10 @@ def require(name: str) -> None:
 
 
 def builds(name: str) -> tuple[str, ...]:
-    """Device types that the installed library of format `name` was built for, best first.
+    """Return the device types for which the installed library of format `name` was built.
 
-    Another package's format is taken to run anywhere; it says itself where it does not.
+    The best is first.  Another package's format is assumed to run anywhere; its load fails where it
+    does not.
     """
     if name in _entry_points():
         return ("ascend", "gpu", "cpu")
@@ -165,12 +166,12 @@ def builds(name: str) -> tuple[str, ...]:
 
 
 def names() -> list[str]:
-    """Every known format, sorted."""
+    """Return every known format, sorted."""
     return sorted(set(FORMATS) | set(_entry_points()))
 
 
 def installed(name: str) -> tuple[str, str]:
-    """(library, version) of format `name`; version is "" if it is not installed or not needed."""
+    """Return (library, version) of format `name`; version is "" if not installed or not needed."""
     entry = _entry_points().get(name)
     if entry is not None:
         return _owner(entry), entry.dist.version if entry.dist else ""
@@ -187,7 +188,7 @@ def _version(distributions: Sequence[str]) -> str:
 
 
 def _folder(library: str) -> Path | None:
-    """Where `library` is installed, without importing it."""
+    """Return the directory in which `library` is installed, without importing it."""
     spec = importlib.util.find_spec(library)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -204,15 +205,15 @@ def _advice(name: str) -> str:
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    found: dict[str, importlib.metadata.EntryPoint] = {}
+    entries: dict[str, importlib.metadata.EntryPoint] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        other = found.setdefault(entry.name.lower(), entry)
+        other = entries.setdefault(entry.name.lower(), entry)
         if other.value != entry.value:
             raise StartError(
                 f"Two packages register a backend for model format '{entry.name}': "
                 f"'{_owner(other)}' and '{_owner(entry)}'; uninstall one of them"
             )
-    return found
+    return entries
 
 
 def _owner(entry: importlib.metadata.EntryPoint) -> str:

@@ -1,4 +1,4 @@
-"""LightGBM's own files, the text of `save_model`.  Knows nothing of batches."""
+"""LightGBM's own files, the text of `save_model`.  Knows no batches."""
 
 import re
 from functools import partial
@@ -13,10 +13,10 @@ _TREES = re.compile(r"^tree_sizes=([\d ]*)\s*?\n", re.MULTILINE)
 
 
 class LightgbmBackend(TabularBackend):
-    """A booster.  NaN is a missing value.
+    """A booster; NaN is a missing value.
 
-    Of a classifier (objective binary, multiclass, multiclassova) `prediction` is the number of the
-    class; of others it is what the booster predicts.
+    For a classifier (objective binary, multiclass, multiclassova) `prediction` is the index of the
+    class; for others it is the booster's prediction.
     """
 
     @classmethod
@@ -25,7 +25,7 @@ class LightgbmBackend(TabularBackend):
 
         with open(path, encoding="utf-8", newline="") as file:
             text = file.read()
-        _check_whole(source, path, text)
+        _check_complete(source, path, text)
         booster = lightgbm.Booster(model_str=text)
         predict = partial(booster.predict, num_threads=num_threads)
         objective = _OBJECTIVE.search(text)
@@ -34,12 +34,12 @@ class LightgbmBackend(TabularBackend):
         return boosted(x, predict, is_classifier=is_classifier)
 
 
-def _check_whole(source: ModelSource, path: str, text: str) -> None:
-    """LightGBM ends the process at a file that is cut, so its trees are counted before."""
+def _check_complete(source: ModelSource, path: str, text: str) -> None:
+    """Raise StartError for a truncated file, by its trees; LightGBM would end the process."""
     sizes = _TREES.search(text)
     if not text.startswith("tree") or sizes is None:
         raise load_error(source, path, "it is no text file of LightGBM")
     trees = text.find("Tree=0", sizes.end())
     end = trees + sum(map(int, sizes.group(1).split()))
     if trees < 0 or text[end : end + len("end of trees")] != "end of trees":
-        raise load_error(source, path, "it is damaged or cut off: its trees have other sizes")
+        raise load_error(source, path, "it is damaged or truncated: its trees have other sizes")

@@ -1,7 +1,7 @@
 """MindIR on CPU, GPU or Ascend through MindSpore.
 
-One compiled graph per file.  All compiling and running of a process goes through one lock:
-MindSpore crashes or hangs when threads overlap in it.  Knows nothing of batches.
+One compiled graph per file.  All compiling and running of a process holds one lock: MindSpore
+crashes or hangs when threads overlap in it.  Knows no batches.
 """
 
 import os
@@ -17,10 +17,10 @@ from mindspore_serving.backends.mindir_signature import GraphFile, read_graph_fi
 from mindspore_serving.backends.source import (
     SourceOptions,
     check_files,
-    checked,
+    check_signature,
+    error_text,
     load_error,
     warm_up,
-    words,
 )
 from mindspore_serving.core.value import Signature
 from mindspore_serving.errors import StageFailed, StartError
@@ -31,7 +31,7 @@ _TARGETS = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
 
 
 class MindirBackend:
-    """A MindIR model; its sub-graphs, if it has several files, keep weights of their own."""
+    """A MindIR model; if it has several files, each sub-graph has its own weights."""
 
     def __init__(
         self, mindspore: Any, cells: list[Any], files: list[GraphFile], source: ModelSource
@@ -40,34 +40,35 @@ class MindirBackend:
         self._cells = cells
         self._must_copy = [file.writes_inputs for file in files]
         self._bfloat16_inputs = [file.bfloat16_inputs for file in files]
-        # One per file, from the file; what it does not tell of the outputs, from a run.
+        # One per file; outputs that the file does not describe come from a run.
         self.signature = tuple(self._warm_up(source, i, file) for i, file in enumerate(files))
 
     @classmethod
     def device_types(cls) -> tuple[str, ...]:
-        """Device types that the installed MindSpore can use, asked of MindSpore itself."""
+        """Return the device types that the installed MindSpore can use, by asking MindSpore."""
         mindspore = import_mindspore()
-        found = []
+        available = []
         for device in ("ascend", "gpu"):
             try:
                 if mindspore.hal.is_available(_TARGETS[device]):
-                    found.append(device)
-            except (RuntimeError, ValueError):  # its words for a target this build does not know
+                    available.append(device)
+            except (RuntimeError, ValueError):  # for a target that this build does not know
                 continue
-        return (*found, "cpu")
+        return (*available, "cpu")
 
     @classmethod
     def load(cls, source: ModelSource) -> "MindirBackend":
         """Load, compile and warm up every file.
 
-        `source.dec_key` is for encrypted files alone.  Files with collective operators are
-        for the agents of distributed servables.
+        `source.dec_key` is for encrypted files only.  Files with collective operators are for the
+        agents of distributed servables.
         """
         check_files(source)
         files = [read_graph_file(source, path) for path in source.paths]
         if source.device_type == "cpu" and any(file.has_convolution for file in files):
-            # oneDNN reads it when it is first used.  On CPUs with AVX-512 that of MindSpore runs
-            # convolutions in slow reference code (30 times slower); otherwise the limit only costs.
+            # oneDNN reads it at its first use.  On CPUs with AVX-512, MindSpore's oneDNN runs
+            # convolutions in reference code, 30 times slower; without convolutions the limit only
+            # costs time.
             os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
         mindspore = import_mindspore()
         with LOCK:
@@ -81,13 +82,13 @@ class MindirBackend:
             return cls(mindspore, cells, files, source)
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
-        """See `Backend.run`.  The results may also alias `inputs`."""
+        """Run a graph; see `Backend.run`.  The results may also alias `inputs`."""
         with LOCK:
             try:
                 result = self._cells[subgraph](*self._tensors(inputs, subgraph))
                 return [_to_array(leaf) for leaf in _leaves(result)]
             except Exception as error:  # MindSpore raises every kind; all are this run's failure
-                raise StageFailed(words(error)) from error
+                raise StageFailed(error_text(error)) from error
 
     def close(self) -> None:
         """Drop the compiled graphs and their weights."""
@@ -95,7 +96,7 @@ class MindirBackend:
             self._cells.clear()
 
     def _tensors(self, inputs: Sequence[Array], subgraph: int) -> list[Any]:
-        """Tensors over the arrays' own memory, which MindSpore would write to if the graph does."""
+        """Return tensors over the arrays' memory, or over copies if the graph writes to them."""
         if self._must_copy[subgraph]:
             inputs = [array.copy() for array in inputs]
         make = self._mindspore.Tensor.from_numpy
@@ -106,7 +107,7 @@ class MindirBackend:
 
     def _warm_up(self, source: ModelSource, index: int, file: GraphFile) -> Signature:
         path = source.paths[index]
-        signature = checked(source, path, file.signature)
+        signature = check_signature(source, path, file.signature)
         known = warm_up(lambda arrays: self.run(arrays, index), signature, source, path)
         if not known.outputs:
             raise load_error(source, path, "it does not name its outputs and could not be run")
@@ -114,7 +115,8 @@ class MindirBackend:
 
 
 def import_mindspore() -> Any:
-    # MindSpore reads its log level here, and we read the same variable: it does not stay set.
+    """Import MindSpore, with logging of errors only unless GLOG_v is set."""
+    # MindSpore reads its log level at import; this package reads the same variable, so it is reset.
     is_quiet = "GLOG_v" not in os.environ
     if is_quiet:
         os.environ["GLOG_v"] = "3"  # noqa: SIM112
@@ -125,8 +127,8 @@ def import_mindspore() -> Any:
             del os.environ["GLOG_v"]  # noqa: SIM112
     if int(np.__version__.split(".")[0]) >= 2:
         log.warning(
-            "numpy %s is installed, MindSpore %s is built for numpy 1: numpy scalars given to its "
-            "operators will fail; install 'numpy<2'",
+            "numpy %s is installed, but MindSpore %s is built for numpy 1: its operators will fail "
+            "with numpy scalars; install 'numpy<2'",
             np.__version__,
             mindspore.__version__,
         )
@@ -134,60 +136,60 @@ def import_mindspore() -> Any:
 
 
 def _meet_ranks(source: ModelSource, files: list[GraphFile]) -> None:
-    """Without communication a graph with collective operators does not raise, it ends the
-    process.
-    """
+    """Start communication if a graph has collective operators; without it they end the process."""
     pairs = zip(source.paths, files, strict=True)
-    talking = next((pair for pair in pairs if pair[1].collectives), None)
-    if talking is None:
+    communicating = next((pair for pair in pairs if pair[1].collectives), None)
+    if communicating is None:
         return
     from mindspore.communication import init
     from mindspore.communication._comm_helper import GlobalComm
 
     if GlobalComm.INITED:
         return
-    path, file = talking
-    talks = f"it talks to other ranks ({', '.join(file.collectives)})"
-    if "RANK_TABLE_FILE" not in os.environ:  # this is no agent
+    path, file = communicating
+    reason = f"it communicates with other ranks ({', '.join(file.collectives)})"
+    if "RANK_TABLE_FILE" not in os.environ:  # this process is no agent
         raise load_error(
             source,
             path,
-            f"{talks}; serve it with distributed.declare_servable, or call "
+            f"{reason}; serve it with distributed.declare_servable, or call "
             "mindspore.communication.init() first",
         )
     if source.device_type == "cpu" and "MS_ROLE" not in os.environ:
         raise load_error(
             source,
             path,
-            f"{talks}, which meet by a scheduler on a CPU: set MS_ROLE=MS_WORKER, MS_WORKER_NUM, "
-            "MS_SCHED_HOST and MS_SCHED_PORT for the agents",
+            f"{reason}, which connect by a scheduler on a CPU: set MS_ROLE=MS_WORKER, "
+            "MS_WORKER_NUM, MS_SCHED_HOST and MS_SCHED_PORT for the agents",
         )
     try:
         init()
     except Exception as error:
-        raise load_error(source, path, f"{talks}, which did not meet: {words(error)}") from error
+        raise load_error(
+            source, path, f"{reason}, which did not connect: {error_text(error)}"
+        ) from error
 
 
 def _set_device(mindspore: Any, source: ModelSource) -> None:
     target = _TARGETS[source.device_type]
-    place = (target,) if target == "CPU" else (target, source.device_id)
+    device = (target,) if target == "CPU" else (target, source.device_id)
     try:
-        mindspore.set_device(*place)
+        mindspore.set_device(*device)
     except Exception as error:
-        # Once anything has run, it may not even be set to what it is already.
+        # After the first operation, even setting the current device again fails.
         current = (mindspore.get_context("device_target"), mindspore.get_context("device_id"))
-        if current[: len(place)] != place:
+        if current[: len(device)] != device:
             raise StartError(
-                f"MindSpore cannot use device {target} {source.device_id}: {words(error)}"
+                f"MindSpore cannot use device {target} {source.device_id}: {error_text(error)}"
             ) from error
     if target == "CPU":
-        # Before the first operation, or threads that operations are queued for spin from then on,
-        # for inputs in bfloat16 and for what else computes in this process.
+        # Set before the first operation; otherwise the threads of the operation queue spin from
+        # then on, and slow bfloat16 inputs and other computations in this process.
         mindspore.runtime.launch_blocking()
 
 
 def _apply_options(mindspore: Any, source: ModelSource) -> None:
-    """Take what MindSpore has a setting for."""
+    """Apply the options for which MindSpore has a setting."""
     options = SourceOptions(source)
     if source.device_type == "cpu":
         tuning = mindspore.device_context.cpu.op_tuning
@@ -199,15 +201,17 @@ def _apply_options(mindspore: Any, source: ModelSource) -> None:
 
 
 def _apply_once(name: str, value: Any, apply: Callable[[Any], None]) -> None:
-    """Such a setting holds for the process and can be made once, even to the same value."""
+    """Apply a setting that can be made only once in a process, even to the same value."""
     if value is None or _applied.get(name) == value:
         return
     try:
         apply(value)
     except RuntimeError as error:
-        log.warning("Option %s=%r is ignored, MindSpore has it already: %s", name, value, error)
+        log.warning("Option %s=%r is ignored, MindSpore already has it set: %s", name, value, error)
     except (ValueError, TypeError) as error:
-        raise StartError(f"MindSpore refuses option {name}={value!r}: {words(error)}") from error
+        raise StartError(
+            f"MindSpore refuses option {name}={value!r}: {error_text(error)}"
+        ) from error
     else:
         _applied[name] = value
 
@@ -225,8 +229,8 @@ def _load_cell(mindspore: Any, source: ModelSource, path: str, file: GraphFile) 
 
 
 def _declare_dynamic(mindspore: Any, cell: Any, file: GraphFile) -> None:
-    """Compile once for all shapes; without this every new shape is compiled anew."""
-    specs, halves = file.signature.inputs, file.bfloat16_inputs
+    """Compile once for all shapes; without this every new shape is compiled."""
+    specs, bfloat16_inputs = file.signature.inputs, file.bfloat16_inputs
     if all(spec.is_static for spec in specs) or any(spec.shape is None for spec in specs):
         return
     cell.set_inputs(
@@ -234,7 +238,7 @@ def _declare_dynamic(mindspore: Any, cell: Any, file: GraphFile) -> None:
             mindspore.Tensor(
                 shape=[None if dim < 0 else dim for dim in spec.shape or ()],
                 dtype=mindspore.bfloat16
-                if index in halves
+                if index in bfloat16_inputs
                 else mindspore.Tensor.from_numpy(np.zeros(1, spec.dtype)).dtype,
             )
             for index, spec in enumerate(specs)

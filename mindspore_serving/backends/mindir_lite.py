@@ -1,4 +1,4 @@
-"""MindIR and converted models through MindSpore Lite.  One file per model, as Lite has it."""
+"""MindIR and converted models through MindSpore Lite, one file per model."""
 
 import importlib
 from collections.abc import Sequence
@@ -7,13 +7,19 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.backends.base import Array, ModelSource
-from mindspore_serving.backends.source import SourceOptions, check_files, checked, load_error, words
+from mindspore_serving.backends.source import (
+    SourceOptions,
+    check_files,
+    check_signature,
+    error_text,
+    load_error,
+)
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
 
 class MindirLiteBackend:
-    """A model of MindSpore Lite."""
+    """A MindSpore Lite model."""
 
     def __init__(self, model: Any, signature: Signature) -> None:
         self._model = model
@@ -22,12 +28,12 @@ class MindirLiteBackend:
 
     @classmethod
     def load(cls, source: ModelSource) -> "MindirLiteBackend":
-        """Load the one file of `source`; its config file and key go to Lite as they are."""
+        """Load the one file of `source`; its config file and key are passed to Lite unchanged."""
         check_files(source)
         if len(source.paths) > 1:
             raise StartError(
                 f"Load model '{source.spec.key}' failed: MindSpore Lite runs one file per model, "
-                f"given are {len(source.paths)}"
+                f"but {len(source.paths)} are declared"
             )
         lite, path = importlib.import_module("mindspore_lite"), source.paths[0]
         options = SourceOptions(source)
@@ -45,10 +51,10 @@ class MindirLiteBackend:
             raise load_error(source, path, error) from error
         options.report_ignored()
         inputs, outputs = _specs(model.get_inputs()), _specs(model.get_outputs())
-        return cls(model, checked(source, path, Signature(inputs, outputs)))
+        return cls(model, check_signature(source, path, Signature(inputs, outputs)))
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
-        """See `Backend.run`; `subgraph` is 0."""
+        """Run the model; see `Backend.run`.  `subgraph` is 0."""
         try:
             tensors = self._model.get_inputs()
             shapes: list[tuple[int, ...] | None] = [array.shape for array in inputs]
@@ -59,7 +65,7 @@ class MindirLiteBackend:
                 tensor.set_data_from_numpy(array)
             return [tensor.get_data_to_numpy() for tensor in self._model.predict(tensors)]
         except Exception as error:
-            raise StageFailed(words(error)) from error
+            raise StageFailed(error_text(error)) from error
 
     def close(self) -> None:
         self._model = None
@@ -86,6 +92,6 @@ def _context(lite: Any, source: ModelSource, options: SourceOptions) -> Any:
 
 def _specs(tensors: Sequence[Any]) -> tuple[TensorSpec, ...]:
     return tuple(
-        TensorSpec(one.name, np.dtype(one.dtype.name.lower()), tuple(map(int, one.shape)))
-        for one in tensors
+        TensorSpec(tensor.name, np.dtype(tensor.dtype.name.lower()), tuple(map(int, tensor.shape)))
+        for tensor in tensors
     )

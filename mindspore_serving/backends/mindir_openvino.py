@@ -1,13 +1,17 @@
 """MindIR on a CPU through OpenVINO; MindSpore is not needed.
 
-Every file becomes an OpenVINO model (`mindspore_serving.mindir`).  Knows nothing of batches.
+Every file becomes an OpenVINO model (`mindspore_serving.mindir`).  Knows no batches.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mindspore_serving.backends.base import ModelSource
-from mindspore_serving.backends.mindir_signature import GraphFile, read_beside, read_graph_file
+from mindspore_serving.backends.mindir_signature import (
+    GraphFile,
+    read_graph_file,
+    read_weights_file,
+)
 from mindspore_serving.backends.openvino import OpenvinoBackend
 from mindspore_serving.backends.openvino_model import (
     OpenvinoModel,
@@ -16,7 +20,7 @@ from mindspore_serving.backends.openvino_model import (
     to_request,
     to_spec,
 )
-from mindspore_serving.backends.source import check_files, checked, load_error, warm_up
+from mindspore_serving.backends.source import check_files, check_signature, load_error, warm_up
 from mindspore_serving.core.value import Signature
 from mindspore_serving.errors import StartError
 from mindspore_serving.mindir import program as programs
@@ -26,15 +30,16 @@ _NEEDS_MINDSPORE = "install MindSpore to serve it: pip install 'mindspore-servin
 
 
 class MindirOpenvinoBackend(OpenvinoBackend):
-    """A MindIR model, one compiled OpenVINO model per file; what the file does not tell of its
-    outputs is what OpenVINO infers.
+    """A MindIR model, one compiled OpenVINO model per file.
+
+    Outputs that the file does not describe are those that OpenVINO infers.
     """
 
     def __init__(
         self, models: list[OpenvinoModel], kept: list[Any], signature: tuple[Signature, ...]
     ) -> None:
         super().__init__(models, signature)
-        self._kept = kept  # OpenVINO reads the weights where the file is mapped
+        self._kept = kept  # OpenVINO reads the weights in the mapped file
 
     @classmethod
     def load(cls, source: ModelSource) -> "MindirOpenvinoBackend":
@@ -51,9 +56,9 @@ class MindirOpenvinoBackend(OpenvinoBackend):
             model = OpenvinoModel(request, needs_elements=has_lstm, is_stateless=False)
             models.append(model)
             kept.append(program)
-            signature = checked(source, path, _told(file.signature, graph))
+            signature = check_signature(source, path, _with_outputs(file.signature, graph))
             signatures.append(warm_up(model.run, signature, source, path))
-            request.reset_state()  # weights that the graph writes are those of the file again
+            request.reset_state()  # resets weights that the graph writes to those of the file
         return cls(models, kept, tuple(signatures))
 
     def close(self) -> None:
@@ -65,22 +70,22 @@ class MindirOpenvinoBackend(OpenvinoBackend):
 def open_model(
     source: ModelSource, path: str, file: GraphFile
 ) -> tuple[Any, programs.GraphProgram]:
-    """The OpenVINO model of `file`, and what must be kept while it is used: it has the weights.
+    """Return the OpenVINO model of `file`, and its program, which has to be kept for its weights.
 
-    Raises StartError naming the file: operators that are missing, each with its places, what is
-    damaged, or what an operator is not converted with.
+    Raises StartError naming the file: missing operators with their locations, damage, or an
+    operator with unsupported attributes.
     """
     from mindspore_serving.mindir.convert import convert, missing_operators
 
     opened: dict[str, memoryview] = {}
 
-    def beside(location: str) -> memoryview:
+    def read_weights(location: str) -> memoryview:
         if location not in opened:
-            opened[location] = read_beside(source, path, location)
+            opened[location] = read_weights_file(source, path, location)
         return opened[location]
 
     try:
-        program = programs.make_program(file.model, Values(beside))
+        program = programs.make_program(file.model, Values(read_weights))
         missing = missing_operators(program)
         if missing:
             raise StartError(_missing(missing))
@@ -92,16 +97,18 @@ def open_model(
 
 
 def _missing(missing: Mapping[str, Sequence[str]]) -> str:
-    places = "; ".join(f"{name} at {', '.join(found)}" for name, found in sorted(missing.items()))
+    locations = "; ".join(
+        f"{name} at {', '.join(nodes)}" for name, nodes in sorted(missing.items())
+    )
     return (
-        f"it has {len(missing)} operators that are not known for OpenVINO: {places}; "
+        f"it has {len(missing)} operators that are not known for OpenVINO: {locations}; "
         f"{_NEEDS_MINDSPORE}"
     )
 
 
-def _told(signature: Signature, model: Any) -> Signature:
-    """With the outputs that OpenVINO infers, where the file does not tell them."""
+def _with_outputs(signature: Signature, model: Any) -> Signature:
+    """Add the outputs that OpenVINO infers, if the file does not describe them."""
     if signature.outputs:
         return signature
     outputs = enumerate(model.outputs)
-    return Signature(signature.inputs, tuple(to_spec(f"output{i}", one) for i, one in outputs))
+    return Signature(signature.inputs, tuple(to_spec(f"output{i}", port) for i, port in outputs))

@@ -1,4 +1,4 @@
-"""What a MindIR file tells without being run: its signature and its operators.
+"""Signature and operators of a MindIR file, read without running it.
 
 MindSpore is not imported for it.  Knows no device.
 """
@@ -32,13 +32,13 @@ _COLLECTIVE_FAMILIES = (
     *("AllGather", "AllReduce", "AlltoAll", "CollectiveGather", "CollectiveScatter"),
     *("NeighborExchange", "ReduceScatter", "InnerComm", "DistComm"),
 )
-_KINDS = {**NUMPY, BFLOAT16: "float32"}  # backends take and answer bfloat16 so
+_KINDS = {**NUMPY, BFLOAT16: "float32"}  # backends take and return bfloat16 as float32
 _MAX_INPUT = 1 << 31  # bytes of one input: a request cannot be larger
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFile:
-    """What a file tells.  No outputs in `signature` means that it does not tell them."""
+    """Contents of a file; no outputs in `signature` means that the file does not describe them."""
 
     signature: Signature
     operators: frozenset[str]
@@ -48,7 +48,7 @@ class GraphFile:
 
     @property
     def bfloat16_inputs(self) -> list[int]:
-        """Indices of inputs that the graph wants in bfloat16."""
+        """Indices of inputs that are bfloat16 in the graph."""
         entries = enumerate(self.graph.input)
         return [index for index, entry in entries if entry.tensor[0].data_type == BFLOAT16]
 
@@ -58,7 +58,7 @@ class GraphFile:
 
     @property
     def collectives(self) -> list[str]:
-        """Operators that talk to other ranks, sorted."""
+        """Operators that communicate with other ranks, sorted."""
         return sorted(
             name
             for name in self.operators
@@ -67,15 +67,17 @@ class GraphFile:
 
     @property
     def writes_inputs(self) -> bool:
-        """Whether running it may change the arrays it is given."""
+        """True if running the graph may change its input arrays."""
         return any(name.startswith(("Inplace", "Assign", "Scatter")) for name in self.operators)
 
 
 def read_graph_file(source: ModelSource, path: str) -> GraphFile:
     """Read the file at `path`, decrypted with the key of `source`.
 
-    Inputs are named as the cell's parameters; outputs output0, output1...  Weights in it are views
-    of the mapped file.  Raises StartError.
+    Inputs are named as the cell's parameters, outputs output0, output1 and so on.  Weights in the
+    file are views of the mapped file.
+
+    Raises StartError.
     """
     try:
         content = map_file(path)
@@ -94,31 +96,31 @@ def read_graph_file(source: ModelSource, path: str) -> GraphFile:
 
 
 def map_file(path: str) -> memoryview:
-    """The content of a file that is not empty, mapped: pages are read when they are needed."""
+    """Map the content of a file that is not empty; pages are read when they are needed."""
     with open(path, "rb") as file:
-        # Private and writable, as OpenVINO takes no arrays that are read-only; nothing is written.
+        # Private and writable, as OpenVINO accepts no read-only arrays; nothing is written.
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 
 def plain(source: ModelSource, content: memoryview) -> memoryview:
-    """`content` decrypted, if `source` has a key.  Raises StartError."""
+    """Decrypt `content` if `source` has a key.  Raises StartError."""
     if source.dec_key is None:
         return content
     return memoryview(bytearray(crypto.decrypt(bytes(content), source.dec_key, source.dec_mode)))
 
 
-def read_beside(source: ModelSource, path: str, location: str) -> memoryview:
-    """The file `location`, which the model at `path` names as the place of its weights.
+def read_weights_file(source: ModelSource, path: str, location: str) -> memoryview:
+    """Read the weights file `location` that the model at `path` names.
 
-    Raises StartError: not below the model's directory, or not there.
+    Raises StartError: it is not below the model's directory, or does not exist.
     """
     root = os.path.realpath(os.path.dirname(path))
-    place = os.path.realpath(os.path.join(root, location))
-    if os.path.isabs(location) or os.path.commonpath([root, place]) != root:
+    weights_path = os.path.realpath(os.path.join(root, location))
+    if os.path.isabs(location) or os.path.commonpath([root, weights_path]) != root:
         raise StartError(f"its weights are in '{location}', which is outside of its directory")
-    if not os.path.isfile(place) or not os.path.getsize(place):
+    if not os.path.isfile(weights_path) or not os.path.getsize(weights_path):
         raise StartError(f"its weights are in '{location}', which does not exist or is empty")
-    content = map_file(place)
+    content = map_file(weights_path)
     return plain(source, content) if crypto.is_encrypted(bytes(content[:4])) else content
 
 
@@ -136,7 +138,7 @@ def _input(source: ModelSource, path: str, index: int, entry: ValueType) -> Tens
 
 
 def _outputs(entries: Iterable[ValueType]) -> tuple[TensorSpec, ...]:
-    """One entry with a tensor, one with a tuple of them, or one that tells nothing."""
+    """Return the outputs, tensors or tuples of tensors of `entries`; () if one is unknown."""
     tensors: list[Tensor] = []
     for entry in entries:
         if entry.tensor:
@@ -149,7 +151,7 @@ def _outputs(entries: Iterable[ValueType]) -> tuple[TensorSpec, ...]:
 
 
 def _flatten(attribute: Attribute, tensors: list[Tensor]) -> bool:
-    """Gather the tensors of a possibly nested tuple; False if anything else is in it."""
+    """Gather the tensors of a possibly nested tuple; return False if it has anything else."""
     is_open = attribute.seq_info is not None and attribute.seq_info.is_dyn_len
     if is_open or not attribute.values:
         return False
@@ -164,7 +166,7 @@ def _flatten(attribute: Attribute, tensors: list[Tensor]) -> bool:
 
 
 def _tensor(name: str, tensor: Tensor) -> TensorSpec | None:
-    """None for an element type that is not in _KINDS."""
+    """Return the spec of a tensor, None for an element type that is not in _KINDS."""
     kind = _KINDS.get(tensor.data_type)
     if kind is None:
         return None
@@ -174,8 +176,8 @@ def _tensor(name: str, tensor: Tensor) -> TensorSpec | None:
 
 
 def _operators(model: MindirModel) -> frozenset[str]:
-    """Names like "Conv2D"; a node says "REF::Conv2D:4", which points to such a primitive."""
-    found = {primitive.op_type for primitive in model.primitives}
+    """Return names like "Conv2D"; a node has "REF::Conv2D:4", which refers to such a primitive."""
+    names = {primitive.op_type for primitive in model.primitives}
     for graph in (*([model.graph] if model.graph else ()), *model.functions):
-        found.update(node.op_type for node in graph.node)
-    return frozenset(name.removeprefix("REF::").split(":")[0] for name in found)
+        names.update(node.op_type for node in graph.node)
+    return frozenset(name.removeprefix("REF::").split(":")[0] for name in names)

@@ -1,4 +1,4 @@
-"""ONNX through ONNX Runtime on CPU, CUDA or CANN.  Knows nothing of batches."""
+"""ONNX through ONNX Runtime on CPU, CUDA or CANN.  Knows no batches."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.backends.source import (
     SourceOptions,
     check_files,
-    checked,
+    check_signature,
     element_error,
+    error_text,
     load_error,
     warm_up,
-    words,
 )
 from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec
@@ -34,9 +34,9 @@ _ELEMENTS = {
 }
 
 
-_ZIPMAPS = ("seq(map(int64,", "seq(map(string,")  # scikit-learn's probabilities, of each class
+_ZIPMAPS = ("seq(map(int64,", "seq(map(string,")  # scikit-learn's probabilities by class
 _LOCALE = (
-    "install the locale (Debian: locales-all), or export with another, as by skl2onnx: "
+    "install the locale (Debian: locales-all), or export with another; for skl2onnx: "
     "options={TfidfVectorizer: {'locale': 'C'}}"
 )
 
@@ -45,7 +45,7 @@ class OnnxBackend:
     """An ONNX model, one session per file.
 
     Its signature has the names of the file.  A ZipMap is a tensor (batch, classes).  ONNX Runtime
-    shows a scalar and a tensor of unknown rank alike; both have shape None.
+    does not distinguish a scalar from a tensor of unknown rank; both have shape None.
     """
 
     def __init__(self, sessions: list[Any], signature: tuple[Signature, ...]) -> None:
@@ -54,15 +54,17 @@ class OnnxBackend:
 
     @classmethod
     def device_types(cls) -> tuple[str, ...]:
-        """Device types whose provider the installed ONNX Runtime has."""
+        """Return the device types whose provider the installed ONNX Runtime has."""
         import onnxruntime
 
-        found = onnxruntime.get_available_providers()
-        return tuple(device for device in ("ascend", "gpu", "cpu") if _PROVIDERS[device] in found)
+        providers = onnxruntime.get_available_providers()
+        return tuple(
+            device for device in ("ascend", "gpu", "cpu") if _PROVIDERS[device] in providers
+        )
 
     @classmethod
     def load(cls, source: ModelSource) -> "OnnxBackend":
-        """Open and warm up every file; the provider of `source.device_type` must be there."""
+        """Open and warm up every file.  Raises StartError if the device's provider is missing."""
         check_files(source)
         _check_provider(source)
         settings = _session_options(source)
@@ -84,11 +86,11 @@ class OnnxBackend:
 def _check_provider(source: ModelSource) -> None:
     import onnxruntime
 
-    wanted, found = _PROVIDERS[source.device_type], onnxruntime.get_available_providers()
-    if wanted not in found:
+    provider, available = _PROVIDERS[source.device_type], onnxruntime.get_available_providers()
+    if provider not in available:
         raise StartError(
-            f"Load model '{source.spec.key}' failed: the installed ONNX Runtime has no {wanted} "
-            f"for device type {source.device_type}, it has: {', '.join(found)}"
+            f"Load model '{source.spec.key}' failed: the installed ONNX Runtime has no {provider} "
+            f"for device type {source.device_type}, it has: {', '.join(available)}"
         )
 
 
@@ -109,16 +111,18 @@ def _session_options(source: ModelSource) -> Any:
 def _session(source: ModelSource, path: str, settings: Any) -> Any:
     import onnxruntime
 
-    wanted = _PROVIDERS[source.device_type]
-    place = wanted if source.device_type == "cpu" else (wanted, {"device_id": source.device_id})
-    providers = [place] if source.device_type == "cpu" else [place, _PROVIDERS["cpu"]]
+    provider = _PROVIDERS[source.device_type]
+    device = (
+        provider if source.device_type == "cpu" else (provider, {"device_id": source.device_id})
+    )
+    providers = [device] if source.device_type == "cpu" else [device, _PROVIDERS["cpu"]]
     try:
         session = onnxruntime.InferenceSession(path, settings, providers=providers)
     except Exception as error:  # its classes share no base but Exception
         hint = f"; {_LOCALE}" if "construct locale" in str(error) else ""
-        raise load_error(source, path, f"{words(error)}{hint}") from error
-    if wanted not in session.get_providers():  # it falls back to the CPU without an error
-        raise load_error(source, path, f"{wanted} does not start on device {source.device_id}")
+        raise load_error(source, path, f"{error_text(error)}{hint}") from error
+    if provider not in session.get_providers():  # it falls back to the CPU without an error
+        raise load_error(source, path, f"{provider} does not start on device {source.device_id}")
     return session
 
 
@@ -129,33 +133,39 @@ def _warm(source: ModelSource, path: str, session: Any) -> Signature:
         if spec.dtype is None:
             raise element_error(source, path, index, name=node.name, kind=node.type)
         if spec.dtype == TEXT and max(spec.shape or (1,), default=1) > 1:
-            what = f"input {index} '{node.name}' has {max(spec.shape or ())} texts for an instance"
+            problem = (
+                f"input {index} '{node.name}' has {max(spec.shape or ())} texts for an instance"
+            )
             raise load_error(
-                source, path, f"{what}, requests carry one: export an input for each column"
+                source, path, f"{problem}, requests carry one: export an input for each column"
             )
     for index, (spec, node) in enumerate(zip(signature.outputs, outputs, strict=True)):
         if spec.dtype is None:
-            what = f"output {index} '{node.name}' is of type {node.type}"
+            problem = f"output {index} '{node.name}' is of type {node.type}"
             raise load_error(
-                source, path, f"{what}, which replies cannot carry: export it as plain tensors"
+                source, path, f"{problem}, which replies cannot carry: export it as plain tensors"
             )
         if spec.dtype == TEXT and max((spec.shape or (1,))[1:], default=1) > 1:
-            what = f"output {index} '{node.name}' has {max(spec.shape or ())} texts for an instance"
+            problem = (
+                f"output {index} '{node.name}' has {max(spec.shape or ())} texts for an instance"
+            )
             raise load_error(
-                source, path, f"{what}, replies carry one: export an output for each column"
+                source, path, f"{problem}, replies carry one: export an output for each column"
             )
     names = [spec.name for spec in signature.inputs]
     return warm_up(
         lambda arrays: _run(session, dict(zip(names, arrays, strict=True))),
-        checked(source, path, signature),
+        check_signature(source, path, signature),
         source,
         path,
     )
 
 
 def _spec(node: Any) -> TensorSpec:
-    """`node.type` is like "tensor(float)", "tensor(string)" or "seq(map(int64,tensor(float)))",
-    dtype None if no instance carries it; a dimension that has a name or is missing becomes -1.
+    """Return the spec of an input or output.
+
+    `node.type` is like "tensor(float)", "tensor(string)" or "seq(map(int64,tensor(float)))"; dtype
+    is None if no instance can carry it.  A dimension that has a name or is missing becomes -1.
     """
     is_zipmap = node.type.startswith(_ZIPMAPS)
     element = node.type.removeprefix("tensor(").removesuffix(")")
@@ -172,15 +182,17 @@ def _run(session: Any, feed: dict[str, Array]) -> list[Array]:
     try:
         results: list[Any] = session.run(None, feed)
     except Exception as error:
-        raise StageFailed(words(error)) from error
+        raise StageFailed(error_text(error)) from error
     return [_array(result) for result in results]
 
 
 def _array(result: Any) -> Array:
-    """A tensor, or of a ZipMap, one dictionary of classes for each row, its values in the order of
-    the classes, sorted: scikit-learn's `classes_`.
+    """Convert a result to an array.
+
+    A ZipMap is a dictionary of classes per row; its values are in the sorted order of the classes,
+    scikit-learn's `classes_`.
     """
     if isinstance(result, np.ndarray):
         return result
     classes = sorted(result[0]) if result else []
-    return np.array([[row[one] for one in classes] for row in result], np.float32)
+    return np.array([[row[label] for label in classes] for row in result], np.float32)

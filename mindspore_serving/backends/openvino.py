@@ -1,6 +1,6 @@
 """Models that OpenVINO reads itself: its own (.xml), TensorFlow, TensorFlow Lite, Paddle, ONNX.
 
-On a CPU.  Knows nothing of batches.
+On a CPU.  Knows no batches.
 """
 
 import os
@@ -18,7 +18,7 @@ from mindspore_serving.backends.openvino_model import (
 )
 from mindspore_serving.backends.source import (
     check_files,
-    checked,
+    check_signature,
     element_error,
     load_error,
     warm_up,
@@ -34,14 +34,14 @@ class OpenvinoBackend:
 
     def __init__(self, models: list[OpenvinoModel], signature: tuple[Signature, ...]) -> None:
         self._models = models
-        self.signature = signature  # one per file, with the names of the file
+        self.signature = signature  # one per file, with the file's names
 
     @classmethod
     def load(cls, source: ModelSource) -> "OpenvinoBackend":
         """Read, compile and warm up every file; `openvino_model` has the options.
 
         A TensorFlow SavedModel is named by its directory, or its file saved_model.pb.  A model with
-        states begins every run with those of the file.
+        states starts every run with those of the file.
         """
         source = replace(source, paths=tuple(_file_of(path) for path in source.paths))
         check_files(source)
@@ -50,11 +50,11 @@ class OpenvinoBackend:
         models, signatures = [], []
         for path in source.paths:
             graph = _widened(_read(source, path))
-            has_sequence = any(one.get_type_name() in _SEQUENCES for one in graph.get_ops())
+            has_sequence = any(node.get_type_name() in _SEQUENCES for node in graph.get_ops())
             request = to_request(source, path, graph, properties)
             model = OpenvinoModel(request, needs_elements=has_sequence, is_stateless=True)
             models.append(model)
-            signature = checked(source, path, _signature(source, path, graph))
+            signature = check_signature(source, path, _signature(source, path, graph))
             signatures.append(warm_up(model.run, signature, source, path))
         return cls(models, tuple(signatures))
 
@@ -72,9 +72,9 @@ def _file_of(path: str) -> str:
 def _read(source: ModelSource, path: str) -> Any:
     import openvino
 
-    beside = f"{os.path.splitext(path)[0]}.bin"
-    if path.lower().endswith(".xml") and not os.path.exists(beside):
-        raise load_error(source, path, f"its weights, '{beside}', do not exist")
+    weights = f"{os.path.splitext(path)[0]}.bin"
+    if path.lower().endswith(".xml") and not os.path.exists(weights):
+        raise load_error(source, path, f"its weights, '{weights}', do not exist")
     is_saved_model = os.path.basename(path) == _SAVED_MODEL
     try:
         return openvino.Core().read_model(os.path.dirname(path) if is_saved_model else path)
@@ -83,7 +83,7 @@ def _read(source: ModelSource, path: str) -> Any:
 
 
 def _widened(graph: Any) -> Any:
-    """With float32 in place of the bfloat16 of inputs and outputs, which no request carries."""
+    """Replace bfloat16 inputs and outputs, which no request carries, by float32."""
     from openvino import Type
     from openvino.preprocess import PrePostProcessor
 
@@ -96,10 +96,10 @@ def _widened(graph: Any) -> Any:
 
 
 def _cause(error: RuntimeError) -> str:
-    """Without the places in OpenVINO's code, which it puts before the cause."""
+    """Return the error's message without the locations in OpenVINO's code before it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
-    return " ".join(told or lines)
+    messages = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return " ".join(messages or lines)
 
 
 def _signature(source: ModelSource, path: str, graph: Any) -> Signature:
@@ -121,6 +121,6 @@ def _signature(source: ModelSource, path: str, graph: Any) -> Signature:
     return Signature(tuple(inputs), tuple(outputs))
 
 
-def _name(port: Any, other: str) -> str:
-    """The first by the alphabet of its names, without TensorFlow's number of the output."""
-    return min(port.get_names(), default=other).removesuffix(":0")
+def _name(port: Any, default: str) -> str:
+    """Return the alphabetically first of the port's names, without TensorFlow's output number."""
+    return min(port.get_names(), default=default).removesuffix(":0")

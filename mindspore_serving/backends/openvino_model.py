@@ -1,4 +1,4 @@
-"""A model compiled by OpenVINO for the CPU: the options it takes, its tensors, its runs.
+"""A model compiled by OpenVINO for the CPU: its options, its tensors, its runs.
 
 Knows no file format.
 """
@@ -14,44 +14,45 @@ import numpy as np
 from mindspore_serving import log
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.backends.openvino_guard import guard
-from mindspore_serving.backends.source import SourceOptions, load_error, words
+from mindspore_serving.backends.source import SourceOptions, error_text, load_error
 from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
-_PRECISIONS = {None: "f32", "fp16": "f16"}  # of Context's precision_mode
+_PRECISIONS = {None: "f32", "fp16": "f16"}  # by Context's precision_mode
 _WIDE = ("i64", "u64", "u32")  # computed as int32
 _LARGEST = 2**31 - 1
 
 
 class OpenvinoModel:
-    """One compiled model.  With `is_stateless`, what a run writes to its states is not seen by the
-    next.
+    """A compiled model.
+
+    With `is_stateless`, a run does not see what earlier runs wrote to the model's states.
     """
 
     def __init__(self, request: Any, *, needs_elements: bool, is_stateless: bool) -> None:
         self.request = request
-        # LSTM of OpenVINO 2026.4 ends the process at an empty batch.
+        # The LSTM of OpenVINO 2026.4 ends the process at an empty batch.
         self._needs_elements = needs_elements
         self._resets = is_stateless and bool(request.query_state())
         self._inputs = request.get_compiled_model().inputs
         self._wide = [
             number
-            for number, one in enumerate(self._inputs)
-            if one.get_element_type().to_string() in _WIDE
+            for number, port in enumerate(self._inputs)
+            if port.get_element_type().to_string() in _WIDE
         ]
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """See `Backend.run`."""
+        """Run the model; see `Backend.run`."""
         if self._needs_elements and not all(array.size for array in inputs):
-            raise StageFailed("an input without elements, which this model's LSTM cannot compute")
+            raise StageFailed("an input has no elements, which this model's LSTM does not support")
         for number in self._wide:
             self._check_width(number, inputs[number])
         try:
             if self._resets:
                 self.request.reset_state()
             results = self.request.infer(list(inputs), share_inputs=True, share_outputs=True)
-        except Exception as error:  # OpenVINO raises RuntimeError, its Python part others
-            raise StageFailed(words(error)) from error
+        except Exception as error:  # RuntimeError of OpenVINO, others of its Python part
+            raise StageFailed(error_text(error)) from error
         return list(results.to_tuple())
 
     def _check_width(self, number: int, array: Array) -> None:
@@ -65,7 +66,7 @@ class OpenvinoModel:
 
 
 def require_cpu(source: ModelSource, instead: str) -> None:
-    """Raise StartError, which ends with `instead`, for another device than a CPU."""
+    """Raise StartError, which ends with `instead`, for any device but a CPU."""
     if source.device_type != "cpu":
         raise StartError(
             f"Load model '{source.spec.key}' failed: OpenVINO runs it on device type cpu, "
@@ -74,11 +75,10 @@ def require_cpu(source: ModelSource, instead: str) -> None:
 
 
 def to_properties(source: ModelSource) -> dict[str, Any]:
-    """What OpenVINO is asked for: of `Context`, `thread_num` and the CPU's `precision_mode`.
+    """Return OpenVINO's properties: of `Context`, `thread_num` and the CPU's `precision_mode`.
 
-    "origin" computes in float32, also where the processor would rather take bfloat16.
-    `config_file` is a JSON object of OpenVINO's own properties, such as
-    {"INFERENCE_PRECISION_HINT": "bf16"}.
+    "origin" computes in float32, even if the processor's default would be bfloat16.  `config_file`
+    is a JSON object of OpenVINO's own properties, such as {"INFERENCE_PRECISION_HINT": "bf16"}.
     """
     options = SourceOptions(source)
     precision = _PRECISIONS[options.take("precision_mode")]
@@ -86,30 +86,30 @@ def to_properties(source: ModelSource) -> dict[str, Any]:
     num_threads = options.take("thread_num")
     if num_threads is not None:
         properties["INFERENCE_NUM_THREADS"] = num_threads
-    properties.update(_own_properties(source, options.take("config_file")))
+    properties.update(_file_properties(source, options.take("config_file")))
     options.report_ignored()
     return properties
 
 
-def _own_properties(source: ModelSource, path: str | None) -> dict[str, Any]:
-    """What the operator's file says of OpenVINO; nothing without a file."""
+def _file_properties(source: ModelSource, path: str | None) -> dict[str, Any]:
+    """Return the properties in the operator's file; none without a file."""
     if path is None:
         return {}
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        properties = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise load_error(source, path, f"config_file is no JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(properties, dict):
         raise load_error(source, path, "config_file is no JSON object of OpenVINO's properties")
-    return found
+    return properties
 
 
 def to_request(source: ModelSource, path: str, model: Any, properties: dict[str, Any]) -> Any:
-    """`model` compiled.  Raises StartError naming `path`."""
+    """Compile `model` and return its request.  Raises StartError naming `path`."""
     import openvino
 
-    # A limit for the oneDNN of MindSpore, which the backend of MindSpore may have set: with AVX2
-    # OpenVINO's own normalisation ends the process.  It is read when something is compiled first.
+    # MindSpore's backend may have set this limit for MindSpore's oneDNN: with AVX2, OpenVINO's
+    # normalisation ends the process.  The variable is read at the first compilation.
     limit = os.environ.pop("ONEDNN_MAX_CPU_ISA", None)
     try:
         guard(model)
@@ -119,21 +119,21 @@ def to_request(source: ModelSource, path: str, model: Any, properties: dict[str,
     finally:
         if limit is not None:
             os.environ["ONEDNN_MAX_CPU_ISA"] = limit
-    wanted = properties["INFERENCE_PRECISION_HINT"]
+    precision = properties["INFERENCE_PRECISION_HINT"]
     used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-    if used != wanted:
-        log.warning("Model file '%s' is computed in %s, this CPU has no %s", path, used, wanted)
+    if used != precision:
+        log.warning("Model file '%s' is computed in %s, this CPU has no %s", path, used, precision)
     return compiled.create_infer_request()
 
 
 def to_spec(name: str, port: Any) -> TensorSpec:
-    """An input or output of a model; dtype None if numpy has no such type."""
+    """Return the spec of an input or output; dtype is None if numpy has no such type."""
     shape, kind = port.get_partial_shape(), port.get_element_type()
-    dims, most = None, 0
+    dims, max_rows = None, 0
     if not shape.rank.is_dynamic:
         dims = tuple(-1 if dim.is_dynamic else dim.get_length() for dim in shape)
-        most = max(shape[0].get_max_length(), 0) if dims and dims[0] < 0 else 0
+        max_rows = max(shape[0].get_max_length(), 0) if dims and dims[0] < 0 else 0
     name_of_kind = kind.get_type_name()
     is_plain = name_of_kind == "boolean" or name_of_kind[:1] in "fiu" and kind.bitwidth >= 8
     dtype = np.dtype(kind.to_dtype()) if is_plain else None
-    return TensorSpec(name, dtype, dims, most)
+    return TensorSpec(name, dtype, dims, max_rows)

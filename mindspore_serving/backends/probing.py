@@ -1,4 +1,4 @@
-"""Whether a model's first axes are the batch, as far as one run of two instances tells.
+"""Check that a model's first axes are the batch, as far as one run of two instances shows.
 
 Knows no format.
 """
@@ -13,14 +13,15 @@ from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import ServingError, StageFailed, StartError
 
-_NUM_INSTANCES = 2  # one would not tell a batch from another axis of one
+_NUM_INSTANCES = 2  # one would not distinguish a batch from another axis of size 1
 
 
 def check_batch(backend: LoadedModel, spec: DeclaredModel) -> None:
-    """Run each graph on zeros, where shapes and types are known.  Raises StartError for an output
-    whose first axis is not the batch: every request would fail.
+    """Run each graph on zeros, if shapes and types are known.
 
-    A model that does not run on zeros, or on axes of one where any size will do, is left alone.
+    Raises StartError for an output whose first axis is not the batch: every request would fail.
+
+    A model that does not run on zeros, or on axes of one where any size will do, is not checked.
     """
     for subgraph, signature in enumerate(backend.signature):
         size = graph_batch_size(spec, signature)
@@ -39,7 +40,7 @@ def check_batch(backend: LoadedModel, spec: DeclaredModel) -> None:
 
 
 def _zeros(spec: DeclaredModel, signature: Signature) -> "Row | None":
-    """An instance; None if the model does not tell what it takes."""
+    """Return an instance of zeros; None if the model does not describe its inputs."""
     values = []
     for index, tensor in enumerate(signature.inputs):
         shape = instance_shape(spec, index, tensor)

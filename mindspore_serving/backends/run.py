@@ -1,4 +1,4 @@
-"""Run a model on instances: check, group, cut into batches, run, split.
+"""Running of a model on instances: check, group, cut into batches, run, split.
 
 A failure stays with the instances it belongs to.  Knows no format.
 """
@@ -26,20 +26,20 @@ Outcome: TypeAlias = "Results | ServingError"
 def run_model(
     backend: LoadedModel, spec: DeclaredModel, subgraph: int, instances: Sequence[Sequence[Value]]
 ) -> list[Outcome]:
-    """One outcome per instance, in order: its outputs, or why it has none.
+    """Return one outcome per instance, in order: its outputs, or the error.
 
-    An instance that does not fit the model gets InvalidInputs and takes no place in a batch.  A
-    run that fails gives StageFailed to the instances in it, and to no others.  The arrays are
-    the caller's own; those of one run may share memory with each other, row by row.
+    An instance that does not fit the model gets InvalidInputs and is in no batch.  A run that fails
+    gives StageFailed to the instances in it only.  The arrays belong to the caller; those of one
+    run may share memory with each other, row by row.
     """
     signature = backend.signature[subgraph]
     outcomes: list[Outcome | None] = [None] * len(instances)
-    places: list[int] = []
+    positions: list[int] = []
     rows: list[Row] = []
     for i, instance in enumerate(instances):
         try:
             rows.append(check_instance(spec, signature, instance))
-            places.append(i)
+            positions.append(i)
         except InvalidInputs as error:
             outcomes[i] = error
     size = graph_batch_size(spec, signature)
@@ -49,7 +49,7 @@ def run_model(
             chunk = members[start : start + step]
             done = _run_chunk(backend, spec, subgraph, [rows[i] for i in chunk], size)
             for i, outcome in zip(chunk, done, strict=True):
-                outcomes[places[i]] = outcome
+                outcomes[positions[i]] = outcome
     return [outcome for outcome in outcomes if outcome is not None]
 
 

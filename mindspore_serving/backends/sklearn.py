@@ -1,4 +1,4 @@
-"""scikit-learn models: skops files, and pickles and joblib files where the operator allows them."""
+"""scikit-learn models: skops files, and pickles and joblib files if the operator allows them."""
 
 import warnings
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from mindspore_serving import log
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.backends.sklearn_inputs import inputs_of
-from mindspore_serving.backends.source import load_error, words
+from mindspore_serving.backends.source import error_text, load_error
 from mindspore_serving.backends.tabular import (
     PREDICTION,
     PROBABILITIES,
@@ -20,33 +20,33 @@ from mindspore_serving.backends.tabular import (
 from mindspore_serving.errors import StartError
 
 _BY_NAME = (
-    "it chooses columns of a pandas DataFrame by their names, and requests carry rows of numbers: "
-    "train it on arrays with the numbers of the columns, or serve it as a Python model"
+    "it selects columns of a pandas DataFrame by name, but requests carry rows of numbers: train "
+    "it on arrays with the indices of the columns, or serve it as a Python model"
 )
 _PICKLE = (
-    "it is no skops file, and to load a pickle or joblib file runs any code that is in it: if you "
-    "trust who wrote it, declare the model with allow_pickle=True (serve: --allow-pickle); else "
-    "have it saved by skops.io.dump(model, 'model.skops')"
+    "it is no skops file, and loading a pickle or joblib file runs any code in it: if you trust "
+    "its author, declare the model with allow_pickle=True (serve: --allow-pickle); otherwise save "
+    "it with skops.io.dump(model, 'model.skops')"
 )
 _TRUST = (
-    "if you trust who wrote it, declare the model with allow_pickle=True (serve: --allow-pickle); "
+    "if you trust its author, declare the model with allow_pickle=True (serve: --allow-pickle); "
     "trees can be exported as ONNX instead, by skl2onnx"
 )
 
 
 class SklearnBackend(TabularBackend):
-    """An estimator or pipeline: what has `predict` (and `predict_proba`), or else `transform`.
+    """An estimator or pipeline with `predict` (and `predict_proba`), or else `transform`.
 
-    `prediction` is what `predict` returns, `probabilities` are in the order of `classes_`.
+    `prediction` is the result of `predict`; `probabilities` are in the order of `classes_`.
     """
 
     @classmethod
     def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model = _loaded(source, path)
-        for one in said:
-            log.warning("Model file '%s': %s", path, words(one.message))
+            model = _load_file(source, path)
+        for warning in caught:
+            log.warning("Model file '%s': %s", path, error_text(warning.message))
         methods = [name for name in ("predict", "predict_proba") if hasattr(model, name)]
         if "predict" in methods:
             names = (PREDICTION, PROBABILITIES)[: len(methods)]
@@ -60,25 +60,25 @@ class SklearnBackend(TabularBackend):
         return Predictor(
             inputs.specs,
             names,
-            lambda *x: _called(model, methods, inputs.to_rows(*x)),
+            lambda *x: _call(model, methods, inputs.to_rows(*x)),
             inputs.example,
         )
 
 
-def _loaded(source: ModelSource, path: str) -> Any:
+def _load_file(source: ModelSource, path: str) -> Any:
     try:
         if path.lower().endswith(".skops"):
-            return _trusted(source, path)
+            return _load_skops(source, path)
         if not source.spec.allow_pickle:
             raise load_error(source, path, _PICKLE)
         import joblib
 
         return joblib.load(path)
-    except ImportError as error:  # of the library that the model needs; skops itself is known
+    except ImportError as error:  # the model needs a library; skops itself is installed
         raise load_error(source, path, f"it needs a library: {error}") from error
 
 
-def _trusted(source: ModelSource, path: str) -> Any:
+def _load_skops(source: ModelSource, path: str) -> Any:
     import skops.io
 
     unknown = skops.io.get_untrusted_types(file=path)
@@ -89,9 +89,9 @@ def _trusted(source: ModelSource, path: str) -> Any:
     return skops.io.load(path, trusted=unknown)
 
 
-def _called(model: Any, methods: Sequence[str], x: Array) -> list[Array]:
+def _call(model: Any, methods: Sequence[str], x: Array) -> list[Array]:
     with warnings.catch_warnings():
-        # of a model that was fitted on a DataFrame
+        # from a model that was fitted on a DataFrame
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         try:
             return [_dense(getattr(model, name)(x)) for name in methods]
@@ -102,8 +102,10 @@ def _called(model: Any, methods: Sequence[str], x: Array) -> list[Array]:
 
 
 def _dense(result: Any) -> Array:
-    """Of a sparse matrix its rows, of several targets one array (batch, targets, classes), of
-    objects that are numbers the numbers.
+    """Convert a result to a dense array.
+
+    A sparse matrix becomes its rows, a list of targets one array (batch, targets, classes), and an
+    array of objects that are numbers an array of numbers.
     """
     if hasattr(result, "toarray"):
         result = result.toarray()

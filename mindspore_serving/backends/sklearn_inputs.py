@@ -1,6 +1,6 @@
-"""Which inputs a scikit-learn model takes: rows of numbers, one text, or columns that hold texts.
+"""Inputs of a scikit-learn model: rows of numbers, one text, or columns with texts.
 
-Told by what its first steps learnt, as no estimator says it.  Runs no model.
+They are derived from what its first steps learnt, as no estimator declares them.  Runs no model.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from mindspore_serving.backends.tabular import features
 from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import TensorSpec
 
-Examples: TypeAlias = dict[int, str | float]  # by the number of a column: what the model knows
+Examples: TypeAlias = dict[int, str | float]  # a learnt value of each column, by index
 
 _WRAPPED = ("best_estimator_", "estimator_", "estimators_", "regressor_", "calibrated_classifiers_")
 _UNCARRIED = {"DictVectorizer": "dictionaries", "FeatureHasher": "dictionaries"}
@@ -24,14 +24,14 @@ _UNCARRIED |= {"MultiLabelBinarizer": "lists of labels"}
 
 @dataclass(frozen=True, slots=True)
 class SklearnInputs:
-    """What a model takes, and an instance that it knows, () where any will do."""
+    """Inputs of a model, and an instance of values that it has learnt, () if any will do."""
 
     specs: tuple[TensorSpec, ...]
     example: tuple[Array, ...] = ()
     are_columns: bool = False
 
     def to_rows(self, *inputs: Array) -> Array:
-        """The rows that the model was trained on."""
+        """Return the rows in the form that the model was trained on."""
         if not self.are_columns:
             return inputs[0]
         rows = np.empty((len(inputs[0]), len(inputs)), object)
@@ -41,10 +41,11 @@ class SklearnInputs:
 
 
 def inputs_of(model: Any) -> SklearnInputs:
-    """The inputs of `model`.  If a column holds texts, each column is an input of its own: requests
-    carry one text in a value.
+    """Return the inputs of `model`.
 
-    Raises ValueError with the reason if no request can carry what it takes.
+    If a column holds texts, each column is a separate input, as requests carry one text in a value.
+
+    Raises ValueError with the reason if no request can carry the model's input.
     """
     count = getattr(model, "n_features_in_", None)
     if count is None:
@@ -62,36 +63,36 @@ def inputs_of(model: Any) -> SklearnInputs:
 
 
 def _single(model: Any) -> TensorSpec:
-    """The input of a model that does not count features."""
+    """Return the input of a model that does not count features."""
     steps = list(_first_steps(model))
     for kind in {type(step).__name__ for step in steps} & _UNCARRIED.keys():
         raise ValueError(
             f"it begins with a {kind}, which takes {_UNCARRIED[kind]}, and requests carry numbers "
             "and texts: train it on columns, as with OneHotEncoder, or serve it as a Python model"
         )
-    if any(map(_takes_one_text, steps)):
+    if any(map(_takes_single_text, steps)):
         return TensorSpec("x", TEXT, (-1,))
     return TensorSpec("x", None, None)
 
 
-def _takes_one_text(step: Any) -> bool:
-    """Whether it is a vectoriser of texts, or an encoder of labels that are texts."""
+def _takes_single_text(step: Any) -> bool:
+    """Return whether a step is a vectoriser of texts, or an encoder of labels that are texts."""
     is_of_labels = type(step).__name__ in ("LabelEncoder", "LabelBinarizer")
     is_of_texts = is_of_labels and isinstance(_first_known(step.classes_), str)
     return is_of_texts or hasattr(step, "build_analyzer")
 
 
 def _first_steps(model: Any) -> Iterator[Any]:
-    """What sees the inputs as they are, `model` itself without anything inside."""
-    inner = [*_inside(model)]
+    """Iterate over the steps that see the inputs unchanged; `model` itself if it has no steps."""
+    inner = [*_inner_models(model)]
     if not inner:
         yield model
-    for one in inner:
-        yield from _first_steps(one)
+    for step in inner:
+        yield from _first_steps(step)
 
 
-def _inside(model: Any) -> Iterator[Any]:
-    """What in `model` sees all of its inputs."""
+def _inner_models(model: Any) -> Iterator[Any]:
+    """Iterate over the parts of `model` that see all of its inputs."""
     if hasattr(model, "steps"):
         yield from [step for _, step in model.steps if not _keeps_columns(step)][:1]
     elif hasattr(model, "transformer_list"):
@@ -110,36 +111,40 @@ def _keeps_columns(step: Any) -> bool:
 
 
 def _examples(model: Any, count: int) -> Examples:
-    """A value of each column of which `model` has learnt values."""
-    found: Examples = {}
+    """Return a value of each column of which `model` has learnt values."""
+    examples: Examples = {}
     learnt = getattr(model, "categories_", None)  # of encoders
     if learnt is None:
         learnt = [[value] for value in np.ravel(getattr(model, "statistics_", []))]  # of imputers
     known = ((number, _first_known(values)) for number, values in enumerate(learnt))
-    found |= {number: value for number, value in known if value is not None}
+    examples |= {number: value for number, value in known if value is not None}
     for part, chosen in _parts(model):
-        places = np.arange(count)[chosen]
-        if np.ndim(places) == 0:  # one column, given to a vectoriser as a list of texts
-            texts = any(map(_takes_one_text, _first_steps(part)))
-            found |= {int(places): "text"} if texts else {}
+        columns = np.arange(count)[chosen]
+        if np.ndim(columns) == 0:  # one column, given to a vectoriser as a list of texts
+            texts = any(map(_takes_single_text, _first_steps(part)))
+            examples |= {int(columns): "text"} if texts else {}
             continue
-        found |= {int(places[at]): value for at, value in _examples(part, len(places)).items()}
-    for inner in _inside(model):
-        found |= _examples(inner, count)
-    return found
+        examples |= {
+            int(columns[index]): value for index, value in _examples(part, len(columns)).items()
+        }
+    for inner in _inner_models(model):
+        examples |= _examples(inner, count)
+    return examples
 
 
 def _parts(model: Any) -> Iterator[tuple[Any, Any]]:
-    """The transformers of columns that are chosen by their numbers, each with those."""
+    """Iterate over the transformers of columns that are selected by index, with their columns."""
     for _, part, chosen in getattr(model, "transformers_", ()):
         names = [chosen] if isinstance(chosen, str) else chosen
-        is_named = not isinstance(names, int | slice) and any(isinstance(one, str) for one in names)
+        is_named = not isinstance(names, int | slice) and any(
+            isinstance(name, str) for name in names
+        )
         if not is_named and not isinstance(part, str):
             yield part, chosen
 
 
 def _first_known(values: Any) -> str | float | None:
-    """A text of `values` if there is one, else a number."""
+    """Return a text of `values` if there is one, else a number."""
     texts = (str(value) for value in values if isinstance(value, str))
     numbers = (float(value) for value in values if isinstance(value, Real) and value == value)
     return next(texts, None) or next(numbers, None)

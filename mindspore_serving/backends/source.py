@@ -1,4 +1,4 @@
-"""What loading a model has in common, whatever its format: files, options, warm-up, error texts.
+"""Helpers of all backends: check of files, options, warm-up, error messages.
 
 Knows no runtime.
 """
@@ -15,13 +15,13 @@ from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
-_MAX_WORDS = 600  # characters of a runtime's own message that are worth passing on
+_MAX_TEXT = 600  # characters of a runtime's message that are passed on
 _DEFAULTS = {"precision_mode": "origin", "enable_parallel": False, "config_file": ""}
 _reported: set[tuple[str, str]] = set()
 
 
 def check_files(source: ModelSource) -> None:
-    """Raise StartError if a file of `source` is missing, empty or no file."""
+    """Raise StartError if a file of `source` is missing, empty or no regular file."""
     if not source.paths:
         raise StartError(f"Load model '{source.spec.key}' failed: it names no model file")
     for path in source.paths:
@@ -36,48 +36,49 @@ def check_files(source: ModelSource) -> None:
 
 
 def load_error(source: ModelSource, path: str, cause: object) -> StartError:
-    """The error for a `path` that cannot be loaded, with the runtime's words or our own."""
-    details = cause if isinstance(cause, StartError) else words(cause)
+    """Return the error for a `path` that cannot be loaded, with the runtime's or our message."""
+    details = cause if isinstance(cause, StartError) else error_text(cause)
     return StartError(
         f"Load model failed, model file: '{path}', model format: {source.spec.format}, "
         f"load error details: {details}"
     )
 
 
-def words(cause: object) -> str:
-    """A runtime's message on one line: no stack dumps below a ruler, no endless lists."""
+def error_text(cause: object) -> str:
+    """Return a runtime's message on one line, without stack dumps below a ruler, shortened."""
     text = str(cause) or type(cause).__name__
     text = " ".join(text.split("\n--------")[0].split())
-    return text if len(text) <= _MAX_WORDS else text[:_MAX_WORDS] + "…"
+    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
 
 
 class SourceOptions:
-    """What a declaration asks of its runtime, for the chosen device; what no one takes is logged.
+    """Options of a declaration for its runtime on the chosen device; unused ones are logged.
 
-    From `spec.options` and `source.options`, which wins; of a "device_list" the chosen device's.
+    They come from `spec.options` and `source.options`, which wins; of a "device_list" those of the
+    chosen device apply.
     """
 
     def __init__(self, source: ModelSource) -> None:
-        asked: dict[str, Any] = {**source.spec.options, **source.options}
-        for device in asked.pop("device_list", None) or ():
+        options: dict[str, Any] = {**source.spec.options, **source.options}
+        for device in options.pop("device_list", None) or ():
             if device.get("device_type", "").lower() == source.device_type:
-                asked.update(device)
-        asked.pop("device_type", None)
-        asked["config_file"] = source.config_file
+                options.update(device)
+        options.pop("device_type", None)
+        options["config_file"] = source.config_file
         self._format = source.spec.format
-        self._asked = {
+        self._options = {
             name: value
-            for name, value in asked.items()
+            for name, value in options.items()
             if value not in (None, [], ()) and value != _DEFAULTS.get(name)
         }
 
     def take(self, name: str) -> Any:
-        """The value asked for, or None; from now on it counts as applied."""
-        return self._asked.pop(name, None)
+        """Return the option's value, or None; from now on it counts as applied."""
+        return self._options.pop(name, None)
 
     def report_ignored(self) -> None:
-        """Log, once per process, each option that this format has no setting for."""
-        for name, value in self._asked.items():
+        """Log, once per process, each option for which this format has no setting."""
+        for name, value in self._options.items():
             if (self._format, name) not in _reported:
                 _reported.add((self._format, name))
                 log.warning(
@@ -88,8 +89,11 @@ class SourceOptions:
                 )
 
 
-def checked(source: ModelSource, path: str, signature: Signature) -> Signature:
-    """`signature`, if requests can carry its inputs: types of `core.dtype`, unique names."""
+def check_signature(source: ModelSource, path: str, signature: Signature) -> Signature:
+    """Return `signature` if requests can carry its inputs: types of `core.dtype`, unique names.
+
+    Raises StartError otherwise.
+    """
     for index, spec in enumerate(signature.inputs):
         if spec.dtype is not None and spec.dtype not in dtypes.BY_SPEC:
             raise load_error(source, path, _not_an_input(index, spec.name, spec.dtype.name))
@@ -102,7 +106,7 @@ def checked(source: ModelSource, path: str, signature: Signature) -> Signature:
 def element_error(
     source: ModelSource, path: str, index: int, *, name: str, kind: str
 ) -> StartError:
-    """The error for input `index` whose element type `kind` no request can carry."""
+    """Return the error for input `index` whose element type `kind` no request can carry."""
     return load_error(source, path, _not_an_input(index, name, kind))
 
 
@@ -120,9 +124,9 @@ def warm_up(
     source: ModelSource,
     path: str,
 ) -> Signature:
-    """Run once on zeros (unknown dimensions 1) and fill in the outputs that the file did not tell.
+    """Run once on zeros (unknown dimensions 1) and fill in outputs that the file does not describe.
 
-    A model of fixed shapes must run; if another refuses dimensions of 1, that is logged.
+    A model of fixed shapes must run; if another model refuses dimensions of 1, that is logged.
     """
     inputs = _zeros(signature.inputs)
     if inputs is None:
@@ -151,7 +155,7 @@ def _zeros(specs: Iterable[TensorSpec]) -> list[Array] | None:
 def _completed(
     specs: tuple[TensorSpec, ...], results: Sequence[Array], is_static: bool
 ) -> tuple[TensorSpec, ...]:
-    if len(specs) != len(results):  # the file did not tell how many there are
+    if len(specs) != len(results):  # the file does not have the number of outputs
         specs = tuple(TensorSpec(f"output{i}", None, None) for i in range(len(results)))
     return tuple(
         TensorSpec(

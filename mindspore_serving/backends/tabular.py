@@ -1,7 +1,6 @@
-"""What models of rows have in common: one input `x`, a row of features or one text, or an input for
-each column, and the outputs `prediction` and `probabilities`.
+"""Base of backends for rows: an input `x` or one per column, `prediction` and `probabilities`.
 
-Knows no format.
+`x` is a row of features or one text.  Knows no format.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +11,7 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.backends.base import Array, ModelSource
-from mindspore_serving.backends.source import SourceOptions, check_files, load_error, words
+from mindspore_serving.backends.source import SourceOptions, check_files, error_text, load_error
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
@@ -22,8 +21,10 @@ PREDICTION, PROBABILITIES, TRANSFORMED = "prediction", "probabilities", "transfo
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """A loaded file: `predict` gets the rows of each of `inputs` and returns an array for each of
-    `outputs`.  `example` is an instance that it knows, if not any will do.
+    """A loaded file.
+
+    `predict` gets the rows of each of `inputs` and returns an array for each of `outputs`.
+    `example` is an instance with values that the model has learnt, () if any values will do.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -33,7 +34,7 @@ class Predictor:
 
 
 class TabularBackend(ABC):
-    """One predictor per file, on a CPU."""
+    """Backend with one predictor per file, on a CPU."""
 
     def __init__(self, predictors: list[Predictor], signature: tuple[Signature, ...]) -> None:
         self._predictors = predictors
@@ -42,21 +43,21 @@ class TabularBackend(ABC):
     @classmethod
     @abstractmethod
     def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
-        """Load `path`.  Raises StartError, or any Exception for what the file is not."""
+        """Load `path`.  Raises StartError, or any Exception for a wrong file."""
 
     @classmethod
     def load(cls, source: ModelSource) -> "TabularBackend":
-        """Load every file and run it once, on an instance that it knows, a row of zeros or an empty
-        text.
+        """Load every file and run it once.
 
-        Of `Context`, `thread_num` is applied.  The default is 1: most batches are small, and other
-        workers want the cores too.
+        The instance is the predictor's example, a row of zeros or an empty text.  Of `Context`,
+        `thread_num` is applied.  The default is 1: most batches are small, and other workers need
+        the cores too.
         """
         check_files(source)
         options = SourceOptions(source)
         num_threads = options.take("thread_num") or 1
         options.report_ignored()
-        predictors = [_opened(cls, source, path, num_threads) for path in source.paths]
+        predictors = [_open(cls, source, path, num_threads) for path in source.paths]
         signature = [
             _signature(source, path, predictor)
             for path, predictor in zip(source.paths, predictors, strict=True)
@@ -66,23 +67,24 @@ class TabularBackend(ABC):
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         try:
             return list(map(np.asarray, self._predictors[subgraph].predict(*inputs)))
-        except Exception as error:  # of many kinds, by what the model is made of
-            raise StageFailed(words(error)) from error
+        except Exception as error:  # many kinds, depending on the model
+            raise StageFailed(error_text(error)) from error
 
     def close(self) -> None:
         self._predictors.clear()
 
 
 def features(count: int, dtype: str) -> TensorSpec:
-    """`x` of rows with `count` numbers."""
+    """Return the input `x` of rows with `count` numbers."""
     return TensorSpec("x", np.dtype(dtype), (-1, count))
 
 
 def boosted(x: TensorSpec, predict: Callable[[Array], Array], *, is_classifier: bool) -> Predictor:
-    """Make the predictor of a booster of rows `x`.
+    """Return the predictor of a booster of rows `x`.
 
-    Of a classifier, whose `predict` gives the probabilities of the one class or of all, the
-    prediction is the number of the likeliest class, int64, and the probabilities are of all.
+    For a classifier, whose `predict` returns the probability of the one class or of all classes,
+    the prediction is the index of the most likely class, int64, and the probabilities are of all
+    classes.
     """
     if not is_classifier:
         return Predictor((x,), (PREDICTION,), lambda rows: [predict(rows)])
@@ -96,7 +98,7 @@ def _to_classes(probabilities: Array) -> list[Array]:
     return [probabilities.argmax(axis=1), probabilities]
 
 
-def _opened(
+def _open(
     backend: type[TabularBackend], source: ModelSource, path: str, num_threads: int
 ) -> Predictor:
     if source.device_type != "cpu":
@@ -108,22 +110,22 @@ def _opened(
         return backend.open_file(source, path, num_threads)
     except StartError:
         raise
-    except Exception as error:  # of many kinds, by what in the file is wrong
+    except Exception as error:  # many kinds, depending on the fault in the file
         raise load_error(source, path, error) from error
 
 
 def _signature(source: ModelSource, path: str, predictor: Predictor) -> Signature:
-    """With the types and shapes of the outputs, if a run tells them."""
+    """Return the signature, with types and shapes of the outputs if a run succeeds."""
     results: Sequence[Array | None] = [None] * len(predictor.outputs)
     rows = predictor.example or [_zeros(spec) for spec in predictor.inputs]
-    if all(one is not None for one in rows):
+    if all(row is not None for row in rows):
         try:
             results = [np.asarray(result) for result in predictor.predict(*rows)]
         except StartError as error:
             raise load_error(source, path, error) from error
-        except Exception as error:  # zeros may be no category of it
-            log.warning("Model file '%s' is not warmed up: %s", path, words(error))
-    outputs = [_output(*one) for one in zip(predictor.outputs, results, strict=True)]
+        except Exception as error:  # zeros may not be among the model's categories
+            log.warning("Model file '%s' is not warmed up: %s", path, error_text(error))
+    outputs = [_output(*row) for row in zip(predictor.outputs, results, strict=True)]
     for output in outputs:
         if output.dtype == dtypes.TEXT and output.shape != (-1,):
             raise load_error(

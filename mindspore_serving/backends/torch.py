@@ -1,13 +1,19 @@
 """PyTorch programs, exported (.pt2) or TorchScript (.pt), on CPU or an NVIDIA GPU.
 
-Knows nothing of batches, and nothing of the files: see `torch_files`.
+Knows no batches, and no file formats: see `torch_files`.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from mindspore_serving.backends.base import Array, ModelSource
-from mindspore_serving.backends.source import SourceOptions, check_files, checked, warm_up, words
+from mindspore_serving.backends.source import (
+    SourceOptions,
+    check_files,
+    check_signature,
+    error_text,
+    warm_up,
+)
 from mindspore_serving.backends.torch_files import ExportedProgram, load_program, to_numpy
 from mindspore_serving.core.value import Signature
 from mindspore_serving.errors import StageFailed, StartError
@@ -20,19 +26,19 @@ class TorchBackend:
         self, programs: list[ExportedProgram], signature: tuple[Signature, ...], device: str
     ) -> None:
         self._programs = programs
-        self.signature = signature  # one per file; of TorchScript perhaps without outputs
+        self.signature = signature  # one per file; for TorchScript possibly without outputs
         self._device = device
 
     @classmethod
     def device_types(cls) -> tuple[str, ...]:
-        """ "gpu" if CUDA works here, and "cpu"."""
+        """Return "gpu" if CUDA works here, and "cpu"."""
         import torch
 
         return ("gpu", "cpu") if torch.cuda.is_available() else ("cpu",)
 
     @classmethod
     def load(cls, source: ModelSource) -> "TorchBackend":
-        """Load every file and warm up those that tell their shapes; TorchScript does not."""
+        """Load every file and warm up those with known shapes; TorchScript files have none."""
         check_files(source)
         device = _device(source)
         _apply_options(source)
@@ -40,7 +46,7 @@ class TorchBackend:
         signature = tuple(
             warm_up(
                 lambda arrays, program=program: _run(program, arrays, device),  # type: ignore[misc]
-                checked(source, path, program.signature),
+                check_signature(source, path, program.signature),
                 source,
                 path,
             )
@@ -49,11 +55,11 @@ class TorchBackend:
         return cls(programs, signature, device)
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
-        """See `Backend.run`.  The results may also alias `inputs`."""
+        """Run a program; see `Backend.run`.  The results may also alias `inputs`."""
         return _run(self._programs[subgraph], inputs, self._device)
 
     def close(self) -> None:
-        """Drop the programs and give the cached device memory back."""
+        """Drop the programs and release the cached device memory."""
         self._programs.clear()
         if self._device != "cpu":
             import torch
@@ -75,7 +81,7 @@ def _device(source: ModelSource) -> str:
     if source.device_id >= count:
         raise StartError(
             f"Load model '{source.spec.key}' failed: PyTorch sees {count} GPUs, "
-            f"asked for is device id {source.device_id}"
+            f"but device id {source.device_id} was requested"
         )
     return f"cuda:{source.device_id}"
 
@@ -99,11 +105,11 @@ def _run(program: ExportedProgram, inputs: Sequence[Array], device: str) -> list
             tensors = [_tensor(array, device, program.writes_inputs) for array in inputs]
             return [to_numpy(leaf) for leaf in pytree.tree_leaves(program.call(tensors))]
     except Exception as error:  # a program raises whatever it was written to raise
-        raise StageFailed(words(error)) from error
+        raise StageFailed(error_text(error)) from error
 
 
 def _tensor(array: Array, device: str, must_copy: bool) -> Any:
-    """A tensor over the array's memory, or over a copy if the program may write to it.
+    """Return a tensor over the array's memory, or over a copy if the program may write to it.
 
     A read-only array is copied too: PyTorch has no read-only tensors.
     """

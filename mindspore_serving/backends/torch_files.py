@@ -1,6 +1,7 @@
-"""PyTorch model files: which kind one is, loading it without pickle, and its signature.
+"""PyTorch model files: their kind, loading without pickle, and their signature.
 
-Both kinds are programs: a pickle is refused, harm is not.  Load only files that you would run.
+Both kinds are programs: pickles are refused, but a program can still do harm.  Load only files that
+you would run.
 """
 
 import os
@@ -27,7 +28,7 @@ _environment = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class ExportedProgram:
-    """A loaded file: `call` takes tensors by position and returns whatever the model returns."""
+    """A loaded file: `call` takes tensors by position and returns the model's result."""
 
     call: Callable[[Sequence[Any]], Any]
     signature: Signature
@@ -41,12 +42,12 @@ def load_program(source: ModelSource, path: str, device: str) -> ExportedProgram
         return load(source, path, device)
     except StartError:
         raise
-    except Exception as error:  # of many kinds, by what in the file is wrong
+    except Exception as error:  # many kinds, depending on the fault in the file
         raise load_error(source, path, error) from error
 
 
 def _kind(source: ModelSource, path: str) -> str:
-    """Told by the content: the names of the files in the archive below its top folder."""
+    """Detect the kind of a file by the names in the archive below its top folder."""
     if not zipfile.is_zipfile(path):
         with open(path, "rb") as file:
             is_pickle = file.read(1) == b"\x80"
@@ -84,23 +85,25 @@ def _exported(source: ModelSource, path: str, device: str) -> ExportedProgram:
     kinds = [values[spec.name].dtype for spec in signature.inputs]
 
     def call(tensors: Sequence[Any]) -> Any:
-        typed = [one.to(kind) for one, kind in zip(tensors, kinds, strict=True)]  # to bfloat16
+        typed = [
+            tensor.to(kind) for tensor, kind in zip(tensors, kinds, strict=True)
+        ]  # to bfloat16
         args, kwargs = pytree.tree_unflatten(typed, in_spec)
         return module(*args, **kwargs)
 
-    # Whether any operator works in place; on what, is not followed.
+    # Whether any operator works in place; its target is not traced.
     schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
     writes = any(schema is not None and schema.is_mutable for schema in schemas)
     return ExportedProgram(call, signature, writes)
 
 
 def _refuse_objects(source: ModelSource, path: str) -> None:
-    """An exported program may carry Python objects as pickles; its own reader tells the names."""
+    """Refuse an exported program with pickled Python objects, by the names in the archive."""
     import torch
 
     try:
         names = torch._C.PyTorchFileReader(path).get_all_records()
-    except RuntimeError:  # the layout before PyTorch 2.7, which has none of these
+    except RuntimeError:  # the layout before PyTorch 2.7, which has no such objects
         return
     for name in names:
         if _PICKLED in name:
@@ -109,7 +112,7 @@ def _refuse_objects(source: ModelSource, path: str) -> None:
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """Make `torch.load` refuse all but tensors; `torch.export.load` asks it for more by default."""
+    """Make `torch.load` refuse all but tensors; by default `torch.export.load` allows more."""
     with _environment:
         before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORBID)}
         os.environ[_FORCE] = "1"
@@ -121,7 +124,7 @@ def _weights_only() -> Iterator[None]:
 
 
 def _values(program: Any) -> dict[str, Any]:
-    """What the nodes of an exported program give, by name."""
+    """Return the values of the nodes of an exported program, by name."""
     return {node.name: node.meta.get("val") for node in program.graph.nodes}
 
 
@@ -134,7 +137,7 @@ def _exported_signature(source: ModelSource, path: str, program: Any) -> Signatu
         if spec is None or spec.dtype is None:
             kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
             raise element_error(source, path, index, name=str(name), kind=kind)
-        inputs.append(replace(spec, max_rows=_most_rows(program, value)))
+        inputs.append(replace(spec, max_rows=_max_rows(program, value)))
     outputs = program.graph_signature.user_outputs
     names, spec = [f"output{i}" for i in range(len(outputs))], program.call_spec.out_spec
     if spec.type is dict and len(spec.context) == len(outputs):  # a flat dict of tensors
@@ -148,8 +151,8 @@ def _exported_signature(source: ModelSource, path: str, program: Any) -> Signatu
     )
 
 
-def _most_rows(program: Any, value: Any) -> int:
-    """The `max` of the first dimension's `Dim`; 0 without one."""
+def _max_rows(program: Any, value: Any) -> int:
+    """Return the `max` of the first dimension's `Dim`; 0 without one."""
     first = value.shape[0] if value.ndim else 0
     symbol = first.node.expr if not isinstance(first, int) else None
     limits = program.range_constraints.get(symbol)
@@ -157,19 +160,19 @@ def _most_rows(program: Any, value: Any) -> int:
 
 
 def _spec(name: str, value: Any) -> TensorSpec | None:
-    """None if `value` is no tensor; `dtype` None if numpy has no such type."""
+    """Return the spec of a tensor, None for other values; dtype None if numpy has no such type."""
     import torch
 
     if not isinstance(value, torch.Tensor):
         return None
     dtype = value.dtype
     if dtype == torch.bfloat16:
-        dtype = torch.float32  # the backend takes and answers it so
+        dtype = torch.float32  # the backend takes and returns bfloat16 as float32
     try:
         kind = torch.empty(0, dtype=dtype).numpy().dtype
     except TypeError:
         kind = None
-    # `int` of a symbolic size would fix it.
+    # `int` of a symbolic size would make it static.
     shape = tuple(size if isinstance(size, int) else -1 for size in value.shape)
     return TensorSpec(name, kind, shape)
 
@@ -178,7 +181,7 @@ def _scripted(source: ModelSource, path: str, device: str) -> ExportedProgram:
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript as a whole
+        warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript itself is deprecated
         module = torch.jit.load(path, map_location=device).eval()
     schema = module.forward.schema
     inputs = []
@@ -196,7 +199,7 @@ def _scripted(source: ModelSource, path: str, device: str) -> ExportedProgram:
 
 
 def _count(kind: Any) -> int:
-    """How many tensors a TorchScript type holds; 0 if only a run can tell."""
+    """Return the number of tensors in a TorchScript type; 0 if only a run can show it."""
     if kind.kind() == "TensorType":
         return 1
     if kind.kind() == "TupleType":
@@ -206,7 +209,7 @@ def _count(kind: Any) -> int:
 
 
 def to_numpy(leaf: Any) -> "np.ndarray[Any, Any]":
-    """A tensor or number of a result as an array on the CPU; bfloat16 becomes float32."""
+    """Convert a tensor or number of a result to an array on the CPU; bfloat16 becomes float32."""
     import torch
 
     if not isinstance(leaf, torch.Tensor):

@@ -1,4 +1,4 @@
-"""XGBoost's own files: .json and .ubj of `save_model`.  Knows nothing of batches."""
+"""XGBoost's own files: .json and .ubj of `save_model`.  Knows no batches."""
 
 import json
 from collections.abc import Callable
@@ -8,18 +8,18 @@ from typing import Any
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.backends.source import load_error
 from mindspore_serving.backends.tabular import Predictor, TabularBackend, boosted, features
-from mindspore_serving.backends.ubjson import check_whole
+from mindspore_serving.backends.ubjson import check_complete
 
 _CLASSES = ("binary:logistic", "multi:softprob", "multi:softmax")
 
 
 class XgboostBackend(TabularBackend):
-    """A booster.  NaN is a missing value.
+    """A booster; NaN is a missing value.
 
-    Of a classifier (objective binary:logistic, multi:softprob, multi:softmax) `prediction` is the
-    number of the class; of others, and of several labels, it is what the booster predicts.  After
-    early stopping the trees up to the best iteration count, as in XGBoost's own scikit-learn
-    interface.
+    For a classifier (objective binary:logistic, multi:softprob, multi:softmax) `prediction` is the
+    index of the class; for other objectives, and for several labels, it is the booster's
+    prediction. After early stopping, trees up to the best iteration count, as in XGBoost's
+    scikit-learn interface.
     """
 
     @classmethod
@@ -27,13 +27,13 @@ class XgboostBackend(TabularBackend):
         import xgboost
 
         if path.lower().endswith(".ubj"):
-            check_whole(source, path)
+            check_complete(source, path)
         booster = xgboost.Booster(model_file=path)
         booster.set_param({"nthread": num_threads})
         config = json.loads(booster.save_config())["learner"]
         objective = config["objective"]["name"]
         if objective == "multi:softmax":
-            booster.set_param({"objective": "multi:softprob"})  # the same, with probabilities
+            booster.set_param({"objective": "multi:softprob"})  # the same with probabilities
         if booster.num_features() == 0:
             raise load_error(source, path, "it has no features: it was not trained")
         is_linear = config["gradient_booster"]["name"] == "gblinear"

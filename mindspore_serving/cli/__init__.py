@@ -1,7 +1,7 @@
-"""The command `mindspore-serving`: serve a directory of models, call a method, look at the machine.
+"""The command `mindspore-serving`: serve models, call methods, look after servers and machines.
 
-Reads arguments and picks what to do; what a subcommand needs is imported when it runs, so that
-`--help` and `--version` are quick.  docs/cli.md has the exit statuses.
+It parses arguments and selects the subcommand, whose module is imported when it runs, so that
+`--help` and `--version` are quick. docs/cli.md has the exit statuses.
 """
 
 import argparse
@@ -10,67 +10,67 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import NoReturn
 
 from mindspore_serving import __version__, extras, log
 from mindspore_serving.cli import node_settings as node
 from mindspore_serving.cli import tool_settings as tool
 from mindspore_serving.cli.bench_settings import BenchSettings
-from mindspore_serving.cli.options import add_options, flags, given, to_settings
+from mindspore_serving.cli.options import add_options, flags, parsed_values, to_settings
+from mindspore_serving.cli.parser import CommandParser
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError, did_you_mean
 from mindspore_serving.process.entry import turn_off_telemetry
 
 _OVERVIEW = """\
-Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST, and checkpoints of
-language models over the protocols of OpenAI and TGI as well.
+Serve models of MindSpore, ONNX, PyTorch and Python over gRPC and REST, and language models over the
+protocols of OpenAI, Anthropic, Ollama and TGI as well.
 
   mindspore-serving serve models/        serve every servable in models/
   mindspore-serving serve --config server.yaml      with settings per servable
   mindspore-serving predict 127.0.0.1:5500 add predict '{"x": [1.0]}'
   mindspore-serving chat http://127.0.0.1:1500      talk with a language model
-  mindspore-serving bench http://127.0.0.1:1500     how fast it answers
+  mindspore-serving bench http://127.0.0.1:1500     measure how fast it answers
   mindspore-serving worker --join 10.0.0.1:6200     run workers for a server elsewhere
-  mindspore-serving status               which workers run, and where
-  mindspore-serving doctor               what works on this machine
-  mindspore-serving quantize llama/ llama-int8/     a smaller language model
-  mindspore-serving convert net.mindir net.xml      MindIR for the tools of OpenVINO
+  mindspore-serving status               show which workers run, and where
+  mindspore-serving doctor               show what works on this machine
+  mindspore-serving quantize llama/ llama-int8/     round a language model to 8 bits
+  mindspore-serving convert net.mindir net.xml      write MindIR for tools of OpenVINO
 
-A servable is a directory NAME/ with NAME/servable_config.py and the model files in NAME/1/, or,
-without any Python, with one model file, in it or in NAME/1/, or the model file itself.
+A servable is a directory NAME/ with servable_config.py, and model files in NAME/1/.  Without
+servable_config.py it is a directory with one model file, or the model file itself.
 """
 _SERVE = """\
-Serve everything found at PATH until Ctrl-C.  PATH is
+Serve models over REST and gRPC until Ctrl-C.  PATH is
 
-  NAME/                 with servable_config.py (and model files in NAME/1/), or
-  NAME/                 with one model file under any name, in it or in NAME/1/, or
-  NAME/                 with config.json and *.safetensors: a language model's checkpoint, or
-  a model file          of MindSpore (.mindir), ONNX, PyTorch (.pt2, .pt), OpenVINO (.xml),
-                        TensorFlow (SavedModel, .pb, .tflite), Paddle, scikit-learn (.skops),
-                        XGBoost (.json, .ubj) or LightGBM (.txt), or
-  a directory           that holds any number of such directories
+  NAME/           with servable_config.py, and model files in NAME/1/
+  NAME/           with one model file, in it or in NAME/1/
+  NAME/           with config.json and *.safetensors: a checkpoint of a language model
+  a model file    .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
+                  (TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj
+                  (XGBoost), .txt (LightGBM), .gguf (a language model)
+  a directory     of any number of these
 
-The newest version directory of each is served.  What cannot be served is named, with the reason,
-and the others are served all the same, unless --strict is given.  A file given by --config, or a
-start-up script with ServableStartConfig, does the same with settings per servable.
+The newest version of each servable is served.  If a servable cannot be served, the reason is
+printed and the others are served, unless --strict is given.  Settings per servable are in a file
+(--config), or in a start-up script with ServableStartConfig.
 """
 _CONFIG = """\
 Print the configuration that `serve` would have with the same arguments, as a configuration file.
 """
 _PREDICT = """\
 Call a method once and print the reply as JSON.  WHERE is IP:PORT or unix:PATH for gRPC, or
-http://IP:PORT (https://...) for REST.  INPUTS is one JSON object, or an array of them, one for each
-instance; "-" reads it from the standard input.  A number becomes the type that the model wants;
-other types are written {"b64": ..., "type": "int64", "shape": [2]}.
+http://IP:PORT (https://...) for REST.  INPUTS is a JSON object, or an array of objects, one per
+instance; "-" reads it from standard input.  Numbers are converted to the type of the model's input;
+bytes and tensors are written {"b64": ..., "type": "int64", "shape": [2]}.
 """
 _QUANTIZE = """\
-Write a Hugging Face checkpoint with its matrices rounded to 8 or 4 bit, for the OpenVINO runtime,
-or to float16, which processors without bfloat16 read faster.  TARGET is a directory of the same
-form, and appears when it is complete.
+Write a Hugging Face checkpoint with matrices rounded to 8 or 4 bits, for the OpenVINO runtime, or
+to float16, which processors without bfloat16 read faster.  TARGET is again a checkpoint; it appears
+when it is complete.
 """
 _CONVERT = """\
-Write a MindIR file as OpenVINO IR: the graph as OUT.xml, the weights in float32 as OUT.bin.  It
-needs OpenVINO (pip install 'mindspore-serving[lite]'), not MindSpore.  ONNX is not written.
+Write a MindIR file as OpenVINO IR: the graph as OUT.xml, the weights in float32 as OUT.bin.  This
+needs OpenVINO (pip install 'mindspore-serving[lite]'), not MindSpore.  It cannot write ONNX.
 """
 _CHAT = """\
 Talk with a language model of a running server.  With --prompt, or text on the standard input, one
@@ -80,12 +80,12 @@ answer is printed:
   mindspore-serving chat http://127.0.0.1:1500 --prompt "Why is the sky blue?" --temperature 0
   cat letter.txt | mindspore-serving chat http://127.0.0.1:1500 --system "Summarize."
 
-In a conversation lines can be edited and recalled, three double quotes begin and end a message of
+In a conversation you can edit and recall lines.  Three double quotes begin and end a message of
 several lines, /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
 """
 _BENCH = """\
-Send requests to a running server from many clients, and show the times to the first token, between
-tokens and to the end of answers, and the tokens and requests per second.
+Send requests to a running server from many clients.  Show the time to the first token, the time
+between tokens, the time of an answer, and tokens and requests per second.
 
   mindspore-serving bench http://127.0.0.1:1500                           1, 4, 16, 32 clients
   mindspore-serving bench http://127.0.0.1:1500 --rate 1,2,4              at random times
@@ -95,40 +95,40 @@ tokens and to the end of answers, and the tokens and requests per second.
   mindspore-serving bench model.gguf --engines ours,genai,llama.cpp       each serves it in turn
   mindspore-serving bench http://127.0.0.1:1500/model/add:predict --body add.json
 
-Prompts are made of random words, of the wanted length by the server's own count of tokens; with
---prompts they are read from a file.  At a rate, latencies count from when a request was due, even
-if it was sent late.  Profiles and scenarios have guidellm's names: docs/cli.md.
+Prompts are random words, or come from a file (--prompts).  Their length is measured by the server's
+count of tokens.  With --rate, latencies count from when a request was due, even if it was late.
+Profiles and scenarios have guidellm's names: docs/cli.md.
 """
 _WORKER = """\
-Join a server, and run workers for it on this machine until Ctrl-C or SIGTERM:
+Join a server and run workers for it on this machine until Ctrl-C or SIGTERM:
 
   openssl rand -hex 32 > token && chmod 600 token      the same file on both machines
   mindspore-serving serve models/ --worker-address 10.0.0.1:6200 --token-file token \\
       --tls-cert server.pem --tls-key server-key.pem               on 10.0.0.1
   mindspore-serving worker --join 10.0.0.1:6200 --token-file token --tls-ca ca.pem
 
-The servables, and this version of this package, have to be on this machine too.  When the server
-is gone its workers here end, and this machine joins again when it is back.  With SIGTERM workers
-finish what they have, and the server places them elsewhere.
+This machine needs the servables and the same version of this package.  If the server ends, its
+workers here end too, and this machine joins again when the server is back.  After SIGTERM the
+workers finish their requests, and the server starts them elsewhere.
 """
 _LOG_LEVEL = """\
-Show or change what a running server and its workers log: debug, info, warning or error.
+Show or set the log level of a running server and its workers: debug, info, warning or error.
 
   mindspore-serving log-level debug
 
-SIGUSR1 to the server's process does it too, one level more each time, and SIGUSR2 one less.
+SIGUSR1 to the server's process also raises verbosity by one level, SIGUSR2 lowers it.
 """
 
 
-# What is wrong in arguments or a configuration file; subclasses are of what servers answer.
+# Errors of arguments or a configuration file.  Their subclasses are errors of servers' answers.
 _WRONG = (InvalidInputs, InvalidField)
-_MODELS = ("load", "unload", "models", "load-lora", "unload-lora")  # are one module
+_MODELS = ("load", "unload", "models", "load-lora", "unload-lora")  # functions of one module
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with `argv` (default: the process's arguments); returns the exit status."""
+    """Run the command with `argv` (default: the process's arguments); return the exit status."""
     turn_off_telemetry()  # for `doctor` and `convert`
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors have its messages
     parser = _parser()
     words = sys.argv[1:] if argv is None else argv
     if not words:
@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(arguments.command, settings)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # who reads our output, as `head`, has enough
+    except BrokenPipeError:  # the reader of our output, as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ServingError as error:
@@ -160,15 +160,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(command: str, text: str, status: int = 1) -> int:
-    """Of commands that log, this is a line of the log, too."""
+    """Print an error; for commands that log it is a line of the log, too."""
     tell = log.tell if command in ("serve", "worker") else partial(print, file=sys.stderr)
     tell(f"mindspore-serving: {text}")
     return status
 
 
 def _settings(arguments: argparse.Namespace) -> object:
-    """Raises ServingError for an option or a configuration file that is wrong."""
-    values = given(arguments.settings, arguments)
+    """Return the settings of the subcommand.
+
+    Raises ServingError for a wrong option or configuration file.
+    """
+    values = parsed_values(arguments.settings, arguments)
     if "config" in arguments:
         from mindspore_serving.cli import config_file
 
@@ -183,24 +186,13 @@ def _run(command: str, settings: object) -> int:
     return status
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in a line, without a page of options before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help lists what there is\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="mindspore-serving",
-        description=_OVERVIEW,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="mindspore-serving", description=_OVERVIEW)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, short, long, kind in (
-        ("serve", "serve every servable in a directory", _SERVE, ServeSettings),
-        ("config", "show what `serve` is configured to do", _CONFIG, tool.ConfigSettings),
+        ("serve", "serve models over REST and gRPC", _SERVE, ServeSettings),
+        ("config", "print the configuration of `serve`", _CONFIG, tool.ConfigSettings),
         ("predict", "call a method of a running server once", _PREDICT, node.PredictSettings),
         ("chat", "talk with a language model of a running server", _CHAT, node.ChatSettings),
         ("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
@@ -213,24 +205,23 @@ def _parser() -> argparse.ArgumentParser:
             node.WorkerSettings,
         ),
         ("status", "show which workers run, and where", "", node.StatusSettings),
-        ("models", "show which models a server has, and could load", "", node.ModelsSettings),
-        ("load", "have a server with --allow-loading load a servable", "", node.LoadSettings),
-        ("unload", "have such a server unload a servable", "", node.UnloadSettings),
+        ("models", "show the models that a server has or can load", "", node.ModelsSettings),
+        ("load", "load a servable on a server with --allow-loading", "", node.LoadSettings),
+        ("unload", "unload a servable on such a server", "", node.UnloadSettings),
         (
             "load-lora",
-            "have a server with --allow-lora-loading load an adapter",
+            "load a LoRA adapter on a server with --allow-lora-loading",
             "",
             node.LoadLoraSettings,
         ),
-        ("unload-lora", "have such a server unload an adapter", "", node.UnloadLoraSettings),
-        ("log-level", "show or change what a server logs", _LOG_LEVEL, node.LogLevelSettings),
+        ("unload-lora", "unload a LoRA adapter on such a server", "", node.UnloadLoraSettings),
+        ("log-level", "show or set the log level of a server", _LOG_LEVEL, node.LogLevelSettings),
         ("doctor", "show which backends, devices and ports can be used", "", tool.DoctorSettings),
     ):
         command = commands.add_parser(
             name,
             help=short,
             description=long or f"{short.capitalize()}.",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         add_options(command, kind)
         command.set_defaults(settings=kind, command=name)

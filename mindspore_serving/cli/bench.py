@@ -1,6 +1,6 @@
 """`mindspore-serving bench`: measure how fast a server answers under load.
 
-The server first gets one or two requests that are not measured: what cannot work fails at once.
+Before the measurement the server gets one or two requests, so that wrong options fail at once.
 """
 
 import asyncio
@@ -42,22 +42,25 @@ _CLASSIC = "/model/"
 
 
 def run(settings: BenchSettings) -> int:
-    """Print a table; 1 if a request failed.  Raises ServingError if it cannot begin."""
+    """Measure, print a table, and return 1 if a request failed.
+
+    Raises ServingError if the measurement cannot begin.
+    """
     check(settings)
     if settings.chart.endswith(bench_png.SUFFIX):
         bench_png.check(settings.chart)
     mix = bench_profiles.mix(settings)
-    work = _engines if settings.engines else _servers
-    found, report = work(settings, mix)
+    measure = _measure_engines if settings.engines else _measure_servers
+    results, report = measure(settings, mix)
     print(*report, sep="\n")
-    for note in (note for row in found["runs"] for note in bench_summary.notes(row)):
+    for note in (note for row in results["runs"] for note in bench_summary.notes(row)):
         print(note, file=sys.stderr)
-    _keep(settings, found, report)
-    return int(not found["runs"] or any(row["errors"] for row in found["runs"]))
+    _write_files(settings, results, report)
+    return int(not results["runs"] or any(row["errors"] for row in results["runs"]))
 
 
-def _engines(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[str]]:
-    """The same load to a server of each engine; those that do not start are a line each."""
+def _measure_engines(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[str]]:
+    """Send the same load to a server of each engine; an engine that does not start is a line."""
     from mindspore_serving.cli import bench_engines  # slow to import
 
     rows: list[dict[str, Any]] = []
@@ -68,7 +71,7 @@ def _engines(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[st
         try:
             with bench_engines.served(words, settings) as url:
                 _say(f"{name}: ready after {time.monotonic() - began:.1f} s")
-                found, _ = _servers(replace(settings, url=url), mix, f"{name}, ")
+                results, _ = _measure_servers(replace(settings, url=url), mix, f"{name}, ")
                 memory = bench_engines.memory(url, settings)
         except InvalidInputs:
             raise
@@ -76,7 +79,7 @@ def _engines(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[st
             refused[name] = str(error)
             _say(f"{name}: not measured")
             continue
-        for row in found["runs"]:
+        for row in results["runs"]:
             load = f"{name}, {row['load']}"
             rows.append({**row, "load": load, "engine": name, "memory_bytes": memory})
     lines = [f"{name}: not measured: {text}" for name, text in refused.items()]
@@ -88,46 +91,46 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _servers(
+def _measure_servers(
     settings: BenchSettings, mix: Mix, title: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
-    """What was found of one server, or of two that are compared; and the lines to print.
+    """Measure one server, or two that are compared; return the results and the lines to print.
 
     With `title` each load is a line as soon as it is done.
     """
     urls = [settings.url, *[settings.compare] * bool(settings.compare)]
     targets = [_to_target(replace(settings, url=url)) for url in urls]
     runs = _run(_measure(settings, mix, [target for target, _ in targets], title))
-    rows = [bench_summary.summarize(one) for one in runs]
+    rows = [bench_summary.summarize(run) for run in runs]
     report = bench_summary.table(rows)
-    found: dict[str, Any] = {"model": targets[0][1], "runs": rows}
+    results: dict[str, Any] = {"model": targets[0][1], "runs": rows}
     if settings.compare:
         ratios = _ratios(runs, settings.seed)
         report = [f"A: {urls[0]}", f"B: {urls[1]}", *report, "", *bench_compare.lines(ratios)]
-        found["compared_model"] = targets[1][1]
-        found["ratios"] = bench_compare.to_json(ratios)
-    return found, report
+        results["compared_model"] = targets[1][1]
+        results["ratios"] = bench_compare.to_json(ratios)
+    return results, report
 
 
 def _ratios(runs: Sequence[BenchRun], seed: int) -> list[Ratio]:
     pairs = zip(runs[::2], runs[1::2], strict=True)
-    return [one for first, second in pairs for one in bench_compare.ratios(first, second, seed)]
+    return [ratio for first, second in pairs for ratio in bench_compare.ratios(first, second, seed)]
 
 
 async def _measure(
     settings: BenchSettings, mix: Mix, targets: Sequence[Target], title: str
 ) -> list[BenchRun]:
-    """A run of each load; of two targets, one of each."""
+    """Run each load on the target; of two targets, on both."""
     prompts = await _to_prompts(settings, mix, targets)
     runs: list[BenchRun] = []
     loads = bench_profiles.loads(settings)
     while loads:
         load = loads.pop(0)
-        what, total = f"{title}{load.label}", load.count * len(targets)
-        with tqdm(desc=what, total=total, disable=None, leave=False) as bar:
+        label, total = f"{title}{load.label}", load.count * len(targets)
+        with tqdm(desc=label, total=total, disable=None, leave=False) as bar:
             runs += await _load(targets, prompts, load, _counting(bar))
         if title:
-            _say(f"{what}: {len(runs[-1].outcomes)} requests in {runs[-1].seconds:.1f} s")
+            _say(f"{label}: {len(runs[-1].outcomes)} requests in {runs[-1].seconds:.1f} s")
         if settings.profile == "sweep" and len(runs) == 2:
             loads = bench_profiles.between(runs, settings)
     for target in targets:
@@ -139,7 +142,7 @@ async def _load(
     targets: Sequence[Target], prompts: Iterator[BenchPrompt], load: LoadProfile, note: Seen
 ) -> list[BenchRun]:
     if len(targets) > 1:
-        return await bench_compare.in_turns(targets, prompts, load, note)
+        return await bench_compare.alternate(targets, prompts, load, note)
     if load.clients:
         return [await bench_load.by_clients(targets[0], prompts, load.clients, load.count, note)]
     arrivals = list(load.arrivals)
@@ -155,29 +158,29 @@ def _run(work: Coroutine[Any, Any, list[BenchRun]]) -> list[BenchRun]:
 
 
 def _counting(bar: Any) -> Seen:
-    """Shows on `bar` how many requests have ended, and how many of them failed."""
+    """Return a callback that shows on `bar` how many requests have ended and failed."""
     num_failed = 0
 
-    def note(outcome: BenchOutcome) -> None:
+    def count_outcome(outcome: BenchOutcome) -> None:
         nonlocal num_failed
         num_failed += outcome.answer is None
         bar.set_postfix_str(f"{num_failed} failed" if num_failed else "", refresh=False)
         bar.update()
 
-    return note
+    return count_outcome
 
 
-def _keep(settings: BenchSettings, found: dict[str, Any], report: Sequence[str]) -> None:
-    """Write the files that were asked for."""
+def _write_files(settings: BenchSettings, results: dict[str, Any], report: Sequence[str]) -> None:
+    """Write the files of --json and --chart."""
     if settings.json:
-        asked = {name: value for name, value in asdict(settings).items() if name != "api_key"}
-        whole = {"version": __version__, "settings": asked, **found}
-        _write(settings.json, json.dumps(whole, indent=1) + "\n")
+        options = {name: value for name, value in asdict(settings).items() if name != "api_key"}
+        content = {"version": __version__, "settings": options, **results}
+        _write(settings.json, json.dumps(content, indent=1) + "\n")
     if settings.chart.endswith(bench_png.SUFFIX):
         with _writing(settings.chart):
-            bench_png.draw(found["runs"], settings.chart)
+            bench_png.draw(results["runs"], settings.chart)
     elif settings.chart:
-        _write(settings.chart, bench_chart.page(found["runs"], report))
+        _write(settings.chart, bench_chart.page(results["runs"], report))
 
 
 def _write(path: str, text: str) -> None:
@@ -187,7 +190,7 @@ def _write(path: str, text: str) -> None:
 
 @contextmanager
 def _writing(path: str) -> Iterator[None]:
-    """Raises InvalidInputs for an OSError."""
+    """Convert an OSError of the block to InvalidInputs that names the file."""
     try:
         yield
     except OSError as error:
@@ -195,17 +198,17 @@ def _writing(path: str) -> Iterator[None]:
 
 
 def _to_target(settings: BenchSettings) -> tuple[Target, str]:
-    """Where requests go; and the model's name, "" for the protocols that have none.
+    """Return the target of the requests, and the name of its model, "" for protocols without names.
 
-    Raises ServingError: no server, or no such model; InvalidInputs: options that do not fit.
+    Raises ServingError if there is no such server or model, InvalidInputs for wrong options.
     """
     endpoint = to_endpoint(settings.url, settings)
     base, mark, method = endpoint.base.rpartition(_CLASSIC)
     if mark or settings.protocol == "classic":
         if not mark or ":" not in method or settings.body is None:
             raise InvalidInputs(
-                "a classic method is measured with a URL http://IP:PORT/model/NAME:METHOD and "
-                "--body FILE, a file with the JSON of one request"
+                "a classic method needs a URL http://IP:PORT/model/NAME:METHOD and --body FILE, a "
+                "file with the JSON of one request"
             )
         dialect = bench_protocols.classic(_CLASSIC + method, _read(settings.body).encode())
         connections = Connections(replace(endpoint, base=base))
@@ -222,9 +225,9 @@ def _to_target(settings: BenchSettings) -> tuple[Target, str]:
 async def _to_prompts(
     settings: BenchSettings, mix: Mix, targets: Sequence[Target]
 ) -> Iterator[BenchPrompt]:
-    """Prompts without end, of lengths by the first of `targets`.
+    """Return an endless iterator of prompts, with lengths in tokens of the first of `targets`.
 
-    Raises ServingError if one of them does not answer a first request.
+    Raises ServingError if a target does not answer a first request.
     """
     first = targets[0]
     if not first.dialect.is_stream:
@@ -234,15 +237,15 @@ async def _to_prompts(
     else:
         lengths = await _lengths(mix, settings.seed, first)
         for other in targets[1:]:
-            await _try(other, BenchPrompt(bench_prompts.WORDS[0], 1))
-        return bench_prompts.made_up(mix, lengths, settings.seed)
+            await _probe(other, BenchPrompt(bench_prompts.WORDS[0], 1))
+        return bench_prompts.generate(mix, lengths, settings.seed)
     for target in targets:
-        await _try(target, prompts[0])
+        await _probe(target, prompts[0])
     return itertools.cycle(prompts)
 
 
 def _read(path: str) -> str:
-    """Raises InvalidInputs if it is no file of text."""
+    """Read a file.  Raises InvalidInputs if it is not a text file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -253,14 +256,14 @@ async def _lengths(mix: Mix, seed: int, target: Target) -> Lengths:
     draw = random.Random(f"lengths {seed}")
     samples = []
     for words in (1, max(mix.input_tokens // 2, 8)):
-        outcome = await _try(target, BenchPrompt(bench_prompts.phrase(draw, words), 1))
+        outcome = await _probe(target, BenchPrompt(bench_prompts.phrase(draw, words), 1))
         samples.append((words, outcome.answer.num_prompt if outcome.answer else 0))
     if not samples[0][1]:
         return Lengths()  # the server does not count prompts: take a word for a token
     return bench_prompts.to_lengths(*samples)
 
 
-async def _try(target: Target, prompt: BenchPrompt) -> BenchOutcome:
+async def _probe(target: Target, prompt: BenchPrompt) -> BenchOutcome:
     outcome = await bench_load.ask(target, prompt)
     if outcome.answer is None:
         kind, text = outcome.failure

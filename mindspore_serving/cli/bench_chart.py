@@ -1,6 +1,6 @@
-"""The results of `bench` as a page: charts of SVG, and the table.  Pure.
+"""Results of `bench` as an HTML page: SVG charts, and the table.  Pure.
 
-It is one file without scripts, fonts or addresses of others, so it can be mailed and kept.
+The page is one file without scripts, fonts or links, so it can be mailed and kept.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 from mindspore_serving.cli.bench_summary import QUANTILES, short
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
-Series: TypeAlias = dict[str, list[float | None]]  # a line each: its values by load
+Series: TypeAlias = dict[str, list[float | None]]  # values by load, for each line of a chart
 
 _WIDTH, _HEIGHT = 420, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 404, 12, 200  # where the axes end
-_TICKS = 5  # at most, above 0
+_TICKS = 5  # max number above 0
 _COLOURS = ("#0072b2", "#d55e00", "#009e73")
 _DASHES = ' stroke-dasharray="5 4"'
 
@@ -59,7 +59,10 @@ circle {{ stroke-dasharray: none; pointer-events: all; }}
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over the same loads.  Lines of a server B, of two, have names that begin with "B"."""
+    """Lines over the same loads.
+
+    When two servers are compared, names of lines of server B begin with "B".
+    """
 
     title: str
     loads: Sequence[str]
@@ -71,28 +74,28 @@ class Chart:
 
 
 def charts(rows: Rows) -> list[Chart]:
-    """Those of the `rows` of runs; none of which all values are 0 or missing.
+    """Return the charts of the `rows` of runs that have a value over 0.
 
-    Of two servers that were compared, rows are of A and of B in turn.
+    When two servers are compared, rows are of A and of B in turn.
     """
     is_comparison = any(row["load"].endswith(", B") for row in rows)
     servers = {"A ": rows[::2], "B ": rows[1::2]} if is_comparison else {"": rows}
     loads = [row["load"].removesuffix(", A") for row in rows if not row["load"].endswith(", B")]
-    found = [
+    all_charts = [
         *(Chart(title, loads, _quantiles(servers, name)) for title, name in _LATENCIES.items()),
         *(Chart(title, loads, _values(servers, name)) for title, name in _RATES.items()),
     ]
-    return [one for one in found if one.highest]
+    return [chart for chart in all_charts if chart.highest]
 
 
 def page(rows: Rows, report: Sequence[str]) -> str:
-    """HTML of `charts`, and of the lines that `bench` prints of the `rows`."""
+    """Return the HTML page with `charts` of the `rows`, and the lines that `bench` prints."""
     figures = "\n".join(map(_figure, charts(rows)))
     return _PAGE.format(figures=figures, report=escape("\n".join(report)))
 
 
 def style_of(series: Series, number: int) -> tuple[str, bool]:
-    """The colour of a line, which is the same for A and for B, and whether it is dashed, for B."""
+    """Return the colour of a line, the same for A and B, and whether it is dashed, as for B."""
     names = list(series)
     num_of_a = sum(not _is_of_b(name) for name in names)
     return _COLOURS[number % num_of_a], _is_of_b(names[number])
@@ -111,7 +114,7 @@ def _values(servers: dict[str, Rows], name: str) -> Series:
 
 
 def _figure(chart: Chart) -> str:
-    """A chart with a place for each load on its axis."""
+    """Return a chart, whose axis has a position for each load."""
     title, loads, series = chart.title, chart.loads, chart.series
     step = _step(chart.highest)
     top = step * ceil(chart.highest / step)
@@ -143,51 +146,51 @@ def _text(name: str, load: str, value: float | None) -> str:
 
 
 def _step(highest: float) -> float:
-    """Between two ticks: 1, 2 or 5 by a power of ten."""
+    """Return the distance of two ticks: 1, 2 or 5 times a power of ten."""
     power: float = 10 ** (ceil(log10(highest / _TICKS)) - 1)
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit * _TICKS >= highest)
 
 
 def _grid(step: float, top: float) -> list[str]:
-    found = []
+    elements = []
     for number in range(round(top / step) + 1):
         y = _y(number * step, top)
-        found.append(f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        found.append(
+        elements.append(f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        elements.append(
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number * step:g}</text>'
         )
-    return found
+    return elements
 
 
 def _names(loads: Sequence[str]) -> list[str]:
-    """Of the loads, below the axis; many by turns in two lines, so that they do not touch."""
+    """Return the names of the loads below the axis; more than four alternate between two lines."""
     lower = 14 * (len(loads) > 4)
     return [
-        f'<text x="{_x(at, len(loads)):.1f}" y="{_BOTTOM + 16 + lower * (at % 2)}" '
+        f'<text x="{_x(index, len(loads)):.1f}" y="{_BOTTOM + 16 + lower * (index % 2)}" '
         f'text-anchor="middle">{escape(load)}</text>'
-        for at, load in enumerate(loads)
+        for index, load in enumerate(loads)
     ]
 
 
 def _line(
     values: Sequence[float | None], texts: Sequence[str], top: float, stroke: str
 ) -> list[str]:
-    """A line through the values there are, with a dot for each that says its text."""
-    places = [
-        (f"{_x(at, len(values)):.1f}", f"{_y(value, top):.1f}", texts[at])
-        for at, value in enumerate(values)
+    """Return a line through the values that are not None, with a dot and its text for each."""
+    points = [
+        (f"{_x(index, len(values)):.1f}", f"{_y(value, top):.1f}", texts[index])
+        for index, value in enumerate(values)
         if value is not None
     ]
-    line = " ".join(f"{x},{y}" for x, y, _ in places)
+    line = " ".join(f"{x},{y}" for x, y, _ in points)
     dots = [
         f'<circle cx="{x}" cy="{y}" r="3.5"><title>{escape(text)}</title></circle>'
-        for x, y, text in places
+        for x, y, text in points
     ]
     return [f'<g {stroke}><polyline points="{line}"/>', *dots, "</g>"]
 
 
-def _x(at: int, count: int) -> float:
-    return _LEFT + (_RIGHT - _LEFT) * (at + 0.5) / count
+def _x(index: int, count: int) -> float:
+    return _LEFT + (_RIGHT - _LEFT) * (index + 0.5) / count
 
 
 def _y(value: float, top: float) -> float:

@@ -1,6 +1,6 @@
-"""The client of `bench`: HTTP/1.1 over asyncio, made to cost little per piece of an answer.
+"""HTTP/1.1 client of `bench` over asyncio, which costs little time per chunk of an answer.
 
-A connection carries one request at a time and is kept for the next.  Knows no other protocol.
+A connection carries one request at a time and is reused for the next. It knows no other protocol.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from mindspore_serving.errors import ServingError
 
 
 class Reader(Protocol):
-    """Takes the body of one answer."""
+    """Consumer of the body of one answer."""
 
     def take(self, data: bytes, now: float) -> None:
-        """More of the body, that arrived at `now`.  Raises ValueError if it cannot be right."""
+        """Take a chunk of the body, which arrived at `now`.  Raises ValueError if it is invalid."""
         ...
 
 
 class RequestFailed(ServingError):
-    """No whole answer came; `kind` is a word or two that are counted."""
+    """Failure of a request; `kind` is a word or two by which failures are counted."""
 
     def __init__(self, kind: str, text: str = "") -> None:
         super().__init__(text or kind)
@@ -30,6 +30,8 @@ class RequestFailed(ServingError):
 
 
 class BenchConnection(asyncio.Protocol):
+    """Connection of the client, which sends one request at a time."""
+
     def __init__(self, connections: "Connections") -> None:
         self._connections = connections
         self._transport: asyncio.Transport
@@ -42,7 +44,10 @@ class BenchConnection(asyncio.Protocol):
         self.is_open = True
 
     def ask(self, request: bytes, reader: Reader, timeout: float) -> "asyncio.Future[int]":
-        """Send `request`: a future of the status, or of RequestFailed, that may be cancelled."""
+        """Send `request`; return a future of its status, or of RequestFailed.
+
+        The future can be cancelled.
+        """
         loop = asyncio.get_running_loop()
         self._reader = reader
         self._refusal.clear()
@@ -66,7 +71,7 @@ class BenchConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            # What a callback raises comes wrapped.
+            # An error of a callback is the context of the parser's error.
             self._fail(RequestFailed("bad answer", str(error.__context__ or error)))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -111,7 +116,7 @@ class BenchConnection(asyncio.Protocol):
 
 
 class Connections:
-    """Connections to `endpoint`, as many as there are requests at once."""
+    """Connections to `endpoint`, as many as there are requests in flight."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -122,9 +127,9 @@ class Connections:
         return self._endpoint.url
 
     async def post(self, path: str, body: bytes, reader: Reader, timeout: float) -> None:
-        """Returns when `reader` has the whole answer.  Raises RequestFailed."""
+        """Return when `reader` has the complete answer.  Raises RequestFailed."""
         connection = self._free.pop() if self._free else await self._connect(timeout)
-        if not connection.is_open:  # the server hung up meanwhile
+        if not connection.is_open:  # the server has closed it
             connection = await self._connect(timeout)
         answer = connection.ask(self._request(path, body), reader, timeout)
         try:
@@ -141,24 +146,24 @@ class Connections:
             self._free.pop().close()
 
     async def _connect(self, timeout: float) -> BenchConnection:
-        where, loop = self._endpoint, asyncio.get_running_loop()
-        making = loop.create_connection(
-            lambda: BenchConnection(self), where.host, where.port, ssl=where.context
+        endpoint, loop = self._endpoint, asyncio.get_running_loop()
+        connecting = loop.create_connection(
+            lambda: BenchConnection(self), endpoint.host, endpoint.port, ssl=endpoint.context
         )
         try:
-            return (await asyncio.wait_for(making, timeout))[1]
+            return (await asyncio.wait_for(connecting, timeout))[1]
         except asyncio.TimeoutError:
             raise RequestFailed("timeout", "no connection in time") from None
         except OSError as error:
             raise RequestFailed("no connection", str(error)) from error
 
     def _request(self, path: str, body: bytes) -> bytes:
-        where = self._endpoint
+        endpoint = self._endpoint
         lines = [
-            f"POST {where.base}{path} HTTP/1.1",
-            f"host: {where.authority}",
+            f"POST {endpoint.base}{path} HTTP/1.1",
+            f"host: {endpoint.authority}",
             "content-type: application/json",
             f"content-length: {len(body)}",
-            *(f"{name}: {value}" for name, value in where.headers.items()),
+            *(f"{name}: {value}" for name, value in endpoint.headers.items()),
         ]
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

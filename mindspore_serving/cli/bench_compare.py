@@ -1,7 +1,7 @@
-"""Two servers compared by `bench`: each prompt goes to both, one after the other.
+"""Comparison of two servers by `bench`: each prompt is sent to both, one after the other.
 
-Which is first changes from prompt to prompt, so whatever else the machines do meets both alike, and
-the two times of a prompt are a pair.
+The order alternates from prompt to prompt, so that other work on the machines affects both alike.
+The two times of a prompt are a pair.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from mindspore_serving.cli.bench_profiles import LoadProfile
 from mindspore_serving.cli.bench_prompts import BenchPrompt
 
 _RESAMPLES = 10_000
-_FEW = 20  # pairs; the interval of fewer is too narrow to say anything
+_MIN_PAIRS = 20  # the interval of fewer pairs is too narrow to be valid
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How long B took of a time of A's: geometric mean of the pairs, and its 95 % interval."""
+    """Ratio of B's times to A's: geometric mean of the pairs, and its 95 % interval."""
 
     load: str
     time: str
@@ -33,17 +33,17 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        if self.num_pairs < _FEW:
+        if self.num_pairs < _MIN_PAIRS:
             return "too few pairs"
         if self.low <= 1 <= self.high:
             return "no difference shown"
         return "B is slower" if self.low > 1 else "B is faster"
 
 
-async def in_turns(
+async def alternate(
     targets: Sequence[Target], prompts: Iterator[BenchPrompt], load: LoadProfile, seen: Seen
 ) -> list[BenchRun]:
-    """Each of `load.count` prompts sent to both `targets`; their runs have outcomes in one order.
+    """Send each of `load.count` prompts to both `targets`; outcomes of both runs have one order.
 
     The seconds of a run are those in which clients waited for that server.
     """
@@ -64,14 +64,14 @@ async def in_turns(
     await asyncio.gather(*(client() for _ in range(min(load.clients, load.count))))
     wall, busy = perf_counter() - wall, thread_time() - busy
     for run in runs:
-        run.seconds = sum(one.ended - one.sent for one in run.outcomes) / load.clients
+        run.seconds = sum(outcome.ended - outcome.sent for outcome in run.outcomes) / load.clients
         run.busy = busy * run.seconds / wall
     return runs
 
 
 def ratios(first: BenchRun, second: BenchRun, seed: int) -> list[Ratio]:
-    """Of the pairs in which both answered; the same `seed` gives the same intervals."""
-    found = []
+    """Return the ratios over the pairs that both servers answered; `seed` is of the intervals."""
+    results = []
     for name, to_seconds in _TIMES.items():
         pairs = [
             (to_seconds(a), to_seconds(b))
@@ -81,46 +81,48 @@ def ratios(first: BenchRun, second: BenchRun, seed: int) -> list[Ratio]:
         if len(logs):
             low, high = _interval(logs, seed)
             label, mean = first.label.removesuffix(", A"), float(np.exp(logs.mean()))
-            found.append(Ratio(label, name, mean, low, high, num_pairs=len(logs)))
-    return found
+            results.append(Ratio(label, name, mean, low, high, num_pairs=len(logs)))
+    return results
 
 
-def lines(found: Sequence[Ratio]) -> list[str]:
-    """A table."""
+def lines(ratios: Sequence[Ratio]) -> list[str]:
+    """Return the table of the ratios."""
     rows = [f"{'load':<12}{'time':<14}{'B / A':>7}  {'95 % interval':<16}{'pairs':>7}"]
-    for one in found:
-        interval = f"{one.low:.3f} to {one.high:.3f}"
+    for ratio in ratios:
+        interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
         rows.append(
-            f"{one.load:<12}{one.time:<14}{one.ratio:>7.3f}  {interval:<16}{one.num_pairs:>7}  "
-            f"{one.verdict}"
+            f"{ratio.load:<12}{ratio.time:<14}{ratio.ratio:>7.3f}  {interval:<16}"
+            f"{ratio.num_pairs:>7}  {ratio.verdict}"
         )
     return rows
 
 
-def to_json(found: Sequence[Ratio]) -> list[dict[str, Any]]:
-    return [{**asdict(one), "verdict": one.verdict} for one in found]
+def to_json(ratios: Sequence[Ratio]) -> list[dict[str, Any]]:
+    return [{**asdict(ratio), "verdict": ratio.verdict} for ratio in ratios]
 
 
 def _interval(logs: "np.ndarray[Any, Any]", seed: int) -> tuple[float, float]:
-    """A percentile bootstrap of the mean."""
+    """Return the percentile bootstrap interval of the mean (Efron 1979), as a ratio."""
     draw = np.random.default_rng(seed)
     means = [draw.choice(logs, len(logs)).mean() for _ in range(_RESAMPLES)]
     low, high = np.exp(np.percentile(means, (2.5, 97.5)))
     return float(low), float(high)
 
 
-def _first_token(one: BenchOutcome) -> float:
-    return one.answer.times[0] - one.sent if one.answer and one.answer.times else 0.0
+def _first_token(outcome: BenchOutcome) -> float:
+    return (
+        outcome.answer.times[0] - outcome.sent if outcome.answer and outcome.answer.times else 0.0
+    )
 
 
-def _per_token(one: BenchOutcome) -> float:
-    if one.answer is None or one.answer.num_generated < 2 or not one.answer.times:
+def _per_token(outcome: BenchOutcome) -> float:
+    if outcome.answer is None or outcome.answer.num_generated < 2 or not outcome.answer.times:
         return 0.0
-    return (one.answer.times[-1] - one.answer.times[0]) / (one.answer.num_generated - 1)
+    return (outcome.answer.times[-1] - outcome.answer.times[0]) / (outcome.answer.num_generated - 1)
 
 
-def _whole(one: BenchOutcome) -> float:
-    return one.ended - one.sent if one.answer else 0.0
+def _whole(outcome: BenchOutcome) -> float:
+    return outcome.ended - outcome.sent if outcome.answer else 0.0
 
 
 _TIMES = {"first token": _first_token, "per token": _per_token, "whole answer": _whole}

@@ -1,6 +1,6 @@
-"""The servers of `bench --engines`: `serve` as a child process, with one engine after the other.
+"""Servers of `bench --engines`: `serve` as a child process, with one engine after the other.
 
-Knows no requests.  Only one of them runs at a time, so each has the machine's memory for itself.
+Only one server runs at a time, so each has the memory of the machine for itself.
 """
 
 import os
@@ -23,37 +23,37 @@ from mindspore_serving.process.child import Child, Program, exit_text
 
 _NAMES = (OURS, *ENGINES)
 _HOST = "127.0.0.1"
-_READY = "Ready after"  # how the line of `serve` begins
+_READY = "Ready after"  # the beginning of a line of `serve`
 _ERROR = re.compile("mindspore-serving(?: serve)?: ")
-_SECONDS = 60.0  # in which a server without requests ends
+_END_SECONDS = 60.0  # within which a server without requests ends
 
 
 def arguments(settings: BenchSettings) -> dict[str, list[str]]:
-    """Those of `serve` for each engine.  Raises InvalidInputs naming the option that is wrong."""
+    """Return the arguments of `serve` for each engine.  Raises InvalidInputs for a wrong option."""
     if not Path(settings.url).exists():
         raise InvalidInputs(
-            "--engines starts a server for each engine: expected the path of a model in place of "
-            f"a URL, and {settings.url!r} is no file or directory"
+            "--engines starts a server for each engine, so it needs the path of a model instead of "
+            f"a URL: there is no file or directory {settings.url!r}"
         )
     _check_names(settings.engines)
     models = _by_engine(settings, "--engine-model", settings.engine_model)
     pythons = _by_engine(settings, "--engine-python", settings.engine_python)
     options = _by_engine(settings, "--engine-serve", settings.engine_serve)
-    found = {}
+    arguments_by_engine = {}
     for name in settings.engines:
         words = [models.get(name, settings.url), "--engine", name]
         words += ["--python", pythons[name]] if name in pythons else []
-        found[name] = words + _split(options.get(name, ""))
-    return found
+        arguments_by_engine[name] = words + _split(options.get(name, ""))
+    return arguments_by_engine
 
 
 @contextmanager
 def served(words: Sequence[str], settings: BenchSettings) -> Iterator[str]:
-    """The URL of `serve` with `words`, which is ready, and ends with the block.
+    """Run `serve` with `words` for the block, and yield its URL when it is ready.
 
-    Raises StartError with what it says if it does not become ready.
+    Raises StartError with its error message if it does not become ready.
     """
-    with _held_port() as port, tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+    with _reserved_port() as port, tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         words = [*words, "--strict", "--host", _HOST, "--http-port", str(port), "--no-grpc"]
         reading, writing = os.pipe2(os.O_CLOEXEC)
         with open(reading, encoding="utf-8", errors="replace") as output:
@@ -77,24 +77,23 @@ def served(words: Sequence[str], settings: BenchSettings) -> Iterator[str]:
 
 
 def memory(url: str, settings: BenchSettings) -> int:
-    """Bytes in RAM of the workers of the server at `url`; 0 if one of them has just ended.
+    """Return the bytes in RAM of the workers of the server at `url`; 0 if one has just ended.
 
-    What an engine computes in processes of its own counts, so the worker's own number in /metrics
-    is not enough.
+    The worker's own number in /metrics leaves out processes that an engine starts.
     """
     try:
-        workers = [worker for one in ask(url, settings) for worker in one["workers"]]
+        workers = [worker for servable in ask(url, settings) for worker in servable["workers"]]
         return sum(_memory(int(worker["pid"])) for worker in workers)
     except (OSError, ServingError):
         return 0
 
 
 def _check_names(engines: Sequence[str]) -> None:
-    for at, name in enumerate(engines):
+    for index, name in enumerate(engines):
         if name not in _NAMES:
             near, known = did_you_mean(name, _NAMES), ", ".join(_NAMES)
             raise InvalidInputs(f"--engines has {name!r}, expected some of {known}{near}")
-        if name in engines[:at]:
+        if name in engines[:index]:
             raise InvalidInputs(f"--engines has {name!r} twice")
 
 
@@ -106,52 +105,61 @@ def _split(options: str) -> list[str]:
 
 
 def _by_engine(settings: BenchSettings, option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """The values of a repeatable `option` with texts ENGINE=VALUE.  Raises InvalidInputs."""
-    found: dict[str, str] = {}
+    """Return the values of a repeatable `option` by engine; `texts` are ENGINE=VALUE.
+
+    Raises InvalidInputs.
+    """
+    values: dict[str, str] = {}
     for text in texts:
         name, _, value = text.partition("=")
         if name not in settings.engines or not value:
             names = ", ".join(settings.engines)
             raise InvalidInputs(f"{option} is {text!r}, expected ENGINE=VALUE, ENGINE of {names}")
-        if name in found:
-            raise InvalidInputs(f"{option} has {name} twice, but it can have one value only")
-        found[name] = value
-    return found
+        if name in values:
+            raise InvalidInputs(f"{option} has {name} twice, but it takes one value")
+        values[name] = value
+    return values
 
 
 @contextmanager
-def _held_port() -> Iterator[int]:
-    """A port that the system gives to nobody meanwhile, and where a server can listen: a socket
-    that does not listen shares its port with one that reuses addresses.
+def _reserved_port() -> Iterator[int]:
+    """Reserve a port for the block.
+
+    The bound socket keeps the system from giving the port to another process. It does not listen,
+    and reuses addresses, so a server can listen on the port.
     """
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((_HOST, 0))
-        yield held.getsockname()[1]
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((_HOST, 0))
+        yield holder.getsockname()[1]
 
 
 def _reason(errors: str) -> str:
-    """The last error in what `serve` wrote, in a line; "" for none."""
+    """Return the last error in the output of `serve` as one line; "" if there is none."""
     return " ".join(_ERROR.split(errors)[-1].split())
 
 
 def _end(server: Child) -> None:
     server.terminate()
     with suppress(TimeoutError):
-        server.join(_SECONDS)
+        server.join(_END_SECONDS)
     server.close()
 
 
 def _memory(pid: int) -> int:
-    """Bytes in RAM of a process and of those below it; a page of several is shared out.
+    """Return the bytes in RAM of a process and its descendants; shared pages count in part (PSS).
 
-    Raises OSError: there is no such process.
+    Raises OSError if there is no such process.
     """
-    place = Path(f"/proc/{pid}")
-    lines = (place / "smaps_rollup").read_text().splitlines()
+    directory = Path(f"/proc/{pid}")
+    lines = (directory / "smaps_rollup").read_text().splitlines()
     kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    below = [one for file in place.glob("task/*/children") for one in file.read_text().split()]
-    return 1024 * kilobytes + sum(_memory(int(one)) for one in below)
+    children = [
+        pid_text
+        for file in directory.glob("task/*/children")
+        for pid_text in file.read_text().split()
+    ]
+    return 1024 * kilobytes + sum(_memory(int(pid_text)) for pid_text in children)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""How `bench` sends requests: from clients that send again when answered, or at a rate.
+"""Load of `bench`: requests from clients that send again when answered, or at a rate.
 
-Every request becomes a `BenchOutcome`; nothing is left out, nothing is repeated.
+Every request becomes a `BenchOutcome`; none is left out or repeated.
 """
 
 import asyncio
@@ -19,9 +19,10 @@ from mindspore_serving.cli.bench_protocols import AnswerError, BenchAnswer, Dial
 
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
-    """One request, times in seconds of one clock.
+    """Outcome of one request, with times in seconds of one clock.
 
-    It was `due` and then `sent`; `answer` is None if it failed, by `failure`, a kind and a text.
+    It was `due` and then `sent`. `answer` is None if it failed; `failure` is then a kind and a
+    text.
     """
 
     due: float
@@ -33,7 +34,7 @@ class BenchOutcome:
 
 @dataclass(slots=True)
 class BenchRun:
-    """All requests at one load.  `busy` are the CPU seconds that the client took."""
+    """All requests at one load.  `busy` is the CPU time of the client in seconds."""
 
     label: str
     outcomes: list[BenchOutcome] = field(default_factory=list)
@@ -43,7 +44,7 @@ class BenchRun:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go; `timeout` in seconds for a whole answer."""
+    """Server and protocol that requests are sent to; `timeout` in seconds for an answer."""
 
     connections: Connections
     dialect: Dialect
@@ -54,7 +55,7 @@ Seen = Callable[[BenchOutcome], None]
 
 
 async def ask(target: Target, prompt: BenchPrompt, due: float | None = None) -> BenchOutcome:
-    """One request, at once."""
+    """Send one request at once, and return its outcome."""
     dialect = target.dialect
     body, reader = dialect.to_body(prompt), dialect.to_reader()
     sent = perf_counter()
@@ -74,7 +75,7 @@ async def ask(target: Target, prompt: BenchPrompt, due: float | None = None) -> 
 async def by_clients(
     target: Target, prompts: Iterator[BenchPrompt], clients: int, count: int, seen: Seen
 ) -> BenchRun:
-    """`count` requests by `clients`, of which each waits for its answer."""
+    """Send `count` requests from `clients`, each of which waits for its answer."""
     run = BenchRun(f"{clients} client{'s' * (clients > 1)}")
     due = iter(range(count))
 
@@ -92,11 +93,11 @@ async def by_clients(
 async def at_times(
     target: Target, prompts: Iterator[BenchPrompt], arrivals: list[float], label: str, seen: Seen
 ) -> BenchRun:
-    """A request at each of the `arrivals`, seconds from now, however many wait for answers."""
+    """Send a request at each of the `arrivals`, seconds from now, without waiting for answers."""
     run = BenchRun(label)
     tasks = []
 
-    async def one(prompt: BenchPrompt, due: float) -> None:
+    async def send(prompt: BenchPrompt, due: float) -> None:
         outcome = await ask(target, prompt, due)
         run.outcomes.append(outcome)
         seen(outcome)
@@ -105,20 +106,20 @@ async def at_times(
         start = perf_counter()
         for arrival in arrivals:
             await asyncio.sleep(max(start + arrival - perf_counter(), 0))
-            tasks.append(asyncio.create_task(one(next(prompts), start + arrival)))
+            tasks.append(asyncio.create_task(send(next(prompts), start + arrival)))
         await asyncio.gather(*tasks)
     return run
 
 
 def poisson(rate: float, count: int, seed: int) -> list[float]:
-    """When `count` requests come, `rate` per second on average, independent of each other."""
+    """Return the times of `count` independent requests, `rate` per second on average."""
     draw = random.Random(f"arrivals {seed}")
     return list(accumulate(draw.expovariate(rate) for _ in range(count)))
 
 
 @contextmanager
 def _measured(run: BenchRun) -> Iterator[None]:
-    """Measures the block into `run`."""
+    """Measure wall and CPU time of the block into `run`."""
     wall, busy = perf_counter(), time.thread_time()
     yield
     run.seconds, run.busy = perf_counter() - wall, time.thread_time() - busy

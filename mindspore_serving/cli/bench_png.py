@@ -1,4 +1,4 @@
-"""The charts of `bench` as a picture, drawn by matplotlib.  What is in them is in `bench_chart`."""
+"""Charts of `bench` as a PNG drawn by matplotlib; `bench_chart` has their content."""
 
 from importlib.util import find_spec
 from math import ceil
@@ -18,24 +18,24 @@ _DOTS_PER_INCH = 150
 
 
 def check(path: str) -> None:
-    """Raises InvalidInputs if the picture `path` cannot be drawn here."""
+    """Raise InvalidInputs if matplotlib is missing, which draws the picture `path`."""
     if find_spec("matplotlib") is None:
         raise InvalidInputs(
-            f"--chart {path}: a PNG needs matplotlib: {extras.command('charts')}; a page with the "
-            "same charts needs nothing: --chart out.html"
+            f"--chart {path}: a PNG needs matplotlib, install it with {extras.command('charts')}; "
+            "an HTML page needs no library: --chart out.html"
         )
 
 
 def draw(rows: Rows, path: str) -> None:
-    """A chart of each number of `rows` that has values.  Raises OSError."""
+    """Draw a chart of each number of `rows` that has values.  Raises OSError."""
     from matplotlib.figure import Figure
 
-    found = charts(rows)
-    lines = max(1, ceil(len(found) / _COLUMNS))
+    drawn = charts(rows)
+    lines = max(1, ceil(len(drawn) / _COLUMNS))
     figure = Figure((_COLUMNS * _WIDTH, lines * _HEIGHT), layout="constrained")
     figure.suptitle("mindspore-serving bench")
-    for place, chart in enumerate(found, 1):
-        _draw(figure.add_subplot(lines, _COLUMNS, place), chart)
+    for position, chart in enumerate(drawn, 1):
+        _draw(figure.add_subplot(lines, _COLUMNS, position), chart)
     figure.savefig(path, format="png", dpi=_DOTS_PER_INCH)
 
 

@@ -1,4 +1,4 @@
-"""The loads and the lengths of `bench`, by the names that guidellm has for them.  Pure."""
+"""Load profiles and scenarios of `bench`, with guidellm's names.  Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.errors import InvalidInputs
 
 _CLIENTS = (1, 4, 16, 32)
-_LEAST = 8  # requests of a run, unless their number is given
+_MIN_REQUESTS = 8  # of a run, if --requests is not set
 _PER_CLIENT = 4
-_PAIRS = 50  # of two servers; fewer show only large differences
-_SECONDS = 30  # of a rate
+_MIN_PAIRS = 50  # of two servers; fewer show only large differences
+_SECONDS = 30  # duration of a rate
 _AT_ONCE = 64
 _BETWEEN = 5  # rates of a sweep
 
@@ -28,7 +28,7 @@ _MIXES = {
 
 @dataclass(frozen=True, slots=True)
 class LoadProfile:
-    """One run: `count` requests by `clients`, or, without clients, one at each of `arrivals`."""
+    """Run of `count` requests: by `clients`, or without clients one at each of `arrivals`."""
 
     label: str
     count: int
@@ -37,21 +37,24 @@ class LoadProfile:
 
 
 def mix(settings: BenchSettings) -> Mix:
-    """What prompts are like: what was given, else that of the scenario.  Raises InvalidInputs."""
-    own = _MIXES[settings.scenario]
-    input_tokens = settings.input_tokens or own.input_tokens
+    """Return the lengths of prompts and answers: from options, else from the scenario.
+
+    Raises InvalidInputs.
+    """
+    scenario = _MIXES[settings.scenario]
+    input_tokens = settings.input_tokens or scenario.input_tokens
     if not 0 <= settings.shared_prefix < input_tokens:
         raise InvalidInputs(
             f"--shared-prefix {settings.shared_prefix}: expected less than --input-tokens "
             f"{input_tokens}"
         )
-    output_tokens = settings.output_tokens or own.output_tokens
-    spread = own.spread if settings.spread is None else settings.spread
+    output_tokens = settings.output_tokens or scenario.output_tokens
+    spread = scenario.spread if settings.spread is None else settings.spread
     return Mix(input_tokens, output_tokens, spread, settings.shared_prefix)
 
 
 def loads(settings: BenchSettings) -> list[LoadProfile]:
-    """The runs of a profile; of a sweep its first two, behind which come those `between`."""
+    """Return the runs of a profile; of a sweep the first two, which `between` continues."""
     if settings.rate:
         is_even = settings.profile == "constant"
         return [_at_rate(rate, settings, is_even=is_even) for rate in settings.rate]
@@ -67,8 +70,10 @@ def loads(settings: BenchSettings) -> list[LoadProfile]:
 
 
 def between(runs: Sequence[BenchRun], settings: BenchSettings) -> list[LoadProfile]:
-    """Even rates from that of one client, of the first run, to that of all at once, of the second,
-    which is the last of them; none if the second was not faster.
+    """Return even rates between those of the first two runs of a sweep.
+
+    The first run has one client, the second all requests at once; its rate is the last one. Returns
+    nothing if the second was not faster.
     """
     slow, fast = (sum(o.answer is not None for o in run.outcomes) / run.seconds for run in runs)
     if not slow < fast:
@@ -79,13 +84,13 @@ def between(runs: Sequence[BenchRun], settings: BenchSettings) -> list[LoadProfi
 
 
 def _by_clients(clients: int, settings: BenchSettings) -> LoadProfile:
-    least = _PAIRS if settings.compare else _LEAST
-    count = settings.requests or max(least, _PER_CLIENT * clients)
+    min_requests = _MIN_PAIRS if settings.compare else _MIN_REQUESTS
+    count = settings.requests or max(min_requests, _PER_CLIENT * clients)
     return LoadProfile(f"{clients} client{'s' * (clients > 1)}", count, clients)
 
 
 def _at_rate(rate: float, settings: BenchSettings, *, is_even: bool) -> LoadProfile:
-    count = settings.requests or max(_LEAST, round(_SECONDS * rate))
+    count = settings.requests or max(_MIN_REQUESTS, round(_SECONDS * rate))
     even = list(accumulate(repeat(1 / rate, count - 1), initial=0.0))
     arrivals = even if is_even else poisson(rate, count, settings.seed)
     return LoadProfile(f"{rate:.3g} req/s", count, arrivals=tuple(arrivals))

@@ -1,6 +1,6 @@
-"""The prompts of `bench`: from a file, or made of words, as many tokens long as wanted.  Pure.
+"""Prompts of `bench`: from a file, or random words of a length in tokens.  Pure.
 
-How many tokens a word has depends on the model, and is found by two requests: `Lengths`.
+The number of tokens per word depends on the model, and is measured by two requests: `Lengths`.
 """
 
 import json
@@ -27,27 +27,30 @@ WORDS = _WORDS.split()
 
 @dataclass(frozen=True, slots=True)
 class BenchPrompt:
+    """Text of a request, and the length of its answer in tokens."""
+
     text: str
     max_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A prompt of n words has `before` + n * `per_word` tokens."""
+    """Linear model of the length of a prompt: n words have `before` + n * `per_word` tokens."""
 
     before: float = 0.0
     per_word: float = 1.0
 
     def words(self, tokens: float) -> int:
-        """How many words make a prompt of `tokens`; at least one."""
+        """Return the number of words of a prompt with `tokens`; at least one."""
         return max(1, round((tokens - self.before) / self.per_word))
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What made-up prompts are like, lengths in tokens.
+    """Lengths of generated prompts and answers, in tokens.
 
-    `spread` is the sigma of log-normal lengths with these means; `shared` tokens begin all prompts.
+    `spread` is the sigma of log-normal lengths with these means; all prompts begin with the same
+    `shared` tokens.
     """
 
     input_tokens: int
@@ -57,21 +60,21 @@ class Mix:
 
 
 def to_lengths(short: tuple[int, int], long: tuple[int, int]) -> Lengths:
-    """From two prompts, each (words, tokens)."""
+    """Compute `Lengths` from two prompts, each (words, tokens)."""
     per_word = max((long[1] - short[1]) / (long[0] - short[0]), 0.1)
     return Lengths(short[1] - per_word * short[0], per_word)
 
 
-def made_up(mix: Mix, lengths: Lengths, seed: int) -> Iterator[BenchPrompt]:
-    """Prompts without end; the same `seed` gives the same."""
+def generate(mix: Mix, lengths: Lengths, seed: int) -> Iterator[BenchPrompt]:
+    """Iterate over endless random prompts; the same `seed` gives the same prompts."""
     draw = random.Random(seed)
     num_shared = round(mix.shared / lengths.per_word)
     shared = phrase(random.Random(f"shared {seed}"), num_shared)
     while True:
         tokens = _length(draw, mix.input_tokens, mix.spread)
-        own = phrase(draw, max(1, lengths.words(tokens) - num_shared))
+        text = phrase(draw, max(1, lengths.words(tokens) - num_shared))
         max_tokens = round(_length(draw, mix.output_tokens, mix.spread))
-        yield BenchPrompt(f"{shared} {own}".strip(), max(1, max_tokens))
+        yield BenchPrompt(f"{shared} {text}".strip(), max(1, max_tokens))
 
 
 def phrase(draw: random.Random, count: int) -> str:
@@ -79,32 +82,33 @@ def phrase(draw: random.Random, count: int) -> str:
 
 
 def from_lines(text: str, output_tokens: int) -> list[BenchPrompt]:
-    """A prompt of each line {"prompt": ..., "max_tokens": ...}; without max_tokens `output_tokens`.
+    """Read a prompt from each line {"prompt": ..., "max_tokens": ...}.
 
-    Raises InvalidInputs naming the line that is wrong.
+    `output_tokens` is the default of max_tokens. Raises InvalidInputs naming the line that is
+    wrong.
     """
-    found = []
+    prompts = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise InvalidInputs(f"line {number} is no JSON: {error}") from error
+            raise InvalidInputs(f"line {number} is not JSON: {error}") from error
         prompt = row.get("prompt") if isinstance(row, dict) else None
-        most = row.get("max_tokens", output_tokens) if isinstance(row, dict) else None
-        if not isinstance(prompt, str) or type(most) is not int or most < 1:
+        max_tokens = row.get("max_tokens", output_tokens) if isinstance(row, dict) else None
+        if not isinstance(prompt, str) or type(max_tokens) is not int or max_tokens < 1:
             raise InvalidInputs(
                 f'line {number}: expected {{"prompt": TEXT}}, and "max_tokens" 1 or more if given'
             )
-        found.append(BenchPrompt(prompt, most))
-    if not found:
-        raise InvalidInputs("there is no prompt in it")
-    return found
+        prompts.append(BenchPrompt(prompt, max_tokens))
+    if not prompts:
+        raise InvalidInputs("the file has no prompt")
+    return prompts
 
 
 def _length(draw: random.Random, mean: int, spread: float) -> float:
-    """Log-normal with this mean, at most eight times it."""
+    """Draw a log-normal length with this mean, at most eight times the mean."""
     if not spread:
         return mean
     return min(draw.lognormvariate(math.log(mean) - spread**2 / 2, spread), 8.0 * mean)

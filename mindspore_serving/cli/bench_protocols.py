@@ -1,6 +1,6 @@
-"""What `bench` sends in each protocol, and what it reads from the answers.  No I/O.
+"""Requests of `bench` in each protocol, and readers of their answers.  No I/O.
 
-A reader notes when each piece of an answer came; tokens are counted by the server.
+A reader notes when each chunk of an answer arrived; tokens are counted by the server.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from mindspore_serving.cli.bench_prompts import BenchPrompt
 
 
 class AnswerError(ValueError):
-    """The server reported an error in the middle of an answer, or ended it too early."""
+    """Error that the server reported within an answer, or an answer that ended too early."""
 
 
 @dataclass(slots=True)
 class BenchAnswer:
-    """What came.  `times` are those of its pieces, in seconds of the clock they were given by."""
+    """Content of an answer; `times` are the arrivals of its chunks in seconds."""
 
     times: list[float] = field(default_factory=list)
     num_prompt: int = 0
@@ -28,7 +28,7 @@ class BenchAnswer:
     is_finished: bool = False
 
 
-# Only the fields that are used: the rest is skipped without making objects of it.
+# Only the fields that are used: msgspec skips others without creating objects.
 class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
@@ -89,22 +89,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StreamReader:
-    """Reads server-sent events; `note` of each goes into `answer`."""
+    """Reader of server-sent events; `note` adds an event to `answer`."""
 
     def __init__(self, note: Callable[[BenchAnswer, bytes, float], None]) -> None:
         self.answer = BenchAnswer()
         self._note = note
-        self._rest = b""
+        self._incomplete = b""
 
     def take(self, data: bytes, now: float) -> None:
-        lines = (self._rest + data if self._rest else data).split(b"\n")
-        self._rest = lines.pop()
+        lines = (self._incomplete + data if self._incomplete else data).split(b"\n")
+        self._incomplete = lines.pop()
         for line in lines:
             if line.startswith(b"data:"):
                 self._note(self.answer, line[5:].strip(), now)
 
     def finish(self) -> BenchAnswer:
-        """The whole answer.  Raises AnswerError."""
+        """Return the answer.  Raises AnswerError."""
         if self.answer.error:
             raise AnswerError(self.answer.error)
         if not self.answer.is_finished:
@@ -113,7 +113,7 @@ class StreamReader:
 
 
 class WholeReader:
-    """Reads a classic reply."""
+    """Reader of a classic reply."""
 
     def __init__(self) -> None:
         self._body = bytearray()
@@ -122,13 +122,13 @@ class WholeReader:
         self._body += data
 
     def finish(self) -> BenchAnswer:
-        """Raises AnswerError if a part of it failed."""
+        """Return the answer.  Raises AnswerError if an instance failed."""
         reply = _to_classic(self._body)
         if reply.error_msg is not None or reply.instances is None:
             raise AnswerError(reply.error_msg or "no instances")
-        for one in reply.instances:
-            if one is not None and one.error_msg is not None:
-                raise AnswerError(one.error_msg)
+        for instance in reply.instances:
+            if instance is not None and instance.error_msg is not None:
+                raise AnswerError(instance.error_msg)
         return BenchAnswer(is_finished=True)
 
 
@@ -137,7 +137,7 @@ AnyReader = StreamReader | WholeReader
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A protocol: path and body of a request, and how to read the answer."""
+    """Protocol: path and body of a request, and a reader of its answer."""
 
     path: str
     to_body: Callable[[BenchPrompt], bytes]
@@ -146,7 +146,7 @@ class Dialect:
 
 
 def chat(model: str, *, stop_at_end: bool) -> Dialect:
-    """OpenAI chat completions."""
+    """Return the dialect of OpenAI's chat completions."""
     return _openai(
         "/v1/chat/completions",
         model,
@@ -156,7 +156,7 @@ def chat(model: str, *, stop_at_end: bool) -> Dialect:
 
 
 def completions(model: str, *, stop_at_end: bool) -> Dialect:
-    """OpenAI completions."""
+    """Return the dialect of OpenAI's completions."""
     return _openai("/v1/completions", model, stop_at_end, lambda text: {"prompt": text})
 
 
@@ -175,7 +175,7 @@ def _openai(
 
 
 def tgi() -> Dialect:
-    """TGI's generate_stream, which has no way to go on behind an end token."""
+    """Return the dialect of TGI's generate_stream, which always stops at an end token."""
 
     def to_body(prompt: BenchPrompt) -> bytes:
         parameters = {"max_new_tokens": prompt.max_tokens, "details": True}
@@ -185,7 +185,7 @@ def tgi() -> Dialect:
 
 
 def classic(path: str, body: bytes) -> Dialect:
-    """A method of a servable that is no language model: always the same `body`."""
+    """Return the dialect of a method of a servable: each request has the same `body`."""
     return Dialect(path, lambda _: body, WholeReader, is_stream=False)
 
 

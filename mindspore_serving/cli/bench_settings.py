@@ -1,4 +1,4 @@
-"""The settings of `mindspore-serving bench`."""
+"""Settings of `mindspore-serving bench`, and how they go together."""
 
 from dataclasses import dataclass
 
@@ -12,100 +12,121 @@ SCENARIOS = ("chat", "rag", "prefill", "generation")
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings(Access):
-    """`mindspore-serving bench`."""
+    """Settings of `mindspore-serving bench`."""
 
     url: str = positional(
-        "http://IP:PORT, or .../model/NAME:METHOD; with --engines a model", metavar="URL"
+        "http://IP:PORT, or .../model/NAME:METHOD; with --engines the path of a model",
+        metavar="URL",
     )
-    compare: str = option("", "another server: each prompt goes to both in turn", metavar="URL")
+    compare: str = option(
+        "",
+        "second server: each prompt is sent to both in turn",
+        metavar="URL",
+        page="cli.md#two-servers",
+    )
     engines: tuple[str, ...] = option(
         (),
-        "serve the model by these engines in turn, as ours,vllm, and measure each",
+        "serve the model with each of these engines in turn, as ours,vllm",
         parse=lambda text: tuple(text.split(",")),
         metavar="NAME,NAME",
+        page="cli.md#engines",
     )
     engine_python: tuple[str, ...] = option(
         (),
-        "the interpreter that has the library of an engine, as vllm=/opt/vllm/bin/python; "
-        "repeatable",
+        "interpreter with the library of an engine, as vllm=/opt/vllm/bin/python",
         metavar="NAME=PYTHON",
+        page="cli.md#engines",
     )
     engine_model: tuple[str, ...] = option(
         (),
-        "the model in the form that an engine reads, as llama.cpp=model.gguf; repeatable",
+        "the model in a format that an engine reads, as llama.cpp=model.gguf",
         metavar="NAME=PATH",
+        page="cli.md#engines",
     )
     engine_serve: tuple[str, ...] = option(
         (),
-        "more options of `serve` for an engine, as 'vllm=--max-model-len 4096'; repeatable",
+        "more options of `serve` for an engine, as 'vllm=--max-model-len 4096'",
         metavar="NAME=OPTIONS",
+        page="cli.md#engines",
     )
     protocol: str = option(
         "chat",
-        "how the server is asked; a URL with /model/ is classic",
+        "protocol of the requests",
+        details="A URL with /model/ is classic",
         choices=("chat", "completions", "tgi", "classic"),
     )
-    model: str = option("", "name of the model (default: the first)", metavar="NAME")
+    model: str = option("", "name of the model", default_text="the server's first", metavar="NAME")
     profile: str = option(
         "",
-        "one client; clients; all at once; at a rate: evenly, at random times; one client, all at "
-        "once and rates between (default: concurrent; with --rate: poisson)",
+        "when requests are sent",
+        default_text="concurrent; with --rate poisson",
         choices=PROFILES,
+        page="cli.md#profiles-and-scenarios",
     )
     concurrency: tuple[int, ...] = option(
         (),
-        "clients that send again when answered, a run for each (default: 1,4,16,32)",
+        "number of clients, each of which sends when it is answered; a run for each number",
+        default_text="1,4,16,32",
         metavar="N,N",
     )
     rate: tuple[float, ...] = option(
         (),
-        "instead: requests per second, a run for each",
+        "requests per second instead of clients; a run for each rate",
         parse=numbers(float, "0.5,2"),
         metavar="R,R",
     )
     requests: int = option(
         0,
-        "sent in a run (default: 4 per client, 30 s of a rate; at least 8; 64 at once; 50 pairs "
-        "to compare)",
+        "number of requests in a run",
+        default_text="4 per client, 30 s of a rate, at least 8; 64 at once; 50 pairs",
         at_least=0,
     )
     scenario: str = option(
         "",
-        "lengths of prompts and answers: 512 and 256 tokens; 4096 and 512; 2048 and 128; "
-        "512 and 2048",
+        "lengths of prompts and answers by name",
         choices=SCENARIOS,
+        page="cli.md#profiles-and-scenarios",
     )
     input_tokens: int | None = option(
-        None, "average length of the prompts made up (default: 256)", at_least=1
+        None, "average tokens of generated prompts", default_text="256", at_least=1
     )
     output_tokens: int | None = option(
-        None, "average length of the answers (default: 128)", at_least=1
+        None, "average tokens of answers", default_text="128", at_least=1
     )
     spread: float | None = option(
         None,
-        "sigma of log-normal lengths, as 0.5; 0: all alike (default: 0)",
+        "sigma of log-normal lengths, as 0.5",
+        default_text="0, all equal",
         at_least=0,
         at_most=2,
         metavar="S",
     )
-    shared_prefix: int = option(0, "tokens at the beginning that all prompts share")
+    shared_prefix: int = option(0, "number of first tokens that all prompts share")
     prompts: str | None = option(
-        None, 'file with lines {"prompt": ..., "max_tokens": ...} to send instead'
+        None, 'file of prompts to send, with lines {"prompt": ..., "max_tokens": ...}'
     )
-    body: str | None = option(None, "JSON to send to a classic method")
-    stop_at_end: bool = option(False, "let the model end an answer before its length")
-    seed: int = option(0, "of prompts and times; the same seed gives the same requests")
-    timeout: float = option(600.0, "seconds until a request is cancelled")
-    json: str | None = option(None, "write the results there too")
-    chart: str = option("", "write charts there: a page, as out.html, or a picture, as out.png")
+    body: str | None = option(None, "file with the JSON to send to a classic method")
+    stop_at_end: bool = option(
+        False,
+        "let the model end an answer before its length",
+        details="Otherwise `ignore_eos` is sent, except to TGI, which has no such field",
+    )
+    seed: int = option(0, "seed of prompts and times: the same seed gives the same requests")
+    timeout: float = option(600.0, "time after which a request is cancelled", unit="seconds")
+    json: str | None = option(None, "file to write the results to")
+    chart: str = option(
+        "",
+        "file to write charts to: out.html is a page, out.png a picture",
+        details="A picture needs matplotlib: pip install 'mindspore-serving[charts]'",
+    )
 
 
 def check(settings: BenchSettings) -> None:
-    """Raises InvalidInputs naming the option that is out of range, or does not fit another."""
+    """Raise InvalidInputs for an option out of range, or options that exclude each other."""
     _check_profile(settings)
     _check_engines(settings)
-    if (least := min(settings.concurrency, default=1)) < 1:
-        raise InvalidInputs(f"--concurrency {least}: expected 1 or more")
+    if (lowest := min(settings.concurrency, default=1)) < 1:
+        raise InvalidInputs(f"--concurrency {lowest}: expected 1 or more")
     for rate in settings.rate:
         if not 0 < rate < float("inf"):
             raise InvalidInputs(f"--rate {rate}: expected requests per second, over 0")
@@ -133,4 +154,4 @@ def _check_profile(settings: BenchSettings) -> None:
     if settings.compare and (settings.rate or name not in ("", "concurrent", "synchronous")):
         raise InvalidInputs("--compare goes with --profile concurrent or synchronous")
     if settings.scenario and (settings.prompts or settings.body):
-        raise InvalidInputs("--scenario is of prompts made up: not with --prompts or --body")
+        raise InvalidInputs("--scenario is for generated prompts: not with --prompts or --body")

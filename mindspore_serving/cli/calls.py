@@ -1,4 +1,4 @@
-"""A call of an HTTP route, for the commands that look after a running server."""
+"""HTTP requests of the commands that manage a running server."""
 
 import json
 from http.client import HTTPException
@@ -8,12 +8,13 @@ from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.cli.settings import Access
 from mindspore_serving.errors import ServableUnavailable, ServingError
 
-TIMEOUT = 10.0  # seconds of a call that is answered at once
+TIMEOUT = 10.0  # seconds, for a request that is answered at once
 
 
 def call(access: Access, http: str, path: str, body: Any = None, timeout: float = TIMEOUT) -> Any:
-    """The answer to a POST of `body`, or to a GET if that is None; None if the answer is no JSON.
-    Raises ServingError.
+    """Send a POST with `body`, or a GET if that is None, and return the JSON of the answer.
+
+    Returns None if the answer is not JSON. Raises ServingError.
     """
     endpoint = to_endpoint(http, access)
     connection = endpoint.connect(timeout)
@@ -25,13 +26,13 @@ def call(access: Access, http: str, path: str, body: Any = None, timeout: float 
         answer = connection.getresponse()
         data = answer.read()
         is_json = answer.headers.get_content_type() == "application/json"
-        found = json.loads(data) if data and is_json else None
+        reply = json.loads(data) if data and is_json else None
     except (OSError, HTTPException, ValueError) as error:
         raise ServableUnavailable(f"{endpoint.url} does not answer: {error}") from None
     finally:
         connection.close()
     if answer.status != 200:
-        text = found.get("error") if isinstance(found, dict) else None
+        text = reply.get("error") if isinstance(reply, dict) else None
         text = text.get("message") if isinstance(text, dict) else text
         raise ServingError(text or f"{endpoint.url} answers {answer.status}: {data[:200]!r}")
-    return found
+    return reply

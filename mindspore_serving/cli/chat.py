@@ -1,6 +1,6 @@
 """`mindspore-serving chat`: talk with a model of a running server, in the terminal.
 
-With a prompt, or with text on the standard input, one question and its answer; else a conversation.
+With --prompt, or text on the standard input, it prints one answer; else it is a conversation.
 """
 
 import os
@@ -19,24 +19,24 @@ _QUIT = "/quit"
 
 
 def run(settings: ChatSettings) -> int:
-    """Talk until the user leaves, or answer one prompt.  Raises ServingError if it cannot."""
+    """Run a conversation until the user leaves, or answer one prompt.  Raises ServingError."""
     endpoint = to_endpoint(settings.url, settings)
     is_conversation = not settings.prompt and sys.stdin.isatty()
     prompt = settings.prompt or ("" if is_conversation else _piped())
     if not is_conversation and not prompt:
-        raise InvalidInputs("there is no prompt: give one with --prompt, or on the standard input")
+        raise InvalidInputs("there is no prompt: give --prompt, or text on the standard input")
     model = openai.choose(endpoint, settings.model, settings.timeout)
-    given = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
-    sampling = {name: value for name, value in given.items() if value is not None}
-    talk = Conversation(endpoint, model, sampling, settings.timeout, settings.system)
+    options = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
+    sampling = {name: value for name, value in options.items() if value is not None}
+    conversation = Conversation(endpoint, model, sampling, settings.timeout, settings.system)
     if settings.load:
-        talk.load(Path(settings.load))
-        talk.system = settings.system or talk.system
+        conversation.load(Path(settings.load))
+        conversation.system = settings.system or conversation.system
     screen = Screen()
     if is_conversation:
-        _converse(talk, screen, history_file() if settings.history else None)
+        _converse(conversation, screen, history_file() if settings.history else None)
         return 0
-    talk.ask(prompt, screen.say)
+    conversation.ask(prompt, screen.say)
     screen.end_answer()
     return 0
 
@@ -45,11 +45,11 @@ def _piped() -> str:
     try:
         return sys.stdin.read().strip()
     except UnicodeDecodeError as error:
-        raise InvalidInputs(f"the standard input is no text: {error}") from error
+        raise InvalidInputs(f"the standard input is not text: {error}") from error
 
 
-def _converse(talk: Conversation, screen: Screen, history: Path | None) -> None:
-    screen.note(f"{talk.model} at {talk.endpoint.url}.  /help shows what else can be typed.")
+def _converse(conversation: Conversation, screen: Screen, history: Path | None) -> None:
+    screen.note(f"{conversation.model} at {conversation.endpoint.url}.  /help shows the commands.")
     lines = _lines(screen, history)
     while True:
         try:
@@ -66,9 +66,9 @@ def _converse(talk: Conversation, screen: Screen, history: Path | None) -> None:
         if text == _QUIT:
             return
         if text.startswith("/"):
-            _command(talk, screen, text)
+            _command(conversation, screen, text)
         elif text:
-            _turn(talk, screen, text)
+            _turn(conversation, screen, text)
 
 
 def _lines(screen: Screen, history: Path | None) -> Lines:
@@ -79,9 +79,9 @@ def _lines(screen: Screen, history: Path | None) -> Lines:
         return Lines(screen, None)
 
 
-def _turn(talk: Conversation, screen: Screen, text: str) -> None:
+def _turn(conversation: Conversation, screen: Screen, text: str) -> None:
     try:
-        note = talk.ask(text.strip(), screen.say)
+        note = conversation.ask(text.strip(), screen.say)
     except KeyboardInterrupt:
         note = "stopped"
     except ServingError as error:
@@ -92,23 +92,25 @@ def _turn(talk: Conversation, screen: Screen, text: str) -> None:
     screen.note(f"({note})")
 
 
-# --- what begins with "/" -----------------------------------------------------------------------
+# --- commands, which begin with "/" -------------------------------------------------------------
 
 
-def _command(talk: Conversation, screen: Screen, text: str) -> None:
-    word, _, rest = text.partition(" ")
+def _command(conversation: Conversation, screen: Screen, text: str) -> None:
+    word, _, argument = text.partition(" ")
     if word not in _COMMANDS:
-        screen.note(f"{word} is no command{did_you_mean(word, _COMMANDS)}\n{_help(talk, '')}")
+        screen.note(
+            f"there is no command {word}{did_you_mean(word, _COMMANDS)}\n{_help(conversation, '')}"
+        )
         return
     try:
-        screen.note(_COMMANDS[word][1](talk, rest.strip()))
+        screen.note(_COMMANDS[word][1](conversation, argument.strip()))
     except ServingError as error:
         screen.fail(error)
     except KeyboardInterrupt:
         screen.note("(stopped)")
 
 
-def _help(talk: Conversation, rest: str) -> str:
+def _help(conversation: Conversation, argument: str) -> str:
     rows = [
         *((f"{word} {names}", text) for word, (names, _, text) in _COMMANDS.items()),
         (_QUIT, "leave, as Ctrl-D does"),
@@ -118,39 +120,41 @@ def _help(talk: Conversation, rest: str) -> str:
     return "\n".join(f"{name:<16}{text}" for name, text in rows)
 
 
-def _reset(talk: Conversation, rest: str) -> str:
-    talk.begin()
-    return "(a new conversation)"
+def _reset(conversation: Conversation, argument: str) -> str:
+    conversation.begin()
+    return "(new conversation)"
 
 
-def _system(talk: Conversation, rest: str) -> str:
-    talk.begin()
-    talk.system = rest
-    return "(a new conversation, " + ("with this system prompt)" if rest else "without)")
+def _system(conversation: Conversation, argument: str) -> str:
+    conversation.begin()
+    conversation.system = argument
+    return "(new conversation, " + (
+        "with this system prompt)" if argument else "without system prompt)"
+    )
 
 
-def _model(talk: Conversation, rest: str) -> str:
-    if not rest:
-        names = openai.models(talk.endpoint, talk.timeout)
-        return "\n".join(f"{'*' if name == talk.model else ' '} {name}" for name in names)
-    talk.model = openai.choose(talk.endpoint, rest, talk.timeout)
-    return f"({talk.model} answers now)"
+def _model(conversation: Conversation, argument: str) -> str:
+    if not argument:
+        names = openai.models(conversation.endpoint, conversation.timeout)
+        return "\n".join(f"{'*' if name == conversation.model else ' '} {name}" for name in names)
+    conversation.model = openai.choose(conversation.endpoint, argument, conversation.timeout)
+    return f"({conversation.model} answers now)"
 
 
-def _save(talk: Conversation, rest: str) -> str:
-    path = _path(rest) if rest else talk.file
+def _save(conversation: Conversation, argument: str) -> str:
+    path = _path(argument) if argument else conversation.file
     if path is None:
         raise InvalidInputs("/save needs the name of a file")
-    talk.save(path)
+    conversation.save(path)
     return f"(saved in {path})"
 
 
-def _load(talk: Conversation, rest: str) -> str:
-    if not rest:
+def _load(conversation: Conversation, argument: str) -> str:
+    if not argument:
         raise InvalidInputs("/load needs the name of a file")
-    talk.load(_path(rest))
-    last = talk.turns[-1]["content"] if talk.turns else ""
-    return f"{last}\n(loaded {len(talk.turns)} messages)"
+    conversation.load(_path(argument))
+    last = conversation.turns[-1]["content"] if conversation.turns else ""
+    return f"{last}\n(loaded {len(conversation.turns)} messages)"
 
 
 def _path(text: str) -> Path:
@@ -160,8 +164,8 @@ def _path(text: str) -> Path:
 _COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], str], str]] = {
     "/help": ("", _help, "this list"),
     "/reset": ("", _reset, "forget the conversation"),
-    "/system": ("TEXT", _system, "begin again with this system prompt; without TEXT: with none"),
-    "/model": ("NAME", _model, "go on with this model; without NAME: which there are"),
-    "/save": ("FILE", _save, "write the conversation as JSON; without FILE: where it was before"),
-    "/load": ("FILE", _load, "go on with a conversation of a file"),
+    "/system": ("TEXT", _system, "start over with this system prompt; without TEXT: with none"),
+    "/model": ("NAME", _model, "continue with this model; without NAME: list the models"),
+    "/save": ("FILE", _save, "write the conversation as JSON; without FILE: to the same file"),
+    "/load": ("FILE", _load, "continue the conversation in a file"),
 }

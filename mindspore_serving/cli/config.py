@@ -1,4 +1,4 @@
-"""`mindspore-serving config`: the configuration that `serve` would have, and its JSON schema."""
+"""`mindspore-serving config`: print the configuration of `serve`, or its JSON schema."""
 
 import json
 import os
@@ -14,7 +14,7 @@ HIDDEN_KEY = "***"
 
 
 def run(settings: ConfigSettings) -> int:
-    """Print it; keys of clients are not shown."""
+    """Print the configuration without keys of clients, or the schema; return 0."""
     if settings.schema:
         print(json.dumps(schema(), indent=2))
     else:
@@ -23,19 +23,23 @@ def run(settings: ConfigSettings) -> int:
 
 
 def effective(settings: ConfigSettings) -> dict[str, Any]:
-    """All of `settings` in the form of a configuration file."""
+    """Return all `settings` in the form of a configuration file."""
     paths = [{PATH: os.path.abspath(path)} for path in settings.paths]
     servables = [
-        ({PATH: one["paths"][0]} if "paths" in one else {})
-        | {name: _shown(row, one[row.name]) for name, row in FIELDS.items() if row.name in one}
-        for one in settings.servables
+        ({PATH: servable["paths"][0]} if "paths" in servable else {})
+        | {
+            name: _shown(row, servable[row.name])
+            for name, row in FIELDS.items()
+            if row.name in servable
+        }
+        for servable in settings.servables
     ]
-    found = {name: _shown(row, getattr(settings, row.name)) for name, row in FIELDS.items()}
-    return {SERVABLES: paths + servables} | {n: v for n, v in found.items() if v is not None}
+    options = {name: _shown(row, getattr(settings, row.name)) for name, row in FIELDS.items()}
+    return {SERVABLES: paths + servables} | {n: v for n, v in options.items() if v is not None}
 
 
 def _shown(row: OptionRow, value: Any) -> Any:
-    """`value` of an option as a file has it; None for none of its choices."""
+    """Return the value of an option as it is in a file; None if it is none of the choices."""
     if row.choices and value not in row.choices:
         return None
     if row.name == "api_key":
@@ -44,12 +48,12 @@ def _shown(row: OptionRow, value: Any) -> Any:
         return os.path.abspath(value)
     if row.item_type == "scalar":
         pairs = (text.partition("=") for text in value)
-        return {name.replace("-", "_"): _scalar(given) for name, _, given in pairs}
+        return {name.replace("-", "_"): _scalar(value_text) for name, _, value_text in pairs}
     return list(value) if isinstance(value, tuple) else value
 
 
 def _scalar(text: str) -> Any:
-    """A number or truth value where `text` is one."""
+    """Parse a number, true or false; any other text is returned as it is."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,6 +1,4 @@
-"""Configuration files of `serve`: what they may hold, and how they are read, with the line of
-everything that is wrong in one.
-"""
+"""Configuration files of `serve`: their options, their schema, and errors with the line."""
 
 import json
 import os
@@ -33,7 +31,7 @@ _TAGS = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"
 
 
 class _Loader(Loader):
-    """Gives numbers, truth values and text; a date is text."""
+    """Loader of numbers, truth values and text; a date is text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -46,14 +44,14 @@ _Loader.add_implicit_resolver(  # YAML 1.1 takes 1e3 for text
 
 
 def is_path(row: OptionRow, value: Any) -> bool:
-    """Whether a value is a path, which in a file is relative to that; "python" may be a name."""
+    """Return whether a value is a path, relative to its file; "python" may be a name instead."""
     return row.is_path and bool(value) and (row.name != "python" or os.sep in value)
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of a configuration file."""
+    """Return the JSON schema (draft 2020-12) of a configuration file."""
     servable = {name: _schema_of(FIELDS[name]) for name in PER_SERVABLE}
-    path = {"type": "string", "description": "as PATH of `serve`, relative to this file"}
+    path = {"type": "string", "description": "PATH of `serve`, relative to this file"}
     entry = {
         "type": "object",
         "properties": {PATH: path, **servable},
@@ -67,10 +65,10 @@ def schema() -> dict[str, Any]:
         "properties": {
             SERVABLES: {
                 "type": "array",
-                "description": "what to serve, with settings of its own",
+                "description": "servables, by their paths or with settings",
                 "items": {"anyOf": [path, entry]},
             },
-            **{name: _schema_of(one) for name, one in FIELDS.items()},
+            **{name: _schema_of(row) for name, row in FIELDS.items()},
         },
         "additionalProperties": False,
     }
@@ -84,19 +82,20 @@ _ITEMS: dict[str, dict[str, Any]] = {
 
 
 def _schema_of(row: OptionRow) -> dict[str, Any]:
-    found = {"type": row.json_type, **row.to_schema()}
-    if found.get("default") in (None, ""):
-        found.pop("default", None)
+    keywords = {"type": row.json_type, **row.to_schema()}
+    if keywords.get("default") in (None, ""):
+        keywords.pop("default", None)
     if row.json_type == "array":
-        found["items"] = _ITEMS[row.item_type]
+        keywords["items"] = _ITEMS[row.item_type]
     if row.json_type == "object":
-        found["additionalProperties"] = _ITEMS[row.item_type]
-    return found
+        keywords["additionalProperties"] = _ITEMS[row.item_type]
+    return keywords
 
 
 def read(path: str) -> dict[str, Any]:
-    """The fields of `ServeSettings` that the YAML file `path` gives.  Raises StartError if it
-    cannot be read, InvalidInputs with the line for what is wrong in it.
+    """Read the YAML file `path`; return the fields of `ServeSettings` that it sets.
+
+    Raises StartError if it cannot be read, InvalidInputs with the line for an error in it.
     """
     try:
         with Path(path).open("rb") as file:
@@ -110,7 +109,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 class _Reader:
-    """Of one file, which errors name."""
+    """Reader of one file, whose name and line errors have."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -121,33 +120,33 @@ class _Reader:
             root = yaml.compose(text, _Loader)
         if root is None or _kind(root) == "null":
             return {}
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for name, key, value in self._items(root, [SERVABLES, *FIELDS]):
             if name == SERVABLES:
                 entries = self._list(value, f"'{SERVABLES}'")
-                found[SERVABLES] = tuple(self._servable(one) for one in entries)
+                settings[SERVABLES] = tuple(self._servable(entry) for entry in entries)
             else:
-                found[FIELDS[name].name] = self._value(FIELDS[name], key, value)
-        return found
+                settings[FIELDS[name].name] = self._value(FIELDS[name], key, value)
+        return settings
 
     def _servable(self, node: yaml.Node) -> dict[str, Any]:
-        """Its path and its own settings."""
+        """Return the path and the settings of a servable."""
         if _kind(node) == "string":
             return {"paths": (self._absolute(node.value),)}
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for name, key, value in self._items(node, [PATH, *PER_SERVABLE]):
             if name == PATH:
-                found["paths"] = (self._absolute(self._scalar(value, "string", key.value)),)
+                settings["paths"] = (self._absolute(self._scalar(value, "string", key.value)),)
             else:
-                found[FIELDS[name].name] = self._value(FIELDS[name], key, value)
-        if ("paths" in found) == (UPSTREAM in found):
+                settings[FIELDS[name].name] = self._value(FIELDS[name], key, value)
+        if ("paths" in settings) == (UPSTREAM in settings):
             self._fail(node, f"a servable has '{PATH}' or '{UPSTREAM}', expected one of them")
-        return found
+        return settings
 
     def _items(
         self, node: yaml.Node, known: list[str]
     ) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """(name, its node, the value's node) of a mapping."""
+        """Iterate over a mapping: (name, node of the name, node of the value)."""
         if not isinstance(node, yaml.MappingNode):
             self._fail(node, f"expected {_KINDS['object']}")
         for key, value in node.value:
@@ -162,7 +161,7 @@ class _Reader:
         name = str(key.value)
         if row.json_type == "array":
             entries = self._list(node, repr(name))
-            return tuple(self._scalar(one, row.item_type, name) for one in entries)
+            return tuple(self._scalar(entry, row.item_type, name) for entry in entries)
         if row.json_type == "object":
             return self._pairs(row, name, node)
         value = self._scalar(node, row.json_type, name)
@@ -173,16 +172,16 @@ class _Reader:
         return self._absolute(value) if is_path(row, value) else value
 
     def _pairs(self, row: OptionRow, name: str, node: yaml.Node) -> Any:
-        """A mapping, as the command line gives it."""
+        """Return a mapping in the form of the command line."""
         if not isinstance(node, yaml.MappingNode):
             self._fail(node, f"{name!r} should be {_KINDS['object']}")
-        found = {}
+        pairs = {}
         for key, value in node.value:
-            given = self._scalar(value, row.item_type, f"{name}.{key.value}")
-            found[str(key.value)] = given if isinstance(given, str) else json.dumps(given)
+            scalar = self._scalar(value, row.item_type, f"{name}.{key.value}")
+            pairs[str(key.value)] = scalar if isinstance(scalar, str) else json.dumps(scalar)
         if row.item_type != "scalar":
-            return found
-        return tuple(f"{key}={text}" for key, text in found.items())
+            return pairs
+        return tuple(f"{key}={text}" for key, text in pairs.items())
 
     def _list(self, node: yaml.Node, name: str) -> list[yaml.Node]:
         if not isinstance(node, yaml.SequenceNode):
@@ -190,12 +189,12 @@ class _Reader:
         return list(node.value)
 
     def _scalar(self, node: yaml.Node, kind: str, name: str) -> Any:
-        given = _kind(node)
-        is_accepted = given == kind or (kind, given) == ("number", "integer")
+        actual = _kind(node)
+        is_accepted = actual == kind or (kind, actual) == ("number", "integer")
         if kind == "scalar":
-            is_accepted = given in ("boolean", "integer", "number", "string")
+            is_accepted = actual in ("boolean", "integer", "number", "string")
         if not is_accepted:
-            shown = repr(node.value[:100]) if isinstance(node.value, str) else _KINDS[given]
+            shown = repr(node.value[:100]) if isinstance(node.value, str) else _KINDS[actual]
             self._fail(node, f"{name!r} is {shown}, expected {_KINDS[kind]}")
         with faults(f"{self._path}, line {node.start_mark.line + 1}: {name!r}"):
             value = Loader("").construct_object(node)
@@ -209,7 +208,7 @@ class _Reader:
 
 
 def _kind(node: yaml.Node) -> str:
-    """By its form, as any tag may be in front of it, and of a scalar by its tag."""
+    """Return the type of a node: by its form, as any tag may precede it; of a scalar by its tag."""
     if isinstance(node, yaml.SequenceNode):
         return "array"
     if isinstance(node, yaml.MappingNode):

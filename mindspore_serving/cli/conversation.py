@@ -1,4 +1,4 @@
-"""A conversation of `chat`: its messages, the request for the next answer, and files of it."""
+"""Conversation of `chat`: its messages, the request for the next answer, and its files."""
 
 import json
 import os
@@ -13,15 +13,15 @@ from mindspore_serving.cli import openai
 from mindspore_serving.cli.endpoint import Endpoint
 from mindspore_serving.errors import InvalidInputs
 
-_LEAST = 0.1  # seconds; pieces that came all at once have no speed
+_MIN_SECONDS = 0.1  # shorter answers came all at once and have no speed
 _ROLES = ("system", "user", "assistant")
 
 
 @dataclass(slots=True)
 class Conversation:
-    """The messages so far, and the model.  `sampling` are fields of the request.
+    """Messages so far, and the model.
 
-    `file` is where it was saved, or loaded from.
+    `sampling` has fields of the request; `file` is the file that it was saved to or loaded from.
     """
 
     endpoint: Endpoint
@@ -33,15 +33,15 @@ class Conversation:
     file: Path | None = None
 
     def ask(self, text: str, say: Callable[[openai.Delta], None]) -> str:
-        """Give each piece of the answer to `say`; returns its times and counts as text.
+        """Pass each chunk of the answer to `say`; return times and counts as text.
 
-        A question without an answer is forgotten, a part of one is kept.  Raises ServingError.
+        A question without an answer is dropped; a partial answer is kept. Raises ServingError.
         """
-        asked = {"role": "user", "content": text}
+        question = {"role": "user", "content": text}
         answer: list[str] = []
         times = _Times(time.monotonic())
         try:
-            stream = openai.stream_chat(self.endpoint, self._request(asked), self.timeout)
+            stream = openai.stream_chat(self.endpoint, self._request(question), self.timeout)
             with closing(stream) as deltas:
                 for delta in deltas:
                     times.note(delta)
@@ -49,33 +49,33 @@ class Conversation:
                     say(delta)
         finally:
             if any(answer):
-                self.turns += [asked, {"role": "assistant", "content": "".join(answer)}]
+                self.turns += [question, {"role": "assistant", "content": "".join(answer)}]
         return times.text()
 
     def begin(self) -> None:
-        """Forget the messages, and the file."""
+        """Drop the messages and the file."""
         self.turns.clear()
         self.file = None
 
     def save(self, path: Path) -> None:
         """Write the conversation as the body of a request, readable by its owner alone.
 
-        Raises InvalidInputs if it cannot, or if `path` is a file of something else.
+        Raises InvalidInputs if it cannot be written, or if `path` is another file that exists.
         """
         new = 0 if path == self.file else os.O_EXCL
         text = json.dumps(self._request(), indent=1, ensure_ascii=False) + "\n"
         try:
-            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | new, 0o600)
-            with open(made, "w", encoding="utf-8") as file:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | new, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError:
-            raise InvalidInputs(f"{path} exists already: give another name") from None
+            raise InvalidInputs(f"{path} already exists: choose another name") from None
         except (OSError, UnicodeEncodeError) as error:
             raise InvalidInputs(f"cannot write {path}: {error}") from error
         self.file = path
 
     def load(self, path: Path) -> None:
-        """Go on with the messages of a file, and with the present model.  Raises InvalidInputs."""
+        """Continue with the messages of a file and the current model.  Raises InvalidInputs."""
         messages = _read(path)
         is_system = messages[0]["role"] == "system"
         self.system = messages.pop(0)["content"] if is_system else ""
@@ -87,16 +87,19 @@ class Conversation:
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    """The messages of a file, at least one.  Raises InvalidInputs."""
+    """Return the messages of a file, at least one.  Raises InvalidInputs."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        messages = [{"role": one["role"], "content": one["content"]} for one in found["messages"]]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        messages = [
+            {"role": message["role"], "content": message["content"]}
+            for message in content["messages"]
+        ]
     except OSError as error:
         raise InvalidInputs(f"cannot read {path}: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise _no_conversation(path) from error
-    for one in messages:
-        if one["role"] not in _ROLES or not isinstance(one["content"], str):
+    for message in messages:
+        if message["role"] not in _ROLES or not isinstance(message["content"], str):
             raise _no_conversation(path)
     if not messages:
         raise _no_conversation(path)
@@ -105,13 +108,15 @@ def _read(path: Path) -> list[dict[str, str]]:
 
 def _no_conversation(path: Path) -> InvalidInputs:
     return InvalidInputs(
-        f'{path} is no conversation: expected a JSON object with "messages", each with a "role" '
+        f'{path} is not a conversation: expected a JSON object with "messages", each with a "role" '
         f'({", ".join(_ROLES)}) and a text as "content"'
     )
 
 
 @dataclass(slots=True)
 class _Times:
+    """Times and counts of one answer."""
+
     sent: float
     first: float = 0.0
     last: float = 0.0
@@ -128,12 +133,12 @@ class _Times:
     def text(self) -> str:
         if not self.first:
             return "the answer is empty"
-        found = [f"first word after {self.first - self.sent:.2f} s"]
+        parts = [f"first word after {self.first - self.sent:.2f} s"]
         if self.usage is not None:
             count = int(self.usage["completion_tokens"])
-            found.insert(0, f"{count} tokens")
-            if count > 1 and self.last >= self.first + _LEAST:
-                found.append(f"{(count - 1) / (self.last - self.first):.1f} tokens/s")
+            parts.insert(0, f"{count} tokens")
+            if count > 1 and self.last >= self.first + _MIN_SECONDS:
+                parts.append(f"{(count - 1) / (self.last - self.first):.1f} tokens/s")
         if self.finish_reason == "length":
-            found.append("cut off: no more tokens allowed")
-        return ", ".join(found)
+            parts.append("cut off: no more tokens allowed")
+        return ", ".join(parts)

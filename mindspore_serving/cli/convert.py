@@ -1,4 +1,4 @@
-"""`mindspore-serving convert`: a MindIR file as OpenVINO IR, for other tools."""
+"""`mindspore-serving convert`: write a MindIR file as OpenVINO IR, for other tools."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ _FORMAT = "mindir_openvino"
 
 
 def run(settings: ConvertSettings) -> int:
-    """Write the two files; the status is 0.  Raises StartError."""
+    """Write the two files and return 0.  Raises StartError."""
     target = Path(settings.target)
     check_target(target)
     formats.require(_FORMAT)
@@ -32,14 +32,17 @@ def run(settings: ConvertSettings) -> int:
 
 
 def check_target(target: Path) -> None:
-    """Raise StartError for a file that cannot be made, InvalidInputs for one of another form."""
+    """Check that OUT.xml and OUT.bin can be created.
+
+    Raises InvalidInputs for another suffix, StartError if a file exists or the directory does not.
+    """
     if target.suffix != ".xml":
         raise InvalidInputs(
-            f"'{target}' is given; what is written is OpenVINO IR, so the name must end in .xml "
-            "(its weights go to .bin beside it).  ONNX is not written: OpenVINO cannot write it"
+            f"the target is '{target}', expected a name that ends in .xml: it is OpenVINO IR, "
+            "with its weights in .bin beside it.  OpenVINO cannot write ONNX"
         )
     for path in (target, target.with_suffix(".bin")):
         if path.exists():
-            raise StartError(f"'{path}' exists already")
+            raise StartError(f"'{path}' already exists")
     if not target.parent.is_dir():
         raise StartError(f"there is no directory '{target.parent}'")

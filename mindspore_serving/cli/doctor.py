@@ -1,6 +1,6 @@
-"""`mindspore-serving doctor`: what can be served here, on what, and what is missing for the rest.
+"""`mindspore-serving doctor`: what can be served here, on which devices, and what is missing.
 
-Looks without changing anything; imports no runtime unless with --probe.
+It changes nothing, and imports no runtime unless --probe is given.
 """
 
 import os
@@ -15,7 +15,7 @@ from mindspore_serving.cli.settings import GRPC_PORT, HTTP_PORT
 from mindspore_serving.cli.tool_settings import DoctorSettings
 
 _HEADER = ("model format", "library", "version", "runs on")
-_RUNTIMES = {  # of language models -> the package, the format with the same library, the extra
+_RUNTIMES = {  # runtime of language models -> package, format with the same library, extra
     "openvino": ("openvino", "mindir_openvino", "llm"),
     "torch": ("torch", "pytorch", "torch"),
     "mindspore": ("mindspore", "mindir", "mindspore"),
@@ -24,7 +24,7 @@ _RUNTIMES = {  # of language models -> the package, the format with the same lib
 
 
 def run(settings: DoctorSettings) -> int:
-    """Print the findings; 1 if no model format at all can be served."""
+    """Print the findings; return 1 if no model format can be served."""
     rows = devices.available(settings.probe)
     for line in _report(rows):
         print(line)
@@ -36,8 +36,8 @@ def _report(rows: Sequence[Availability]) -> Iterator[str]:
         f"mindspore-serving {__version__}, Python {platform.python_version()}, "
         f"numpy {extras.installed('numpy') or 'missing'}, {platform.system()} {platform.machine()}"
     )
-    found = ", ".join(devices.SHOWN[device] for device in devices.present())
-    yield f"devices of this machine: {found} ({os.cpu_count()} cores)"
+    names = ", ".join(devices.SHOWN[device] for device in devices.present())
+    yield f"devices of this machine: {names} ({os.cpu_count()} cores)"
     yield ""
     yield from table([_HEADER, *map(_cells, rows)])
     yield ""
@@ -55,7 +55,7 @@ def _report(rows: Sequence[Availability]) -> Iterator[str]:
 
 
 def _language_rows() -> Iterator[tuple[str, str, str, str]]:
-    """A row for each runtime, with what is missing for it."""
+    """Iterate over the rows of runtimes, with what is missing for each."""
     common = [name for name in extras.packages().get("llm", {}) if name != "openvino"]
     for runtime, (package, model_format, extra) in _RUNTIMES.items():
         missing = {
@@ -76,25 +76,25 @@ def _extra_rows() -> Iterator[tuple[str, str]]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines with the columns aligned."""
+    """Iterate over lines with aligned columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def port_state(port: int) -> str:
-    """Whether a server could listen on `port` of the loopback interface."""
+    """Return whether a server can listen on `port` of the loopback interface, as text."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            return f"cannot be used ({error.strerror}); choose another with --{{http,grpc}}-port"
+            return f"cannot be used ({error.strerror}): choose another with --{{http,grpc}}-port"
     return "free"
 
 
 def numpy_note(numpy: str, mindspore: str) -> str:
-    """MindSpore's wheel accepts numpy 2 and then fails to import with it."""
+    """Tell whether numpy fits: MindSpore's wheel accepts numpy 2 but cannot be imported with it."""
     if not numpy:
         return "missing; install it with: pip install 'numpy<2'"
     if int(numpy.split(".")[0]) < 2:

@@ -1,4 +1,4 @@
-"""Where an HTTP server is, for the commands that call one: URL, certificates, API key."""
+"""Endpoint of an HTTP server for commands that are clients: URL, certificates, API key."""
 
 import os
 import ssl
@@ -15,9 +15,10 @@ API_KEY = "MINDSPORE_SERVING_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server.  `base` goes before every path of it: "" or "/some/prefix".
+    """HTTP server and how to reach it.
 
-    `context` is None without TLS; `headers` has the API key, if there is one.
+    `base` is a prefix of every path: "" or "/some/prefix". `context` is None without TLS; `headers`
+    has the API key, if there is one.
     """
 
     host: str
@@ -36,16 +37,16 @@ class Endpoint:
         return f"http{'s' if self.context else ''}://{self.authority}{self.base}"
 
     def connect(self, timeout: float) -> HTTPConnection:
-        """`timeout` is in seconds.  Connects with the first request."""
+        """Return a connection, which is opened by the first request; `timeout` in seconds."""
         if self.context is None:
             return HTTPConnection(self.host, self.port, timeout=timeout)
         return HTTPSConnection(self.host, self.port, timeout=timeout, context=self.context)
 
 
 def to_endpoint(url: str, access: Access) -> Endpoint:
-    """The server at `url`: http://HOST:PORT, HOST:PORT, with or without a path and "/v1".
+    """Return the endpoint of a URL: http://HOST:PORT or HOST:PORT, with or without path and "/v1".
 
-    Raises InvalidInputs for anything else, StartError for certificates that cannot be used.
+    Raises InvalidInputs for other URLs, StartError for certificates that cannot be used.
     """
     text = url if "://" in url else f"http://{url}"
     try:
@@ -58,7 +59,7 @@ def to_endpoint(url: str, access: Access) -> Endpoint:
     is_secure = parts.scheme == "https"
     key = to_key(access)
     if not (key.isascii() and key.isprintable()):
-        raise InvalidInputs(f"the API key (--api-key or {API_KEY}) has to be printable ASCII")
+        raise InvalidInputs(f"the API key (--api-key or {API_KEY}) must be printable ASCII")
     return Endpoint(
         parts.hostname,
         port or (443 if is_secure else 80),
@@ -69,10 +70,10 @@ def to_endpoint(url: str, access: Access) -> Endpoint:
 
 
 def to_key(access: Access) -> str:
-    """The API key that was given, or that of the environment; "" for none."""
+    """Return the API key of the options, else of the environment; "" if there is none."""
     return access.api_key or os.environ.get(API_KEY, "")
 
 
 def to_context(access: TlsFiles) -> ssl.SSLContext:
-    """Of a client.  Raises StartError naming the files that cannot be used."""
+    """Return the TLS context of a client.  Raises StartError naming a file that cannot be used."""
     return to_client_context(access.tls_ca, access.tls_cert, access.tls_key)

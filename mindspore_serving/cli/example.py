@@ -1,6 +1,6 @@
-"""An instance that a method takes, as JSON or, if it is long, as the program that prints it.
+"""Example instance for a method, as JSON or, if it is long, as a program that prints the JSON.
 
-Knows nothing of addresses; `specs` are those of `core.signature.describe`.
+It knows no addresses; `specs` are those of `core.signature.describe`.
 """
 
 import json
@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-_FEW = 32  # numbers, that a line may show one by one
+_MAX_SHOWN = 32  # numbers in a line; more are printed by a program
 _VALUES = {
     "str": "text",
     "bytes": {"b64": ""},
@@ -19,12 +19,12 @@ _VALUES = {
 
 
 def body(specs: Iterable[dict[str, Any]], form: str) -> tuple[str, str]:
-    """A command that prints the body, "" if that is short, and the body, "-" if it is printed.
+    """Return a command that prints the body ("" if none is needed), and the body ("-": printed).
 
     `form` is the body with {} in place of the instance.
     """
     needed = [spec for spec in specs if not spec.get("optional")]
-    if all(math.prod(_sizes(spec)) <= _FEW for spec in needed):
+    if all(math.prod(_sizes(spec)) <= _MAX_SHOWN for spec in needed):
         instance = ", ".join(f"{json.dumps(spec['name'])}: {_short(spec)}" for spec in needed)
         return "", form.replace("{}", f"{{{instance}}}")
     instance = ", ".join(f"{spec['name']!r}: {_long(spec)}" for spec in needed)
@@ -33,12 +33,12 @@ def body(specs: Iterable[dict[str, Any]], form: str) -> tuple[str, str]:
 
 
 def _sizes(spec: dict[str, Any]) -> list[int]:
-    """The dimensions; one that is free is 1."""
+    """Return the dimensions, with 1 for a dynamic one."""
     return [1 if size is None else size for size in spec["shape"] or ()]
 
 
 def _value(spec: dict[str, Any]) -> Any:
-    """One number or text for an input."""
+    """Return a number or text for an input."""
     if spec["name"] == "prompt" and spec["dtype"] in (None, "str"):
         return "Once upon a time"
     return _VALUES.get(spec["dtype"], 1)
@@ -52,7 +52,7 @@ def _short(spec: dict[str, Any]) -> str:
 
 
 def _long(spec: dict[str, Any]) -> str:
-    """A Python expression."""
+    """Return a Python expression."""
     text = repr(_value(spec))
     for size in reversed(_sizes(spec)):
         text = f"[{text}] * {size}"

@@ -1,4 +1,4 @@
-"""`mindspore-serving log-level`: what a running server and its workers log, by protocol v2."""
+"""`mindspore-serving log-level`: show or set the log level of a running server, by protocol v2."""
 
 from typing import Any
 
@@ -11,24 +11,27 @@ _FLAGS = {"info": "log_info", "warning": "log_warning", "error": "log_error"}  #
 
 
 def run(settings: LogLevelSettings) -> int:
-    """Change the level, if one is given, and print it.  Raises ServingError."""
+    """Set the level, if one is given, and print it.  Raises ServingError."""
     changes = _to_settings(settings.level) if settings.level else None
-    found = call(settings, settings.http, "/v2/logging", changes)
-    print(_to_level(found))
+    settings_of_server = call(settings, settings.http, "/v2/logging", changes)
+    print(_to_level(settings_of_server))
     return 0
 
 
 def _to_settings(level: str) -> dict[str, Any]:
-    """Who logs a level logs all above it."""
+    """Return the settings of protocol v2 for a level; a level includes those above it."""
     levels = ["debug", *_FLAGS]
     shown = levels[levels.index(level) :]
-    return {_VERBOSE: int(level == "debug"), **{one: name in shown for name, one in _FLAGS.items()}}
+    return {
+        _VERBOSE: int(level == "debug"),
+        **{flag: name in shown for name, flag in _FLAGS.items()},
+    }
 
 
-def _to_level(found: dict[str, Any]) -> str:
+def _to_level(logging: dict[str, Any]) -> str:
     try:
-        if found[_VERBOSE]:
+        if logging[_VERBOSE]:
             return "debug"
-        return next((name for name, flag in _FLAGS.items() if found[flag]), "none")
+        return next((name for name, flag in _FLAGS.items() if logging[flag]), "none")
     except (KeyError, TypeError) as error:
         raise ServingError(f"the server has no logging settings of protocol v2: {error}") from error

@@ -1,4 +1,4 @@
-"""`mindspore-serving load`, `unload`, `models`, by protocol v2; `load-lora` and `unload-lora`."""
+"""`mindspore-serving models`, `load`, `unload` by protocol v2; `load-lora`, `unload-lora`."""
 
 import json
 from typing import Any
@@ -18,21 +18,21 @@ _HEADER = ("model", "version", "state", "reason")
 
 
 def load(settings: LoadSettings) -> int:
-    """Returns 0 when requests are answered by what was loaded.  Raises ServingError."""
+    """Load a servable; return 0 when it answers requests.  Raises ServingError."""
     _change(settings, "load", {"parameters": {"reload": True}} if settings.reload else {})
     print(f"{settings.name} is loaded")
     return 0
 
 
 def unload(settings: UnloadSettings) -> int:
-    """Returns 0 when its workers have ended.  Raises ServingError."""
+    """Unload a servable; return 0 when its workers have ended.  Raises ServingError."""
     _change(settings, "unload", {})
     print(f"{settings.name} is unloaded")
     return 0
 
 
 def load_lora(settings: LoadLoraSettings) -> int:
-    """Returns 0 when requests can name the adapter.  Raises ServingError."""
+    """Load an adapter; return 0 when requests can name it.  Raises ServingError."""
     body = {
         "lora_name": settings.name,
         "lora_path": settings.path,
@@ -45,7 +45,7 @@ def load_lora(settings: LoadLoraSettings) -> int:
 
 
 def unload_lora(settings: UnloadLoraSettings) -> int:
-    """Returns 0 when new requests cannot name the adapter.  Raises ServingError."""
+    """Unload an adapter; return 0 when new requests cannot name it.  Raises ServingError."""
     body = {"lora_name": settings.name}
     call(settings, settings.http, "/v1/unload_lora_adapter", body, settings.timeout)
     print(f"{settings.name} is unloaded")

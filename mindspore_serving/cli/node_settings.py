@@ -1,130 +1,149 @@
-"""The settings of the subcommands for running servers and their machines."""
+"""Settings of the subcommands for running servers and their machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from mindspore_serving.cli.options import option, positional
 from mindspore_serving.cli.settings import HTTP_PORT, Access, TlsFiles
 from mindspore_serving.log.settings import NAMES
 
+_TIMEOUT: Any = partial(option, metavar="SECONDS", unit="seconds")
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings(TlsFiles):
-    """`mindspore-serving worker`."""
+    """Settings of `mindspore-serving worker`."""
 
-    join: str = option("", "the master's --worker-address", metavar="HOST:PORT")
+    join: str = option("", "the server's --worker-address", metavar="HOST:PORT")
     name: str = option(
-        "",
-        "name of this machine, of which each must have its own (default: the host's name)",
-        metavar="NAME",
+        "", "name of this machine, different for each", default_text="its host name", metavar="NAME"
     )
     slots: int = option(
-        0, "most workers at once (default: one for each of --device-ids, else for each core)"
+        0,
+        "max workers, or ranks of workers, at once",
+        default_text="0, one per device id, else per core",
     )
     device_type: str | None = option(
-        None, "Ascend, GPU or CPU: only workers for it (default: any)", metavar="TYPE"
+        None,
+        "run only workers for Ascend, GPU or CPU, or for any device",
+        default_text="no restriction",
+        metavar="TYPE",
     )
     device_ids: tuple[int, ...] = option(
-        (), "devices of this machine, each for one worker, as 0,1", metavar="IDS"
+        (),
+        "devices of this machine, as 0,1",
+        details="A worker that needs a device gets a free one, whatever its number on the server",
+        metavar="IDS",
     )
     labels: Mapping[str, str] = option(
         {},
-        "what servables may ask for with --node-labels, as zone=a,disk=ssd",
+        "labels that servables can require by --node-labels, as zone=a,disk=ssd",
         metavar="LABELS",
     )
     servables: str | None = option(
-        None, "where servables are here (default: at the master's path)", metavar="DIR"
+        None,
+        "the only directory from which servables are loaded",
+        default_text="the server's paths",
+        metavar="DIR",
     )
     token_file: str | None = option(
-        None, "the master's token (default: that in MINDSPORE_SERVING_TOKEN)"
+        None,
+        "file with the server's token",
+        default_text="the variable MINDSPORE_SERVING_TOKEN",
     )
-    insecure: bool = option(False, "no TLS, to a master on this machine")
-    join_timeout: float = option(
-        60.0, "seconds to try to reach the master at first", metavar="SECONDS"
+    insecure: bool = option(False, "join without TLS, if the server is on this machine")
+    join_timeout: float = _TIMEOUT(
+        60.0,
+        "max time to reach the server at first",
+        details="Once it has joined, it tries to join again until it is stopped",
     )
-    shutdown_timeout: float = option(
-        25.0, "seconds from SIGTERM until all has ended", metavar="SECONDS"
-    )
+    shutdown_timeout: float = _TIMEOUT(25.0, "max time from SIGTERM to the end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningServer(Access):
-    """One that a command asks over HTTP."""
+    """Address of a server to which a command sends an HTTP request."""
 
     http: str = option(
-        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
+        f"127.0.0.1:{HTTP_PORT}", "address of the server, or its URL", metavar="HOST:PORT"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StatusSettings(RunningServer):
-    """`mindspore-serving status`."""
+    """Settings of `mindspore-serving status`."""
 
-    json: bool = option(False, "as JSON, with all that is known")
+    json: bool = option(False, "print JSON, with more details")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings(RunningServer):
-    """`mindspore-serving load`."""
+    """Settings of `mindspore-serving load`."""
 
-    name: str = positional("the servable", metavar="NAME")
-    reload: bool = option(False, "load it anew also if nothing has changed")
-    timeout: float = option(600.0, "seconds to wait until it is loaded", metavar="SECONDS")
+    name: str = positional("name of the servable", metavar="NAME")
+    reload: bool = option(False, "load the servable again even if it has not changed")
+    timeout: float = _TIMEOUT(600.0, "max time until it is loaded")
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadSettings(RunningServer):
-    """`mindspore-serving unload`."""
+    """Settings of `mindspore-serving unload`."""
 
-    name: str = positional("the servable", metavar="NAME")
-    timeout: float = option(120.0, "seconds to wait until it has ended", metavar="SECONDS")
+    name: str = positional("name of the servable", metavar="NAME")
+    timeout: float = _TIMEOUT(120.0, "max time until it is unloaded")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadLoraSettings(RunningServer):
-    """`mindspore-serving load-lora`."""
+    """Settings of `mindspore-serving load-lora`."""
 
-    name: str = positional("what clients are to call it", metavar="NAME")
-    path: str = positional("its directory, on the server", metavar="DIRECTORY")
-    model: str = option("", "the model that it is of, if there are several", metavar="NAME")
-    replace: bool = option(False, "take the place of an adapter of that name")
-    timeout: float = option(120.0, "seconds to wait until it is loaded", metavar="SECONDS")
+    name: str = positional("name of the adapter for clients", metavar="NAME")
+    path: str = positional("directory of the adapter, on the server", metavar="DIRECTORY")
+    model: str = option("", "name of the base model, if there are several", metavar="NAME")
+    replace: bool = option(False, "replace an adapter of the same name")
+    timeout: float = _TIMEOUT(120.0, "max time until it is loaded")
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadLoraSettings(RunningServer):
-    """`mindspore-serving unload-lora`."""
+    """Settings of `mindspore-serving unload-lora`."""
 
-    name: str = positional("the adapter", metavar="NAME")
-    timeout: float = option(120.0, "seconds to wait for the answer", metavar="SECONDS")
+    name: str = positional("name of the adapter", metavar="NAME")
+    timeout: float = _TIMEOUT(120.0, "max time until the answer")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelsSettings(RunningServer):
-    """`mindspore-serving models`."""
+    """Settings of `mindspore-serving models`."""
 
-    json: bool = option(False, "as JSON")
+    json: bool = option(False, "print JSON")
 
 
 @dataclass(frozen=True, slots=True)
 class PredictSettings(Access):
-    """`mindspore-serving predict`."""
+    """Settings of `mindspore-serving predict`."""
 
-    where: str = positional("IP:PORT, unix:PATH, http://IP:PORT", metavar="WHERE")
-    servable: str = positional("the servable", metavar="SERVABLE")
-    method: str = positional("the method; of a bare model: predict", metavar="METHOD")
-    inputs: str = positional("a JSON object, an array of them, or -", metavar="INPUTS")
-    servable_version: int = option(0, "version of the servable; 0 is the newest")
-    timeout: float = option(60.0, "seconds to wait for the reply")
-    tls: bool = option(False, "gRPC over TLS")
+    where: str = positional("address: IP:PORT, unix:PATH or http://IP:PORT", metavar="WHERE")
+    servable: str = positional("name of the servable", metavar="SERVABLE")
+    method: str = positional(
+        'name of the method; "predict" for a model file alone', metavar="METHOD"
+    )
+    inputs: str = positional(
+        'JSON object, or array of objects; "-" reads standard input', metavar="INPUTS"
+    )
+    servable_version: int = option(0, "version of the servable", default_text="0, the newest")
+    timeout: float = _TIMEOUT(60.0, "max time until the reply")
+    tls: bool = option(False, "use TLS for gRPC")
 
 
 @dataclass(frozen=True, slots=True)
 class LogLevelSettings(RunningServer):
-    """`mindspore-serving log-level`."""
+    """Settings of `mindspore-serving log-level`."""
 
     level: str = positional(
-        "the level from now on; without it the present one is printed",
+        "new log level; without it the current one is printed",
         metavar="LEVEL",
         nargs="?",
         default="",
@@ -134,21 +153,29 @@ class LogLevelSettings(RunningServer):
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings(Access):
-    """`mindspore-serving chat`."""
+    """Settings of `mindspore-serving chat`."""
 
-    url: str = positional("http://IP:PORT of the server", metavar="URL")
-    prompt: str = option("", "answer this and end", metavar="TEXT")
-    model: str = option("", "name of the model (default: the first)", metavar="NAME")
+    url: str = positional("URL of the server, as http://IP:PORT", metavar="URL")
+    prompt: str = option("", "print the answer to this prompt, and end", metavar="TEXT")
+    model: str = option("", "name of the model", default_text="the server's first", metavar="NAME")
     system: str = option("", "system prompt", metavar="TEXT")
-    load: str | None = option(None, "go on with a conversation that /save wrote")
+    load: str | None = option(None, "continue a conversation saved by /save")
     history: bool = option(
-        True, "keep what is typed, in ~/.local/state/mindspore-serving/chat_history (default: yes)"
+        True, "keep typed lines in ~/.local/state/mindspore-serving/chat_history"
     )
     temperature: float | None = option(
-        None, "0 for the likeliest words (default: the server's)", metavar="T"
+        None,
+        "sampling temperature; 0 for the likeliest tokens",
+        default_text="the server's",
+        metavar="T",
     )
     top_p: float | None = option(
-        None, "draw from the likeliest words that have this share", metavar="P"
+        None,
+        "sample from the likeliest tokens with this total probability",
+        default_text="the server's",
+        metavar="P",
     )
-    max_tokens: int | None = option(None, "longest answer (default: the server's)", metavar="N")
-    timeout: float = option(300.0, "seconds to wait for more of an answer")
+    max_tokens: int | None = option(
+        None, "max tokens of an answer", default_text="the server's", metavar="N"
+    )
+    timeout: float = _TIMEOUT(300.0, "max time without a new part of an answer")

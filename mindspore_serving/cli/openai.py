@@ -1,6 +1,6 @@
-"""The two calls of the OpenAI protocol that a terminal needs: which models, and one chat's answer.
+"""Client of two OpenAI routes for the terminal: the list of models, and a streamed chat.
 
-Over the standard library's HTTP client, one connection per call.
+It uses the standard library's HTTP client, with one connection per request.
 """
 
 import json
@@ -15,7 +15,7 @@ from mindspore_serving.errors import NotFound, ServingError
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """More of an answer: `text`, or the `thought` before it; or, at the end, what was counted."""
+    """Chunk of an answer: `text`, or the `thought` before it; at the end, token counts."""
 
     text: str = ""
     thought: str = ""
@@ -24,7 +24,7 @@ class Delta:
 
 
 def models(endpoint: Endpoint, timeout: float) -> list[str]:
-    """The names of its models.  Raises ServingError if it is no such server."""
+    """Return the names of the models.  Raises ServingError if this is not an OpenAI server."""
     connection = endpoint.connect(timeout)
     try:
         reply = json.loads(_send(connection, endpoint, "/v1/models", None).read())
@@ -38,7 +38,7 @@ def models(endpoint: Endpoint, timeout: float) -> list[str]:
 
 
 def choose(endpoint: Endpoint, name: str, timeout: float) -> str:
-    """`name` if there is such a model, the first without a name.  Raises NotFound."""
+    """Return `name` if there is such a model, the first if it is "".  Raises NotFound."""
     names = models(endpoint, timeout)
     if not names:
         raise NotFound(f"{endpoint.url} serves no language model")
@@ -50,9 +50,10 @@ def choose(endpoint: Endpoint, name: str, timeout: float) -> str:
 def stream_chat(
     endpoint: Endpoint, body: dict[str, Any], timeout: float
 ) -> Generator[Delta, None, None]:
-    """The answer to `body` as it comes.  Closing the generator hangs up, which stops the model.
+    """Iterate over the answer to `body` as it arrives.
 
-    `timeout` in seconds between two pieces.  Raises ServingError.
+    Closing the generator closes the connection, which stops the model. `timeout` is the time in
+    seconds between two chunks. Raises ServingError.
     """
     connection = endpoint.connect(timeout)
     try:
@@ -63,7 +64,7 @@ def stream_chat(
             is_finished = is_finished or bool(delta.finish_reason)
             yield delta
         if not is_finished:
-            raise ServingError("the connection was lost before the answer's end")
+            raise ServingError("the connection was lost before the end of the answer")
     except (OSError, HTTPException, ValueError) as error:
         raise _lost(endpoint, error) from error
     finally:
@@ -71,7 +72,7 @@ def stream_chat(
 
 
 def error_text(body: bytes) -> str:
-    """What a refusal says, in any of the server's protocols."""
+    """Return the error message of an answer, in any of the server's protocols."""
     try:
         reply = json.loads(body)
     except ValueError:
@@ -111,7 +112,7 @@ def _to_delta(event: dict[str, Any]) -> Delta:
 def _send(
     connection: HTTPConnection, endpoint: Endpoint, path: str, body: dict[str, Any] | None
 ) -> HTTPResponse:
-    """The response, if its status is 200."""
+    """Return the response if its status is 200.  Raises ServingError for others."""
     encoded = None if body is None else json.dumps(body).encode()
     headers = {**endpoint.headers, "content-type": "application/json"}
     verb = "GET" if body is None else "POST"
@@ -121,7 +122,7 @@ def _send(
         return response
     text = error_text(response.read())
     if response.status == 401:
-        text += f" (give one with --api-key or {API_KEY})"
+        text += f" (set --api-key or {API_KEY})"
     raise ServingError(f"{endpoint.url}{path}: {text} (status {response.status})")
 
 

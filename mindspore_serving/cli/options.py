@@ -1,6 +1,6 @@
-"""Options of a subcommand, made of the rows of frozen settings: each is written once, as a field.
+"""Options of subcommands, made from the fields of frozen settings, each written once.
 
-Knows no values beyond their types.
+It knows the types of values, not what they mean.
 """
 
 import argparse
@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
+from mindspore_serving.cli.parser import CommandParser, HelpAll, help_text
 from mindspore_serving.core.params import OptionRow, param, rows_of
 from mindspore_serving.errors import InvalidInputs
 
-SERVE = "serve"  # the place where options are given by their names in `--help`
+SERVE = "serve"  # the interface in which options have the names of `--help`
 GROUPS = (
     *("", "models", "ports", "workers", "batching", "limits", "security", "observing", "machines"),
     *("language models", "access to the server"),
@@ -26,12 +27,12 @@ option = param
 
 
 def positional(text: str, **arguments: Any) -> Any:
-    """A field that is an argument without a name; `arguments` go to argparse."""
+    """Make a field that is a positional argument; `arguments` go to argparse."""
     return field(metadata={"help": text, **arguments})
 
 
 def numbers(kind: type[_Number], example: str) -> Callable[[str], tuple[_Number, ...]]:
-    """Reads numbers with commas between them."""
+    """Return a parser of numbers that are separated by commas."""
 
     def read(text: str) -> tuple[_Number, ...]:
         try:
@@ -43,24 +44,25 @@ def numbers(kind: type[_Number], example: str) -> Callable[[str], tuple[_Number,
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Reads NAME=VALUE with commas between them."""
-    found: dict[str, str] = {}
+    """Parse NAME=VALUE pairs that are separated by commas."""
+    values: dict[str, str] = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
         if not name or not value:
             raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE,NAME=VALUE")
-        if name in found:
+        if name in values:
             raise argparse.ArgumentTypeError(f"{text!r} has {name} twice")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 ids = numbers(int, "0,1,2")
+METAVARS = {int: "N", float: "SECONDS"}  # of other kinds FILE, if a row has none of its own
 _PARSERS: dict[Any, Any] = {int: int, float: float, list[int]: ids, dict[str, str]: pairs}
 
 
 class _Once(argparse.Action):
-    """An option with one value, which is refused where it is given again."""
+    """Option with one value, which is refused if it is given twice."""
 
     def __call__(
         self,
@@ -70,7 +72,7 @@ class _Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         if hasattr(namespace, self.dest):  # it has no default
-            raise argparse.ArgumentError(self, "given twice, but it can have one value only")
+            raise argparse.ArgumentError(self, "given twice, but it takes one value")
         self.put(namespace, values, option_string or "")
 
     def put(self, namespace: argparse.Namespace, values: Any, option_string: str) -> None:
@@ -78,7 +80,7 @@ class _Once(argparse.Action):
 
 
 class _Flag(_Once):
-    """--name, which has no value."""
+    """Option --name without a value."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(nargs=0, **arguments)
@@ -88,18 +90,22 @@ class _Flag(_Once):
 
 
 class _Switch(_Once, argparse.BooleanOptionalAction):
-    """--name and --no-name."""
+    """Options --name and --no-name."""
 
     def put(self, namespace: argparse.Namespace, values: Any, option_string: str) -> None:
         setattr(namespace, self.dest, not option_string.startswith("--no-"))
 
 
-def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
-    """Add an argument for each field of `kind`, by groups; it has no default."""
-    for one in fields(kind):
-        if "help" in one.metadata:
-            parser.add_argument(one.name, **one.metadata)
+def add_options(parser: CommandParser, kind: _Kind) -> None:
+    """Add an argument for each field of the settings `kind`, by groups; none has a default."""
+    for argument in fields(kind):
+        if "help" in argument.metadata:
+            parser.add_argument(argument.name, **argument.metadata)
     rows = [row for row in rows_of(kind).values() if row.name_in(SERVE)]
+    parser.describe(rows)
+    if any(row.is_common for row in rows):
+        text = "show all options with details and exit"
+        parser.add_argument("--help-all", action=HelpAll, help=text)
     for group in sorted({row.group for row in rows}, key=GROUPS.index):
         target = parser.add_argument_group(group) if group else parser
         for row in rows:
@@ -108,32 +114,26 @@ def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
                     flag(row),
                     dest=row.name,
                     default=argparse.SUPPRESS,
-                    help=_with_default(row.meaning, row.default),
+                    help=help_text(row),
                     **_parsing(row),
                 )
 
 
-def _with_default(text: str, default: Any) -> str:
-    """The help of an option, which says its default unless that is to have none."""
-    if default in (None, False, (), {}, "") or "(default" in text:
-        return text
-    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-    return f"{text} (default: {shown})"
-
-
 def _parsing(row: OptionRow) -> dict[str, Any]:
-    """How argparse reads an option."""
+    """Return the arguments of `add_argument` that say how an option is parsed."""
     if row.kind is bool:
         return {"action": _Switch if row.default else _Flag}
-    metavar = row.metavar or {int: "N", float: "SECONDS"}.get(row.kind, "FILE")
+    metavar = row.metavar or METAVARS.get(row.kind, "FILE")
     if row.kind == list[str] and not row.parse:
         return {"action": "append", "metavar": metavar}
-    shown: dict[str, Any] = {"choices": row.choices} if row.choices else {"metavar": metavar}
+    shown: dict[str, Any] = {"choices": row.choices} if row.choices else {}
+    if row.metavar or not row.choices:
+        shown["metavar"] = metavar
     return {"action": _Once, "type": row.parse or _PARSERS.get(row.kind), **shown}
 
 
 def to_settings(kind: type[_Settings], values: dict[str, Any]) -> _Settings:
-    """Make settings of `values`.  Raises InvalidInputs for a number that is out of its range."""
+    """Create settings of `values`.  Raises InvalidInputs for a number that is out of range."""
     settings = kind(**values)
     for name, row in rows_of(kind).items():
         value = getattr(settings, name)
@@ -142,36 +142,37 @@ def to_settings(kind: type[_Settings], values: dict[str, Any]) -> _Settings:
     return settings
 
 
-def given(kind: _Kind, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The fields of `kind` that `arguments` give."""
-    names = {one.name for one in fields(kind)}
-    found = {name: value for name, value in vars(arguments).items() if name in names}
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+def parsed_values(kind: _Kind, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the settings `kind` that are on the command line."""
+    names = {each.name for each in fields(kind)}
+    values = {name: value for name, value in vars(arguments).items() if name in names}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
 
 
 def to_values(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    """The values of a repeatable `option` with texts NAME=VALUE.  Raises InvalidInputs for one
-    without a value, and for a name that is there twice.
+    """Return the values of a repeatable `option` by name; `texts` are NAME=VALUE.
+
+    Raises InvalidInputs for a name without a value, and for a name that is given twice.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise InvalidInputs(f"{option} is {text!r}, expected NAME=VALUE")
         name = name.replace("-", "_")
-        if name in found:
-            raise InvalidInputs(f"{option} has {name} twice, but it can have one value only")
-        found[name] = _value(value)
-    return found
+        if name in values:
+            raise InvalidInputs(f"{option} has {name} twice, but it takes one value")
+        values[name] = _value(value)
+    return values
 
 
 def flags(kind: _Kind) -> list[str]:
-    """The options that `kind` has, as "--http-port"."""
+    """Return the options of the settings `kind`, as "--http-port"."""
     return [flag(row) for row in rows_of(kind).values() if row.name_in(SERVE)]
 
 
 def _value(text: str) -> Any:
-    """A number, true, false or a JSON object where `text` is one; else the text."""
+    """Parse a number, true, false or a JSON object; any other text is returned as it is."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -180,4 +181,5 @@ def _value(text: str) -> Any:
 
 
 def flag(row: OptionRow) -> str:
+    """Return the option of the command line, as "--http-port"."""
     return "--" + (row.name_in(SERVE) or "").replace("_", "-")

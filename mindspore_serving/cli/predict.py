@@ -1,6 +1,6 @@
-"""`mindspore-serving predict`: one request, over REST or gRPC, and its reply as JSON.
+"""`mindspore-serving predict`: send one request over REST or gRPC, and print the reply as JSON.
 
-Both read and write the same JSON, which over gRPC is turned into tensors here.
+Both read and print the same JSON, which is converted to and from tensors for gRPC.
 """
 
 import json
@@ -17,15 +17,17 @@ from mindspore_serving.errors import InvalidInputs, ServingError
 
 
 def run(settings: PredictSettings) -> int:
-    """Print the reply; 1 if the request or an instance of it failed.
+    """Print the reply; return 1 if the request or an instance of it failed.
 
-    Raises ServingError if there is no reply, or INPUTS or WHERE cannot be used.
+    Raises ServingError if there is no reply, InvalidInputs if INPUTS or WHERE is wrong.
     """
     instances = _instances(settings)
     is_http = "://" in settings.where and not settings.where.startswith("unix:")
     reply = _post(settings, instances) if is_http else _call(settings, instances)
     print(json.dumps(reply))
-    has_failed = "error_msg" in reply or any("error_msg" in one for one in reply["instances"])
+    has_failed = "error_msg" in reply or any(
+        "error_msg" in instance for instance in reply["instances"]
+    )
     return int(has_failed)
 
 
@@ -34,13 +36,13 @@ def _instances(settings: PredictSettings) -> list[dict[str, Any]]:
     try:
         parsed = json.loads(text)
     except ValueError as error:
-        raise InvalidInputs(f"INPUTS is no JSON: {error}") from error
+        raise InvalidInputs(f"INPUTS is not JSON: {error}") from error
     if isinstance(parsed, dict) and set(parsed) == {"instances"}:
         raise InvalidInputs(
-            'INPUTS is what stands behind "instances" in a REST body: leave out {"instances": ...}'
+            'INPUTS is the value of "instances" in a REST body: leave out {"instances": ...}'
         )
     instances = parsed if isinstance(parsed, list) else [parsed]
-    if not instances or not all(isinstance(one, dict) for one in instances):
+    if not instances or not all(isinstance(instance, dict) for instance in instances):
         raise InvalidInputs(
             'INPUTS should be an object such as {"x": [1.0, 2.0]}, or an array of such objects'
         )
@@ -58,37 +60,40 @@ def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
         reply = json.loads(connection.getresponse().read())
     except BadStatusLine as error:
         raise ServingError(
-            f"{settings.where} speaks no HTTP; of a gRPC port give HOST:PORT, without http://"
+            f"{settings.where} is not an HTTP server; for a gRPC port write HOST:PORT, without http://"
         ) from error
     except (OSError, HTTPException, ValueError) as error:
         raise ServingError(f"no reply from {settings.where}: {error}") from error
     finally:
         connection.close()
     if not isinstance(reply, dict) or not {"instances", "error_msg"} & set(reply):
-        raise ServingError(f"{settings.where} answered, but it is no server of servables: {reply}")
+        raise ServingError(
+            f"{settings.where} answered, but is not a MindSpore Serving server: {reply}"
+        )
     return reply
 
 
 def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[str, Any]:
     from mindspore_serving.client import Client, SSLConfig
 
-    values = [{name: _to_value(one[name]) for name in one} for one in instances]
+    values = [{name: _to_value(instance[name]) for name in instance} for instance in instances]
     files = (settings.tls_cert, settings.tls_key, settings.tls_ca)
     tls = SSLConfig(*files) if settings.tls or any(files) else None
     names = (settings.where, settings.servable, settings.method, settings.servable_version)
     with (
         Client(*names, tls, timeout=settings.timeout, api_key=to_key(settings) or None) as client,
-        redirect_stdout(StringIO()),  # `infer` prints why no reply came, which is in the result
+        redirect_stdout(StringIO()),  # `infer` prints an error that is also in its result
     ):
         results = client.infer(values)
     if isinstance(results, dict):
         return {"error_msg": results["error"]}
-    return {"instances": [_to_plain(one) for one in results]}
+    return {"instances": [_to_plain(instance) for instance in results]}
 
 
 def _to_value(item: Any) -> Any:
-    """Numbers in Python's own types, which the server casts to those of the model; null is NaN, as
-    what the model wants is not known here.
+    """Convert a JSON value to numpy; numbers keep Python's types, which the server casts.
+
+    null becomes NaN, as the type of the model's input is not known here.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What `serve` can know to be missing before it takes a port or starts a process."""
+"""Checks of libraries and interpreters, before `serve` opens a port or starts a process."""
 
 import os
 from importlib.util import find_spec
@@ -13,14 +13,15 @@ from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.loader import CONFIG_FILE
 
-_LIBRARIES = {"mindir": "mindspore"}  # of runtimes that are not called as their library
+_LIBRARIES = {"mindir": "mindspore"}  # of runtimes with another name than their library
 _LANGUAGE = ("tokenizers", "jinja2")
 _DEFAULT = "openvino"
 
 
 def check_interpreter(python: str, environment: str) -> None:
-    """Raises StartError if `python`, unless it is "", cannot run workers, or with an `environment`
-    be the base of one.
+    """Check that `python` can run workers, or can be the base of an `environment`; "" is ours.
+
+    Raises StartError.
     """
     if environment:
         find_base_python(python or CURRENT.path)
@@ -31,10 +32,11 @@ def check_interpreter(python: str, environment: str) -> None:
 def check_library(
     directory: str, name: str, runtime: str | None, backend: str | None, engine: str = ""
 ) -> None:
-    """Raises StartError if the library of a servable is missing, or which one it is is not clear.
+    """Check that the library of a servable is installed.
 
-    `runtime` and `engine` are those of language models, None and "" for the default; `backend` that
-    of model files.  What a servable_config.py needs is not known before it runs.
+    `runtime` and `engine` are those of language models, None and "" for the default; `backend` is
+    that of model files. The libraries of a servable_config.py are unknown before it runs. Raises
+    StartError if the library is missing or ambiguous.
     """
     path = os.path.join(directory, name)
     if repository.is_language_model(path):
@@ -48,11 +50,13 @@ def check_library(
 
 
 def _engine(name: str) -> str:
-    """The library of the engine, if that is another than ours."""
+    """Return the library of another engine; "" for ours."""
     if name and name not in NAMES:
         raise InvalidInputs(f"engine is {name!r}, expected one of {', '.join(NAMES)}")
     if name == UPSTREAM:
-        raise InvalidInputs(f"engine {name!r} has no files: give --upstream URL in place of a PATH")
+        raise InvalidInputs(
+            f"engine {name!r} serves no files: use --upstream URL instead of a PATH"
+        )
     return ENGINES[name].library if name and name != OURS else ""
 
 

@@ -1,4 +1,4 @@
-"""`mindspore-serving quantize`: a language model's checkpoint with fewer bits."""
+"""`mindspore-serving quantize`: write a checkpoint of a language model with fewer bits."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ from mindspore_serving.llm.quantize import Rounding, quantize
 
 
 def run(settings: QuantizeSettings) -> int:
-    """Write it, and say how large it is; the status is 0.  Raises ServingError."""
-    found = quantize(
+    """Write the checkpoint, print its size, and return 0.  Raises ServingError."""
+    calibration = quantize(
         settings.source, settings.target, settings.mode,
         rounding=Rounding(settings.group, settings.zeros),
         text=settings.calibrate, num_tokens=settings.tokens,
     )  # fmt: skip
-    if found is not None:
-        print(found.summary())
-    sizes = [directory_size(Path(one)) >> 20 for one in (settings.source, settings.target)]
+    if calibration is not None:
+        print(calibration.summary())
+    sizes = [directory_size(Path(path)) >> 20 for path in (settings.source, settings.target)]
     print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
     return 0

@@ -1,4 +1,4 @@
-"""What `serve` shows, as text: where it listens, what can be called, and how.  No I/O."""
+"""Text that `serve` prints: where it listens, its methods, and how to call them.  No I/O."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -15,17 +15,17 @@ _LOOPBACK = ("localhost", "::1", "[::1]")
 
 
 def address(host: str, port: int) -> str:
-    """`host:port`, an IPv6 host in brackets."""
+    """Return `host:port`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def warnings(settings: ServeSettings) -> Iterator[str]:
-    """What to say if the log, or others than this machine, can have what requests hold."""
+    """Iterate over warnings if the log, or other machines, can get the content of requests."""
     host = settings.host
     if settings.log_requests:
         yield (
-            "WARNING: --log-requests writes the prompts and values of all clients to the log.  Who "
-            "reads the log, and wherever it is kept, has them."
+            "WARNING: --log-requests writes the prompts and values of all clients to the log: "
+            "everyone who can read the log can read them."
         )
     if settings.tls_cert or host in _LOOPBACK or host.startswith("127."):
         return
@@ -37,9 +37,12 @@ def warnings(settings: ServeSettings) -> Iterator[str]:
 
 
 def ready(settings: ServeSettings, servables: Iterable[Servable], seconds: float) -> str:
-    """The text shown once all is loaded; `servables` as `core.service.Control.describe`."""
-    found = sorted(servables, key=lambda one: (one["name"], one["version"]))
-    return "\n".join(_lines(settings, found, seconds))
+    """Return the text that is printed when all models are loaded.
+
+    `servables` are as `core.service.Control.describe` returns them.
+    """
+    ordered = sorted(servables, key=lambda servable: (servable["name"], servable["version"]))
+    return "\n".join(_lines(settings, ordered, seconds))
 
 
 def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -> Iterator[str]:
@@ -58,7 +61,7 @@ def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -
             yield f"  {method}({', '.join(names['inputs'])}) -> {', '.join(names['outputs'])}"
             yield f"    {call_line(settings, name, method, names['input_specs'])}"
     yield ""
-    yield "Put your own values in place of these.  Ctrl-C stops."
+    yield "Replace the example values by your own.  Ctrl-C stops."
 
 
 def _language_lines(settings: ServeSettings, summary: str) -> Iterator[str]:
@@ -74,11 +77,11 @@ def _language_lines(settings: ServeSettings, summary: str) -> Iterator[str]:
 def call_line(
     settings: ServeSettings, servable: str, method: str, specs: Iterable[dict[str, Any]]
 ) -> str:
-    """A shell command that calls `method`; `specs` are of its inputs."""
+    """Return a shell command that calls `method`; `specs` describe its inputs."""
     if settings.no_http:
         source, body = example.body(specs, "{}")
-        where = address(_reachable(settings.host), settings.grpc_port)
-        words = ["mindspore-serving", "predict", where, servable, method]
+        grpc_address = address(_reachable(settings.host), settings.grpc_port)
+        words = ["mindspore-serving", "predict", grpc_address, servable, method]
         words += [body, *_tls_words(settings, "--tls-")]
     else:
         source, body = example.body(specs, '{"instances": [{}]}')
@@ -88,7 +91,7 @@ def call_line(
 
 
 def _tls_words(settings: ServeSettings, prefix: str) -> list[str]:
-    """The options of curl and of `predict`, which differ in their beginning."""
+    """Return the TLS options of curl or `predict`, which differ in their prefix."""
     words = []
     if settings.tls_cert:
         words += ["--cacert" if prefix == "--" else "--tls-ca", settings.tls_cert]

@@ -1,4 +1,4 @@
-"""Which servables `serve` is to start, and what there is beside them, with the reason why not."""
+"""Servables that `serve` starts, and those that it refuses, with the reason."""
 
 import os
 from collections.abc import Mapping
@@ -26,21 +26,21 @@ from mindspore_serving.server.config import to_deployments
 from mindspore_serving.server.language_options import check_declared_options
 
 _NEVER = 1e9  # seconds
-DEFAULT_LORAS = 8  # adapters at once, where clients may load them
+DEFAULT_LORAS = 8  # max adapters at once, if clients may load them
 _LANGUAGE_ROWS = {n: row for n, row in rows_of(ServableSettings).items() if row.group == LANGUAGE}
 
 
 def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[RefusedServable]]:
-    """What is to be started, and why the rest is not: what is no model, or lacks its library.
+    """Return the servables to start, and the refused ones: no model, or a missing library.
 
-    Raises ServingError: there is nothing to be started, a path does not exist, a setting is wrong,
-    or with `strict` anything is not.
+    Raises ServingError if there is nothing to start, a path does not exist, a setting is wrong, or
+    with `strict` if any servable is refused.
     """
     configs, refused = _configs(settings)
     if refused and settings.strict:
         raise StartError(f"Not served, and --strict is given: {_joined(refused)}")
-    may_come = refused or settings.poll or settings.reload or settings.allow_loading
-    if not may_come and not any(_is_language(config) for config in configs):
+    can_appear = refused or settings.poll or settings.reload or settings.allow_loading
+    if not can_appear and not any(_is_language(config) for config in configs):
         _check_no_options(settings)
     return configs, refused
 
@@ -55,8 +55,7 @@ def _check_no_options(settings: ServeSettings) -> None:
     for name, row in _LANGUAGE_ROWS.items():
         if name != "runtime" and any(_is_set(part, name) for part in settings.parts()):
             raise InvalidInputs(
-                f"{flag(row)} is for language models, and there is none in what "
-                "is to be served: leave it out, or add one"
+                f"{flag(row)} is for language models, but none is served: leave it out, or add one"
             )
 
 
@@ -66,8 +65,9 @@ def _is_set(settings: ServeSettings, name: str) -> bool:
 
 
 def look_again(settings: ServeSettings) -> list[Deployment | RefusedServable]:
-    """What is to be served now, and what is not.  Raises ServingError: nothing is there, or a wrong
-    setting.
+    """Find the servables again, to start and refused ones.
+
+    Raises ServingError if there are none, or for a wrong setting.
     """
     configs, refused = _configs(settings)
     return [*to_deployments(configs), *refused]
@@ -106,27 +106,31 @@ def _engine_value(row: OptionRow, value: Any) -> Any:
 
 
 def url_of(llm_options: Mapping[str, Any]) -> str:
-    """Where the server is that has a language model; "" if that is here."""
+    """Return the URL of the server that has a language model; "" if this server has it."""
     return str(llm_options["engine_options"]["url"]) if is_upstream(llm_options) else ""
 
 
 def _upstream_options(settings: ServeSettings) -> dict[str, Any]:
-    """The options of a language model of another server.  Raises ServingError for a wrong one, or
-    for settings that are none of it.
+    """Return the options of a language model of another server.
+
+    Raises ServingError for a wrong option, or for settings that do not apply to it.
     """
     if settings.paths:
-        raise InvalidInputs("--upstream is in place of PATH: for both, write a configuration file")
+        raise InvalidInputs("--upstream replaces PATH: for both, write a configuration file")
     if not settings.name:
-        raise InvalidInputs("--upstream needs --name: what clients call its model")
+        raise InvalidInputs("--upstream needs --name, the name of the model for clients")
     if settings.engine not in ("", UPSTREAM):
         raise InvalidInputs(f"--engine is {settings.engine!r}, expected none with --upstream")
-    own = {"url": settings.upstream, **to_values("--engine-option", settings.engine_option)}
+    engine_options = {
+        "url": settings.upstream,
+        **to_values("--engine-option", settings.engine_option),
+    }
     try:
-        check_options(own)
+        check_options(engine_options)
     except StartError as error:
         raise InvalidInputs(str(error)) from None
-    most = {"max_model_len": settings.max_model_len} if settings.max_model_len else {}
-    return {"engine": UPSTREAM, "engine_options": own, **most}
+    max_length = {"max_model_len": settings.max_model_len} if settings.max_model_len else {}
+    return {"engine": UPSTREAM, "engine_options": engine_options, **max_length}
 
 
 def _joined(refused: list[RefusedServable]) -> str:
@@ -137,20 +141,20 @@ def _configs(
     settings: ServeSettings,
 ) -> tuple[list[server.ServableStartConfig], list[RefusedServable]]:
     parts = [_configs_of(part) for part in settings.parts()]
-    configs = [config for own, _ in parts for config in own]
-    refused = [one for _, own in parts for one in own]
+    configs = [config for part, _ in parts for config in part]
+    refused = [servable for _, part in parts for servable in part]
     if not configs and refused:
         raise StartError(_joined(refused))
     if not configs:
-        raise InvalidInputs("nothing is to be served: give a PATH, or 'servables' in --config")
+        raise InvalidInputs("nothing to serve: give a PATH, or 'servables' in --config")
     first: dict[str, str] = {}
     for config in configs:
         name = config.alias or config.servable_name
-        where = os.path.join(config.servable_directory, config.servable_name)
-        if first.setdefault(name, where) != where:
+        path = os.path.join(config.servable_directory, config.servable_name)
+        if first.setdefault(name, path) != path:
             raise InvalidInputs(
-                f"two servables have the name {name!r}: {first[name]} and {where}; give one "
-                "another 'name' in a configuration file"
+                f"two servables have the name {name!r}: {first[name]} and {path}; set another "
+                "'name' in a configuration file"
             )
     return configs, refused
 
@@ -158,91 +162,94 @@ def _configs(
 def _configs_of(
     settings: ServeSettings,
 ) -> tuple[list[server.ServableStartConfig], list[RefusedServable]]:
-    """Those of the paths of `settings`, or of its upstream."""
+    """Return the servables of the paths of `settings`, or of its upstream."""
     if settings.upstream:
         options = _upstream_options(settings)
         return [_config(settings, (os.getcwd(), settings.name), 0, options)], []
-    found, refused = _discover(settings)
-    if settings.name and len(found) > 1:
-        raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
+    locations, refused = _discover(settings)
+    if settings.name and len(locations) > 1:
+        raise InvalidInputs(f"--name is for one servable, {len(locations)} were found")
     options = llm_options(settings)
     configs = []
-    for place in found:
-        own = options if is_language_model(os.path.join(*place)) else {}
+    for location in locations:
+        model_options = options if is_language_model(os.path.join(*location)) else {}
         try:
-            _check_library(settings, place)
-            check_declared_options(os.path.join(*place, CONFIG_FILE))
-            versions = _versions(settings.versions, *place, is_alone=len(found) == 1)
+            _check_library(settings, location)
+            check_declared_options(os.path.join(*location, CONFIG_FILE))
+            versions = _versions(settings.versions, *location, is_alone=len(locations) == 1)
         except StartError as error:
-            refused.append(RefusedServable(_name(settings, *place), str(error)))
+            refused.append(RefusedServable(_name(settings, *location), str(error)))
             continue
-        configs += [_config(settings, place, version, own) for version in versions]
+        configs += [_config(settings, location, version, model_options) for version in versions]
     return configs, refused
 
 
 def _discover(settings: ServeSettings) -> tuple[list[tuple[str, str]], list[RefusedServable]]:
-    """The servables at the paths, and what is none.  Raises StartError for a path that does not
-    exist, which is a typing mistake.
+    """Return the (directory, name) of servables at the paths, and what is none.
+
+    Raises StartError for a path that does not exist, which is a typing mistake.
     """
-    found: dict[tuple[str, str], None] = {}
+    locations: dict[tuple[str, str], None] = {}
     refused = []
     for path in settings.paths:
         try:
-            at = discover(path, allow_pickle=settings.allow_pickle)
+            discovered = discover(path, allow_pickle=settings.allow_pickle)
         except ServingError as error:
             if not os.path.exists(path):
                 raise
-            place = os.path.split(os.path.abspath(path))
-            refused.append(RefusedServable(_name(settings, *place), str(error)))
+            location = os.path.split(os.path.abspath(path))
+            refused.append(RefusedServable(_name(settings, *location), str(error)))
         else:
-            found |= dict.fromkeys(at.places)
-            refused += at.refused
-    return list(found), refused
+            locations |= dict.fromkeys(discovered.servables)
+            refused += discovered.refused
+    return list(locations), refused
 
 
 def _name(settings: ServeSettings, directory: str, name: str) -> str:
-    """What clients call a servable, or would if it was served."""
+    """Return the name of a servable for clients, served or refused."""
     return settings.name or bare.file_alias(directory, name) or name
 
 
-def _check_library(settings: ServeSettings, place: tuple[str, str]) -> None:
+def _check_library(settings: ServeSettings, location: tuple[str, str]) -> None:
     check_interpreter(settings.python, settings.environment)
     if not (settings.python or settings.environment):
-        check_library(*place, settings.runtime, settings.backend, settings.engine)
+        check_library(*location, settings.runtime, settings.backend, settings.engine)
 
 
 def _config(
-    settings: ServeSettings, place: tuple[str, str], version: int, options: dict[str, Any]
+    settings: ServeSettings, location: tuple[str, str], version: int, options: dict[str, Any]
 ) -> server.ServableStartConfig:
     if settings.max_loaded:
         settings = _unloadable(settings)
-    given = {name: getattr(settings, name) for name, row in SERVABLE.items() if row.name_in(SERVE)}
+    values = {name: getattr(settings, name) for name, row in SERVABLE.items() if row.name_in(SERVE)}
     workers = settings.num_parallel_workers or settings.max_workers
-    is_bare = _is_bare(*place)
-    given |= {
+    is_bare = _is_bare(*location)
+    values |= {
         "device_ids": settings.device_ids or (None if workers else 0),
         "backend": settings.backend if is_bare else "",
         "with_batch_dim": settings.with_batch_dim or not is_bare,
         "python": _absolute(settings.python) if os.sep in settings.python else settings.python,
         "environment": _absolute(settings.environment),
     }
-    return server.ServableStartConfig(*place, version_number=version, llm_options=options, **given)
+    return server.ServableStartConfig(
+        *location, version_number=version, llm_options=options, **values
+    )
 
 
 def _absolute(path: str) -> str:
-    """Relative to the working directory, not to the start-up script."""
+    """Make a path absolute, relative to the working directory, not to the start-up script."""
     return os.path.abspath(os.path.expanduser(path)) if path else ""
 
 
 def _is_bare(directory: str, name: str) -> bool:
-    """Whether it is a model file without servable_config.py."""
+    """Return whether this is a model file without servable_config.py."""
     path = os.path.join(directory, name)
     return not (is_language_model(path) or os.path.isfile(os.path.join(path, CONFIG_FILE)))
 
 
 def _unloadable(settings: ServeSettings) -> ServeSettings:
-    """The same, of servables whose workers all end when others are asked for."""
-    most = (
+    """Return `settings` for servables that lose all workers when others are requested."""
+    max_workers = (
         settings.max_workers
         or settings.num_parallel_workers
         or len(as_int_tuple("device_ids", settings.device_ids or ()))
@@ -250,7 +257,7 @@ def _unloadable(settings: ServeSettings) -> ServeSettings:
     )
     return replace(
         settings,
-        max_workers=most,
+        max_workers=max_workers,
         min_workers=0,
         num_parallel_workers=0,
         scale_down_delay=settings.scale_down_delay if settings.max_workers else _NEVER,
@@ -258,16 +265,16 @@ def _unloadable(settings: ServeSettings) -> ServeSettings:
 
 
 def _versions(policy: str, directory: str, name: str, *, is_alone: bool) -> list[int]:
-    """The versions to serve; 0 of a servable without version directories, whose version is 1.
+    """Return the versions to serve; 0 for version 1 of a servable without version directories.
 
-    Raises InvalidInputs if none is left of a servable that is alone, else StartError.
+    Raises InvalidInputs if none is left of the only servable, StartError of one of several.
     """
-    found = repository.versions(directory, name)
-    chosen = version_policy.choose(policy, found or [1])
+    available = repository.versions(directory, name)
+    chosen = version_policy.choose(policy, available or [1])
     if not chosen:
         text = (
-            f"--versions {policy} leaves none of servable {name}, which has "
-            f"{', '.join(map(str, found)) or '1 alone, as it has no version directories'}"
+            f"--versions {policy} selects none of servable {name}, which has "
+            f"{', '.join(map(str, available)) or 'only 1, as it has no version directories'}"
         )
         raise InvalidInputs(text) if is_alone else StartError(text)
-    return chosen if found else [0]
+    return chosen if available else [0]

@@ -1,7 +1,7 @@
-"""`mindspore-serving serve`: find servables, serve them, and show what can be called.
+"""`mindspore-serving serve`: find servables, serve them, and print how to call them.
 
-The ports are taken first: one in use is an error at once, and /health answers while models load.
-With --wait they are only tried then, and taken when everything is loaded.
+The ports are opened first: one in use is an error at once, and /health answers while models load.
+With --wait they are only checked then, and opened when all models are loaded.
 """
 
 import os
@@ -25,7 +25,7 @@ from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.tracing.options import is_wanted
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
-RELOAD_SECONDS = 0.5  # between two looks with --reload
+RELOAD_SECONDS = 0.5  # interval of --reload
 
 
 def run(settings: ServeSettings) -> int:
@@ -36,8 +36,8 @@ def run(settings: ServeSettings) -> int:
     tls = _tls(settings)
     _set_log(settings)
     configs, refused = servables.find(settings)
-    for one in refused:
-        log.tell(f"Not served: {one}")
+    for servable in refused:
+        log.tell(f"Not served: {servable}")
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
         source = servables.url_of(config.llm_options or {}) or config.servable_directory
@@ -65,21 +65,21 @@ def run(settings: ServeSettings) -> int:
 
 
 def _set_log(settings: ServeSettings) -> None:
-    """Of this process and of its workers."""
-    given = {
+    """Configure the log of this process and of its workers."""
+    variables = {
         LEVEL: settings.log_level,
         FORMAT: settings.log_format,
         ACCESS: "1" if settings.access_log else None,
         REQUESTS: "1" if settings.log_requests else None,
     }
     try:
-        log.configure({name: value for name, value in given.items() if value is not None})
+        log.configure({name: value for name, value in variables.items() if value is not None})
     except ValueError as error:
         raise InvalidInputs(str(error)) from None
 
 
 def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
-    """The keys that clients must send, or the file that they are in.  Raises InvalidInputs."""
+    """Return the keys that clients must send, or their file.  Raises InvalidInputs."""
     if settings.api_key_file is not None:
         if settings.api_key:
             raise InvalidInputs("--api-key and --api-key-file exclude each other")
@@ -88,24 +88,25 @@ def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
 
 
 def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.LanguageLimits]:
-    """The limits of both servers, and of requests to language models.  Raises InvalidInputs for
-    one that does not exist.
+    """Return the limits of both servers, and of requests to language models.
+
+    Raises InvalidInputs for a limit that does not exist.
     """
-    given = to_values("--limit", settings.limit)
+    values = to_values("--limit", settings.limit)
     known = [*LIMITS, *LANGUAGE_LIMITS]
-    for name in given.keys() - known:
+    for name in values.keys() - known:
         near = did_you_mean(name, known)
-        raise InvalidInputs(f"--limit {name} does not exist{near}; there are {', '.join(known)}")
-    content = {name: given.pop(name) for name in given.keys() & LANGUAGE_LIMITS.keys()}
-    return server.ServerLimits(**given), server.LanguageLimits(**content)
+        raise InvalidInputs(f"--limit {name} does not exist{near}; limits are {', '.join(known)}")
+    content = {name: values.pop(name) for name in values.keys() & LANGUAGE_LIMITS.keys()}
+    return server.ServerLimits(**values), server.LanguageLimits(**content)
 
 
 def _tls(settings: ServeSettings) -> server.SSLConfig | None:
     if settings.no_http and settings.no_grpc:
-        raise InvalidInputs("--no-http and --no-grpc together leave nothing to listen on")
+        raise InvalidInputs("--no-http and --no-grpc exclude each other: no port would be open")
     if settings.tls_cert is None or settings.tls_key is None:
         if settings.tls_cert or settings.tls_key or settings.tls_ca:
-            raise InvalidInputs("--tls-cert and --tls-key go together, and --tls-ca needs both")
+            raise InvalidInputs("--tls-cert and --tls-key need each other, and --tls-ca needs both")
         return None
     return server.SSLConfig(
         settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ca is not None
@@ -113,17 +114,18 @@ def _tls(settings: ServeSettings) -> server.SSLConfig | None:
 
 
 def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> FrontEndOptions:
-    """Do what comes before any model is loaded; the options of the RESTful server.  Raises
-    ServingError if one is wrong or a port is in use.
+    """Prepare the server before models are loaded; return the options of the REST server.
+
+    Raises ServingError if an option is wrong or a port is in use.
     """
     _warn(settings)
-    most, content = limits(settings)
+    server_limits, language_limits = limits(settings)
     options = FrontEndOptions.from_arguments(
         address=report.address(settings.host, settings.http_port),
         ssl_config=tls,
         api_keys=api_keys(settings),
-        limits=most,
-        language_limits=content,
+        limits=server_limits,
+        language_limits=language_limits,
         **{name: getattr(settings, name) for name in SERVER}
         | {"use_status_codes": settings.http_status_codes},
     )
@@ -153,14 +155,14 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> FrontEndO
 
 
 def check_ports(settings: ServeSettings) -> None:
-    """Raises StartError if a port that will be listened on is in use."""
+    """Raise StartError if a port to be opened is in use."""
     for port, is_off, tag in (
         (settings.http_port, settings.no_http, "RESTful server"),
         (settings.grpc_port, settings.no_grpc, "Serving gRPC"),
     ):
-        where = addresses.parse(report.address(settings.host, port), tag, allow_unix=False)
+        address = addresses.parse(report.address(settings.host, port), tag, allow_unix=False)
         if not is_off:
-            addresses.listen(where, tag).close()
+            addresses.listen(address, tag).close()
 
 
 def _listen(settings: ServeSettings, options: FrontEndOptions) -> None:
@@ -177,7 +179,10 @@ def _warn(settings: ServeSettings) -> None:
 
 
 def _wait() -> int:
-    """SIGINT and SIGTERM are the server's: it drains, then raises one of these here."""
+    """Wait for all threads.
+
+    SIGINT and SIGTERM are handled by the server, which drains and then raises one of these here.
+    """
     try:
         for thread in threading.enumerate():
             if thread is not threading.main_thread() and not thread.daemon:

@@ -1,4 +1,7 @@
-"""The settings of each subcommand: frozen data, whose fields are its options."""
+"""Settings of `serve`, and options that several subcommands share: frozen data.
+
+Each field is a row of the table of options: see `cli.options`.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +16,7 @@ from mindspore_serving.log.settings import FORMATS, NAMES
 
 HTTP_PORT, GRPC_PORT = 1500, 5500
 LANGUAGE = "language models"
-ENGINE = "engine"  # the place where options of language models have the names of `EngineConfig`
+ENGINE = "engine"  # the interface in which options have the names of `EngineConfig`
 RUNTIMES = (
     *(name for name, row in catalog.RUNTIMES.items() if not row.has_running_ranks),
     catalog.TRANSFORMERS,
@@ -31,230 +34,352 @@ _access: Any = partial(option, group="access to the server")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """How a client trusts a server and is trusted by it, besides the system's authorities."""
+    """Certificates with which a client trusts a server, and is trusted by it."""
 
-    tls_ca: str | None = _access(None, "PEM authority to trust instead of the system's")
-    tls_cert: str | None = _access(None, "PEM client certificate, for a server that demands one")
+    tls_ca: str | None = _access(
+        None, "PEM authority that signed the server's certificate", default_text="the system's"
+    )
+    tls_cert: str | None = _access(None, "PEM client certificate, for a server that requires one")
     tls_key: str | None = _access(None, "PEM private key of --tls-cert")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access(TlsFiles):
-    """How a server is reached, besides its URL."""
+    """Certificates and API key for a server."""
 
     api_key: str = _access(
-        "", "key of the server (default: that in MINDSPORE_SERVING_API_KEY)", metavar="KEY"
+        "",
+        "API key of the server",
+        default_text="the variable MINDSPORE_SERVING_API_KEY",
+        metavar="KEY",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServableSettings(ServableOptions):
-    """What `serve` is told of servables: of all, and in a configuration file of each."""
+    """Options of `serve` for servables: on the command line for all, in a file for each."""
 
     versions: str = _models(
         "latest",
-        "which version directories are served: latest, latest:N, all, or numbers as in 1,3",
+        "versions: latest, latest:N, all, or numbers as 1,3",
         metavar="POLICY",
+        is_common=True,
+        page="repository.md",
     )
     runtime: str | None = _language(
-        None, "what computes (default: openvino); others: docs/hugging_face.md", choices=RUNTIMES
+        None,
+        "runtime that computes the model",
+        default_text="openvino",
+        choices=RUNTIMES,
+        metavar="NAME",
+        is_common=True,
+        page="hugging_face.md",
     )
     upstream: str = _models(
         "",
-        "in place of a PATH: the API of another server, as http://host:port/v1, with --name; "
-        "see docs/engines.md",
+        "instead of a PATH: serve the model of another server at http://host:port/v1",
+        details="It needs --name",
         metavar="URL",
+        page="engines.md#another-server",
     )
     engine: str = _language(
-        "", "what serves them (default: ours); others: docs/engines.md", metavar="NAME"
+        "",
+        f"engine: {', '.join((catalog.OURS, *catalog.ENGINES))}",
+        default_text=catalog.OURS,
+        metavar="NAME",
+        is_common=True,
+        page="engines.md#an-engine",
     )
     engine_option: tuple[str, ...] = _language(
         (),
-        "an option of that engine, by its own name; repeatable",
+        "option of another engine, by that engine's name for it",
         metavar="NAME=VALUE",
         engine="engine_options",
+        page="engines.md#an-engine",
     )
-    quantization: str | None = _language(None, "weights of fewer bits", choices=("int8", "int4"))
+    quantization: str | None = _language(
+        None,
+        "quantize weights to 8 or 4 bits",
+        default_text="as in the checkpoint",
+        choices=("int8", "int4"),
+        is_common=True,
+        page="language_models.md#options",
+    )
     max_model_len: int = _language(
-        0, "most tokens of a prompt and its answer", at_least=0, unit="tokens"
+        0,
+        "max tokens of a prompt with its completion",
+        default_text="0, the model's",
+        at_least=0,
+        unit="tokens",
+        is_common=True,
     )
     prefix_cache_dir: str = _language(
         "",
-        "keep what was computed of prompts there, to be found after a restart",
+        "keep cached prompts in this directory, so that they survive a restart",
         metavar="DIR",
         is_path=True,
+        page="prefix_cache.md#after-a-restart",
     )
     prefix_cache_disk: float = _language(
         4.0 * 2**30,
-        "... in files of at most so many bytes (default: 4 GiB)",
+        "max size of all files in that directory",
         at_least=0,
         unit="bytes",
         metavar="BYTES",
     )
     pinned_prompts: str = _language(
         "",
-        "compute the prompts in this YAML file at the start, and keep them in the cache; see "
-        "docs/llm.md",
+        "YAML file of prompts that are computed at start and stay in the cache",
         is_path=True,
+        page="prefix_cache.md#pinned-prompts",
     )
     deterministic: bool = _language(
-        False, "the same tokens to the bit in any batch; with --runtime torch"
+        False,
+        "make answers the same to the bit in any batch; needs --runtime torch",
+        page="llm.md#the-same-to-the-bit",
     )
     draft: str = _language(
-        "", "a smaller one with the same tokenizer, which guesses", metavar="PATH", is_path=True
+        "",
+        "smaller model with the same tokenizer that proposes draft tokens",
+        metavar="PATH",
+        is_path=True,
+        is_common=True,
+        page="speculation.md",
     )
     adapter: tuple[str, ...] = _language(
         (),
-        "serve the LoRA adapter in this directory, too; repeatable",
-        metavar="NAME=DIRECTORY",
+        "serve this LoRA adapter too",
+        metavar="NAME=DIR",
         engine="adapters",
+        is_common=True,
+        page="adapters.md",
     )
     max_loras: int = _language(
         0,
-        "most adapters at once (default: those of --adapter; 8 with --allow-lora-loading)",
+        "max LoRA adapters at once",
+        default_text="those of --adapter; 8 with --allow-lora-loading",
         at_least=0,
+        page="adapters.md",
     )
     llm_option: tuple[str, ...] = _language(
         (),
-        "any option of EngineConfig, as kv_cache_memory=2e9; repeatable",
+        "any other option of the engine, as kv_cache_memory=2e9",
         metavar="NAME=VALUE",
         engine=None,
+        is_common=True,
+        page="llm.md#options",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings(ServerOptions):
-    """What `serve` is told of the server."""
+    """Options of `serve` for the server."""
 
     host: str = _ports(
-        "127.0.0.1", "address to listen on; 0.0.0.0 for every network", metavar="HOST"
+        "127.0.0.1",
+        "address to listen on; 0.0.0.0 for every network",
+        metavar="HOST",
+        is_common=True,
     )
     http_port: int = _ports(
-        HTTP_PORT, "port of the RESTful server", at_least=1, at_most=65535, metavar="PORT"
+        HTTP_PORT,
+        "port of the REST server",
+        at_least=1,
+        at_most=65535,
+        metavar="PORT",
+        is_common=True,
     )
     grpc_port: int = _ports(
-        GRPC_PORT, "port of the gRPC server", at_least=1, at_most=65535, metavar="PORT"
+        GRPC_PORT,
+        "port of the gRPC server",
+        at_least=1,
+        at_most=65535,
+        metavar="PORT",
+        is_common=True,
     )
-    no_http: bool = _ports(False, "no RESTful server")
-    no_grpc: bool = _ports(False, "no gRPC server")
-    wait: bool = _models(False, "listen when everything is loaded, not before")
+    no_http: bool = _ports(False, "do not start the REST server")
+    no_grpc: bool = _ports(False, "do not start the gRPC server")
+    wait: bool = _models(False, "open the ports only when all models are loaded")
     max_enqueued_requests: int = _limits(
-        10000, "requests in flight beyond which more are refused", at_least=1
+        10000,
+        "max requests in flight of the server",
+        details="Further requests are refused",
+        at_least=1,
+        is_common=True,
     )
     shutdown_timeout: float = _limits(
-        25.0, "seconds from SIGTERM until all has ended", at_least=1, unit="seconds"
+        25.0, "max time from SIGTERM to the end of the server", at_least=1, unit="seconds"
     )
     poll: float = _models(
         0.0,
-        "look for new, changed and removed servables and versions so often; 0 for never",
+        "look for new and changed models at this interval",
+        default_text="0, never",
         at_least=0,
         unit="seconds",
+        is_common=True,
+        page="repository.md",
     )
-    reload: bool = _models(False, "for development: --poll 0.5")
+    reload: bool = _models(False, "for development: the same as --poll 0.5")
     max_loaded: int = _models(
-        0, "most servables that have workers: those that were used last; 0 for all", at_least=0
+        0,
+        "max servables that have workers; the least recently used ones lose them",
+        default_text="0, no limit",
+        at_least=0,
+        page="repository.md#more-models-than-there-is-memory-for",
     )
     limit: tuple[str, ...] = _limits(
         (),
-        "any field of ServerLimits or LanguageLimits, as head_timeout=10; see docs/limits.md; "
-        "repeatable",
+        "any limit of connections and requests, as head_timeout=10",
         metavar="NAME=VALUE",
+        is_common=True,
+        page="limits.md",
     )
     log_level: str | None = _observing(
         None,
-        "what is logged, of the workers too (default: that of the environment, else warning)",
+        "log level",
+        details="Workers have the same. Environment variables set the default",
+        default_text="warning",
         choices=tuple(NAMES),
+        metavar="LEVEL",
+        is_common=True,
+        page="logging.md",
     )
     log_format: str | None = _observing(
-        None, "lines of the log: text (the default), or JSON objects", choices=FORMATS
+        None,
+        "format of log lines",
+        default_text="text",
+        choices=FORMATS,
+        page="logging.md",
     )
-    access_log: bool = _observing(False, "a line for each response; nothing of bodies is in it")
+    access_log: bool = _observing(
+        False,
+        "log a line for each response, without bodies",
+        is_common=True,
+        page="logging.md",
+    )
     log_requests: bool = _observing(
-        False, "a line for each request WITH ITS PROMPT OR VALUES: for debugging, not for people's"
+        False,
+        "log prompts and values of all requests: for debugging only",
+        page="logging.md",
     )
     http_status_codes: bool = _ports(
-        True, "answer errors below /model/ with 4xx and 5xx; the original had 200 for all"
+        True,
+        "answer errors below /model/ with status 4xx and 5xx",
+        details="With --no-http-status-codes the status is 200, as in MindSpore Serving 2.0",
+        page="restful.md",
     )
     tls_cert: str | None = _security(
-        None, "PEM certificate of the server: turns TLS on", is_path=True
+        None, "PEM certificate of the server; turns TLS on", is_path=True, is_common=True
     )
-    tls_key: str | None = _security(None, "PEM private key of --tls-cert", is_path=True)
+    tls_key: str | None = _security(
+        None, "PEM private key of --tls-cert", is_path=True, is_common=True
+    )
     tls_ca: str | None = _security(
-        None, "demand client certificates signed by this PEM authority", is_path=True
+        None, "PEM authority that must have signed the certificate of each client", is_path=True
     )
     api_key: tuple[str, ...] = _security(
         (),
-        "clients must send this key, except for health; visible in ps; repeatable",
+        "API key that clients must send, except for health checks",
+        details="Every user of the machine can see it in ps: prefer --api-key-file",
         metavar="KEY",
+        page="restful.md#keys",
     )
     api_key_file: str | None = _security(
-        None, "a key in each line (default: those in MINDSPORE_SERVING_API_KEYS)", is_path=True
+        None,
+        "file of API keys, one per line: clients must send one",
+        details="Without it the keys in the variable MINDSPORE_SERVING_API_KEYS count",
+        is_path=True,
+        is_common=True,
+        page="restful.md#keys",
     )
     worker_address: str | None = _machines(
         None,
-        "where other machines join with `worker --join`: with TLS, and a token or --tls-ca",
+        "listen here for machines that join with `worker --join`",
+        details="It needs TLS, and a token or --tls-ca",
         metavar="HOST:PORT",
+        is_common=True,
+        page="machines.md",
     )
     token_file: str | None = _machines(
-        None, "the token of those machines (default: that in MINDSPORE_SERVING_TOKEN)", is_path=True
+        None,
+        "file with the token that joining machines must have",
+        default_text="the variable MINDSPORE_SERVING_TOKEN",
+        is_path=True,
+        page="machines.md",
     )
     insecure: bool = _machines(
-        False, "no TLS between workers and a --worker-address of this machine"
+        False, "let workers join without TLS, if --worker-address is of this machine"
     )
     local_slots: int | None = _machines(
         None,
-        "most workers on this machine; 0 for none (default: any number)",
+        "max workers on this machine; 0 for none",
+        default_text="no limit",
         at_least=0,
         metavar="N",
+        page="machines.md",
     )
     trace_endpoint: str = _observing(
         "",
-        "send OpenTelemetry traces there, as http://collector:4318 (default: none are recorded,"
-        " unless OTEL_TRACES_EXPORTER=otlp)",
+        "send OpenTelemetry traces to this URL, as http://collector:4318",
+        details="Without it traces are sent only if OTEL_TRACES_EXPORTER=otlp",
         metavar="URL",
+        is_common=True,
+        page="tracing.md",
     )
     trace_ratio: float | None = _observing(
         None,
-        "share of the requests without a traceparent that is traced, 0 to 1 (default: all)",
+        "share of requests without a traceparent that is traced, 0 to 1",
+        default_text="all",
         at_least=0,
         at_most=1,
         metavar="R",
+        page="tracing.md",
     )
     launcher: str = _machines(
         "local",
-        "with a --worker-address, ray has machines of a Ray cluster join, as `worker --join` does",
+        "ray: have the machines of a Ray cluster join --worker-address",
         choices=("local", "ray"),
+        page="machines.md",
     )
     ray_address: str = _machines(
-        "auto", "the Ray cluster (default: that of this machine)", metavar="HOST:PORT"
+        "auto",
+        "address of the Ray cluster",
+        default_text="auto, that of this machine",
+        metavar="HOST:PORT",
     )
     ray_machines: int = _machines(
-        0, "so many machines of it; 0 for all that have --ray-slots", at_least=0
+        0,
+        "number of machines of the Ray cluster to use",
+        default_text="0, all with --ray-slots",
+        at_least=0,
     )
     ray_slots: int = _machines(
-        1, "most workers on each, which count as CPUs (GPUs) of Ray's", at_least=1
+        1, "max workers per machine; each takes a CPU or GPU of Ray's", at_least=1
     )
-    strict: bool = _models(False, "end if any of the servables cannot be served (default: go on)")
+    strict: bool = _models(False, "end if any servable cannot be served, instead of leaving it out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings(ServerSettings, ServableSettings):
-    """`mindspore-serving serve`."""
+    """Settings of `mindspore-serving serve`."""
 
     paths: Sequence[str] = positional(
-        "a servable, a model file, a language model's directory, or a directory of them",
+        "servable, model file or checkpoint, or a directory of these",
         metavar="PATH",
         nargs="*",
     )
     config: str | None = _models(
         None,
-        "a YAML file with options and settings per servable; options given here come before it",
+        "YAML file with options, and settings per servable",
+        details="Options on the command line override it",
+        is_common=True,
+        page="configuration.md",
     )
     servables: tuple[Mapping[str, Any], ...] = ()  # of the file: settings of each
 
     def parts(self) -> "Iterator[ServeSettings]":
-        """The settings of servables that have the same ones."""
+        """Iterate over the settings of the paths of the command line, then of each in a file."""
         if self.paths or self.upstream:
             yield self
-        for one in self.servables:
-            yield replace(self, **{"servables": (), "paths": (), "upstream": "", **one})
+        for servable in self.servables:
+            yield replace(self, **{"servables": (), "paths": (), "upstream": "", **servable})

@@ -1,4 +1,4 @@
-"""`mindspore-serving status`: which workers run, and where."""
+"""`mindspore-serving status`: show which workers run, and where."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _HEADER = ("servable", "version", "node", "pid", "device", "state", "python")
 
 
 def run(settings: StatusSettings) -> int:
-    """Print a line for each worker; 1 if a servable has none that is ready.
+    """Print a line for each worker; return 1 if a servable has no worker that is ready.
 
     Raises ServingError if the server does not answer.
     """
@@ -24,39 +24,42 @@ def run(settings: StatusSettings) -> int:
     else:
         for line in lines(servables):
             print(line)
-    return int(not all(one["num_workers"] for one in servables))
+    return int(not all(servable["num_workers"] for servable in servables))
 
 
 def lines(servables: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The table, agents below their worker; `servables` as GET /servables gives them."""
+    """Iterate over the lines of the table, with agents below their worker.
+
+    `servables` are as GET /servables returns them.
+    """
     rows = [
-        _cells(one, row)
-        for one in servables
-        for worker in one["workers"]
+        _cells(servable, row)
+        for servable in servables
+        for worker in servable["workers"]
         for row in (worker, *(_as_worker(agent) for agent in worker.get("agents", ())))
     ]
     yield from table([_HEADER, *rows])
 
 
 def _as_worker(agent: dict[str, Any]) -> dict[str, Any]:
-    """The agent of a distributed servable, whose worker is ready only with all of them."""
+    """Return the row of an agent of a distributed servable; its worker needs all agents."""
     return {**agent, "state": f"rank {agent['rank']}"}
 
 
 def _cells(servable: dict[str, Any], row: dict[str, Any]) -> list[str]:
     node = "(here)" if row["node"] == "" else row["node"]
-    where = (node, row["pid"], row["device"], row["state"], row.get("python") or None)
-    cells = (servable["name"], servable["version"], *where)
+    columns = (node, row["pid"], row["device"], row["state"], row.get("python") or None)
+    cells = (servable["name"], servable["version"], *columns)
     return ["-" if cell is None else str(cell) for cell in cells]
 
 
 def ask(url: str, access: Access) -> list[dict[str, Any]]:
-    """The servables of the server at `url`, as GET /servables gives them.
+    """Return the servables of the server at `url`, as GET /servables returns them.
 
     Raises ServingError if it does not answer.
     """
     try:
-        found: list[dict[str, Any]] = call(access, url, "/servables")["servables"]
+        servables: list[dict[str, Any]] = call(access, url, "/servables")["servables"]
     except (KeyError, TypeError):
-        raise ServableUnavailable(f"{url} is no server of servables") from None
-    return found
+        raise ServableUnavailable(f"{url} is not a MindSpore Serving server") from None
+    return servables

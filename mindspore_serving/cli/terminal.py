@@ -1,7 +1,7 @@
-"""The terminal of `chat`: what is shown and how, and lines with editing and a history.
+"""Terminal of `chat`: output, and input lines with editing and a history.
 
-Editing and history are those of the standard library's `readline`, which needs no package and obeys
-~/.inputrc as shells do.  Knows no conversation.
+Editing and history are those of the standard library's `readline`, which needs no package and reads
+~/.inputrc as shells do. It knows no conversation.
 """
 
 import os
@@ -15,20 +15,21 @@ from mindspore_serving.cli.openai import Delta
 
 _BOLD, _DIM, _RED, _PLAIN = "\033[1m", "\033[2m", "\033[31m", "\033[0m"
 _QUOTES = '"""'
-_MOST = 1000  # lines of the history's file
-# What would move the cursor, change colours or ring in the text of a model.
+_MAX_LINES = 1000  # of the history file
+# Characters that move the cursor, change colours or ring the bell; a model may generate them.
 _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether `stream` is a terminal with colours whose user has not set NO_COLOR."""
+    """Return whether `stream` is a terminal with colours, and NO_COLOR is not set."""
     can = os.environ.get("TERM", "dumb") != "dumb"
     return can and stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 class Screen:
-    """Answers on the standard output.  What is no answer is there only if it is a terminal, so
-    that a file or a pipe gets answers alone.
+    """Output of answers on the standard output.
+
+    Notes are printed there only if it is a terminal, so that a file or a pipe gets answers alone.
     """
 
     def __init__(self) -> None:
@@ -37,13 +38,13 @@ class Screen:
         self._is_thinking = False
 
     def prompt(self, text: str) -> str:
-        """`text` for `input`: marked so that readline counts no colours as columns."""
+        """Return `text` for `input`, marked so that readline does not count colours as columns."""
         if not self._is_terminal:
             return ""
         return f"\001{_BOLD}\002{text}\001{_PLAIN}\002" if self._has_colours else text
 
     def say(self, delta: Delta) -> None:
-        """More of an answer; of a terminal's, also the thoughts before it."""
+        """Print a chunk of the answer; on a terminal also the reasoning before it."""
         if not self._is_terminal:
             sys.stdout.write(delta.text)
         else:
@@ -55,12 +56,12 @@ class Screen:
         sys.stdout.flush()
 
     def end_answer(self) -> None:
-        """Also one that was stopped."""
+        """End the line of an answer, complete or stopped."""
         self._end_thoughts("")
         print(flush=True)
 
     def note(self, text: str) -> None:
-        """A line of the command itself."""
+        """Print a line that is no answer."""
         _print(_DIM, text, sys.stdout if self._is_terminal else sys.stderr)
 
     def fail(self, error: Exception) -> None:
@@ -79,27 +80,27 @@ class Screen:
 
 
 class Lines:
-    """What the user types.  `history` is the file of what was typed before; None: there is none."""
+    """Lines that the user types; `history` is the file of earlier lines, None for no file."""
 
     def __init__(self, screen: Screen, history: Path | None) -> None:
-        """Raises OSError if the history cannot be kept."""
+        """Read the history.  Raises OSError if the file cannot be created or read."""
         self._screen = screen
         self._history = history
         self._readline: ModuleType | None = None
-        with suppress(ImportError):  # without it there are lines, but no editing
+        with suppress(ImportError):  # without it lines cannot be edited
             import readline
 
             self._readline = readline
-            # What is pasted is one message, also if it has several lines.  Python has this off.
+            # Text that is pasted is one message, even with several lines.  Python disables this.
             readline.parse_and_bind("set enable-bracketed-paste on")
         if self._readline is not None and history is not None:
             _make_private(history)
             if history.stat().st_size:  # libedit refuses an empty one
                 self._readline.read_history_file(history)
-            self._readline.set_history_length(_MOST)
+            self._readline.set_history_length(_MAX_LINES)
 
     def message(self) -> str:
-        """A line, or the lines between two triple quotes.  Raises EOFError, KeyboardInterrupt."""
+        """Read a line, or the lines between triple quotes.  Raises EOFError, KeyboardInterrupt."""
         line = self._line("> ")
         if not line.startswith(_QUOTES):
             return line
@@ -112,7 +113,7 @@ class Lines:
         before = self._length()
         line = input(self._screen.prompt(prompt))
         if self._readline is not None and self._history is not None:
-            with suppress(OSError):  # the disk is full: a conversation is no reason to end
+            with suppress(OSError):  # a full disk does not end the conversation
                 self._readline.append_history_file(self._length() - before, self._history)
         return line
 
@@ -121,20 +122,20 @@ class Lines:
 
 
 def history_file() -> Path:
-    """Where the history of this user is: in XDG_STATE_HOME, or ~/.local/state without it."""
+    """Return the history file of the user: in XDG_STATE_HOME, else in ~/.local/state."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(state, "mindspore-serving", "chat_history")
 
 
 def _make_private(file: Path) -> None:
-    """A file that its owner alone can read: there is one, at least an empty one."""
+    """Create a file if it is missing, and let only its owner read it."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    made = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    os.fchmod(made, 0o600)
-    os.close(made)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    os.fchmod(descriptor, 0o600)
+    os.close(descriptor)
 
 
 def _print(colour: str, text: str, stream: TextIO) -> None:
-    """What came from a server is in it too: nothing that controls a terminal."""
+    """Print a line without control characters, as parts of it may come from a server."""
     text = text.translate(_CONTROL)
     print(f"{colour}{text}{_PLAIN}" if has_colours(stream) else text, file=stream)

@@ -1,4 +1,4 @@
-"""`mindspore-serving worker --join`: run workers on this machine for a master elsewhere."""
+"""`mindspore-serving worker --join`: run workers on this machine for a server elsewhere."""
 
 import asyncio
 import os
@@ -19,8 +19,9 @@ from mindspore_serving.server.lifetime import REPEAT
 
 
 def run(settings: WorkerSettings) -> int:
-    """Until SIGTERM or SIGINT; returns 0.  Raises ServingError if the master refuses this machine,
-    or cannot be reached at first.
+    """Run workers until SIGTERM or SIGINT; return 0.
+
+    Raises ServingError if the master refuses this machine, or cannot be reached at first.
     """
     offer = to_offer(settings)
     home = Home(_master(settings), _directory(settings.servables))
@@ -36,7 +37,7 @@ def run(settings: WorkerSettings) -> int:
 
 
 def to_offer(settings: WorkerSettings) -> JoinCluster:
-    """What this machine says of itself.  Raises InvalidInputs."""
+    """Return the description of this machine for the master.  Raises InvalidInputs."""
     ids, labels = settings.device_ids, dict(settings.labels)
     name = settings.name or socket.gethostname()
     slots = settings.slots or len(ids) or os.cpu_count() or 1
@@ -47,7 +48,7 @@ def to_offer(settings: WorkerSettings) -> JoinCluster:
 
 
 def joined(offer: JoinCluster, home: Home) -> str:
-    """What to say once the master has let us in."""
+    """Return the line that is printed when the master has accepted this machine."""
     words = [f"{offer.slots} slot{'s' * (offer.slots != 1)}"]
     if offer.device_type != "none":
         words.append(f"device type {offer.device_type}")
@@ -55,12 +56,12 @@ def joined(offer: JoinCluster, home: Home) -> str:
         words.append(f"devices {','.join(map(str, offer.device_ids))}")
     words += [f"{name}={value}" for name, value in offer.labels.items()]
     words.append(f"servables at {home.servables or 'the paths of the master'}")
-    where = f"{home.master.host}:{home.master.port}"
-    return f"Joined {where} as {offer.name}: {', '.join(words)}"
+    master = f"{home.master.host}:{home.master.port}"
+    return f"Joined {master} as {offer.name}: {', '.join(words)}"
 
 
 async def _run(node: ClusterNode, settings: WorkerSettings) -> None:
-    """The first signal lets workers finish, a later one ends them at once."""
+    """Run until a signal: the first lets workers finish, a later one stops them at once."""
     running = asyncio.ensure_future(node.run(settings.join_timeout))
     loop, leaving = asyncio.get_running_loop(), list[asyncio.Task[None]]()
     began = 0.0
@@ -75,7 +76,7 @@ async def _run(node: ClusterNode, settings: WorkerSettings) -> None:
             running.cancel()
         elif not leaving:
             began = loop.time()
-            _say("Leaving: the workers finish what they have.")
+            _say("Leaving: the workers finish their requests.")
             leaving.append(asyncio.ensure_future(leave()))
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -93,24 +94,24 @@ async def _run(node: ClusterNode, settings: WorkerSettings) -> None:
 def _master(settings: WorkerSettings) -> MasterAddress:
     if not settings.join:
         raise InvalidInputs("--join HOST:PORT is missing: the --worker-address of the master")
-    where = addresses.parse(settings.join, "--join", allow_unix=False)
+    address = addresses.parse(settings.join, "--join", allow_unix=False)
     token = read_token(settings.token_file)
     if settings.insecure:
-        addresses.check_loopback(where, "--join")
-        return MasterAddress(where.host, where.port, None, token)
+        addresses.check_loopback(address, "--join")
+        return MasterAddress(address.host, address.port, None, token)
     if not token and not settings.tls_cert:
         raise InvalidInputs(
-            "a master lets nobody in without a token (--token-file or MINDSPORE_SERVING_TOKEN) or "
-            "a certificate (--tls-cert and --tls-key)"
+            "a token (--token-file or MINDSPORE_SERVING_TOKEN) or a certificate (--tls-cert and "
+            "--tls-key) is missing: the master refuses machines without one"
         )
-    return MasterAddress(where.host, where.port, to_context(settings), token)
+    return MasterAddress(address.host, address.port, to_context(settings), token)
 
 
 def _directory(path: str | None) -> str | None:
     if path is None:
         return None
     if not os.path.isdir(path):
-        raise InvalidInputs(f"--servables is {path!r}, which is no directory")
+        raise InvalidInputs(f"--servables is {path!r}, expected a directory")
     return os.path.realpath(path)
 
 

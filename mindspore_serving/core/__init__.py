@@ -1,1 +1,1 @@
-"""The nouns: what is served, what is asked for, what flows.  Plain data, no I/O."""
+"""Plain data without I/O: values, graphs of methods, declarations, messages, options."""

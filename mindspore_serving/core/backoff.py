@@ -1,17 +1,17 @@
-"""When to start again what has died: at once, then ever later.  No clock."""
+"""Delays before a process that died is restarted: none at first, then growing.  No clock."""
 
 from dataclasses import dataclass
 
-QUICK = 10.0  # seconds; a worker that dies earlier after its start died quickly
-MOST_QUICK_DEATHS = 5  # in a row, until nobody waits for the next start
-FIRST_DELAY, MOST_DELAY = 0.25, 30.0
+QUICK = 10.0  # seconds; a worker that dies within this time of its start died quickly
+MAX_QUICK_DEATHS = 5  # in a row, after which nobody waits for the next start
+FIRST_DELAY, MAX_DELAY = 0.25, 30.0
 
 
 @dataclass(slots=True)
 class Backoff:
-    """When to restart: at once after a first death, later after each quick one in a row.
+    """Restart policy: at once after a first death, then later after each quick death in a row.
 
-    `policy` is "always" (restart for ever), "limited" (give up after MOST_QUICK_DEATHS) or "never".
+    `policy` is "always", "limited" (give up after MAX_QUICK_DEATHS) or "never".
     """
 
     policy: str = "always"
@@ -19,11 +19,11 @@ class Backoff:
 
     @property
     def is_failing(self) -> bool:
-        """Whether it has died so often that nobody should wait for the next start."""
-        return self.num_quick >= MOST_QUICK_DEATHS
+        """True after so many quick deaths that nobody should wait for the next start."""
+        return self.num_quick >= MAX_QUICK_DEATHS
 
     def died(self, ran_for: float) -> float | None:
-        """Seconds to wait before the restart; None to give up.  `ran_for` is in seconds."""
+        """Return the seconds until the restart, None to give up; `ran_for` is in seconds."""
         if self.policy == "never":
             return None
         if ran_for >= QUICK:
@@ -34,4 +34,4 @@ class Backoff:
             return None
         if self.num_quick == 1:
             return 0.0
-        return float(min(MOST_DELAY, FIRST_DELAY * 2 ** min(self.num_quick - 2, 16)))
+        return float(min(MAX_DELAY, FIRST_DELAY * 2 ** min(self.num_quick - 2, 16)))

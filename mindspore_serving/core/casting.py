@@ -1,7 +1,7 @@
-"""Numbers in the element type that a model wants, where nothing is lost but a float's rounding.
+"""Conversion of numbers to the element type of a model's input, lossless but for rounding.
 
-Knows no model and no protocol.  Plain numbers, of JSON, have no type: 1 and 1.0 are the same.  An
-array has one, which says what its numbers are; but int64 is also what Python makes of any int.
+Plain numbers of JSON have no type: 1 and 1.0 are equal. An array has a type, which is respected;
+but int64 is also what Python makes of any int.
 """
 
 from collections.abc import Set as AbstractSet
@@ -20,103 +20,107 @@ _RANGES = {
     np.dtype(name): (int(np.iinfo(name).min), int(np.iinfo(name).max))
     for name in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 }
-_TO_INFINITY = {  # the least double that the type rounds to infinity
+_TO_INFINITY = {  # the smallest double that is rounded to infinity
     np.dtype("f2"): 65520.0,
     np.dtype("f4"): (2 - 2.0**-24) * 2.0**127,
     _FLOAT64: np.inf,
 }
-_FEW = 64  # numbers, that Python compares in less time than numpy needs to begin
+_MAX_IN_PYTHON = 64  # numbers that Python compares faster than numpy
 
 
-def cast(array: Array, wanted: DType) -> Array:
-    """`array` as `wanted`: integers that fit, floats rounded to nearest, an int64 array as floats
-    if they are the same numbers.  Raises InvalidInputs with the reason for anything else.
+def cast(array: Array, dtype: DType) -> Array:
+    """Convert `array` to `dtype`: integers that fit, floats rounded to nearest.
+
+    An int64 array becomes floats if these are the same numbers. Raises InvalidInputs with the
+    reason for other conversions.
     """
-    given, target = array.dtype.kind, wanted.kind
-    if given in "iu" and target in "iu":
-        _check_range(array, wanted)
-        return array.astype(wanted)
-    if given == target == "f":
-        return _rounded(array, wanted)
-    if array.dtype == _INT64 and target == "f":
-        _check_exact(array, wanted)
-        return array.astype(wanted)
-    raise InvalidInputs(f"an array of {array.dtype} is not cast to {wanted}")
+    kind, target_kind = array.dtype.kind, dtype.kind
+    if kind in "iu" and target_kind in "iu":
+        _check_range(array, dtype)
+        return array.astype(dtype)
+    if kind == target_kind == "f":
+        return _rounded(array, dtype)
+    if array.dtype == _INT64 and target_kind == "f":
+        _check_exact(array, dtype)
+        return array.astype(dtype)
+    raise InvalidInputs(f"an array of {array.dtype} is not cast to {dtype}")
 
 
-def from_plain(flat: list[Any], kinds: AbstractSet[type], wanted: DType) -> Array | None:
-    """Plain numbers, ints and floats as `kinds` says, as `wanted`; None if they do not fit.  NaN
-    and infinities are floats like any others.
+def from_plain(flat: list[Any], types: AbstractSet[type], dtype: DType) -> Array | None:
+    """Convert plain numbers, of the types `types`, to `dtype`; None if they do not fit.
+
+    NaN and infinities are floats like others.
     """
-    if wanted.kind == "f":
-        return _to_floats(flat, wanted)
-    if wanted.kind not in "iu":
+    if dtype.kind == "f":
+        return _to_floats(flat, dtype)
+    if dtype.kind not in "iu":
         return None
-    if float in kinds:
+    if float in types:
         if not all(map(_is_whole, flat)):
             return None
         flat = list(map(int, flat))
-    least, most = _RANGES[wanted]
-    if min(flat) < least or max(flat) > most:
+    lowest, highest = _RANGES[dtype]
+    if min(flat) < lowest or max(flat) > highest:
         return None
-    return np.array(flat, wanted)
+    return np.array(flat, dtype)
 
 
 def with_missing(array: Array) -> Array:
-    """An array of objects that are None and Python's numbers as float64, None as NaN; any other
-    array as it is.
+    """Convert an array of objects, numbers and None, to float64 with NaN for None.
+
+    Other arrays are returned unchanged.
     """
-    kinds = set(map(type, array.flat)) if array.dtype == object else set()
-    if type(None) not in kinds or not kinds <= {type(None), int, float}:
+    types = set(map(type, array.flat)) if array.dtype == object else set()
+    if type(None) not in types or not types <= {type(None), int, float}:
         return array
     try:
         return array.astype(_FLOAT64)
-    except OverflowError:  # an int that is no double
+    except OverflowError:  # an int beyond float64
         return array
 
 
-def _to_floats(flat: list[Any], wanted: DType) -> Array | None:
-    limit = _TO_INFINITY[wanted]
+def _to_floats(flat: list[Any], dtype: DType) -> Array | None:
+    limit = _TO_INFINITY[dtype]
     try:
-        if len(flat) < _FEW and -limit < min(flat) <= max(flat) < limit:
-            return np.array(flat, wanted)
+        if len(flat) < _MAX_IN_PYTHON and -limit < min(flat) <= max(flat) < limit:
+            return np.array(flat, dtype)
         doubles = np.array(flat, _FLOAT64)
-    except OverflowError:  # an int that is no double
+    except OverflowError:  # an int beyond float64
         return None
     if -limit < doubles.min() <= doubles.max() < limit:
-        return doubles.astype(wanted)
+        return doubles.astype(dtype)
     is_lost = np.isfinite(doubles) & (np.abs(doubles) >= limit)
-    return None if is_lost.any() else doubles.astype(wanted)
+    return None if is_lost.any() else doubles.astype(dtype)
 
 
 def _is_whole(number: float) -> bool:
     return type(number) is int or number.is_integer()
 
 
-def _check_range(array: Array, wanted: DType) -> None:
-    if array.size == 0 or np.can_cast(array.dtype, wanted):
+def _check_range(array: Array, dtype: DType) -> None:
+    if array.size == 0 or np.can_cast(array.dtype, dtype):
         return
-    least, most = _RANGES[wanted]
+    lowest, highest = _RANGES[dtype]
     for number in (int(array.min()), int(array.max())):
-        if not least <= number <= most:
-            raise InvalidInputs(f"{number} is out of the range of {wanted}")
+        if not lowest <= number <= highest:
+            raise InvalidInputs(f"{number} is out of the range of {dtype}")
 
 
-def _rounded(array: Array, wanted: DType) -> Array:
+def _rounded(array: Array, dtype: DType) -> Array:
     with np.errstate(over="ignore"):
-        result = array.astype(wanted)
-    if wanted.itemsize < array.dtype.itemsize:
+        result = array.astype(dtype)
+    if dtype.itemsize < array.dtype.itemsize:
         lost = np.isinf(result) & np.isfinite(array)
         if lost.any():
-            raise InvalidInputs(f"{array[lost].flat[0]} is out of the range of {wanted}")
+            raise InvalidInputs(f"{array[lost].flat[0]} is out of the range of {dtype}")
     return result
 
 
-def _check_exact(array: Array, wanted: DType) -> None:
-    """Beyond `limit` not every integer is a float of that type."""
-    limit = 2 ** (np.finfo(wanted).nmant + 1)
+def _check_exact(array: Array, dtype: DType) -> None:
+    """Check that the integers are floats of this type: beyond `limit` some are not."""
+    limit = 2 ** (np.finfo(dtype).nmant + 1)
     number = max(int(array.min(initial=0)), int(array.max(initial=0)), key=abs)
     if abs(number) > limit:
         raise InvalidInputs(
-            f"not every integer like {number} is a {wanted}; send floats if rounding is right"
+            f"not every integer like {number} is a {dtype}; send floats if they may be rounded"
         )

@@ -1,6 +1,6 @@
-"""What a servable_config.py (or a bare model directory) declares: models, functions, methods.
+"""Declaration of a servable: models, functions and methods.
 
-Plain data, gathered by `servable.loader`, read by the worker.
+Plain data, filled by `servable.loader` and read by the worker.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ from mindspore_serving.core.tasks import TaskSpec
 
 @dataclass(frozen=True, slots=True)
 class DeclaredModel:
-    """A declared model: what to load and how to batch it; nothing is loaded yet.
+    """Declared model: what to load and how to batch it; nothing is loaded yet.
 
     `files` are paths relative to the version directory, one per sub-graph; `factory` replaces them
-    for a model that is a Python function or class.  `format` is lower case: "mindir", "onnx" or
-    another of declare_model.  `backend` is what runs it where there is a choice: "mindspore" or
-    "openvino" for "mindir", "onnxruntime" or "openvino" for "onnx"; "" chooses.  `allow_pickle`
-    is the operator's word that code in the file may run.
+    for a model that is a Python function or class. `format` is lower case: "mindir", "onnx" or
+    another of declare_model. `backend` is "mindspore" or "openvino" for "mindir", "onnxruntime" or
+    "openvino" for "onnx", and "" for the default. With `allow_pickle` the operator allows that code
+    in the file runs.
     """
 
     key: str
@@ -37,7 +37,7 @@ class DeclaredModel:
 
 @dataclass(frozen=True, slots=True)
 class DistributedSpec:
-    """A model cut over ranks, declared by `distributed.declare_servable`."""
+    """Model cut over ranks, declared by `distributed.declare_servable`."""
 
     rank_size: int
     stage_size: int
@@ -48,9 +48,9 @@ class DistributedSpec:
 
 @dataclass(frozen=True, slots=True)
 class LanguageSpec:
-    """A declared language model: its directory, what runs it, and the engine's options.
+    """Declared language model: directory, runtime, and the engine's options.
 
-    `params` are how its stages sample what a request does not say.
+    `params` are defaults of the sampling parameters.
     """
 
     path: str
@@ -63,7 +63,7 @@ class LanguageSpec:
 
 @dataclass(slots=True)
 class Declaration:
-    """All that one servable declares.  Filled while its servable_config.py is imported."""
+    """All declarations of one servable, filled while its servable_config.py is imported."""
 
     name: str
     models: dict[str, DeclaredModel] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""What the operator asked for: the options of a servable, and what the server adds.
+"""Deployments: options of a servable from the operator, and what the server adds.
 
-Frozen data, no checks: `server.config` makes it from checked arguments.
+Frozen data without checks: `server.config` creates it from checked arguments.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,11 @@ from mindspore_serving.core.servable_options import ServableOptions
 
 
 class GangOptions(msgspec.Struct, frozen=True):
-    """Of a distributed servable: its rank table as text, where agents connect to ("ip:port"), how
-    long to wait for them, how long one may be silent, and how long a prediction may take (seconds,
-    0 for ever).
+    """Options of a distributed servable.
+
+    `rank_table` is its text, `address` is "ip:port" where agents connect. Times are in seconds:
+    `wait_seconds` until agents have connected, `heartbeat_timeout` without a message, and
+    `stage_timeout` of a prediction (0: no limit).
     """
 
     rank_table: str
@@ -28,7 +30,7 @@ class GangOptions(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Of a server: its requests in flight, and how many servables have workers (0: any number)."""
+    """Limits of a server: requests in flight, and servables with workers (0: no limit)."""
 
     max_enqueued_requests: int = 10_000
     max_loaded: int = 0
@@ -36,8 +38,9 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class RefusedServable:
-    """What is not served, and why.  `name` is what clients would call it, "" for what is no
-    model.
+    """Servable that is not served, and why.
+
+    `name` is its name for clients, "" for a file that is no model.
     """
 
     name: str
@@ -49,9 +52,9 @@ class RefusedServable:
 
 @dataclass(frozen=True, slots=True)
 class Deployment(ServableOptions):
-    """One version of one servable.  `version_number` 0 means the newest directory found at start.
+    """Deployment of a version of a servable; `version_number` 0 is the newest directory at start.
 
-    A deployment with a higher `generation` takes the place of one of the same version.
+    A deployment with a higher `generation` replaces one of the same version.
     """
 
     servable_directory: str
@@ -66,18 +69,19 @@ class Deployment(ServableOptions):
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the number of workers follows that of the requests."""
+        """True if the number of workers follows the number of requests."""
         return self.max_workers > 0
 
     @property
     def num_ranks(self) -> int:
-        """Processes over which each worker of a bare language model cuts it; a wrong option, which
-        the worker refuses, counts as 1.
+        """Number of processes over which a worker cuts a bare language model.
+
+        A wrong option counts as 1, and is refused by the worker.
         """
         sizes = (self.llm_options.get(f"{kind}_parallel") for kind in ("tensor", "pipeline"))
         return prod(size for size in sizes if isinstance(size, int) and size > 0)
 
     @property
     def num_extra_workers(self) -> int:
-        """Python-only workers beside the ones that own a device."""
+        """Number of workers without a device, which run Python stages only."""
         return max(0, self.num_parallel_workers - len(self.device_ids))

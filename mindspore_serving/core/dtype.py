@@ -1,7 +1,4 @@
-"""One table of element types: numpy, the MindSpore proto number, and the name used in errors.
-
-Knows no protocol beyond those numbers and names.
-"""
+"""Element types: numpy dtype, number in the MindSpore proto, and name in errors."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type.  `kind` is the name the original prints, `kMSI_Float32` and so on."""
+    """Element type; `kind` is the name that the original prints, as `kMSI_Float32`."""
 
     name: str
     proto: int
@@ -48,13 +45,13 @@ BY_PROTO = {row.proto: row for row in TABLE}
 BY_NAME = {row.name: row for row in TABLE}
 STR, BYTES = BY_NAME["str"], BY_NAME["bytes"]
 TEXT = np.dtype(str)
-"""The type of texts in the signature of a model; no array has it, they have dtype object there."""
+"""Type of texts in a model's signature; arrays of texts have dtype object instead."""
 BY_NUMPY = {row.numpy: row for row in TABLE if row.numpy is not None}  # of arrays
 BY_SPEC = BY_NUMPY | {TEXT: STR}  # of the signature of a model
 
 
 def of(value: object) -> DType | None:
-    """The type of an array, str or bytes; None if it is none of the table's."""
+    """Return the type of an array, str or bytes; None if it is not in the table."""
     if isinstance(value, np.ndarray):
         return BY_NUMPY.get(value.dtype)
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""A method as straight-line stages over numbered slots: slots 0..n-1 are its inputs.
+"""Graph of a method: stages in a line over numbered slots, of which 0..n-1 are its inputs.
 
-Plain frozen data: what is to be run, not how.  `servable.method` builds it, the worker runs it.
+Plain frozen data, built by `servable.method` and run by the worker.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,8 @@ from mindspore_serving.core.value import Value
 
 
 class StageKind(Enum):
+    """Kind of the target of a stage."""
+
     FUNCTION = "function"  # a Python function of servable_config.py
     MODEL = "model"  # one graph of a declared model
     BUILTIN = "builtin"  # a named function of ours, e.g. argmax_cpp
@@ -23,11 +25,11 @@ class StageKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step: which slots go in, which come out, and how many instances at once.
+    """Step of a method: input slots, output slots, and the number of instances per call.
 
-    `target` is a function's id, a model's key or path, or a built-in's name.  `batch_size` is None
-    for one instance per call, 0 to follow the model's batch size, else the most instances per call.
-    A stage that `streams` gives several outcomes for an instance, one after another.
+    `target` is a function's id, a model's key or path, or a built-in's name. `batch_size` is None
+    for one instance per call, 0 to follow the model's batch size, else the max instances per call.
+    A stage that `streams` returns several outputs for an instance, one after another.
     """
 
     kind: StageKind
@@ -42,11 +44,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """An entry of a servable: named inputs, stages in order, and the slots that are returned.
+    """Method of a servable: named inputs, stages in order, and the slots that it returns.
 
-    `retry` is False for a method that must not be run twice for one request, not even when the
-    worker that had it died.  `defaults` are the values of inputs that a request may leave out.
-    `dtypes` are the types that models want of inputs; a worker adds them when it has the models.
+    `retry` is False if it must not run twice for one request, even if its worker died. `defaults`
+    are the values of optional inputs. `dtypes` are the types of models' inputs, which a worker adds
+    when it has loaded the models.
     """
 
     name: str
@@ -60,10 +62,10 @@ class Method:
 
     @property
     def streams(self) -> bool:
-        """Whether it can answer in pieces."""
+        """True if it can stream its answer."""
         return any(stage.streams for stage in self.stages)
 
     @property
     def has_only_models(self) -> bool:
-        """Whether a worker without a device could do nothing for it."""
+        """True if a worker without a device cannot run any of its stages."""
         return bool(self.stages) and all(s.kind is StageKind.MODEL for s in self.stages)

@@ -1,21 +1,21 @@
-"""JSON schemas as a model is to follow them.  Knows no grammar."""
+"""JSON schemas that constrain the answer of a model.  Knows no grammar."""
 
 from collections.abc import Mapping
 from typing import Any
 
 _MAPS = ("properties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "prefixItems")
-_OTHERS = (  # what may add properties, or says that there may be others
+_MORE_PROPERTIES = (  # keywords that add properties, or allow more
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"),
     *("allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"),
 )
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema`, whose objects have only the properties that it states, unless it says otherwise.
+    """Return a schema whose objects have only the properties that it lists, unless it allows more.
 
-    Without this a model may make some up.  One with `allOf` stays as it is: each of its parts
-    states some properties of the same object.
+    Without this a model may invent properties. A schema with `allOf` is unchanged: each of its
+    parts lists some properties of the same object.
     """
     return schema if _joins(schema) else _closed(schema)
 
@@ -23,23 +23,23 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 def _closed(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    found = dict(schema)
+    result = dict(schema)
     for name in _MAPS:
-        if isinstance(found.get(name), Mapping):
-            found[name] = {key: _closed(value) for key, value in found[name].items()}
-    if "items" in found:
-        found["items"] = _closed(found["items"])
-    if "properties" not in found:
+        if isinstance(result.get(name), Mapping):
+            result[name] = {key: _closed(value) for key, value in result[name].items()}
+    if "items" in result:
+        result["items"] = _closed(result["items"])
+    if "properties" not in result:
         for name in _LISTS:
-            if isinstance(found.get(name), list):
-                found[name] = [_closed(one) for one in found[name]]
-    elif not any(name in found for name in _OTHERS):
-        found["additionalProperties"] = False
-    return found
+            if isinstance(result.get(name), list):
+                result[name] = [_closed(item) for item in result[name]]
+    elif not any(name in result for name in _MORE_PROPERTIES):
+        result["additionalProperties"] = False
+    return result
 
 
 def _joins(schema: Any) -> bool:
-    """Whether an object in `schema` is described in several parts."""
+    """Return whether an object in `schema` is described in several parts."""
     if isinstance(schema, Mapping):
         parts = schema.get("allOf")
         return (isinstance(parts, list) and len(parts) > 1) or any(map(_joins, schema.values()))

@@ -1,5 +1,6 @@
-"""The limits of what one request to a language model may hold, and their check: one table, each row
-a field of `LanguageLimits`.  Knows no protocol and no model.
+"""Limits of a request to a language model, and their check: a field of `LanguageLimits` each.
+
+It knows no protocol and no model.
 """
 
 from collections.abc import Sequence, Sized
@@ -14,29 +15,30 @@ from mindspore_serving.errors import InvalidField
 
 @dataclass(frozen=True, slots=True)
 class LanguageLimits:
-    """Of the requests of one server.
+    """Limits of requests to the language models of one server.
 
-    Raises InvalidField naming the limit, what was given and what is accepted.
+    Raises InvalidField naming the limit, its value and what is accepted.
     """
 
     max_body: int = param(
-        8 << 20, "bytes of a body; else 413, before more of it is read", at_least=1024
+        8 << 20, "size of a body; a larger one is answered 413 before it is read", at_least=1024
     )
     max_values: int = param(
         1 << 19,
-        "values in a body, before any is made: texts, numbers, lists and objects, wherever they "
-        "are; so also token ids of all prompts",
+        "JSON values in a body, counted before it is decoded: texts, numbers, lists and objects "
+        "at any depth, so also token ids",
         at_least=1024,
     )
-    max_objects: int = param(1 << 14, "objects in a body, before any is made", at_least=64)
-    max_depth: int = param(128, "lists and objects in one another", at_least=8, at_most=200)
+    max_objects: int = param(
+        1 << 14, "JSON objects in a body, counted before it is decoded", at_least=64
+    )
+    max_depth: int = param(128, "depth of nested lists and objects", at_least=8, at_most=200)
     max_messages: int = param(2048, "messages of a conversation", at_least=1)
     max_tools: int = param(128, "tools", at_least=0)
-    max_prompts: int = param(2048, "texts to embed or to score in one request", at_least=1)
+    max_prompts: int = param(2048, "texts to embed or score in one request", at_least=1)
     max_pairs_length: int = param(
         16 << 20,
-        "characters of all texts to score in one request, a query counted for each of its "
-        "documents",
+        "characters of all texts to score in one request; a query counts for each of its documents",
         at_least=1024,
     )
     max_grammar: int = param(1 << 16, "characters of a JSON schema, regex or grammar", at_least=64)
@@ -46,19 +48,23 @@ class LanguageLimits:
     max_stop_ids: int = param(1024, "stop tokens", at_least=0)
     max_stored: int = param(
         256,
-        "OpenAI's responses that are stored for each API key, or for all who have none; the oldest "
-        "is forgotten",
+        "stored responses of OpenAI's API per API key, or of all clients without a key; the "
+        "oldest is dropped",
         at_least=0,
     )
-    max_stored_bytes: int = param(32 << 20, "bytes of those; so also", at_least=0)
+    max_stored_bytes: int = param(
+        32 << 20, "size of these responses; the oldest is dropped", at_least=0
+    )
 
     def __post_init__(self) -> None:
         for name, row in LANGUAGE_LIMITS.items():
             row.check(getattr(self, name))
 
     def check(self, request: LLMRequest) -> None:
-        """Raises InvalidField for what is over a limit of content, and for integers of over 64
-        bits; not for what a body is limited to.
+        """Check the content of a request.
+
+        Raises InvalidField for a value over a limit, and for integers of over 64 bits. Limits of
+        the body are checked before it is decoded.
         """
         if isinstance(request, Embed):
             _check_count("input", request.prompts, self.max_prompts)
@@ -88,10 +94,14 @@ _CONTAINERS = frozenset({dict, list, tuple})
 
 
 def check_json(field: str, value: object, max_depth: int) -> None:
-    """For JSON that no struct describes: raises InvalidField if more than `max_depth` lists and
-    objects are in one another, or an integer has over 64 bits.
+    """Check JSON that no struct describes.
+
+    Raises InvalidField for more than `max_depth` nested lists and objects, and for an integer of
+    over 64 bits.
     """
-    groups: list[Any] = [(value,)]  # the values of lists and objects that are equally deep
+    groups: list[Any] = [
+        (value,)
+    ]  # values of the lists and objects at one depth, for each of these
     depth = 0
     while groups:
         if depth > max_depth:
@@ -102,25 +112,25 @@ def check_json(field: str, value: object, max_depth: int) -> None:
         for values in groups:
             kinds = set(map(type, values))
             if int in kinds:
-                _check_ints(field, [one for one in values if type(one) is int])
+                _check_ints(field, [value for value in values if type(value) is int])
             if not kinds.isdisjoint(_CONTAINERS):
-                inner += [one for one in values if type(one) in _CONTAINERS and one]
-        groups = [one.values() if type(one) is dict else one for one in inner]
+                inner += [value for value in values if type(value) in _CONTAINERS and value]
+        groups = [group.values() if type(group) is dict else group for group in inner]
         depth += 1
 
 
 def _check_ints(field: str, values: Sequence[int]) -> None:
-    for one in (min(values), max(values)):
-        if not -(2**63) <= one < 2**64:
-            shown = str(one) if abs(one) < 10**40 else "a number of over 40 digits"
+    for number in (min(values), max(values)):
+        if not -(2**63) <= number < 2**64:
+            shown = str(number) if abs(number) < 10**40 else "a number of over 40 digits"
             raise InvalidField(field, f"has {shown}, expected integers of 64 bits")
 
 
-def _check_count(field: str, value: Sized | None, most: int) -> None:
-    if value is not None and len(value) > most:
-        raise InvalidField(field, f"has {len(value)} entries, expected at most {most}")
+def _check_count(field: str, value: Sized | None, limit: int) -> None:
+    if value is not None and len(value) > limit:
+        raise InvalidField(field, f"has {len(value)} entries, expected at most {limit}")
 
 
-def _check_length(field: str, count: int, most: int) -> None:
-    if count > most:
-        raise InvalidField(field, f"has {count} characters, expected at most {most}")
+def _check_length(field: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise InvalidField(field, f"has {count} characters, expected at most {limit}")

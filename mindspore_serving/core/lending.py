@@ -1,4 +1,4 @@
-"""Memory that is lent: its owner hears when nobody has it any more.  Knows no owner."""
+"""Memory that is lent: its owner is called back when no view of it is left."""
 
 import weakref
 from collections.abc import Callable
@@ -7,14 +7,16 @@ import numpy as np
 
 
 def address_of(memory: "bytes | bytearray | memoryview") -> int:
-    """Where it begins."""
-    found: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
-    return found
+    """Return the address of the first byte."""
+    address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    return address
 
 
 def lend(memory: memoryview, on_returned: Callable[[], None]) -> memoryview:
-    """`memory`, writable if that is.  `on_returned` is called once, when neither it nor a view of
-    it (a slice, an array) is left: on whatever thread lets go of the last, amid anything else.
+    """Return a view of `memory`, writable if that is.
+
+    `on_returned` is called once, when neither the view nor a slice or array of it is left: on the
+    thread that drops the last of them, at any point of its code.
     """
     holder = np.frombuffer(memory, np.uint8)
     weakref.finalize(holder, on_returned).atexit = False

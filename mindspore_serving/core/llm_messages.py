@@ -1,9 +1,9 @@
-"""Requests to a language model and the events that answer them.  Plain messages, sent as msgpack
-between a front end and the worker that has the model; they have no protocol's names.
+"""Requests to a language model, and the events that answer them.
 
-An `LLMRequest` is the body of a request; the method it is sent to, a key of `METHODS`, gives its
-type.  A `Generate` is answered by `Started`, any number of `PromptScored` and `Chunk`, and
-`Finished`; or by `Refused` alone.  The others have one answer: their own event or `Refused`.
+Plain messages without names of a protocol, sent as msgpack between a front end and the worker that
+has the model. An `LLMRequest` is the body of a request; its method, a key of `METHODS`, tells its
+type. A `Generate` is answered by `Started`, any number of `PromptScored` and `Chunk`, and
+`Finished`; or by `Refused` alone. Other requests have one answer: their event or `Refused`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ from mindspore_serving.core.reading_messages import (
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, printable
 
-CODEC = "llm"  # the codec of all of them, see `wire`
+CODEC = "llm"  # codec of all requests, see `wire`
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Grammar(msgspec.Struct, frozen=True):
-    """What the answer must look like.
+    """Constraint on the text of an answer.
 
     `source` is a JSON schema, a regular expression, a Lark grammar in llguidance's dialect, or ""
     for "json_object", any JSON object.
@@ -39,13 +39,13 @@ class Grammar(msgspec.Struct, frozen=True):
 
 
 class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which of the tools an answer calls.
+    """Choice of the tools that an answer calls.
 
     Args:
         mode: "none": the model does not see the tools; "auto": it calls tools or answers in text;
-            "required": the answer is calls and nothing else.
-        name: the tool that is called if `mode` is "required"; None for any.
-        parallel: there may be several calls; else those behind the first are left out.
+            "required": the answer consists of calls.
+        name: the tool to call if `mode` is "required"; None for any.
+        parallel: several calls are possible; else those after the first are dropped.
     """
 
     mode: Literal["none", "auto", "required"] = "auto"
@@ -54,26 +54,25 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="generate"):
-    """Continue a prompt, or answer a conversation.
+    """Request to continue a prompt, or to answer a conversation.
 
-    Just one of `prompt` (text or token ids) and `messages` (mappings with "role" and "content",
-    as the model's chat template takes them) is given.
+    Exactly one of `prompt` (text or token ids) and `messages` (mappings with "role" and "content",
+    as for the model's chat template) is set.
 
     Args:
-        tools: functions that the model may call, as OpenAI writes them.
-        tool_choice: which of them it calls; respected if `parse_output`.
+        tools: functions that the model may call, in OpenAI's form.
+        tool_choice: which tools it calls; respected if `parse_output`.
         template_options: variables of the chat template; `add_generation_prompt` and
-            `continue_final_message` are what the transformers library has under these names.
-        chat_template: in place of the model's own, "" for that; only from who may give one.
-        parse_output: chunks have reasoning and calls of tools apart from the text; else all that
-            the model writes is text.
+            `continue_final_message` are those of the transformers library.
+        chat_template: replaces the model's template, "" for that; only if clients may send one.
+        parse_output: chunks have reasoning and tool calls apart from the text; else all is text.
         truncate: keep only this many tokens at the end of the prompt.
-        drop_turns: leave out the oldest turns of `messages` that do not fit the context.
+        drop_turns: drop the oldest turns of `messages` that do not fit into the context.
         add_special: put the tokenizer's special tokens around a prompt that is text.
-        is_stream: chunks as they come; else all of an answer at its end.
-        has_tokens: chunks have their tokens, with log-probabilities if `params` asks for them.
+        is_stream: send chunks as they are generated; else each answer at its end.
+        has_tokens: chunks have their tokens, with log-probabilities if `params` requests them.
         has_prompt_tokens: `Started` has the prompt's tokens.
-        has_markdown: pictures may be in a prompt that is text, as `![](url)`.
+        has_markdown: a prompt that is text may contain images, as `![](url)`.
         adapter: name of a LoRA adapter, "" for none.
         cache_salt: only requests with the same salt share cached prompts.
         priority: lower runs first.
@@ -101,13 +100,14 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
     @property
     def markdown(self) -> str:
-        """The text that may have pictures; "" if there is none."""
+        """Text that may contain images; "" if there is none."""
         return self.prompt if self.has_markdown and isinstance(self.prompt, str) else ""
 
 
 class Tokenize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tokenize"):
-    """The tokens of a text, or of a conversation in the chat template: those that a `Generate` with
-    the same fields has.
+    """Request for the tokens of a text, or of a conversation in the chat template.
+
+    They are the tokens of a `Generate` with the same fields.
     """
 
     prompt: str | None = None
@@ -119,7 +119,7 @@ class Tokenize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
 
 class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
-    """The text of token ids."""
+    """Request for the text of token ids."""
 
     token_ids: list[int]
     skip_special_tokens: bool = False
@@ -138,10 +138,11 @@ METHODS: dict[str, type[Any]] = {
 
 
 class GeneratedToken(msgspec.Struct, frozen=True, array_like=True):
-    """A token: `data` are the bytes it stands for, `text` those decoded by themselves.
+    """Token; `data` are its bytes, `text` these decoded by themselves.
 
-    `logprob` is None if it was not asked for, or the token follows nothing; never infinite: at
-    least -9999.  `top` are the likeliest tokens in its place, best first, without their own `top`.
+    `logprob` is None if it was not requested, or for the first token of a prompt; it is finite, at
+    least -9999. `top` are the likeliest tokens at its position, best first, without their own
+    `top`.
     """
 
     id: int
@@ -153,9 +154,10 @@ class GeneratedToken(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The request was accepted, `queue_seconds` after it was ready to be computed.  `seed` is the
-    one that was given, or drawn; `is_capped` if the context has room for fewer tokens of an answer
-    than `max_tokens`, which is lowered to that.
+    """Acceptance of a request, `queue_seconds` after it was ready to be computed.
+
+    `seed` is that of the request, or random. `is_capped` tells that the context has room for fewer
+    tokens than `max_tokens`, which is lowered.
     """
 
     num_prompt_tokens: int
@@ -166,14 +168,16 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class PromptScored(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Log-probabilities of the next tokens of the prompt, if `params.prompt_logprobs` is given."""
+    """Log-probabilities of the next tokens of the prompt, if `params.prompt_logprobs` is set."""
 
     tokens: tuple[GeneratedToken, ...]
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, array_like=True):
-    """A part of the `index`-th call of an answer, from 0 on.  The first part of a call has the
-    `name` of its tool and nothing else, the others have more of the JSON text of its arguments.
+    """Part of the `index`-th call of an answer, from 0.
+
+    The first part of a call has the `name` of its tool and nothing else, the others have more of
+    the JSON text of its arguments.
     """
 
     index: int
@@ -182,16 +186,16 @@ class ToolCallDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """More of answer `index` (0 to n-1).
+    """Chunk of answer `index` (0 to n-1).
 
-    `text` is what can be shown: never half a character, never the start of a stop string.
-    `reasoning`, which is before the text, and `tool_calls`, which are behind it, are filled if
-    `parse_output` was given; where the model wrote something in another order there are several
-    chunks, the tokens in the first and the finish reason in the last of them.
+    `text` is complete characters, without a possible beginning of a stop string. With
+    `parse_output`, `reasoning` (before the text) and `tool_calls` (after it) are set. If the model
+    wrote them in another order there are several chunks: the first has the tokens, the last the
+    finish reason.
 
-    `finish_reason` is None while there is more, else "stop", "tool_calls" (a "stop" of an answer
-    that has calls), "length", "abort" or "error"; `stop_reason` is the stop string or token id that
-    ended it, for "error" what went wrong; `blames_request` if parameters or grammar were the cause.
+    `finish_reason` is None until the last chunk, then "stop", "tool_calls" (a "stop" of an answer
+    with calls), "length", "abort" or "error". `stop_reason` is the stop string or token id, for
+    "error" a message. `blames_request` tells that parameters or grammar were the cause.
     """
 
     index: int
@@ -205,34 +209,34 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=3):
     blames_request: bool = False
 
     def to_error(self) -> ServingError:
-        """For the finish reason "error"."""
+        """Return the exception for the finish reason "error"."""
         if self.blames_request:
             return InvalidInputs(f"the answer cannot go on: {self.stop_reason}")
         return ServingError(f"the model failed: {self.stop_reason}")
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """All answers are finished."""
+    """End of all answers, with counts of tokens."""
 
     num_prompt_tokens: int
-    num_cached_tokens: int  # of the prompt, found in the prefix cache
+    num_cached_tokens: int  # tokens of the prompt from the prefix cache
     num_generated_tokens: int  # of all answers
     queue_seconds: float = 0.0  # from when it was ready to be computed to its first step
-    num_reasoning_tokens: int = 0  # of those generated, if `parse_output` was given
+    num_reasoning_tokens: int = 0  # of the generated tokens, with `parse_output`
     num_guesses: int = 0  # tokens that were guessed and computed
     num_right_guesses: int = 0  # how many of them were generated
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The request was not accepted; nothing follows.
+    """Refusal of a request; nothing follows.
 
-    "context": the prompt leaves no room for an answer; `num_prompt_tokens` and `max_model_len` are
-    the numbers.  "overloaded": too many
-    requests or tokens wait.  "template": the chat template refused the messages.  "grammar": it
-    cannot be compiled.  "empty": the prompt has no tokens.  "input": anything else that is wrong.
+    "context": the prompt leaves no room for an answer, with `num_prompt_tokens` and
+    `max_model_len`. "overloaded": too many requests or tokens are queued. "template": the chat
+    template refused the messages. "grammar": it cannot be compiled. "empty": the prompt has no
+    tokens. "input": other errors of the request.
 
-    `field` is the field of the request, or of its `params`, that is wrong; "" if there is none.
-    `retry_after`: the seconds after which an overloaded model may be asked again, if known.
+    `field` is the wrong field of the request, or of its `params`; "" if there is none.
+    `retry_after` is the time in seconds after which an overloaded model may accept it, if known.
     """
 
     reason: Literal["context", "overloaded", "template", "grammar", "empty", "input"]
@@ -244,7 +248,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class RequestRefused(InvalidInputs):
-    """A request that is not accepted; `refused` says why."""
+    """Error for a request that is not accepted; `refused` has the reason."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.text)
@@ -252,7 +256,7 @@ class RequestRefused(InvalidInputs):
 
 
 def to_refused(error: ServingError) -> Refused | None:
-    """The answer to a request that `error` ended; None if it was accepted, and failed."""
+    """Return the refusal for an `error`; None if the request was accepted and then failed."""
     if isinstance(error, RequestRefused):
         return error.refused
     if isinstance(error, Overloaded):
@@ -263,7 +267,7 @@ def to_refused(error: ServingError) -> Refused | None:
 
 
 class Tokenized(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """`text` is what was tokenized; `offsets` are (start, stop) of each token in its characters."""
+    """Tokens of `text`; `offsets` are their (start, stop) in its characters."""
 
     text: str
     tokens: tuple[GeneratedToken, ...]
@@ -271,6 +275,8 @@ class Tokenized(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class Detokenized(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """Text of token ids."""
+
     text: str
 
 
@@ -297,6 +303,9 @@ decode_events: Callable[[Buffer], list[Event]] = msgspec.msgpack.Decoder(list[Ev
 
 
 def decode_request(method: str, body: Buffer) -> LLMRequest:
-    """Raises msgspec.DecodeError, or InvalidInputs for parameters out of range."""
+    """Decode a request.
+
+    Raises msgspec.DecodeError, or InvalidInputs for parameters out of range.
+    """
     request: LLMRequest = _decoders[method].decode(body)
     return request

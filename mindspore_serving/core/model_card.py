@@ -1,25 +1,26 @@
-"""A loaded language model in numbers and names."""
+"""Description of a loaded language model."""
 
 import msgspec
 
 UPSTREAM = "openai"
-"""The engine of a language model that another server has: there is no directory of it."""
+"""Engine of a language model of another server, which has no directory here."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A loaded language model, as front ends and people see it.
+    """Description of a loaded language model, for front ends and people.
 
     `tool_format` and `reasoning_format` name rows of `llm.chat`'s tables, "" if the chat template
-    shows none; the tool format "generic" is that of models whose template has none.
-    `unmarked_calls` if what a model writes without the markers of its format may be a call.
-    `sampling` are fields of SamplingParams, as the model's authors recommend.
+    has none; the tool format "generic" is that of models whose template has no tools. With
+    `unmarked_calls`, output without the markers of the format may be a tool call. `sampling` are
+    fields of SamplingParams that the model's authors recommend.
 
-    `labels` are those of a classifier, in the order of its outputs; `problem` says what its logits
-    are, as problem_type in config.json; `reads_instructions` if it judges documents by a text.
+    `labels` are those of a classifier, in the order of its outputs; `problem` is problem_type in
+    config.json, which tells what its logits are; `reads_instructions` if it judges documents by an
+    instruction.
 
-    `pooling` is how states become a vector.  `prompts` are instructions that are put in front of
-    texts to embed, by name; `default_prompt` is the one that is taken if a request names none.
-    `dimensions` are how many numbers of a vector a request may have; `any_dimensions` if any.
+    `pooling` is how states become a vector. `prompts` are instructions for texts to embed, by name,
+    of which `default_prompt` is the default. `dimensions` are the sizes of vectors that a request
+    may choose; `any_dimensions` if all are possible.
     """
 
     architecture: str
@@ -53,7 +54,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     default_prompt: str = ""
     dimensions: tuple[int, ...] = ()
     any_dimensions: bool = False
-    takes_images: bool = False  # prompts may have pictures
+    takes_images: bool = False  # prompts may contain images
     unmarked_calls: bool = False
-    num_ranks: int = 1  # processes over which a worker cuts it
-    summary: str = ""  # one line for people: what was chosen, and what it can hold
+    num_ranks: int = 1  # processes of a worker that share the model
+    summary: str = ""  # a line for people: dtype, cache and other choices

@@ -1,16 +1,17 @@
-"""A large body in several buffers, which is copied only to where it is to lie."""
+"""Large bodies in several buffers, copied only to their final address."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-LARGE = 32 * 1024  # bytes; below, joining costs less than keeping apart
+LARGE = 32 * 1024  # bytes; smaller buffers are joined, which costs less
 
 
 class Stored:
-    """`size` bytes that are somewhere else, until they are copied to where they are to lie:
-    `read(start, target)` fills `target` with those from `start` on.
+    """Bytes that are stored elsewhere until they are copied to their final address.
+
+    `read(start, target)` fills `target` with the bytes from `start` on.
     """
 
     __slots__ = ("_read", "_start", "_size")
@@ -21,8 +22,8 @@ class Stored:
     def __len__(self) -> int:
         return self._size
 
-    def __getitem__(self, place: slice) -> "Stored":
-        start, stop, _ = place.indices(self._size)
+    def __getitem__(self, part: slice) -> "Stored":
+        start, stop, _ = part.indices(self._size)
         return Stored(self._read, self._start + start, max(0, stop - start))
 
     def __bytes__(self) -> bytes:
@@ -31,12 +32,12 @@ class Stored:
         return bytes(data)
 
     def write(self, target: memoryview) -> None:
-        """Fill the bytes of `target`, of which there are as many."""
+        """Fill `target`, which has the same size."""
         self._read(self._start, target)
 
 
 class Pieces:
-    """`buffers`, one after another."""
+    """Concatenation of `buffers`, which are not joined."""
 
     __slots__ = ("buffers", "_size")
 
@@ -48,7 +49,7 @@ class Pieces:
         return self._size
 
     def write(self, target: memoryview) -> None:
-        """Fill the bytes of `target`, of which there are as many."""
+        """Fill `target`, which has the same size."""
         start = 0
         for buffer in self.buffers:
             stop = start + len(buffer)
@@ -63,16 +64,16 @@ class Pieces:
 
 
 def whole(body: "Buffer | Pieces") -> Buffer:
-    """`body` in one buffer."""
+    """Return `body` as one buffer."""
     return body.join() if isinstance(body, Pieces) else body
 
 
 def here(data: "Buffer | Stored") -> Buffer:
-    """`data` in memory."""
+    """Return `data` in memory."""
     return bytes(data) if isinstance(data, Stored) else data
 
 
 def join(buffers: "Sequence[Buffer | Stored]") -> "bytes | Pieces":
-    """`buffers` as one body: joined if that is small."""
+    """Concatenate `buffers`: to bytes if they are small."""
     size = sum(map(len, buffers))
     return b"".join(map(here, buffers)) if size < LARGE else Pieces(buffers, size)

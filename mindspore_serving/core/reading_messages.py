@@ -1,6 +1,6 @@
-"""Requests to models that read texts and write none, and their answers: vectors and scores.
+"""Requests to models that read texts and generate none, and their answers: vectors, scores.
 
-Messages between a front end and the worker that has the model, as those of `llm_messages`.
+Messages between a front end and the worker that has the model, like those of `llm_messages`.
 """
 
 from typing import Literal, TypeAlias
@@ -8,17 +8,17 @@ from typing import Literal, TypeAlias
 import msgspec
 
 Side: TypeAlias = Literal["", "right", "left"]
-"""Where a text that is too long is cut; "" refuses it."""
+"""End at which a text that is too long is cut; "" refuses it."""
 
 
 class Embed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="embed"):
-    """A vector for each prompt: text or token ids.
+    """Request for a vector of each prompt: text or token ids.
 
     Args:
-        prompt_name: which of the model's instructions is put in front of texts; None for the one
-            that its directory has as default, "" for none.
-        truncate: which end of prompts that are too long is cut.
-        scale: "model": as the model's directory says; "unit": of length 1; "none": as they come.
+        prompt_name: which of the model's instructions precedes texts; None for its default, "" for
+            none.
+        truncate: the end at which prompts that are too long are cut.
+        scale: "model": as the model's directory says; "unit": to length 1; "none": unscaled.
     """
 
     prompts: list[str | list[int]]
@@ -28,15 +28,14 @@ class Embed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="score"):
-    """What a classifier makes of each text, or of each pair of texts.
+    """Request for the output of a classifier for each text, or for each pair of texts.
 
     Args:
-        texts: the texts, or the second ones of the pairs: documents.
-        queries: the first ones of the pairs: one for each text, or one for all; none for texts
-            alone.
-        instruction: what a document is judged by, of a model that reads instructions; "" for its
-            own.
-        truncate: which end of what is too long is cut, from the longer one of a pair.
+        texts: the texts, or the second texts of pairs: documents.
+        queries: the first texts of pairs: one per text, or one for all; none for single texts.
+        instruction: the instruction by which a document is judged, if the model reads
+            instructions; "" for its default.
+        truncate: the end at which the longer text of a pair is cut if it is too long.
     """
 
     texts: list[str]
@@ -46,24 +45,24 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 
     @property
     def num_characters(self) -> int:
-        """Of all that the model reads, a query that is for all texts as often as it is read."""
-        own = sum(map(len, self.texts)) + len(self.instruction) * len(self.texts)
+        """Number of characters that the model reads; a query counts each time it is read."""
+        in_texts = sum(map(len, self.texts)) + len(self.instruction) * len(self.texts)
         queries = sum(map(len, self.queries))
-        return own + (queries * len(self.texts) if len(self.queries) == 1 else queries)
+        return in_texts + (queries * len(self.texts) if len(self.queries) == 1 else queries)
 
 
 class DescribeTokenizer(msgspec.Struct, frozen=True, kw_only=True, tag="tokenizer"):
-    """What tokenizer_config.json says."""
+    """Request for the content of tokenizer_config.json."""
 
 
 class TokenizerDescribed(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """`config` is a JSON object."""
+    """Content of tokenizer_config.json; `config` is a JSON object."""
 
     config: str
 
 
 class Embedded(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """`vectors` are float32, little-endian, [number of prompts, `size`]."""
+    """Vectors as float32, little-endian, [number of prompts, `size`]."""
 
     vectors: bytes
     size: int
@@ -71,9 +70,10 @@ class Embedded(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class Scored(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """Both are float32, little-endian, [number of texts, `size`], a column for each label.
-    `scores` are what the model's configuration makes of the logits: probabilities, unless it is a
-    regression.
+    """Logits and scores as float32, little-endian, [number of texts, `size`]; columns are labels.
+
+    The model's configuration tells how scores are computed from logits: they are probabilities,
+    unless it is a regression.
     """
 
     logits: bytes

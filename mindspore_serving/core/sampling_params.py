@@ -1,4 +1,4 @@
-"""The nouns of text generation: how to sample, why a text ended, what one token's reply holds.
+"""Sampling parameters, finish reasons, and the result of a step for one sequence.
 
 Plain frozen data shared by front ends, the offline interface and the engine; knows no model.
 """
@@ -10,40 +10,42 @@ from enum import Enum
 from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.errors import InvalidField
 
-MAX_SEQUENCES = 128  # of one request (n)
+MAX_SEQUENCES = 128  # limit of `n`
 MAX_LOGPROBS = 64
 MAX_STOPS = 64
 
 
 class FinishReason(Enum):
-    """Why a sequence ended."""
+    """Reason for which a sequence ended."""
 
     STOP = "stop"  # an end token, a stop token or a stop string
     LENGTH = "length"  # max_tokens, or the model's context is full
-    ABORT = "abort"  # the caller left
+    ABORT = "abort"  # the client disconnected, or the caller cancelled
     ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen.  Every sequence of a batch has its own.
+    """Sampling parameters of a request; every sequence of a batch has its own.
 
-    Greedy if `temperature` is 0.  The order is: penalties and biases, bans (bad words, minimum
+    Greedy if `temperature` is 0. The order is: penalties and biases, bans (bad words, minimum
     length, allowed tokens, grammar), top_n_sigma, top_k, temperature, top_p, min_p, typical_p, XTC.
     The same seed gives the same tokens, whatever else is in the batch.
 
-    Raises InvalidField naming the parameter, what was given and what is accepted.
+    Raises InvalidField naming the parameter, its value and what is accepted.
     """
 
     max_tokens: int | None = param(
         16,
-        "most tokens of an answer; None: up to the end of the context",
+        "max tokens of an answer; None: up to the end of the context",
         at_least=1,
         ollama="num_predict",
         tgi="max_new_tokens",
         llm_serving="max_new_tokens",
     )
-    min_tokens: int = param(0, "end tokens and stops are ignored before this many", at_least=0)
+    min_tokens: int = param(
+        0, "tokens before which end tokens and stop texts are ignored", at_least=0
+    )
     n: int = param(
         1,
         "answers to one prompt, which share its cache",
@@ -55,21 +57,21 @@ class SamplingParams:
         llm_serving=None,
     )
     temperature: float = param(
-        1.0, "divides the logits; 0 takes the likeliest token", at_least=0.0, at_most=100.0
+        1.0, "divisor of the logits; 0 takes the likeliest token", at_least=0.0, at_most=100.0
     )
     top_k: int = param(0, "keep this many of the likeliest tokens; 0 keeps all", at_least=0)
     top_p: float = param(
-        1.0, "keep the likeliest tokens that hold this probability", over=0.0, at_most=1.0
+        1.0, "keep the likeliest tokens whose probabilities add up to this", over=0.0, at_most=1.0
     )
     min_p: float = param(
         0.0,
-        "keep tokens with at least this share of the likeliest one's probability",
+        "keep tokens with at least this share of the largest probability",
         at_least=0.0,
         at_most=1.0,
     )
     typical_p: float = param(
         1.0,
-        "keep the tokens of most typical surprise that hold this probability",
+        "keep the tokens of most typical information whose probabilities add up to this",
         over=0.0,
         at_most=1.0,
     )
@@ -80,52 +82,61 @@ class SamplingParams:
         at_least=0.0,
     )
     xtc_probability: float = param(
-        0.0, "how often the likeliest tokens are excluded (XTC)", at_least=0.0, at_most=1.0
+        0.0,
+        "probability with which the likeliest tokens are excluded (XTC)",
+        at_least=0.0,
+        at_most=1.0,
     )
     xtc_threshold: float = param(
         0.1,
-        "XTC excludes all tokens of at least this probability but the least likely of them",
+        "XTC excludes the tokens of at least this probability, except the least likely of them",
         over=0.0,
         at_most=0.5,
     )
     repetition_penalty: float = param(
         1.0,
-        "divides positive logits of tokens of prompt and answer; 1 is none",
+        "divisor of positive logits of tokens in prompt and answer; 1 has no effect",
         at_least=0.01,
         at_most=100.0,
         ollama="repeat_penalty",
     )
     frequency_penalty: float = param(
-        0.0, "subtracted for each time a token is in the answer", at_least=-2.0, at_most=2.0
+        0.0,
+        "subtracted from a token's logit for each time it is in the answer",
+        at_least=-2.0,
+        at_most=2.0,
     )
     presence_penalty: float = param(
-        0.0, "subtracted from tokens that are in the answer", at_least=-2.0, at_most=2.0
+        0.0,
+        "subtracted from the logits of tokens that are in the answer",
+        at_least=-2.0,
+        at_most=2.0,
     )
     logit_bias: Mapping[int, float] = param({}, "added to the logits of tokens, by token id")
     stop: Sequence[str] = param(
         (),
-        "texts that end the answer, and are not part of it",
+        "texts that end the answer, which does not contain them",
         at_most=MAX_STOPS,
         anthropic="stop_sequences",
     )
     stop_token_ids: Sequence[int] = param((), "tokens that end the answer, besides the model's own")
     include_stop: bool = param(
         False,
-        "a stop text stays in the answer",
+        "keep the stop text in the answer",
         openai="include_stop_str_in_output",
         anthropic=None,
         ollama=None,
         tgi=None,
         llm_serving=None,
     )
-    ignore_eos: bool = param(False, "go on after the model's own end tokens")
+    ignore_eos: bool = param(False, "continue after the model's end tokens")
     bad_words: Sequence[str] = param((), "texts that must not be in the answer", at_most=MAX_STOPS)
     seed: int | None = param(
-        None, "of the random numbers; None: a random one", at_least=0, at_most=2**64 - 1
+        None, "seed of the random numbers; None: a random seed", at_least=0, at_most=2**64 - 1
     )
     logprobs: int | None = param(
         None,
-        "likeliest tokens that are reported besides each token; None: no log-probabilities",
+        "number of likeliest tokens reported with each token; None: no log-probabilities",
         at_least=0,
         at_most=MAX_LOGPROBS,
         anthropic=None,
@@ -144,8 +155,10 @@ class SamplingParams:
         tgi=None,
         llm_serving=None,
     )
-    allowed_token_ids: Sequence[int] | None = param(None, "no other tokens are chosen; None: all")
-    skip_special_tokens: bool = param(True, "special tokens are left out of the text")
+    allowed_token_ids: Sequence[int] | None = param(
+        None, "the only tokens that are chosen; None: all"
+    )
+    skip_special_tokens: bool = param(True, "leave special tokens out of the text")
 
     def __post_init__(self) -> None:
         for name, row in SAMPLING.items():
@@ -158,9 +171,9 @@ class SamplingParams:
 
 
 SAMPLING = rows_of(SamplingParams)
-"""The table of sampling parameters: a row for each field of `SamplingParams`."""
+"""Table of sampling parameters: a row for each field of `SamplingParams`."""
 
-if SamplingParams.__doc__:  # there is none with python -OO
+if SamplingParams.__doc__:  # None with python -OO
     SamplingParams.__doc__ += "\n    Args:\n"
     rows = SAMPLING.values()
     SamplingParams.__doc__ += "".join(f"        {row.name}: {row.meaning}.\n" for row in rows)
@@ -168,7 +181,7 @@ if SamplingParams.__doc__:  # there is none with python -OO
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token, its log-probability and rank (0: the likeliest) before temperature and filters."""
+    """Log-probability and rank (0: the likeliest) of a token, before temperature and filters."""
 
     token_id: int
     logprob: float
@@ -177,10 +190,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What one step added to one sequence of a request.
+    """Tokens that one step added to one sequence of a request.
 
-    `text` is what can be shown: never half a character, never the start of a stop string.
-    `logprobs` has, for each token, its own first and then the alternatives, best first.
+    `text` is complete characters, without a possible beginning of a stop string. `logprobs` has,
+    for each token, its own first and then the alternatives, best first.
     """
 
     index: int  # of the sequence, 0 to n-1
@@ -189,14 +202,14 @@ class Generated:
     logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or token id that ended it
-    num_cached_tokens: int = 0  # of the prompt, found in the cache; given with the finish reason
-    blames_request: bool = False  # for ERROR: its parameters or its grammar are the cause
+    num_cached_tokens: int = 0  # of the prompt; set with the finish reason
+    blames_request: bool = False  # for ERROR: its parameters or grammar are the cause
     num_guesses: int = 0  # tokens that were guessed and computed, given with the finish reason
     num_right_guesses: int = 0  # how many of them are in the answer
 
 
 def join(parts: Sequence[Generated]) -> Generated:
-    """What `parts`, one after another, add to the sequence together."""
+    """Combine consecutive `parts` of a sequence."""
     last = parts[-1]
     if len(parts) == 1:
         return last

@@ -1,7 +1,7 @@
-"""What can be asked of a servable: one table, each row a field of `ServableOptions`.
+"""Options of servables: one table, each row a field of `ServableOptions`.
 
 `ServableStartConfig`, `Deployment`, the options of `serve`, configuration files with their schema
-and what a load of protocol v2 may change are made from the rows.  Checks nothing.
+and the parameters of a load by protocol v2 are made from the rows.  Checks nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,200 +13,233 @@ from mindspore_serving.core.params import param, rows_of
 
 _models: Any = partial(param, group="models")
 _workers: Any = partial(param, group="workers")
+_batching: Any = partial(param, group="batching", is_common=True)
+_limits: Any = partial(param, group="limits", is_common=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServableOptions:
-    """Of one version of one servable.  The first ones are in the order of the original."""
+    """Options of one version of one servable; the first are in the order of the original API."""
 
     servable_directory: str = param(
-        "", "holds the servable's directory; may be relative to the start-up script", serve=None
+        "",
+        "directory that contains the servable's directory; may be relative to the start-up script",
+        serve=None,
     )
     servable_name: str = param(
         "",
-        "the servable's directory in it, which holds servable_config.py and version directories "
-        "such as 1/ with the model files.  Without servable_config.py, a directory with one model "
-        'file, in it or in 1/, is served as it is; so is a model file itself, as "net.onnx"',
+        'the servable\'s directory in it, or a model file as "net.onnx"',
+        details="The directory has a servable_config.py, and version directories such as 1/ with "
+        "the model files; or no servable_config.py but one model file, in it or in 1/",
         serve=None,
     )
     device_ids: int | Sequence[int] | None = _workers(
         None,
-        "one worker process on each: different numbers from 0 on, as 0,1 (default of serve: 0)",
+        "devices, one worker process on each, as 0,1",
+        details="`serve` uses device 0, unless the number of workers is set",
         metavar="IDS",
+        is_common=True,
+        page="servable_config.md#workers-and-devices",
     )
     version_number: int = param(
-        0, "the version, or 0 for the newest directory at start", at_least=0, serve=None
+        0, "version to serve", default_text="0, the newest at start", at_least=0, serve=None
     )
     device_type: str | None = _workers(
         None,
-        "what the models run on, in any case (default: the first that works)",
-        metavar="{Ascend,GPU,CPU}",
+        "run models on Ascend, GPU or CPU",
+        default_text="the first that works",
+        metavar="TYPE",
+        is_common=True,
     )
     num_parallel_workers: int = _workers(
         0,
-        "as many worker processes in all; those beyond the devices run Python stages and, on CPU, "
-        "models.  Without devices, 0 means 1",
+        "worker processes per servable",
+        details="Workers beyond the number of devices run Python stages only and, on CPU, models",
+        default_text="0, one per device or 1",
         at_least=0,
         at_most=64,
+        is_common=True,
     )
     dec_key: bytes | None = param(
         None,
-        "the key of an encrypted model: 16, 24 or 32 bytes",
+        "key of an encrypted model: 16, 24 or 32 bytes",
         is_secret=True,
         serve=None,
     )
-    dec_mode: str = param("AES-GCM", '"AES-GCM" or "AES-CBC"', serve=None)
+    dec_mode: str = param(
+        "AES-GCM", 'encryption mode of the model: "AES-GCM" or "AES-CBC"', serve=None
+    )
     _: KW_ONLY
-    max_batch_delay_ms: float = param(
+    max_batch_delay_ms: float = _batching(
         0,
-        "how long a request may wait for others to share its batch; 0 takes whatever is queued",
+        "max time that requests wait for a larger batch",
+        default_text="0, no wait",
         at_least=0,
         unit="milliseconds",
-        group="batching",
         metavar="MS",
+        page="servable_config.md#batching",
     )
-    preferred_batch_size: int = param(
+    preferred_batch_size: int = _batching(
         0,
-        "with a delay, send a batch as soon as it has so many instances; 0: the model's size",
+        "size at which a batch waits no longer",
+        default_text="0, the model's size",
+        details="It has an effect only with `max_batch_delay_ms`",
         at_least=0,
         at_most=1 << 16,
-        group="batching",
     )
     retry: bool = param(
         True,
-        "whether instances that a dying worker had are sent to another one",
+        "send the instances of a worker that died to another one",
         serve=None,
         load="retry",
     )
     restart_policy: str = _workers(
         "always",
-        "whether a worker that died is started again: always (ever later, at most every 30 s, if "
-        "it dies soon each time), limited (not after five deaths within 10 s of their starts) or "
-        "never",
+        "when to restart a worker that died",
+        details="always: after a delay that grows to 30 s while it dies soon each time; limited: "
+        "not after five deaths within 10 s of their starts; never",
         choices=("always", "limited", "never"),
+        page="reliability.md",
     )
-    max_requests: int = param(
+    max_requests: int = _limits(
         0,
-        "the most requests in flight to a servable, beyond which more are refused; 0 for no limit "
-        "but the server's",
+        "max requests in flight per servable",
+        details="Further requests are refused",
+        default_text="0, no limit",
         at_least=0,
-        group="limits",
         load="max_requests",
+        page="reliability.md#overload",
     )
-    max_queue_seconds: float = param(
+    max_queue_seconds: float = _limits(
         0,
-        "refuse a request that after so long still waits for its turn, in the queue of a method, "
-        "a worker or a language model's engine; 0 for no limit",
+        "refuse a request that has been queued this long",
+        details="The queue of a method, of a worker and of a language model's engine count",
+        default_text="0, never",
         at_least=0,
         unit="seconds",
-        group="limits",
         load="max_queue_seconds",
+        page="reliability.md#overload",
     )
     heartbeat_timeout: float = _workers(
         10,
-        "without a heartbeat for so long a worker gets no new work, and what waits there goes to "
-        "others; after three times as long it is ended and replaced.  0: never",
+        "time without a heartbeat after which a worker gets no new requests",
+        details="Its queued requests go to other workers; after three times as long it is killed "
+        "and replaced. 0 disables this",
         at_least=0,
         unit="seconds",
         load="heartbeat_timeout",
     )
     stage_timeout: float = _workers(
         0,
-        "how long a stage may run: the worker is then ended and replaced, and the requests that "
-        "ran fail.  0: any time",
+        "max time that a stage may run",
+        details="A worker that takes longer is killed and replaced, and its running requests fail",
+        default_text="0, no limit",
         at_least=0,
         unit="seconds",
         load="stage_timeout",
     )
     step_timeout: float = _workers(
         300,
-        "as the stage timeout, for a step of a language model",
+        "max time of one step of a language model, as `stage_timeout`",
         at_least=0,
         unit="seconds",
         load="step_timeout",
     )
     alias: str = _models(
         "",
-        "what clients call it, if one servable is served (default: the name of its directory, or "
-        "of a model file without its ending)",
+        "name for clients, if one servable is served",
+        default_text="that of its file",
         metavar="NAME",
+        is_common=True,
         serve="name",
     )
     llm_options: Mapping[str, Any] | None = param(
         None,
-        "for a GGUF file or a bare Hugging Face directory (config.json, *.safetensors): the "
-        'options of `EngineConfig`, such as {"quantization": "int8"}, "runtime", or "engine" with '
-        '"engine_options"; of a model that does not generate also those of '
-        '`tasks.options.TaskOptions`.  With engine "openai", and engine_options with the `url` of '
-        "another server, there is no directory: `servable_name` is what clients call its model",
+        "engine options of a language model without servable_config.py, a GGUF file or a Hugging "
+        "Face directory",
+        details='They are fields of `EngineConfig`, such as {"quantization": "int8"}, "runtime", '
+        'or "engine" with "engine_options"; for a model that does not generate also fields of '
+        '`core.tasks.TaskOptions`. With the engine "openai", and the `url` of another server in '
+        "engine_options, there is no directory: `servable_name` is the model's name for clients",
         is_secret=True,
         serve=None,
     )
     max_workers: int = _workers(
         0,
-        "over 0: the number of worker processes, each with all models, follows that of requests, "
-        "up to so many, each with a device if there are any; not with num_parallel_workers.  0: it "
-        "stays",
+        "scale the number of workers with the requests, up to this number",
+        details="Each worker loads all models and, with `device_ids`, has a device of its own. Not "
+        "with `num_parallel_workers`",
+        default_text="0, a fixed number",
         at_least=0,
         at_most=64,
+        page="servable_config.md#as-many-workers-as-there-are-requests-for",
     )
     min_workers: int = _workers(
         1,
-        "... and down to so many; 0 ends all, and a request then waits for a start",
+        "with `max_workers`: number of workers kept while there are few requests",
+        details="With 0 all workers end, and the next request waits until one has started",
         at_least=0,
         at_most=64,
     )
     requests_per_worker: int = _workers(
-        8, "... with one worker for so many requests in flight", at_least=1
+        8, "with `max_workers`: requests in flight for which one worker is started", at_least=1
     )
     scale_down_delay: float = _workers(
         60,
-        "... and one less when for so long fewer have done",
+        "with `max_workers`: time that fewer workers must be enough before one is stopped",
         at_least=0,
         unit="seconds",
     )
     node_labels: Mapping[str, str] | None = param(
         None,
-        "run on machines with these labels only (`worker --join ... --labels`), as zone=a,disk=ssd",
+        "run only on machines with these labels, as zone=a,disk=ssd",
+        details="Machines get labels from `worker --join ... --labels`",
         group="machines",
         metavar="LABELS",
+        page="machines.md",
     )
     allow_pickle: bool = _models(
         False,
-        "whether a scikit-learn model without servable_config.py may be a pickle, which runs any "
-        "code that is in it",
+        "load scikit-learn models from pickles, which can run any code",
+        details="Only for model files without servable_config.py",
+        page="backends.md#rows-of-numbers",
     )
     backend: str = _models(
         "",
-        "what runs a model without servable_config.py: mindspore or openvino for MindIR, "
-        "onnxruntime or openvino for ONNX (default: what is installed, in this order)",
+        "library that runs MindIR or ONNX files without servable_config.py",
+        details="MindIR: mindspore or openvino; ONNX: onnxruntime or openvino",
+        default_text="the first that is installed",
         choices=("mindspore", "onnxruntime", "openvino"),
+        page="backends.md#mindir-without-mindspore",
     )
     python: str = _workers(
         "",
-        "the interpreter of the workers, a path or a name in PATH; it needs msgspec, numpy and "
-        "protobuf beside what the servable imports; see docs/engines.md (default: that of the "
-        "server)",
+        "Python interpreter of the workers, a path or a name in PATH",
+        details="It needs msgspec, numpy, protobuf and what the servable imports",
+        default_text="that of the server",
         is_path=True,
         metavar="PYTHON",
+        page="engines.md#an-interpreter",
     )
     environment: str = _workers(
         "",
-        "a directory with a pylock.toml, requirements.lock or requirements.txt: the workers run in "
-        "an environment made of it, once, with `python` as its base",
+        "directory with the pylock.toml, requirements.lock or requirements.txt of the workers",
+        details="They run in an environment that is made from it once, based on `python`",
         is_path=True,
         metavar="DIR",
+        page="engines.md#an-interpreter",
     )
     with_batch_dim: bool = _models(
         True,
-        "whether the first axis of what a model without servable_config.py takes and gives counts "
-        "instances; else each run has one instance",
+        "the first axis of a model's inputs and outputs counts instances",
+        details="Only for model files without servable_config.py; if False, a run has one instance",
         serve="batch_dim",
+        page="backends.md#a-model-file-alone",
     )
 
     @property
     def name(self) -> str:
-        """What clients call it."""
+        """Name of the servable for clients."""
         return self.alias or self.servable_name
 
 

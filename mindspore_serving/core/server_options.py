@@ -1,7 +1,7 @@
-"""What can be asked of a server: one table, each row a field of `ServerOptions`.
+"""Options of servers: one table, each row a field of `ServerOptions`.
 
-The options of the functions that start servers, of `serve`, and of configuration files with their
-schema are made from the rows.  Checks nothing.
+The arguments of the functions that start servers, the options of `serve`, and configuration files
+with their schema are made from the rows.  Checks nothing.
 """
 
 from dataclasses import dataclass
@@ -16,81 +16,98 @@ _security: Any = partial(param, group="security")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """Of one HTTP or gRPC server."""
+    """Options of one HTTP or gRPC server."""
 
-    max_msg_mb_size: int = _ports(
+    max_msg_mb_size: int = param(
         100,
-        "the largest message, sent or received",
+        "max size of a message, received or sent",
         at_least=1,
         at_most=512,
         unit="megabytes",
+        group="limits",
         metavar="MB",
+        is_common=True,
         serve="max_msg_mb",
     )
     front_ends: int = _ports(
         1,
-        "processes that serve the ports, for machines with many cores; 1 is the server's own.  The "
-        "same for both servers; see docs/deploy.md",
+        "number of processes that serve the ports, for machines with many cores",
+        details="1 is the server's own process. The HTTP and gRPC servers have the same number",
         at_least=1,
         at_most=64,
+        page="deploy.md",
     )
     grpc_library: str = _ports(
         "grpcio",
-        "pygrpc-native is several times as fast, and has no TLS and few limits; see docs/deploy.md",
+        "library of the gRPC server",
+        details="pygrpc-native is several times as fast, but has no TLS and few limits",
         choices=("grpcio", "pygrpc-native"),
+        page="deploy.md",
     )
     use_status_codes: bool = _ports(
-        False, "answer errors with 4xx and 5xx, not with 200 as the original did", serve=None
+        False,
+        "answer errors with status 4xx and 5xx, not with 200 as MindSpore Serving 2.0 did",
+        serve=None,
     )
     llm_serving_form: Literal["r21", "bare"] = _ports(
         "r21",
-        "streams of llm-serving: r21, server-sent events, or bare, lines alone",
+        "form of streams in the protocol of llm-serving",
+        details="r21: server-sent events; bare: plain lines",
         choices=("r21", "bare"),
+        page="llm_serving.md",
     )
     allowed_hosts: tuple[str, ...] = _security(
         (),
-        "a name that clients may call the server by, besides localhost, addresses and that of its "
-        "own address.  Checked if some are given, or the address is of this machine; repeatable",
+        "host name by which clients may call the server",
+        details="localhost, addresses and the host of the server's own address are always allowed. "
+        "Names are checked if one is allowed here, or if the address is of this machine only",
         metavar="HOST",
         serve="allowed_host",
+        page="restful.md#browsers",
     )
     allow_origins: tuple[str, ...] = _security(
         (),
-        "another site whose web pages may use the server, as https://example.org, or *; repeatable",
+        "site whose web pages may use the server, as https://example.org, or *",
         metavar="ORIGIN",
         serve="allow_origin",
+        page="restful.md#browsers",
     )
     allow_loading: bool = _security(
-        False, "clients may load and unload servables, and change the log level"
+        False,
+        "let clients load and unload servables and change the log level",
+        is_common=True,
+        page="repository.md#by-clients",
     )
     lora_directories: tuple[str, ...] = _security(
         (),
-        "clients may load and unload LoRA adapters that are below this directory; repeatable",
+        "let clients load and unload the LoRA adapters below this directory",
         metavar="DIRECTORY",
         serve="allow_lora_loading",
+        page="adapters.md",
     )
     client_shared_memory: bool = _security(
         False,
-        "clients of protocol v2 may name shared memory of this machine, from which tensors are "
-        "read and to which they are written",
+        "let clients of protocol v2 pass tensors in shared memory of this machine",
+        page="v2.md#shared-memory",
     )
     allow_priority: bool = _security(
-        False, "clients may choose the priority of requests to language models"
+        False, "let clients choose the priority of requests to language models"
     )
     allow_chat_template: bool = _security(
-        False, "clients may give the chat template of a request to a language model"
+        False, "let clients send a chat template of their own with a request"
     )
     max_n: int = param(
         16,
-        "the most answers of a language model to one prompt",
+        "max completions of a language model per prompt",
         at_least=1,
         at_most=128,
         group="limits",
     )
     vllm_metrics: bool = param(
         False,
-        "/metrics has the numbers of language models under vLLM's names, too",
+        "add the metrics of language models under vLLM's names to /metrics",
         group="observing",
+        page="metrics.md#under-other-names",
     )
 
 

@@ -1,7 +1,7 @@
-"""What one instance has to hold and gets back: names, types and shapes, as far as they are known.
+"""Signatures of one instance: names, types and shapes of inputs and outputs, as far as known.
 
-Plain data that travels between processes and is shown to clients.  Of models as their files
-describe them, with a batch dimension, see `core.value`.
+Plain data that is sent between processes and shown to clients. `core.value` has the signature of a
+model with its batch dimension.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,16 +13,15 @@ import msgspec
 from mindspore_serving.core.sampling_params import SAMPLING
 
 Shape: TypeAlias = tuple[int | None, ...]
-"""Sizes; None for one that is free."""
+"""Sizes; None for a dynamic dimension."""
 
 
 class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
-    """An input or output of one instance.
+    """Input or output of one instance.
 
-    `dtype` is a name of `core.dtype`, None if a Python stage decides; `shape` is None if not even
-    the number of dimensions is known.  An input that `is_optional` has a default.  `parameter` is
-    the name of the sampling parameter that it is, "" for none, and `default` what that is if the
-    request does not say; None for no number.
+    `dtype` is a name of `core.dtype`, None if a Python stage decides; `shape` is None if the number
+    of dimensions is unknown. An input that `is_optional` has a default. `parameter` is the name of
+    the sampling parameter that it sets, "" for none, and `default` its default; None for no number.
     """
 
     name: str
@@ -34,8 +33,9 @@ class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
-    """The inputs and outputs of a method, or of one graph of a model; no outputs if their number
-    is not known before a run.
+    """Inputs and outputs of a method, or of one graph of a model.
+
+    There are no outputs if their number is unknown before a run.
     """
 
     inputs: tuple[ValueSpec, ...] = ()
@@ -44,9 +44,7 @@ class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class ServableSignature:
-    """A servable version, all versions of it that were loaded (ascending), and its methods by
-    name.
-    """
+    """Servable version, all loaded versions (ascending), and its methods by name."""
 
     name: str
     version: int
@@ -55,8 +53,9 @@ class ServableSignature:
 
 
 def describe(specs: Iterable[ValueSpec]) -> list[dict[str, Any]]:
-    """For JSON: {"name": "x", "dtype": "float32", "shape": [3, null]}; null is unknown or free.  Of
-    a sampling parameter "schema" has its range and default.
+    """Return specs as JSON: {"name": "x", "dtype": "float32", "shape": [3, null]}.
+
+    null is unknown or dynamic. A sampling parameter has range and default in "schema".
     """
     return [
         {"name": spec.name, "dtype": spec.dtype, "shape": _to_list(spec.shape)}
@@ -67,7 +66,7 @@ def describe(specs: Iterable[ValueSpec]) -> list[dict[str, Any]]:
 
 
 def schema_of(spec: ValueSpec) -> dict[str, Any]:
-    """The JSON schema of a sampling parameter: its type, range, meaning and default."""
+    """Return the JSON schema of a sampling parameter: type, range, meaning and default."""
     row = SAMPLING[spec.parameter]
     schema = {"type": "integer" if row.kind is int else "number", **row.to_schema()}
     schema.pop("default", None)
@@ -75,10 +74,10 @@ def schema_of(spec: ValueSpec) -> dict[str, Any]:
 
 
 def merge(specs: Iterable[ValueSpec]) -> ValueSpec:
-    """What all of `specs`, of one value, agree on, under the name of the first."""
-    first, *others = specs
-    dtype = first.dtype if all(other.dtype == first.dtype for other in others) else None
-    shape = first.shape if all(other.shape == first.shape for other in others) else None
+    """Return what the `specs` of one value agree on, with the name of the first."""
+    first, *rest = specs
+    dtype = first.dtype if all(other.dtype == first.dtype for other in rest) else None
+    shape = first.shape if all(other.shape == first.shape for other in rest) else None
     return ValueSpec(first.name, dtype, shape, first.is_optional)
 
 

@@ -1,6 +1,6 @@
-"""The tasks of Hugging Face models that do not generate: what each takes and answers.
+"""Tasks of Hugging Face models that do not generate: their inputs and outputs.
 
-A table; knows no model.  Several labels or tokens are one JSON text, as a value holds one text.
+A table; knows no model. Several labels or tokens are one JSON text, as a value holds one text.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _INPUTS = {"image": ("bytes", ()), "top_k": ("int32", ()), "truncate": ("bool", 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Inputs and outputs of a stage, in order; a request may leave out those of `OPTIONAL`."""
+    """Inputs and outputs of a stage, in order; those of `OPTIONAL` can be left out."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -27,12 +27,12 @@ class Task:
 
     @property
     def defaults(self) -> dict[str, Value]:
-        """ "" is what a request that leaves out an input gives."""
+        """Defaults of optional inputs, all ""."""
         return {name: "" for name in self.inputs if name in OPTIONAL}
 
 
 def _task(inputs: str, outputs: Mapping[str, tuple[str, Shape | None]]) -> Task:
-    """`inputs` with spaces between them, `outputs` with their types and shapes."""
+    """Return a task with `inputs` separated by spaces, and `outputs` with types and shapes."""
     names = tuple(inputs.split())
     specs = [ValueSpec(name, *_INPUTS.get(name, _TEXT), name in OPTIONAL) for name in names]
     results = [ValueSpec(name, *spec) for name, spec in outputs.items()]
@@ -49,7 +49,7 @@ TASKS = {
     ),
     "image-classification": _task("image top_k", _LABELS),
 }
-HEADS = {  # how the name of an architecture ends, and the task of such a model
+HEADS = {  # suffix of an architecture's name -> its task
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForMaskedLM": "fill-mask",
@@ -60,20 +60,20 @@ HEADS = {  # how the name of an architecture ends, and the task of such a model
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """How instances are limited and answered where they do not say it themselves.
+    """Limits of instances, and defaults of their optional inputs.
 
-    Raises InvalidInputs naming the option, what was given and what is accepted.
+    Raises InvalidInputs naming the option, its value and what is accepted.
     """
 
     top_k: int = param(
-        5, "labels or tokens that are answered, the likeliest first; 0 for all", at_least=0
+        5, "max labels or tokens of an answer, the likeliest first; 0 for all", at_least=0
     )
     truncate: bool = param(
-        False, "cut texts that are longer than the model takes, instead of refusing them"
+        False, "truncate texts that are too long for the model, instead of refusing them"
     )
-    max_image_bytes: int = param(20 << 20, "of an image as it is sent", at_least=1)
+    max_image_bytes: int = param(20 << 20, "max size of an image file", at_least=1)
     max_image_pixels: int = param(
-        32_000_000, "width times height of an image, read before it is decoded", at_least=1
+        32_000_000, "max width times height of an image, checked before it is decoded", at_least=1
     )
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ TASK_OPTIONS = rows_of(TaskOptions)
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """A declared model: its directory, its task, and what runs it, "" for the first that can."""
+    """Declared model: directory, task and runtime, "" for the first that can run it."""
 
     path: str
     task: str
@@ -95,13 +95,14 @@ class TaskSpec:
 
 
 def split_architecture(name: str) -> tuple[str, str]:
-    """(family, head): "BertForMaskedLM" is ("Bert", "ForMaskedLM").  The head is "" for a name
-    that ends like none of `HEADS`.
+    """Split an architecture into (family, head): "BertForMaskedLM" is ("Bert", "ForMaskedLM").
+
+    The head is "" for a name that ends like none of `HEADS`.
     """
     head = next((head for head in HEADS if name.endswith(head)), "")
     return name.removesuffix(head), head
 
 
 def task_of(architecture: str) -> str:
-    """The task of a model by its head; "" if that is not served."""
+    """Return the task of a model by its head; "" if that is not served."""
     return HEADS.get(split_architecture(architecture)[1], "")

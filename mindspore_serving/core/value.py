@@ -1,4 +1,4 @@
-"""What flows through a method: an array, a text or bytes.  Knows neither wire nor models."""
+"""Values of a method: an array, a text or bytes.  Knows neither wire nor models."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,29 +12,32 @@ Value: TypeAlias = "np.ndarray[Any, Any] | str | bytes"
 Instance: TypeAlias = dict[str, Value]
 
 _ACCEPTED = (bool, int, float, np.generic, tuple, list)
-_PLAIN, _BUFFERS = (str, bytes), (bytearray, memoryview)  # made once: `str | bytes` is made anew
+_PLAIN, _BUFFERS = (
+    (str, bytes),
+    (bytearray, memoryview),
+)  # tuples, as `str | bytes` would be created for each call
 
 
 class BoxedStr(str):
-    """A text that arrived with shape (1,); it is answered with that shape if passed through."""
+    """Text that arrived with shape (1,); it has that shape in the answer if it is unchanged."""
 
     __slots__ = ()
 
 
 class BoxedBytes(bytes):
-    """Bytes that arrived with shape (1,)."""
+    """Bytes that arrived with shape (1,), see `BoxedStr`."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output of a model.
+    """Input or output of a model.
 
-    `shape` holds -1 for a dimension known only at run time, and is None if even the rank is
+    `shape` has -1 for a dimension that is known only at run time, and is None if even the rank is
     unknown; `dtype` is None if unknown (a Python model that did not say), `core.dtype.TEXT` for
-    texts, of which an instance has one.  `max_rows` is the limit of an open first dimension; 0 if
-    there is none that is known.
+    texts, of which an instance has one. `max_rows` is the limit of a dynamic first dimension; 0 if
+    none is known.
     """
 
     name: str
@@ -49,14 +52,14 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The inputs and outputs of one graph of a model, in call order."""
+    """Inputs and outputs of one graph of a model, in call order."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
 
 def to_value(result: object) -> Value:
-    """What a stage returned, as a Value.  Raises StageFailed for a type that cannot be sent.
+    """Convert the result of a stage to a value.  Raises StageFailed for other types.
 
     Accepts arrays, numpy and Python numbers, bool, str, bytes, lists and tuples of numbers, and
     anything with `asnumpy()` (a MindSpore Tensor) or `__array__` (a PyTorch tensor).
@@ -95,5 +98,5 @@ def _to_array(result: object) -> "np.ndarray[Any, Any]":
 
 
 def to_argument(value: Value) -> "np.ndarray[Any, Any] | str":
-    """A Value as a stage function sees it: bytes become a uint8 array, as they always did."""
+    """Convert a value to the argument of a stage function, with bytes as a uint8 array."""
     return np.frombuffer(value, dtype=np.uint8) if isinstance(value, bytes) else value

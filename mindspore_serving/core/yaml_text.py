@@ -1,5 +1,4 @@
-"""YAML of an operator's file: how deep it may be, that no key is there twice, and what its faults
-become.
+"""YAML of an operator's files: limited depth, no duplicate keys, errors with the line.
 
 It imports PyYAML, which not every worker's environment has: import it where it is used.
 """
@@ -14,16 +13,18 @@ from yaml.scanner import ScannerError
 
 from mindspore_serving.errors import InvalidInputs
 
-_MAX_BRACKETS = 16  # open at once; four are enough for every option
+_MAX_BRACKETS = 16  # max open brackets; no option needs over four
 _TOO_DEEP = "it is nested too deeply"
 _ENDLESS = "it is a part of itself"
-# What PyYAML's constructors raise for a value that does not fit its tag.
+# Errors of PyYAML's constructors for a value that does not fit its tag.
 _WRONG = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's, which refuses more than 16 open brackets, integers of over 64 bits, keys that are
-    there twice, and what has itself as a part.
+    """PyYAML's loader with limits.
+
+    It refuses over 16 open brackets, integers of over 64 bits, duplicate keys, and values that
+    contain themselves.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -31,7 +32,7 @@ class Loader(yaml.SafeLoader):
         self._open_anchors: list[str | None] = []
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
-        """Looks at every open bracket again with each token, so there may be few of them."""
+        """Limit open brackets: PyYAML looks at all of them for each token."""
         if self.flow_level == _MAX_BRACKETS:
             raise ScannerError(None, None, _TOO_DEEP, self.get_mark())
         super().fetch_flow_collection_start(TokenClass)
@@ -55,7 +56,7 @@ class Loader(yaml.SafeLoader):
         return value
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Of equal keys PyYAML would keep the last."""
+        """Refuse duplicate keys, of which PyYAML would keep the last."""
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
@@ -71,8 +72,9 @@ Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
 
 
 def load(text: str, where: str) -> Any:
-    """The value of the document in `text`, None if it is empty.  Raises InvalidInputs, which
-    begins with `where`.
+    """Return the value of the document in `text`, None if it is empty.
+
+    Raises InvalidInputs, which begins with `where`.
     """
     with faults(where):
         return yaml.load(text, Loader)
@@ -80,13 +82,13 @@ def load(text: str, where: str) -> Any:
 
 @contextmanager
 def faults(where: str) -> Iterator[None]:
-    """What PyYAML raises is InvalidInputs: `where`, the line if it is known, and the problem."""
+    """Convert errors of PyYAML to InvalidInputs: `where`, the line if known, and the problem."""
     try:
         yield
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
-        problem = getattr(error, "problem", None) or "it is no YAML"
+        problem = getattr(error, "problem", None) or "it is not YAML"
         raise InvalidInputs(f"{where}{line}: {problem}") from None
     except RecursionError:
         raise InvalidInputs(f"{where}: {_TOO_DEEP}") from None

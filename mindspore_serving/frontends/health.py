@@ -16,7 +16,7 @@ def has_models(control: Control) -> bool:
     return control.has_language_models or still_loading(control) is not None
 
 
-def of_servable(control: Control, name: str) -> list[ServableReadiness]:
+def versions_of(control: Control, name: str) -> list[ServableReadiness]:
     """Return the versions of the servable `name`; none if it does not exist."""
     return [version for version in control.readiness() if version.name == name]
 

@@ -62,7 +62,7 @@ def mount(state: AppState, form: Form, v2: V2, document: DocumentOptions | None 
 
     `form` is that of llm-serving's streams, `document` are the options of /openapi.json.
     """
-    generating = tgi.TgiGenerating(state)
+    generating = tgi.TgiService(state)
     contexts = {
         **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL), state),
         **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL), state),

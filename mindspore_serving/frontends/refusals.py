@@ -5,14 +5,14 @@ from starlette.types import Scope
 
 from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
 from mindspore_serving.frontends import anthropic
-from mindspore_serving.frontends.anthropic.errors import asks_as_anthropic
+from mindspore_serving.frontends.anthropic.errors import is_from_anthropic_client
 from mindspore_serving.frontends.protocols import PATHS
 
 
 def refuse(scope: Scope, error: ServingError, path: str = "") -> Response:
     """Return the answer that refuses a request; `path` replaces the path of `scope`."""
     path = path or scope["path"]
-    is_anthropics = path.startswith("/v1/") and asks_as_anthropic(scope)
+    is_anthropics = path.startswith("/v1/") and is_from_anthropic_client(scope)
     protocol = anthropic.PROTOCOL if is_anthropics else PATHS.find(path).protocol
     response = protocol.refuse(error)
     if isinstance(error, Unauthorized):

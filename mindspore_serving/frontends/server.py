@@ -12,7 +12,7 @@ from mindspore_serving.aio import on_thread
 from mindspore_serving.core.service import Control, ServableReadiness
 from mindspore_serving.errors import NoRoute
 from mindspore_serving.frontends import page
-from mindspore_serving.frontends.health import are_ready, of_servable, still_loading
+from mindspore_serving.frontends.health import are_ready, still_loading, versions_of
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.keys import TENANT
 from mindspore_serving.frontends.mindspore.routes import to_error
@@ -90,7 +90,7 @@ async def show_ready(server: ServerContext, http: Request) -> Response:
         return _readiness(control.readiness(), is_ready=control.is_ready)
     named: list[ServableReadiness] = []
     for name in names:
-        versions = of_servable(control, name)
+        versions = versions_of(control, name)
         if not versions:
             return to_json(ServerError(f"there is no servable {name!r}"), 404)
         named += versions

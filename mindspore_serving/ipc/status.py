@@ -31,8 +31,8 @@ BEAT_SECONDS = 0.2  # interval of heartbeats
 USAGE_SECONDS = 1.0  # interval at which the resource usage is written
 
 
-_HEAD = struct.Struct("qqqq")  # with the first id
-_REST = struct.Struct("qq")
+_ENTRY = struct.Struct("qqqq")  # start time, stage, count, the only id
+_STAGE_AND_COUNT = struct.Struct("qq")
 _NUMBER = struct.Struct("q")
 
 
@@ -58,11 +58,11 @@ class Lane:
         start = self._start
         now = time.monotonic_ns() if since is None else int(since * 1e9)
         if ids is None or len(ids) > MAX_IDS:
-            _HEAD.pack_into(self._memory, start, now, stage, _ANY, 0)
+            _ENTRY.pack_into(self._memory, start, now, stage, _ANY, 0)
         elif len(ids) == 1:
-            _HEAD.pack_into(self._memory, start, now, stage, 1, ids[0])
+            _ENTRY.pack_into(self._memory, start, now, stage, 1, ids[0])
         else:
-            _REST.pack_into(self._memory, start + 8, stage, len(ids))
+            _STAGE_AND_COUNT.pack_into(self._memory, start + 8, stage, len(ids))
             struct.pack_into(f"{len(ids)}q", self._memory, start + _IDS * 8, *ids)
             _NUMBER.pack_into(self._memory, start, now)
 

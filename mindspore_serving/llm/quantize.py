@@ -124,7 +124,7 @@ def _plan(
     """Written name -> (read name, whether it is rounded); `with_tables` the embeddings as well,
     and a tied one stays tied.
     """
-    plan, names, tied = {}, spec.form.names, spec.tied_embeddings
+    plan, names, tied = {}, spec.architecture.names, spec.tied_embeddings
     # Rows are looked up, not multiplied -> what the output matrix is called beside them.
     tables = {f"{names.embedding}.weight": f"{names.head}.weight", f"{names.positions}.weight": ""}
     norms = (f"{names.q_norm}.weight", f"{names.k_norm}.weight")

@@ -1,4 +1,4 @@
-"""The master: which worker gets a request, and what happens when one dies."""
+"""Master process: which worker gets a request, and what happens when a worker dies."""
 
 from mindspore_serving import old_paths
 

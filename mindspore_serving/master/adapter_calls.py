@@ -1,4 +1,4 @@
-"""The LoRA adapters that one worker was asked to have, until it has answered."""
+"""Requests to one worker to load LoRA adapters, until it has replied."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ Faults: TypeAlias = Mapping[str, Fault]  # by the name of the adapter
 
 
 class AdapterCalls:
-    """Over `send`, which sends a message to the worker."""
+    """Pending `SetAdapters` messages of one worker; `send` sends a message to it."""
 
     def __init__(self, send: Callable[[SetAdapters], None]) -> None:
         self._send = send
@@ -20,8 +20,10 @@ class AdapterCalls:
         self._has_ended = False
 
     async def set(self, adapters: Sequence[AdapterSource]) -> Faults:
-        """The worker's model is to have these and no others; why some could not be loaded.  Raises
-        WorkerUnavailable if the worker ends meanwhile.
+        """Set the complete list of adapters of the worker's model.
+
+        Returns the errors of adapters that could not be loaded.  Raises WorkerUnavailable if the
+        worker ends meanwhile.
         """
         self._num_sent += 1
         future: asyncio.Future[Faults] = asyncio.get_running_loop().create_future()
@@ -32,16 +34,16 @@ class AdapterCalls:
         return await future
 
     def take(self, message: AdaptersSet) -> None:
-        """Raises KeyError if nobody has asked."""
+        """Pass a reply to the waiting call.  Raises KeyError if there is no such call."""
         future = self._open.pop(message.serial)
-        if not future.done():  # who waited may have left
+        if not future.done():  # the caller may have been cancelled
             future.set_result(message.faults)
 
     def end(self) -> None:
-        """The worker has ended."""
+        """Fail the pending calls, as the worker has ended."""
         self._has_ended = True
-        waiting, self._open = self._open, {}
-        for future in waiting.values():
+        pending, self._open = self._open, {}
+        for future in pending.values():
             if not future.done():
                 future.set_exception(WorkerUnavailable("a worker ended while it loaded adapters"))
-                future.exception()  # it may have no reader any more
+                future.exception()  # mark as read: nobody may await it any more

@@ -1,7 +1,7 @@
-"""The LoRA adapters of language models, as they are loaded and unloaded while the server runs: all
-workers of a servable have them or none, also workers that start later.
+"""LoRA adapters of language models, loaded and unloaded while the server runs.
 
-Knows no files; workers read them.
+All workers of a servable have the same adapters, including workers that start later.  It reads no
+files: workers do.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ Sources = Mapping[str, AdapterSource]  # by name
 
 @dataclass(slots=True)
 class _Changes:
-    """What one servable has other than its configuration says."""
+    """Adapters of one servable, where they differ from its configuration."""
 
-    given: dict[str, str] = field(default_factory=dict)  # what that says: names and directories
+    configured: dict[str, str] = field(default_factory=dict)  # adapter name -> directory
     added: dict[str, AdapterSource] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
 
     def sources(self) -> dict[str, AdapterSource]:
-        kept = (item for item in self.given.items() if item[0] not in self.removed)
+        kept = (item for item in self.configured.items() if item[0] not in self.removed)
         return {name: AdapterSource(name, path) for name, path in kept} | self.added
 
 
 class ServedAdapters:
-    """Those of all servables.  Lives on the event loop."""
+    """Adapters of all servables.  Lives on the event loop."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -46,10 +46,11 @@ class ServedAdapters:
         self._generations = itertools.count(1)
 
     async def load(self, servable: str, name: str, path: str, *, in_place: bool = False) -> None:
-        """Have all workers of `servable` load the adapter in `path`; of that name, one that is
-        there is replaced if `in_place`.
+        """Have all workers of `servable` load the adapter in directory `path`.
 
-        Raises InvalidInputs, Overloaded, NotFound or ServableUnavailable; then nothing has changed.
+        A loaded adapter of the same name is replaced if `in_place`.
+
+        Raises InvalidInputs, Overloaded, NotFound or ServableUnavailable; nothing has changed then.
         """
         async with self._locks[servable]:
             self._services(servable)
@@ -66,32 +67,33 @@ class ServedAdapters:
                 await asyncio.shield(self._restore(servable, before))
                 raise
             changes.added[name] = source
-            self._show(servable)
+            self._update_cards(servable)
 
     async def unload(self, servable: str, name: str) -> None:
-        """No new request to `servable` may name it.  Raises NotFound."""
+        """Unload an adapter: new requests to `servable` cannot name it.  Raises NotFound."""
         async with self._locks[servable]:
             changes = self._changes[servable]
             if name not in changes.sources():
                 raise NotFound(f"The adapter '{name}' is not loaded")
             changes.added.pop(name, None)
             changes.removed.add(name)
-            self._show(servable)
+            self._update_cards(servable)
             await self._restore(servable, changes.sources())
 
     @asynccontextmanager
     async def joining(
         self, servable: str, link: Link, card: ModelCard | None
     ) -> AsyncIterator[ModelCard | None]:
-        """Around what registers a worker that has loaded: it gets the adapters of the others.
-        Gives its card with them.
+        """Give a loaded worker the servable's adapters, and register it in the body of the context.
+
+        Yields the worker's card with the adapters.
         """
         if card is None or not card.can_generate:
             yield card
             return
         async with self._locks[servable]:
             changes = self._changes[servable]
-            changes.given = dict(zip(card.adapters, card.adapter_paths, strict=True))
+            changes.configured = dict(zip(card.adapters, card.adapter_paths, strict=True))
             sources = changes.sources()
             if set(sources) != set(card.adapters) or changes.added:
                 faults = await link.adapter_calls.set(list(sources.values()))
@@ -100,26 +102,30 @@ class ServedAdapters:
                     changes.added.pop(name, None)
                     changes.removed.add(name)
                 if faults:
-                    self._show(servable)
+                    self._update_cards(servable)
                     await self._restore(servable, changes.sources())
             yield _with(card, changes)
 
-    def forget(self, servables: Iterable[str]) -> None:
-        """These are not served any more."""
+    def remove(self, servables: Iterable[str]) -> None:
+        """Forget the adapters of servables that are no longer served."""
         for servable in servables:
             self._changes.pop(servable, None)
 
     def _services(self, servable: str) -> Sequence[ServableService]:
-        """Raises NotFound or ServableUnavailable."""
-        found = [one for one in self._registry.all if one.name == servable and one.card]
-        if not found:
+        """Return the services of a language model.  Raises NotFound or ServableUnavailable."""
+        services = [service for service in self._registry.all if service.name == servable]
+        services = [service for service in services if service.card]
+        if not services:
             raise NotFound(f"There is no language model '{servable}'")
-        if not any(one.workers for one in found):
+        if not any(service.workers for service in services):
             raise ServableUnavailable(f"The model '{servable}' has no worker now; try again")
-        return found
+        return services
 
     async def _set(self, servable: str, sources: Sources, name: str) -> None:
-        """Raises why a worker could not load `name`."""
+        """Set the adapters of all workers.
+
+        Raises the error of a worker that fails to load the adapter `name`.
+        """
         results = await asyncio.gather(
             *(link.adapter_calls.set(list(sources.values())) for link in self._links(servable)),
             return_exceptions=True,
@@ -131,19 +137,17 @@ class ServedAdapters:
                 raise result[name].to_error()
 
     async def _restore(self, servable: str, sources: Sources) -> None:
-        """Have the workers have `sources`, which they have had; one that has ended does not
-        matter.
-        """
-        setting = (link.adapter_calls.set(list(sources.values())) for link in self._links(servable))
-        for result in await asyncio.gather(*setting, return_exceptions=True):
+        """Set the adapters of all workers back to `sources`; ignore workers that have ended."""
+        calls = (link.adapter_calls.set(list(sources.values())) for link in self._links(servable))
+        for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, ServingError):
                 raise result
 
     def _links(self, servable: str) -> list[Link]:
-        services = [one for one in self._registry.all if one.name == servable]
-        return [link for one in services for link in one.workers if link.owns_models]
+        services = [service for service in self._registry.all if service.name == servable]
+        return [link for service in services for link in service.workers if link.owns_models]
 
-    def _show(self, servable: str) -> None:
+    def _update_cards(self, servable: str) -> None:
         for service in self._registry.all:
             if service.name == servable and service.card is not None:
                 service.card = _with(service.card, self._changes[servable])

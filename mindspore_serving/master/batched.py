@@ -1,7 +1,7 @@
-"""The batched strategy: requests wait in a queue per method and leave for the freest worker.
+"""Batched dispatch: requests are queued per method and go to the worker whose window is emptiest.
 
-Work is handed out once per turn of the event loop, so that requests that arrive together leave
-together, in one message per worker.  A worker has at most what its `Window` allows.
+Batches are dispatched once per turn of the event loop, so that requests that arrive together leave
+together, in one message per worker.  A worker has at most as many parts as its `Window` allows.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from mindspore_serving.master.admission import AdmissionControl
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.pacing import Window
-from mindspore_serving.master.patience import STAYING
+from mindspore_serving.master.patience import SERVED_SHARE
 from mindspore_serving.master.request import (
     IDLE,
     QUEUED,
@@ -30,58 +30,63 @@ from mindspore_serving.master.request import (
     WorkerLink,
 )
 
-# One message that the worker runs and one that waits there; what comes meanwhile waits here.  A
-# worker that has its models run by others, or by agents, may have more: its instances only wait.
+# A message that the worker runs and one that waits there; later parts stay in the queue.  A worker
+# whose models run in other workers or in agents can have more: its instances only wait there.
 MAX_MESSAGES, MAX_MESSAGES_WITHOUT_MODELS = 2, 8
-MAX_DROPPED = 1024  # parts that nobody waits for, before they are taken out of the queue
+MAX_DROPPED = 1024  # parts of ended requests in the queue before they are removed
 
 
 class BatchScheduler:
-    """Shares the workers among the batched methods: which may have how much, and whose turn it is.
+    """Scheduler that shares the workers among the batched methods.
 
-    A worker can be reserved for one method, which then runs a suspect there and nothing beside it.
+    A worker can be reserved for one method, which then runs a quarantined part there and nothing
+    else.
     """
 
     def __init__(self, deliver: Callable[[list[Answer]], None]) -> None:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._ticker = Ticker(self._loop, self.hand_out)
-        self._waiting: dict[BatchedMethod, None] = {}  # methods where something does, in order
-        self._wake_at: dict[BatchedMethod, float] = {}  # when the loop looks at a delayed batch
-        self._windows: dict[WorkerLink, Window] = {}  # one for all methods of a worker
+        self._ticker = Ticker(self._loop, self.dispatch)
+        self._waiting: dict[BatchedMethod, None] = {}  # methods with queued parts, in turn
+        self._wake_at: dict[BatchedMethod, float] = {}  # when a delayed batch is due
+        self._windows: dict[WorkerLink, Window] = {}  # shared by all methods of a worker
         self._reserved: dict[WorkerLink, BatchedMethod] = {}
 
     # --- workers ------------------------------------------------------------------------------
 
     def add_worker(self, link: WorkerLink, max_messages: int) -> None:
-        """Let the worker have so many messages at a time, or fewer if another method said so."""
+        """Add a worker that can have `max_messages` at a time.
+
+        A lower limit set by another method of the worker stays.
+        """
         self._windows.setdefault(link, Window(max_messages)).limit_messages(max_messages)
 
-    def forget(self, link: WorkerLink) -> None:
-        """The worker of `link` has died."""
+    def remove_worker(self, link: WorkerLink) -> None:
+        """Remove a worker that has died."""
         self._windows.pop(link, None)
         self._reserved.pop(link, None)
 
     def reserve(self, method: "BatchedMethod", links: Iterable[Link]) -> Link | None:
-        """Reserve for `method` the worker of `links` that has the least; None if none is free."""
+        """Reserve the worker with the fewest parts for `method`; None if none is free."""
         free = [link for link in links if link not in self._reserved]
-        link = min(free, key=lambda link: self._windows[link].num_held, default=None)
+        link = min(free, key=lambda link: self._windows[link].num_in_flight, default=None)
         if link is not None:
             self._reserved[link] = method
         return link
 
     def release(self, link: WorkerLink) -> None:
-        """The worker is no longer reserved."""
+        """End the reservation of a worker."""
         self._reserved.pop(link, None)
 
     def is_empty(self, link: WorkerLink) -> bool:
-        """Whether the worker has answered all that it was sent."""
-        return not self._windows[link].num_held
+        """Return whether the worker has answered all of its parts."""
+        return not self._windows[link].num_in_flight
 
     def freest(self, links: Iterable[Link], batch_size: int) -> tuple[Link | None, int, int]:
-        """The worker that has filled the least of its window, its room, and how many have any.
+        """Return the worker whose window is filled least, its room, and the number with room.
 
-        Not the one with the most room: a fast worker has more of it than an idle slow one.
+        It is not the worker with the most room: a fast worker in use has more room than an idle
+        slow one.
         """
         freest, its_room, least, num_free = None, 0, 1.0, 0
         windows, reserved = self._windows, self._reserved
@@ -91,34 +96,34 @@ class BatchScheduler:
             if room <= 0 or (reserved and link in reserved):
                 continue
             num_free += 1
-            held = window.num_held
-            filled = held / (held + room)
+            count = window.num_in_flight
+            filled = count / (count + room)
             if filled < least:
                 freest, its_room, least = link, room, filled
         return freest, its_room, num_free
 
     def send(self, parts: Sequence[PendingPart], link: Link, now: float) -> None:
-        """Give `parts` to the worker of `link`, in one message."""
+        """Send `parts` to the worker of `link` in one message."""
         link.send_work(parts, now, self)
         self._windows[link].sent(parts, now)
 
     # --- turns --------------------------------------------------------------------------------
 
     def schedule(self, method: "BatchedMethod") -> None:
-        """Something waits in `method`."""
+        """Dispatch the queue of `method`, which is not empty, in the next turn of the loop."""
         self._waiting[method] = None
         if not self._ticker.is_armed:
             self._ticker.arm()
 
-    def hand_out(self) -> None:
-        """Let every method where something waits give workers what may leave now."""
+    def dispatch(self) -> None:
+        """Let every method with queued parts send its complete batches to workers."""
         now = time.monotonic()  # uvloop's clock counts milliseconds
         for method in list(self._waiting):
-            has_moved = method.hand_out(now)
+            has_moved = method.dispatch(now)
             if not method.num_waiting:
                 del self._waiting[method]
                 continue
-            if has_moved:  # it is the last next time: methods of a worker take turns
+            if has_moved:  # move it to the end: methods of a worker take turns
                 del self._waiting[method]
                 self._waiting[method] = None
             due = method.due
@@ -127,7 +132,7 @@ class BatchScheduler:
                 self._loop.call_later(due - now, self._wake, method)
 
     def on_answers(self, link: WorkerLink, answers: list[Answer]) -> None:
-        """See `DispatchStrategy.on_answers`."""
+        """Implement `DispatchStrategy.on_answers`."""
         self._windows[link].answered(answers, time.monotonic())
         self._deliver(answers)
         if self._reserved and link in self._reserved and self.is_empty(link):
@@ -136,14 +141,14 @@ class BatchScheduler:
             self._ticker.arm()
 
     def _wake(self, method: "BatchedMethod") -> None:
-        self._wake_at.pop(method, None)  # the loop's clock is coarse: if it is early, wait again
+        self._wake_at.pop(method, None)  # the loop's clock is coarse: if too early, wait again
         self._ticker.arm()
 
 
 class BatchedMethod(ServedMethod):
-    """A method whose requests wait here until a worker has room for a batch.
+    """Method whose requests are queued until a worker has room for a batch.
 
-    Suspects, of which a worker may have died, are run one at a time, by a worker that is reserved.
+    Quarantined parts, which may have killed a worker, run one at a time in a reserved worker.
     """
 
     def __init__(
@@ -152,31 +157,31 @@ class BatchedMethod(ServedMethod):
         super().__init__(deployment, version, report)
         delay, preferred = deployment.max_batch_delay_ms, deployment.preferred_batch_size
         if delay and not preferred:
-            preferred = report.batch_size  # a batch of it need not wait
-        self.is_cut_singly = preferred > 0  # it counts instances, not requests
-        self.admission = AdmissionControl(STAYING, self._ages)
+            preferred = report.batch_size  # a full batch need not wait
+        self.splits_instances = preferred > 0  # the preferred size counts instances, not requests
+        self.admission = AdmissionControl(SERVED_SHARE, self._ages)
         self._scheduler = scheduler
         self._queue: Batcher[PendingPart] = Batcher(delay, preferred)
-        self._num_dropped = 0  # in the queue, that nobody waits for any more
+        self._num_dropped = 0  # parts in the queue whose request has ended
         self._has_agents = deployment.gang is not None
-        # Nothing waits in a worker that may not be run again when the worker dies.
-        self._leaves_singly = not self.can_retry and not self._has_agents
-        self._suspects: deque[PendingPart] = deque()
-        self._reserved: Link | None = None  # for suspects
-        self._is_suspect_out = False  # the reserved worker has one
+        # Parts that must not run again if the worker dies do not wait in the worker.
+        self._sends_single_batches = not self.can_retry and not self._has_agents
+        self._quarantined: deque[PendingPart] = deque()
+        self._reserved: Link | None = None  # for quarantined parts
+        self._is_quarantine_running = False  # the reserved worker has a quarantined part
 
     @property
     def num_waiting(self) -> int:
-        return len(self._queue) + len(self._suspects)
+        return len(self._queue) + len(self._quarantined)
 
     @property
     def num_ahead(self) -> int:
-        """How many parts wait for their turn."""
+        """Number of queued parts whose requests have not ended."""
         return len(self._queue) - self._num_dropped
 
     @property
     def due(self) -> float | None:
-        """When the batch that waits must leave though it is not full; None if nothing waits."""
+        """Time at which the queued batch must leave even if it is not full; None without one."""
         return self._queue.due()
 
     def admit(self, timeout: float | None, now: float) -> None:
@@ -200,13 +205,13 @@ class BatchedMethod(ServedMethod):
         self._num_dropped += 1
 
     def _ages(self, now: float) -> list[float]:
-        """For how long those wait that are in the queue, by sample of them."""
+        """Return the ages of queued requests in seconds, estimated from a sample."""
         sample = self._queue.sample()
         ages = [now - part.request.started for part in sample if not part.request.is_done]
         return ages * round(len(self._queue) / max(1, len(sample)))
 
     def _shed(self, now: float) -> None:
-        """Refuse the oldest of what waits if more does than clients have patience for."""
+        """Refuse the oldest queued parts if the queue is longer than clients' patience."""
         count = self.admission.num_to_shed(self.num_ahead, now)
         if count:
             waiting = (part for part in self._queue if not part.request.is_done)
@@ -214,8 +219,9 @@ class BatchedMethod(ServedMethod):
                 self._refuse_late(part, now)
 
     def _refuse_late(self, part: PendingPart, now: float) -> None:
-        """Its answer would not be wanted any more."""
-        text = f"{self.label}: it waited for {now - part.request.started:.1f} s, and would be late"
+        """Refuse a part whose answer would be too late."""
+        waited = now - part.request.started
+        text = f"{self.label}: the request waited for {waited:.1f} s, its answer would be too late"
         wait = self.admission.queue.wait(self.num_ahead, now)
         part.request.fail(Overloaded(text, retry_after=wait))
 
@@ -228,82 +234,83 @@ class BatchedMethod(ServedMethod):
         self._release(link)
 
     def _release(self, link: Link | None) -> None:
-        """Let the worker of `link`, if it is the reserved one, have other work again."""
+        """End the reservation of the worker of `link`, if it is the reserved one."""
         if link is not None and link is self._reserved:
             self._scheduler.release(link)
-            self._reserved, self._is_suspect_out = None, False
+            self._reserved, self._is_quarantine_running = None, False
 
     def add_worker(self, link: Link) -> None:
         runs_models = link.owns_models and not self._has_agents
         max_messages = MAX_MESSAGES if runs_models else MAX_MESSAGES_WITHOUT_MODELS
-        self._scheduler.add_worker(link, 1 if self._leaves_singly else max_messages)
+        self._scheduler.add_worker(link, 1 if self._sends_single_batches else max_messages)
         self.workers.append(link)
         self._scheduler.schedule(self)
 
     def put(self, parts: Sequence[PendingPart], now: float) -> None:
-        """Take `parts`, which leave when a worker has room."""
+        """Queue `parts` until a worker has room."""
         for part in parts:
             part.state = QUEUED
             self._queue.add(part, now)
         self._scheduler.schedule(self)
 
     def put_back(self, part: PendingPart) -> None:
-        """Take `part` again: it is next."""
-        if part.is_isolated:
-            self._suspects.appendleft(part)
+        """Return `part` to the head of the queue, or of the quarantine."""
+        if part.is_quarantined:
+            self._quarantined.appendleft(part)
         else:
             part.state = QUEUED
             self._queue.put_back(part)
         self._scheduler.schedule(self)
 
     def take_waiting(self) -> list[PendingPart]:
-        """What waits, taken out."""
-        parts = [*self._queue.clear(), *self._suspects]
-        self._suspects.clear()
+        """Remove and return all queued parts."""
+        parts = [*self._queue.clear(), *self._quarantined]
+        self._quarantined.clear()
         self._num_dropped = 0
         for part in parts:
             part.state = IDLE
         return parts
 
-    def hand_out(self, now: float) -> bool:
-        """Give workers all that may leave now; whether anything did."""
-        if self._suspects:
-            self._hand_out_suspect(now)
+    def dispatch(self, now: float) -> bool:
+        """Send all parts that can leave now; return whether any left the queue."""
+        if self._quarantined:
+            self._dispatch_quarantined(now)
         if self._num_dropped > MAX_DROPPED and 2 * self._num_dropped > len(self._queue):
             self._queue.keep(lambda part: not part.request.is_done)
             self._num_dropped = 0
         has_moved = False
-        while self._hand_out_once(now):
+        while self._dispatch_once(now):
             has_moved = True
         if self.num_ahead:
             self.admission.queue.fill(now)
         return has_moved
 
     def on_empty(self) -> None:
-        """The reserved worker has answered everything."""
-        if self._is_suspect_out:
+        """Continue after the reserved worker has answered all of its parts."""
+        if self._is_quarantine_running:
             self._release(self._reserved)
         self._scheduler.schedule(self)
 
-    def _hand_out_suspect(self, now: float) -> None:
-        """Have the next suspect run by itself: a worker is reserved, and gets it when it has
-        nothing else.
+    def _dispatch_quarantined(self, now: float) -> None:
+        """Send the next quarantined part to a reserved worker that has nothing else.
+
+        If none is reserved, reserve one; it gets the part once it is empty.
         """
-        while self._suspects and self._suspects[0].request.is_done:
-            self._suspects.popleft()
-        if self._is_suspect_out:
+        while self._quarantined and self._quarantined[0].request.is_done:
+            self._quarantined.popleft()
+        if self._is_quarantine_running:
             return
-        if not self._suspects:
+        if not self._quarantined:
             self._release(self._reserved)
             return
         if self._reserved is None:
             self._reserved = self._scheduler.reserve(self, self.workers)
         if self._reserved is not None and self._scheduler.is_empty(self._reserved):
-            self._is_suspect_out = True
-            self._scheduler.send([self._suspects.popleft()], self._reserved, now)
+            self._is_quarantine_running = True
+            self._scheduler.send([self._quarantined.popleft()], self._reserved, now)
 
-    def _hand_out_once(self, now: float) -> bool:
-        """Give the freest worker its share of what waits.  False if nothing moved."""
+    def _dispatch_once(self, now: float) -> bool:
+        """Send a share of the queue to the freest worker; return whether any part left it."""
         oldest = self._queue.peek()
         if oldest is None:
             return False
@@ -311,20 +318,20 @@ class BatchedMethod(ServedMethod):
         link, room, num_free = self._scheduler.freest(self.workers, size)
         if link is None:
             return False
-        batch = -(-size // max(1, len(oldest.chunks)))  # parts that fill one
+        batch = -(-size // max(1, len(oldest.chunks)))  # parts that fill a batch
         share = max(batch, -(-len(self._queue) // num_free))
-        parts = self._queue.take(min(room, batch if self._leaves_singly else share), now)
+        parts = self._queue.take(min(room, batch if self._sends_single_batches else share), now)
         if not parts:
             return False
-        parts = self._take_wanted(parts, now)
+        parts = self._drop_late(parts, now)
         if parts:
             self._scheduler.send(parts, link, now)
             if len(self.workers) > 1:
                 self._make_last(link)
         return True
 
-    def _take_wanted(self, taken: list[PendingPart], now: float) -> list[PendingPart]:
-        """Those of `taken`, which have left the queue, that can be answered in time."""
+    def _drop_late(self, taken: list[PendingPart], now: float) -> list[PendingPart]:
+        """Refuse parts, just taken from the queue, that would be late; return the rest."""
         parts = [part for part in taken if not part.request.is_done]
         self._num_dropped -= len(taken) - len(parts)
         admission = self.admission
@@ -332,11 +339,11 @@ class BatchedMethod(ServedMethod):
             return parts
         admission.queue.drain(len(parts), now, is_empty=not self.num_ahead)
         for part in parts:
-            part.state = IDLE  # a refusal ends the other parts of its request: they left as well
-        wanted = []
+            part.state = IDLE  # a refusal ends all parts of its request: they have left, too
+        in_time = []
         for part in parts:
             if admission.is_late(part.request.started, part.request.deadline, now):
                 self._refuse_late(part, now)
             else:
-                wanted.append(part)
-        return wanted
+                in_time.append(part)
+        return in_time

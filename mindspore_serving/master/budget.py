@@ -1,30 +1,30 @@
-"""At most so many servables have workers: those that were used last.  Decides; has no clock."""
+"""Limit on the number of servables that have workers, by least recent use.  It has no clock."""
 
 from collections.abc import Iterable
 from typing import Protocol
 
 
 class BudgetMember(Protocol):
-    """A servable whose workers may be ended while nobody uses it."""
+    """Servable whose workers can be ended while it is not used."""
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it has workers, also such that start or leave."""
+        """True if it has workers, including workers that start or leave."""
         ...
 
     @property
     def is_leaving(self) -> bool:
-        """Whether all workers that it has are to end."""
+        """True if all of its workers are to end."""
         ...
 
     @property
     def is_idle(self) -> bool:
-        """Whether all its workers run, and it has no requests."""
+        """True if all of its workers run and it has no requests."""
         ...
 
     @property
     def last_used(self) -> float:
-        """When it had requests last, in seconds of any clock."""
+        """Time of its last request, in seconds of any clock."""
         ...
 
     def unload(self) -> None:
@@ -33,20 +33,21 @@ class BudgetMember(Protocol):
 
 
 class LoadBudget:
-    """`most` servables may have workers; 0 for any number."""
+    """Limit on loaded servables; 0 for no limit."""
 
     def __init__(self) -> None:
-        self.most = 0
+        self.limit = 0
 
-    def admit(self, others: Iterable[BudgetMember]) -> bool:
-        """Whether one may be loaded beside `others`.  If not, that of them which has not been used
-        for the longest time is unloaded, if it is idle: ask again.
+    def admit(self, members: Iterable[BudgetMember]) -> bool:
+        """Return whether one more servable can be loaded beside `members`.
+
+        If not, the least recently used of the idle members is unloaded: try again later.
         """
-        loaded = [one for one in others if one.is_loaded]
-        if not self.most or len(loaded) < self.most:
+        loaded = [member for member in members if member.is_loaded]
+        if not self.limit or len(loaded) < self.limit:
             return True
-        staying = [one for one in loaded if not one.is_leaving]
-        idle = [one for one in staying if one.is_idle]
-        if idle and len(staying) >= self.most:
-            min(idle, key=lambda one: one.last_used).unload()
+        staying = [member for member in loaded if not member.is_leaving]
+        idle = [member for member in staying if member.is_idle]
+        if idle and len(staying) >= self.limit:
+            min(idle, key=lambda member: member.last_used).unload()
         return False

@@ -1,6 +1,6 @@
-"""The spans of one request in the master: how long it waited, and each time that a worker had it.
+"""Spans of a request in the master: its time in the queue, and each worker that it was sent to.
 
-What happens in a worker comes with its answers, and is recorded here too.
+Spans of a worker arrive with its replies and are recorded here, too.
 """
 
 import time
@@ -21,7 +21,10 @@ from mindspore_serving.wire import status
 
 
 class CallTrace:
-    """Below the span `parent`, which in a front end is that of `request_span`."""
+    """Trace of one request, below the span `parent`.
+
+    In a front end, `parent` is the span of `request_span`.
+    """
 
     def __init__(
         self,
@@ -36,13 +39,13 @@ class CallTrace:
         self._request_span = request_span
         self._waits_since = time.time_ns()
         self._num_sent = 0  # parts
-        self._at_workers: dict[int, tuple[SpanContext, int, str]] = {}  # by index of the part
+        self._at_workers: dict[int, tuple[SpanContext, int, str]] = {}  # by the part's index
 
     def sent(self, part: PendingPart, worker: str) -> SpanContext:
-        """`part` goes to `worker`: the context of its span there."""
+        """Record that `part` is sent to `worker`; return the context of its span there."""
         if not self._parent.is_sampled:
             return self._parent
-        if part.index in self._at_workers:  # one that gives no heartbeat
+        if part.index in self._at_workers:  # sent before, to a worker without heartbeat
             self.lost(part)
         self._num_sent += 1
         self._record("queue", self._parent.child(), self._waits_since)
@@ -51,45 +54,45 @@ class CallTrace:
         return context
 
     def answered(self, part: PendingPart, reply: PartReply) -> None:
-        """The worker has sent `reply`; also when nobody waits for it any more."""
+        """Record a reply of the worker, also after the request has ended."""
         if reply.spans and self._parent.is_sampled:
-            for one in reply.spans:
-                error, is_failed = _error(one.code)
+            for report in reply.spans:
+                error, is_failed = _error(report.code)
                 span = Span(
-                    one.name,
-                    self._parent.at(one.id),
-                    one.parent_id,
-                    one.begin,
-                    one.end,
-                    one.attributes,
+                    report.name,
+                    self._parent.at(report.id),
+                    report.parent_id,
+                    report.begin,
+                    report.end,
+                    report.attributes,
                     error,
                     is_failed,
-                    links=[from_traceparent(link) for link in one.links],
+                    links=[from_traceparent(link) for link in report.links],
                 )
                 self._recorder.record(span)
-                self._fail(one.code)
+                self._fail(report.code)
         if reply.is_last:
             faults = (reply.rejected, *(reply.faults or ()))
-            code = next((one.code for one in faults if one is not None), 0)
+            code = next((fault.code for fault in faults if fault is not None), 0)
             self._left_worker(part, code)
             self._fail(code)
 
     def lost(self, part: PendingPart) -> None:
-        """The worker has died; `part` may go to another."""
+        """Record that the worker died; `part` may go to another worker."""
         self._num_sent -= 1
         self._left_worker(part, Code.WORKER_UNAVAILABLE)
         self._waits_since = time.time_ns()
 
     def ended(self, code: int, num_parts: int) -> None:
-        """The request, of `num_parts`, was answered with `code`, or nobody waits any more."""
+        """Record the end of the request: an answer with `code`, or its cancellation."""
         if self._num_sent < num_parts:
             self._record("queue", self._parent.child(), self._waits_since, code)
         self._fail(code)
 
     def _left_worker(self, part: PendingPart, code: int) -> None:
-        found = self._at_workers.pop(part.index, None)
-        if found is not None:
-            context, begin, worker = found
+        span = self._at_workers.pop(part.index, None)
+        if span is not None:
+            context, begin, worker = span
             self._record("worker", context, begin, code, worker)
 
     def _record(
@@ -118,7 +121,7 @@ class CallTrace:
 
 
 def _error(code: int) -> tuple[str, bool]:
-    """The kind of error that `code` is, and whether the server is to blame."""
+    """Return the name of the error `code`, and whether it is a failure of the server."""
     if not code:
         return "", False
     return Code(code).name.lower(), status.of(code).http >= 500

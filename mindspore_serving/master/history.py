@@ -1,6 +1,6 @@
-"""How busy each servable was in the last hour, in bounded memory.
+"""Load of each servable during the last hour, in bounded memory.
 
-It takes what `Overview.observe` says, and knows neither workers nor clients.
+It records the rows of `Overview.observe`, and knows neither workers nor clients.
 """
 
 import asyncio
@@ -11,80 +11,85 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SECONDS = 5.0  # between two looks
-MOST_ROWS = 720  # an hour; of a servable 80 KB
-MOST_SERVABLES = 64  # further ones have no history
+SECONDS = 5.0  # between two samples
+MAX_ROWS = 720  # an hour, which takes 80 KB per servable
+MAX_SERVABLES = 64  # further servables have no history
 COLUMNS = (
     *("requests.running", "requests.waiting", "requests.total", "p50_ms", "p99_ms"),
     *("engine.num_running", "engine.num_waiting", "engine.num_blocks", "engine.num_free_blocks"),
     *("engine.num_steps", "engine.num_prompt_tokens", "engine.num_generated_tokens"),
     *("engine.num_cache_queries", "engine.num_cache_hits"),
 )
-"""Where each number is in a row of `observe`."""
+"""Paths of the recorded numbers in a row of `observe`."""
 
 Observe = Callable[[], Sequence[Mapping[str, Any]]]
 
 
 @dataclass(slots=True)
-class _Past:
-    """Of one servable version: when it was looked at, and the COLUMNS of each look, one after
-    another; what was not said is not a number.
+class _Samples:
+    """Samples of one servable version: times, and flat rows of COLUMNS.
+
+    Missing values are NaN.
     """
 
     times: "array[float]" = field(default_factory=lambda: array("d"))
-    numbers: "array[float]" = field(default_factory=lambda: array("d"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, now: float, row: Mapping[str, Any]) -> None:
         self.times.append(now)
-        self.numbers.extend(_find(row, column) for column in COLUMNS)
-        if len(self.times) > MOST_ROWS:
+        self.values.extend(_find(row, column) for column in COLUMNS)
+        if len(self.times) > MAX_ROWS:
             del self.times[0]
-            del self.numbers[: len(COLUMNS)]
+            del self.values[: len(COLUMNS)]
 
     def rows(self, now: float) -> list[list[float | None]]:
-        """The age of each look in seconds, and its numbers."""
+        """Return the samples: the age of each in seconds, and its values."""
         width = len(COLUMNS)
-        cut = [self.numbers[at : at + width] for at in range(0, len(self.numbers), width)]
+        rows = [self.values[at : at + width] for at in range(0, len(self.values), width)]
         return [
-            [round(now - when, 3), *(None if math.isnan(one) else one for one in numbers)]
-            for when, numbers in zip(self.times, cut, strict=True)
+            [round(now - time, 3), *(None if math.isnan(value) else value for value in values)]
+            for time, values in zip(self.times, rows, strict=True)
         ]
 
 
 class History:
-    """`observe` is asked every SECONDS while `follow` runs, on the event loop."""
+    """History that calls `observe` every SECONDS while `follow` runs, on the event loop."""
 
     def __init__(self, observe: Observe) -> None:
         self._observe = observe
-        self._kept: dict[tuple[str, int], _Past] = {}
+        self._samples: dict[tuple[str, int], _Samples] = {}
 
     async def follow(self) -> None:
-        """Look until it is cancelled."""
+        """Record samples until cancelled."""
         while True:
-            self.look(time.monotonic())
+            self.sample(time.monotonic())
             await asyncio.sleep(SECONDS)
 
-    def look(self, now: float) -> None:
-        """Keep what is so `now`, in seconds; forget servables that are gone."""
+    def sample(self, now: float) -> None:
+        """Record a sample at the time `now`, in seconds.
+
+        Servables that are no longer served are dropped.
+        """
         rows = {(row["name"], row["version"]): row for row in self._observe()}
-        self._kept = {key: past for key, past in self._kept.items() if key in rows}
+        self._samples = {key: past for key, past in self._samples.items() if key in rows}
         for key, row in rows.items():
-            if key in self._kept or len(self._kept) < MOST_SERVABLES:
-                self._kept.setdefault(key, _Past()).add(now, row)
+            if key in self._samples or len(self._samples) < MAX_SERVABLES:
+                self._samples.setdefault(key, _Samples()).add(now, row)
 
     def copy(self) -> "History":
-        """As it is now, for another thread."""
+        """Return a copy for another thread."""
         copied = History(self._observe)
-        copied._kept = {
-            key: _Past(past.times[:], past.numbers[:]) for key, past in self._kept.items()
+        copied._samples = {
+            key: _Samples(samples.times[:], samples.values[:])
+            for key, samples in self._samples.items()
         }
         return copied
 
     def show(self, now: float) -> dict[str, Any]:
-        """All of it, for JSON: `columns` names the numbers of a row behind its age."""
+        """Return the history for JSON; `columns` names the values of a row."""
         servables = [
-            {"name": name, "version": version, "rows": past.rows(now)}
-            for (name, version), past in self._kept.items()
+            {"name": name, "version": version, "rows": samples.rows(now)}
+            for (name, version), samples in self._samples.items()
         ]
         return {"seconds": SECONDS, "columns": ["age", *COLUMNS], "servables": servables}
 

@@ -1,6 +1,6 @@
-"""The master's end of the channel to one worker: sends messages, reports what the worker sent.
+"""Master's end of the channel to one worker: sends messages, reports what the worker sent.
 
-Lives on the event loop.  Decides nothing: `batched` and `streamed` count what a worker has.
+It lives on the event loop and decides nothing: `batched` and `streamed` count a worker's parts.
 """
 
 import asyncio
@@ -36,16 +36,19 @@ from mindspore_serving.ipc.messages import (
 )
 from mindspore_serving.master import storing
 from mindspore_serving.master.adapter_calls import AdapterCalls
-from mindspore_serving.master.lent import LENT, Lent
+from mindspore_serving.master.payload_lender import ZERO_COPY_CODECS, PayloadLender
 from mindspore_serving.master.request import Answer, DispatchStrategy, PendingPart
 from mindspore_serving.process.async_channel import AsyncChannel
 from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, version_mismatch
 
-MOST_FREED = 16  # offsets kept until the next work takes them along
+MAX_FREED = 16  # offsets kept for the next `Work` before a message of their own
 
 
 class LinkOwner(Protocol):
-    """Gets what happens on a link, except for answers: they go to who sent the parts."""
+    """Receiver of the events of a link.
+
+    Replies go to the strategies that sent the parts instead.
+    """
 
     def on_call(self, link: "Link", call: WorkerCall) -> None: ...
 
@@ -55,30 +58,30 @@ class LinkOwner(Protocol):
 
 
 class Link:
-    """A worker: its process, the parts it has, and the socket to it."""
+    """Worker as the master sees it: its process, its parts, and the socket to it."""
 
     def __init__(
         self, launched: Launched, name: str, owner: LinkOwner, *, owns_models: bool = True
     ) -> None:
         self.name = name
         self.process = launched.process
-        self.place = launched.place
+        self.location = launched.place
         self.python = launched.python
-        self.owns_models = owns_models  # else other workers run them
+        self.owns_models = owns_models  # else it calls other workers for them
         self.parts: dict[int, PendingPart] = {}
-        self.numbers = EngineMetrics({})  # of its language-model engine, as it reported last
+        self.engine_metrics = EngineMetrics({})  # of its language model, as last reported
         self.agents: list[AgentAddress] = []  # of a distributed servable
         self.is_ready = False
-        self.is_silent = False  # it gives no heartbeat
-        self.why_ended = ""  # if we ended its process
-        self.overdue: status.Running | None = None  # if we did because that took too long
-        self.has_reported = False  # how loading went
+        self.is_silent = False  # its heartbeats have stopped
+        self.end_reason = ""  # why the master killed its process
+        self.overdue: status.Running | None = None  # the stage that took too long, if that is why
+        self.has_reported = False  # whether loading succeeded
         self._loop = asyncio.get_running_loop()
         self.loaded: asyncio.Future[WorkerReady] = self._loop.create_future()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._owner = owner
         self._launched = launched
-        self.status = launched.view.reserved  # what it says of itself; a copy once it is closed
+        self.status = launched.view.reserved  # see `ipc.status`; a copy once the link is closed
         self._channel = AsyncChannel[ToMaster](
             launched.stream,
             ToMaster,
@@ -90,9 +93,9 @@ class Link:
         self.adapter_calls = AdapterCalls(self._send)
         self._next_id = 0
         self._log_level: str | None = None
-        self._lent = Lent(launched.view)
+        self._lender = PayloadLender(launched.view)
         self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
-        self._storing = storing.Storing(launched.arena, self._send_stored, self.cancel)
+        self._sender = storing.LargePartSender(launched.arena, self._send_stored, self.cancel)
 
     # --- messages to the worker -------------------------------------------------------------
 
@@ -102,24 +105,25 @@ class Link:
     def send_work(
         self, parts: Sequence[PendingPart], now: float, strategy: DispatchStrategy
     ) -> None:
-        """Give `parts` to the worker, in one message but for large ones; `strategy` gets the
-        answers.
+        """Send `parts` to the worker; `strategy` gets the replies.
+
+        Small parts share a message; a large one has a message of its own, once it is stored.
         """
         small = []
         for part in parts:
             self._begin(part, now, strategy)
-            if not self._storing.begin(part, now):
+            if not self._sender.begin(part, now):
                 small.append(self._message(part, storing.store(self._launched.arena, part), now))
         if small:
-            self._send(Work(small, self._lent.take_freed()))
+            self._send(Work(small, self._lender.take_freed()))
 
     def cancel(self, part: PendingPart) -> None:
-        """Nobody waits for `part`.  The worker has it until it has answered."""
-        if not self._storing.cancel(part):
+        """Ask the worker to drop `part`, which it still has to answer."""
+        if not self._sender.cancel(part):
             self._send(Cancel([part.id]))
 
     def take_parts(self) -> list[PendingPart]:
-        """What the worker had, once the link is closed."""
+        """Return the worker's parts, after the link is closed."""
         parts, self.parts = list(self.parts.values()), {}
         return parts
 
@@ -131,14 +135,17 @@ class Link:
         self._send(CallReply(PartReply(call_id, payloads, to_faults(reply.faults), rejected)))
 
     def trim(self) -> float:
-        """Give unused shared memory back, some at a time.  The seconds until the next call."""
+        """Return unused shared memory to the kernel, some at a time.
+
+        Returns the seconds until the next call is due.
+        """
         if not self.closed.done():
             self._send_freed()
             return self._launched.arena.trim()
         return arena.TRIM_SECONDS
 
     def set_log_level(self, level: str | None) -> None:
-        """The level that `log.set_level` was given here is to be the worker's."""
+        """Set the worker's log level, if it differs from the last one sent."""
         if level != self._log_level:
             self._log_level = level
             self._send(LogLevel(level))
@@ -147,19 +154,22 @@ class Link:
         self._send(Exit())
 
     def running(self) -> list[status.Running]:
-        """What it runs now; once the link is closed, what it ran then."""
+        """Return the stages that the worker runs, or was running when the link was closed."""
         return list(status.read(self.status))
 
-    # --- its end ------------------------------------------------------------------------------
+    # --- end of the worker ----------------------------------------------------------------------
 
     def end(self, reason: str, overdue: status.Running | None = None) -> None:
-        """Kill the process, for `reason`; because `overdue` took too long, if it is given."""
-        log.error("worker %s: %s; ending it", self.name, reason)
-        self.why_ended, self.overdue = reason, overdue
+        """Kill the process.
+
+        `reason` says why; `overdue` is the stage that took too long, if that is why.
+        """
+        log.error("worker %s: %s; killing it", self.name, reason)
+        self.end_reason, self.overdue = reason, overdue
         self.process.kill()
 
     def close(self) -> None:
-        """Close the socket and the arenas.  Reported to the owner once."""
+        """Close the socket and the arenas.  The owner is notified once."""
         self._channel.close()
 
     def _on_closed(self) -> None:
@@ -171,7 +181,7 @@ class Link:
         self.adapter_calls.end()
         if not self.loaded.done():
             self.loaded.set_exception(StartError("the worker process ended while loading"))
-            self.loaded.exception()  # it may have no reader any more
+            self.loaded.exception()  # mark as read: nobody may await it any more
         self._owner.on_lost(self)
 
     # --- sending ----------------------------------------------------------------------------
@@ -189,7 +199,7 @@ class Link:
 
     def _send_stored(self, part: PendingPart, chunks: Sequence[Payload], now: float) -> None:
         if not self.closed.done():
-            self._send(Work([self._message(part, chunks, now)], self._lent.take_freed()))
+            self._send(Work([self._message(part, chunks, now)], self._lender.take_freed()))
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -201,7 +211,7 @@ class Link:
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
         elif isinstance(message, EngineMetrics):
-            self.numbers = message
+            self.engine_metrics = message
         elif isinstance(message, AdaptersSet):
             self.adapter_calls.take(message)
         elif isinstance(message, Hello):
@@ -219,14 +229,14 @@ class Link:
             self.end(message.text)
             return
         if self.loaded.done():
-            raise ValueError("it reported twice how loading went")
+            raise ValueError("it reported the result of loading twice")
         self.has_reported = True
         if isinstance(message, WorkerReady):
             self.is_ready = True
             self.agents = message.agents
             self.loaded.set_result(message)
         else:
-            where = f"node {self.place.node}: " if self.place.node else ""
+            where = f"node {self.location.node}: " if self.location.node else ""
             self.loaded.set_exception(StartError(where + message.text))
 
     def _on_done(self, message: Done) -> None:
@@ -245,28 +255,28 @@ class Link:
                     for offset in self._slices.pop(reply.id, ()):
                         if offset not in reply.kept:
                             self._launched.arena.free(offset)
-        finally:  # what came before a wrong reply counts
+        finally:  # replies before an invalid one count
             for strategy, its_answers in answers.items():
                 strategy.on_answers(self, its_answers)
 
     def _reply(self, part: PendingPart, reply: PartReply) -> Reply:
         if reply.rejected is not None:
             return Reply(failure=reply.rejected.to_error())
-        take = self._lent.lend if part.codec in LENT else self._take
-        instances = [one if type(one) is bytes else take(one) for one in reply.instances]
+        take = self._lender.lend if part.codec in ZERO_COPY_CODECS else self._take
+        instances = [data if type(data) is bytes else take(data) for data in reply.instances]
         if reply.faults is None:
             return Reply(instances, None, None, reply.is_last, reply.has_output)
         faults = [None if fault is None else fault.to_error() for fault in reply.faults]
         return Reply(instances, faults, is_last=reply.is_last)
 
     def _take(self, payload: Payload) -> bytes:
-        """The bytes of `payload`; what lies in shared memory is copied and given back."""
-        if self._lent.num_freed >= MOST_FREED:  # while a stage calls models, no work goes there
+        """Return a copy of `payload`, and free its shared memory."""
+        if self._lender.num_freed >= MAX_FREED:  # while a stage calls models, no `Work` is sent
             self._loop.call_soon(self._send_freed)
-        return self._lent.copy(payload)
+        return self._lender.copy(payload)
 
     def _send_freed(self) -> None:
-        freed = self._lent.take_freed()
+        freed = self._lender.take_freed()
         if freed:
             self._send(Work([], freed))
 

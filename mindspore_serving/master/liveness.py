@@ -1,6 +1,6 @@
-"""Whether a worker lives, by its heartbeats, and whether what it runs takes too long.
+"""Liveness of a worker: its heartbeats, and stages or steps that take too long.
 
-`Pulse` decides, without a clock: how much time passes is an argument.  `watch` is the loop around.
+`HeartbeatMonitor` decides without a clock: elapsed time is an argument.  `watch` is its loop.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from mindspore_serving.ipc import status
 from mindspore_serving.ipc.status import STEPS, Running
 from mindspore_serving.master.link import Link
 
-INTERVAL = 1.0  # seconds between two looks at a worker; less where a timeout is short
-MOST_TIMEOUTS = 3  # of silence, after which a worker is ended
+INTERVAL = 1.0  # seconds between two checks of a worker; less if a timeout is short
+MAX_TIMEOUTS = 3  # without a heartbeat before a worker is killed
 
 
 @dataclass(slots=True)
-class Pulse:
-    """Of one worker; with a `timeout` (seconds) of 0 it always lives."""
+class HeartbeatMonitor:
+    """Monitor of one worker's heartbeats; with `timeout` 0 (seconds) the worker is always alive."""
 
     timeout: float
     silent_for: float = 0.0  # seconds
     _count: int | None = None
 
-    def see(self, count: int | None, elapsed: float) -> None:
-        """`count` heartbeats were counted by now, `elapsed` seconds after the last look."""
+    def update(self, count: int | None, elapsed: float) -> None:
+        """Update the number of heartbeats, `elapsed` seconds after the last update."""
         if count is None or count != self._count:
             self._count, self.silent_for = count, 0.0
         else:
@@ -35,17 +35,17 @@ class Pulse:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it is to get no work."""
+        """True if the worker is to get no parts."""
         return 0 < self.timeout <= self.silent_for
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is to be ended."""
-        return 0 < MOST_TIMEOUTS * self.timeout <= self.silent_for
+        """True if the worker is to be killed."""
+        return 0 < MAX_TIMEOUTS * self.timeout <= self.silent_for
 
 
 def interval(deployment: Deployment) -> float:
-    """Seconds between two looks at a worker of `deployment`."""
+    """Return the seconds between two checks of a worker of `deployment`."""
     timeouts = (deployment.heartbeat_timeout, deployment.stage_timeout, deployment.step_timeout)
     return min([INTERVAL, *(timeout / 4 for timeout in timeouts if timeout)])
 
@@ -53,40 +53,42 @@ def interval(deployment: Deployment) -> float:
 def find_overdue(
     running: Iterable[Running], deployment: Deployment, now: float
 ) -> tuple[Running, str] | None:
-    """The first of what a worker runs that takes too long, and what to say of it."""
-    for one in running:
-        is_step = one.lane == STEPS
+    """Return the first stage or step that runs for too long, and a description of it."""
+    for stage in running:
+        is_step = stage.lane == STEPS
         limit = deployment.step_timeout if is_step else deployment.stage_timeout
-        if 0 < limit < now - one.since:
-            if is_step:
-                return one, f"a step of the language model ran for over {limit:g} s (step_timeout)"
-            return one, f"stage {one.stage + 1} ran for over {limit:g} s (stage_timeout)"
+        if 0 < limit < now - stage.since:
+            name = "a step of the language model" if is_step else f"stage {stage.stage + 1}"
+            option = "step_timeout" if is_step else "stage_timeout"
+            return stage, f"{name} ran for over {limit:g} s ({option})"
     return None
 
 
 async def watch(
-    link: Link, deployment: Deployment, on_pulse: Callable[[Link, Pulse], None]
+    link: Link, deployment: Deployment, on_change: Callable[[Link, HeartbeatMonitor], None]
 ) -> None:
-    """Look at a worker until it has ended; `on_pulse` is called when it falls silent or is back.
-    Ends it when it is dead, or runs something for too long; has it log what we do.
+    """Check a worker until it has ended, and kill it if it is dead or runs something for too long.
+
+    `on_change` is called when its heartbeats stop and when they resume.  Also forwards changes of
+    the log level and trims the arena.
     """
-    pulse, seconds = Pulse(deployment.heartbeat_timeout), interval(deployment)
+    monitor, seconds = HeartbeatMonitor(deployment.heartbeat_timeout), interval(deployment)
     last = time.monotonic()
     trim_at = last + seconds
     while not await _is_closed_within(link, max(0.0, min(seconds, trim_at - time.monotonic()))):
         now = time.monotonic()
-        was_silent = pulse.is_silent
-        # If we were stopped ourselves for a while, the worker is not to blame.
-        pulse.see(status.beats(link.status), min(now - last, 2 * seconds))
+        was_silent = monitor.is_silent
+        # If this process was stopped for a while, the worker is not to blame.
+        monitor.update(status.beats(link.status), min(now - last, 2 * seconds))
         last = now
         link.set_log_level(log.changed_level())
         overdue = find_overdue(link.running(), deployment, now)
         if overdue is not None:
             link.end(overdue[1], overdue[0])
-        elif pulse.is_dead:
-            link.end(f"no heartbeat for {pulse.silent_for:.0f} s")
-        elif pulse.is_silent != was_silent:
-            on_pulse(link, pulse)
+        elif monitor.is_dead:
+            link.end(f"no heartbeat for {monitor.silent_for:.0f} s")
+        elif monitor.is_silent != was_silent:
+            on_change(link, monitor)
         if now >= trim_at:
             trim_at = now + link.trim()
 

@@ -1,6 +1,6 @@
-"""Has a started worker load its servable, and says why when that fails.
+"""Have a started worker load its servable, and explain failures.
 
-Knows nothing of other workers, nor whether this one is still wanted.
+It knows no other worker, and not whether this one is still needed.
 """
 
 import os
@@ -17,11 +17,11 @@ from mindspore_serving.servable.declared_llm import declared_ranks
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.tracing.options import TraceOptions
 
-_TAIL = 800  # characters of the worker's log that an error shows
+_TAIL = 800  # characters of the worker's log in an error
 
 
 async def load(link: Link, setup: Setup) -> WorkerReady:
-    """What the worker can do, once it has loaded.  Raises StartError when the worker has ended."""
+    """Load the servable and return the worker's report.  Raises StartError if the worker failed."""
     link.setup(setup)
     try:
         return await link.loaded
@@ -37,13 +37,13 @@ async def load(link: Link, setup: Setup) -> WorkerReady:
 
 
 def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> Needs:
-    """What a worker needs of a machine, for which it waits at most `patience` seconds."""
+    """Return what a worker needs of a machine; it waits for one at most `patience` seconds."""
     return Needs(
         deployment.servable_name,
         deployment.device_type,
         device_id,
         deployment.node_labels,
-        # Agents connect to an address of this machine, and interpreters are paths of it.
+        # Agents connect to an address of this machine, and interpreters are paths on it.
         is_here=bool(deployment.gang or deployment.python or deployment.environment),
         patience=patience,
         python=deployment.python,
@@ -53,20 +53,22 @@ def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> 
 
 
 def _ranks_of(deployment: Deployment) -> int:
-    """Processes over which a worker cuts its language model, by the options of a bare one or the
-    source of servable_config.py.
+    """Return the number of ranks of a worker's language model.
+
+    It is known from the options, or from the source of servable_config.py.
     """
     root = os.path.join(deployment.servable_directory, deployment.servable_name)
     return max(deployment.num_ranks, declared_ranks(os.path.join(root, CONFIG_FILE)))
 
 
-def check_slots(name: str, place: WorkerPlace, card: ModelCard) -> None:
-    """Warn if the model has more ranks than the worker takes slots of its machine."""
-    if 0 < place.slots < card.num_ranks:
+def check_slots(name: str, location: WorkerPlace, card: ModelCard) -> None:
+    """Warn if the language model has more ranks than the worker takes slots of its machine."""
+    if 0 < location.slots < card.num_ranks:
         log.warning(
             "%s: a worker takes %d of its machine's slots, but its language model has %d ranks: "
             "give tensor_parallel and pipeline_parallel of declare_llm as numbers in %s, where "
-            "they can be read without running it", name, place.slots, card.num_ranks, CONFIG_FILE,
+            "they can be read without running it",
+            name, location.slots, card.num_ranks, CONFIG_FILE,
         )  # fmt: skip
 
 
@@ -76,7 +78,7 @@ def setup_of(
     models: dict[str, ModelReport] | None,
     traces: TraceOptions | None = None,
 ) -> Setup:
-    """The first message to a worker; with `models`, it has others run those."""
+    """Create the first message to a worker; with `models`, other workers run the models."""
     return Setup(
         deployment.servable_directory,
         deployment.servable_name,

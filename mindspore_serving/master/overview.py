@@ -1,4 +1,4 @@
-"""The `Control` of the master: what runs, how busy it is, and whether it takes requests."""
+"""`Control` of the master: what runs, how busy it is, and whether it takes requests."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,20 +11,21 @@ from mindspore_serving.core.service import MethodCounts, ServableReadiness
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError
 from mindspore_serving.master import status
-from mindspore_serving.master.deployed import Deployed
+from mindspore_serving.master.active_deployment import ActiveDeployment
 from mindspore_serving.master.history import History
 from mindspore_serving.master.registry import Registry
 from mindspore_serving.master.supervisor import WorkerSupervisor
 
 
 class Overview:
-    """See `core.service.Control`.  `deployed` are the deployments with the workers of each, which
-    the master changes.
+    """Implementation of `core.service.Control`.
+
+    `deployed` are the deployments with their workers, which the master changes.
     """
 
-    def __init__(self, registry: Registry, deployed: Sequence[Deployed]) -> None:
-        self.is_starting = True  # until what is deployed first runs
-        self.is_ending = False  # the server stops, or is about to
+    def __init__(self, registry: Registry, deployed: Sequence[ActiveDeployment]) -> None:
+        self.is_starting = True  # until the first deployments run
+        self.is_ending = False  # the server stops, or will
         self._registry = registry
         self._deployed = deployed
         self.past = History(self.observe)
@@ -53,32 +54,39 @@ class Overview:
 
     @property
     def is_ready(self) -> bool:
-        settled = [one for one in self._deployed if self.is_starting or not one.is_starting]
-        return bool(settled) and all(status.is_ready(o.deployment, o.workers) for o in settled)
+        settled = [
+            active for active in self._deployed if self.is_starting or not active.is_starting
+        ]
+        ready = (status.is_ready(active.deployment, active.workers) for active in settled)
+        return bool(settled) and all(ready)
 
     def readiness(self) -> Sequence[ServableReadiness]:
         if self.is_ending:
             text = "the server is stopping"
-            return [_unready(one.deployment, text) for one in self._deployed]
+            return [_unready(active.deployment, text) for active in self._deployed]
         return [
-            status.readiness(one.deployment, one.workers, one.services) for one in self._deployed
+            status.readiness(active.deployment, active.workers, active.services)
+            for active in self._deployed
         ]
 
     def find_reason(self, servable: str, version: int) -> str:
-        """Why a version of a servable, 0 for any, cannot be called yet; "" if it is not loading."""
-        rows = (one for one in self.readiness() if one.loaded is not None)
-        found = (r.reason for r in rows if r.name == servable and version in (0, r.version))
-        return next(found, "")
+        """Return why a servable version cannot be called yet; "" if it is not loading.
+
+        Version 0 stands for any.
+        """
+        loading = (row for row in self.readiness() if row.loaded is not None)
+        loading = (row for row in loading if row.name == servable)
+        return next((row.reason for row in loading if version in (0, row.version)), "")
 
     def observe(self) -> list[dict[str, Any]]:
-        return [status.observe(one, self._workers(one.deployment)) for one in self._registry]
+        return [status.observe(each, self._workers(each.deployment)) for each in self._registry]
 
     def history(self) -> Callable[[], dict[str, Any]]:
         return partial(self.past.copy().show, time.monotonic())
 
     def _workers(self, deployment: Deployment) -> Sequence[WorkerSupervisor]:
-        found = (one.workers for one in self._deployed if one.deployment == deployment)
-        return next(found, ())
+        matches = (active for active in self._deployed if active.deployment == deployment)
+        return next((active.workers for active in matches), ())
 
     def describe(self) -> list[dict[str, Any]]:
         return [status.describe(service) for service in self._registry]

@@ -1,4 +1,4 @@
-"""Who serves what: servables, versions, methods, and the workers that can run each.  No I/O."""
+"""Registry of servables, versions and methods, with the workers that can run each.  No I/O."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,47 +21,47 @@ _SHOWN = 8  # names in an error
 
 @dataclass(slots=True, eq=False)
 class ServableService:
-    """One version of one servable."""
+    """Version of a servable, with its methods and workers."""
 
     name: str
     version: int
     deployment: Deployment
     methods: dict[str, Method] = field(default_factory=dict)
     workers: list[Link] = field(default_factory=list)
-    reason: str = ""  # why nobody serves it, if no worker is expected soon
+    reason: str = ""  # why there is no worker, if none is expected soon
     retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
     totals: ServiceTotals = field(default_factory=ServiceTotals)
 
     @property
     def public(self) -> dict[str, MethodReport]:
-        """The methods that clients may call."""
+        """Methods that clients can call."""
         reports = {name: method.report for name, method in self.methods.items()}
         return {name: report for name, report in reports.items() if not name.startswith("@")}
 
 
 class Registry:
-    """All services.  Version 0 is the newest that runs.
+    """Services of all servables.  Version 0 stands for the newest that runs.
 
-    Requests find the current service of a version.  A deployment of a higher generation gets a
-    service of its own, which becomes the current one by `promote`; the one before keeps what it has
-    until it is forgotten.
+    Requests use the current service of a version.  A deployment of a higher generation gets a new
+    service, which `promote` makes the current one; the one before keeps its requests until it is
+    removed.
     """
 
     def __init__(self, new_method: Callable[[Deployment, int, MethodReport], Method]) -> None:
         self._new_method = new_method
         self._current: dict[str, dict[int, ServableService]] = {}
-        self.all: list[ServableService] = []  # also those that are not current, yet or any more
-        # Why a version of a servable is not here yet; "" if it is not expected.
+        self.all: list[ServableService] = []  # including services that are not current
+        # Returns why a servable version is not available yet; "" if it is not expected.
         self.find_reason: Callable[[str, int], str] = lambda servable, version: ""
 
     def __iter__(self) -> Iterator[ServableService]:
-        """The current ones."""
+        """Iterate over the current services."""
         for versions in self._current.values():
             yield from versions.values()
 
     def of(self, deployment: Deployment) -> list[ServableService]:
-        """Those of one deployment, current or not."""
+        """Return the services of a deployment, current or not."""
         return [service for service in self.all if service.deployment == deployment]
 
     def add_worker(
@@ -73,8 +73,9 @@ class Registry:
         *,
         card: ModelCard | None = None,
     ) -> ServableService:
-        """`worker` has loaded `version` and can run the methods in `reports`; `card` is that of
-        its language model.
+        """Add a worker that has loaded `version` and can run the methods in `reports`.
+
+        `card` describes its language model.
         """
         service = self._service(deployment, version)
         service.card = card or service.card
@@ -92,8 +93,8 @@ class Registry:
         current = self._current.setdefault(deployment.name, {}).get(version)
         if current is not None and current.deployment.generation == deployment.generation:
             return current
-        own = (one for one in self.of(deployment) if one.version == version)
-        service = next(own, None)
+        matches = (each for each in self.of(deployment) if each.version == version)
+        service = next(matches, None)
         if service is None:
             service = ServableService(deployment.name, version, deployment)
             self.all.append(service)
@@ -102,12 +103,12 @@ class Registry:
         return service
 
     def promote(self, deployment: Deployment) -> None:
-        """New requests go to the services of `deployment`."""
+        """Make the services of `deployment` current, so that new requests go there."""
         for service in self.of(deployment):
             self._current[service.name][service.version] = service
 
     def withdraw(self, deployment: Deployment) -> None:
-        """New requests do not find the services of `deployment`; what they have goes on."""
+        """Hide the services of `deployment` from new requests; their own requests continue."""
         for service in self.of(deployment):
             versions = self._current.get(service.name, {})
             if versions.get(service.version) is service:
@@ -115,13 +116,13 @@ class Registry:
                 if not versions:
                     del self._current[service.name]
 
-    def forget(self, deployment: Deployment) -> None:
-        """The workers of `deployment` have ended."""
+    def remove(self, deployment: Deployment) -> None:
+        """Remove the services of `deployment`, whose workers have ended."""
         self.withdraw(deployment)
         self.all = [service for service in self.all if service.deployment != deployment]
 
     def remove_worker(self, service: ServableService, worker: Link) -> None:
-        """`worker` is gone, or is to get no more work."""
+        """Remove a worker that has died or is leaving."""
         if worker in service.workers:
             service.workers.remove(worker)
             _set_capacity(service)
@@ -129,24 +130,25 @@ class Registry:
             method.remove_worker(worker)
 
     def find(self, servable: str, version: int, method: str) -> Method:
-        """The method for a request, which may have to wait there for a worker.  Raises NotFound or
-        ServableUnavailable.
+        """Return the method for a request, which may have to wait for a worker.
+
+        Raises NotFound or ServableUnavailable.
         """
         service = self._find_service(servable, version)
         if service is None:
             raise self._no_service(servable, version, method)
-        found = service.methods.get(method)
-        if found is None:
+        served = service.methods.get(method)
+        if served is None:
             near = did_you_mean(method, service.public) or _named("methods", service.public)
             text = f"{_label(servable, version, method)}, method is not available{near}"
             raise NotFound(text)
-        if found.workers or found.is_served or not service.reason:
-            return found
+        if served.workers or served.is_served or not service.reason:
+            return served
         text = f"{_label(servable, version, method)}, servable is not available: {service.reason}"
         raise ServableUnavailable(text, service.retry_after)
 
     def _no_service(self, servable: str, version: int, method: str) -> ServingError:
-        """Why a request for a servable version that is not here fails."""
+        """Return the error of a request for a servable version that does not exist."""
         label = _label(servable, version, method)
         if reason := self.find_reason(servable, version):
             return ServableUnavailable(f"{label}, servable is not available: {reason}")
@@ -155,7 +157,7 @@ class Registry:
         return NotFound(f"{label}, servable is not available{near}")
 
     def signature(self, servable: str, version: int) -> ServableSignature | None:
-        """What the methods of a servable version take and give; None if it never ran."""
+        """Return the signatures of a servable version's methods; None if it never ran."""
         service = self._find_service(servable, version)
         if service is None:
             return None
@@ -182,13 +184,13 @@ def _set_capacity(service: ServableService) -> None:
 
 
 def _label(servable: str, version: int, method: str) -> str:
-    """The request, as errors name it."""
+    """Return the label of a request in errors."""
     number = f" version({version}) " if version else ""
     return f"Request servable({servable}) method({method}) {number} "
 
 
-def _named(what: str, names: Iterable[object]) -> str:
-    """What there is in place of what was asked for: the first few; "" if there is nothing."""
-    found = [str(name) for name in islice(names, _SHOWN + 1)]
-    more = ", ..." if len(found) > _SHOWN else ""
-    return f"; {what} are {', '.join(found[:_SHOWN])}{more}" if found else ""
+def _named(kind: str, names: Iterable[object]) -> str:
+    """List the first few of the available names; "" if there are none."""
+    shown = [str(name) for name in islice(names, _SHOWN + 1)]
+    more = ", ..." if len(shown) > _SHOWN else ""
+    return f"; {kind} are {', '.join(shown[:_SHOWN])}{more}" if shown else ""

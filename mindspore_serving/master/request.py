@@ -1,7 +1,6 @@
-"""A request in flight in the master: the parts it was cut into, the reply they add up to, and what
-becomes of a part whose worker has died.
+"""Request in flight in the master: its parts, the reply that they add up to, and retries.
 
-Knows no method, queue or worker; no I/O and no clock.
+It knows no method, queue or worker; no I/O and no clock.
 """
 
 import math
@@ -15,22 +14,22 @@ from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Code, InvalidInputs, ServingError
 from mindspore_serving.ipc.messages import PartReply
 from mindspore_serving.tracing.span import SpanContext
-from mindspore_serving.wire.cutting import Chunk
+from mindspore_serving.wire.splitting import Chunk
 
 
 class WorkerLink(Protocol):
-    """The link to a worker, as the requests that it has use it."""
+    """Link to a worker, as seen by its parts."""
 
     def cancel(self, part: "PendingPart") -> None:
-        """Nobody waits for `part` any more."""
+        """Cancel `part`, whose request has ended."""
         ...
 
 
 class RequestTrace(Protocol):
-    """Records what becomes of a request."""
+    """Recorder of the events of a request."""
 
     def sent(self, part: "PendingPart", worker: str) -> SpanContext:
-        """`part` goes to `worker`: the context of its span there."""
+        """Record that `part` is sent to `worker`; return the context of its span there."""
         ...
 
     def answered(self, part: "PendingPart", reply: PartReply) -> None: ...
@@ -41,50 +40,53 @@ class RequestTrace(Protocol):
 
 
 class DispatchStrategy(Protocol):
-    """How parts get to workers, batched or streamed: it counts what each worker has."""
+    """Strategy that sends parts to workers, batched or streamed, and counts each worker's parts."""
 
     def on_answers(self, link: WorkerLink, answers: "list[Answer]") -> None:
-        """The worker of `link` has answered parts that this strategy has sent there."""
+        """Handle replies of the worker of `link` to parts that this strategy has sent."""
         ...
 
 
-MAX_DEATHS = 2  # of workers that had a part, before it is run by itself
+MAX_DEATHS = 2  # of workers that had a part, before the part is quarantined
 
 
 class PartState(Enum):
-    """Where a part is on its way to a worker."""
+    """State of a part on its way to a worker.
 
-    IDLE = "no queue and no worker has it"
-    QUEUED = "it waits in the queue of its method"
-    SENT = "a worker has it, or had it and died"
+    A batched part is IDLE, QUEUED, then SENT; a streamed part is SENT at once if there is a worker.
+    """
+
+    IDLE = "not queued and not sent"
+    QUEUED = "in the queue of its method"
+    SENT = "sent to a worker, which may have died since"
 
 
-IDLE, QUEUED, SENT = PartState  # for what is done for each request: 3.11 is slow to look them up
+IDLE, QUEUED, SENT = PartState  # globals, as Python 3.11 looks enum members up slowly
 
 
 @dataclass(slots=True, eq=False)
 class PendingPart:
-    """Instances of one request that go to one worker together."""
+    """Instances of one request that are sent to a worker together."""
 
     request: "PendingRequest"
     index: int  # among the parts of the request
     codec: str
     chunks: Sequence[Chunk]
     is_stream: bool = False
-    first: int = 0  # instance of the request
-    has_replied: bool = False  # output has come: it cannot be run again elsewhere
+    first: int = 0  # index of its first instance in the request
+    has_replied: bool = False  # output has arrived: it cannot be retried
     num_deaths: int = 0  # of workers that had it
-    is_isolated: bool = False  # it is run by itself, since a worker may have died of it
+    is_quarantined: bool = False  # it runs alone, since it may have killed a worker
     state: PartState = IDLE
     link: WorkerLink | None = None  # to the worker that has it
-    id: int = 0  # on that link, greater than those before
-    sent_at: float = 0.0  # to the worker, while the state is SENT
+    id: int = 0  # on that link, increasing
+    sent_at: float = 0.0  # while the state is SENT
     strategy: DispatchStrategy | None = None  # that has sent it
 
     def mark_sent(
         self, link: WorkerLink, part_id: int, strategy: DispatchStrategy, now: float
     ) -> None:
-        """Record that the worker of `link` has it now, and `strategy` gets the answers."""
+        """Record that the worker of `link` has the part, and that `strategy` gets its replies."""
         self.state, self.sent_at = SENT, now
         self.link, self.id, self.strategy = link, part_id, strategy
 
@@ -94,35 +96,38 @@ Answer: TypeAlias = tuple[PendingPart, Reply]
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """Collects the parts' answers in order and replies once: the `Call` of a front end.
+    """Request in flight: joins the replies to its parts in order and replies once.
 
-    A stream has one part, and replies until the last answer of that.
+    It is the `Call` of a front end.  A stream has a single part and passes on each of its replies.
     """
 
     method: str  # its name
     on_reply: Callable[[Reply], None]
-    on_done: "Callable[[PendingRequest, int], None]"  # called once, with the code
+    on_done: "Callable[[PendingRequest, int], None]"  # called once, with an `errors.Code`
     started: float
     deadline: float | None = None
     prefix: Iterable[str | Sequence[int]] = ()  # of a prompt
-    is_accepted: bool = False  # of a stream: a worker has said so
-    first_output: float = 0.0  # of a stream, when it came; 0 before
+    is_accepted: bool = False  # of a stream: a worker has accepted it
+    first_output: float = 0.0  # time of a stream's first output; 0 before
     stop_timer: Callable[[], object] | None = None  # of the deadline
     is_done: bool = False
-    num_instances: int = 0  # that were answered
+    num_instances: int = 0  # in the reply
     id: str = ""  # in logs
     trace: RequestTrace | None = None
     parts: Sequence[PendingPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 
     def make_stream(self) -> None:
-        """Every answer is to be a reply.  Raises InvalidInputs unless there is one part."""
+        """Make every reply of the part a reply of its own.
+
+        Raises InvalidInputs unless the request has a single part.
+        """
         if len(self.parts) != 1:
             raise InvalidInputs(f"a stream takes one instance, {len(self.parts)} were given")
         self.parts[0].is_stream = True
 
     def answer(self, part: PendingPart, reply: Reply) -> None:
-        """`part` was answered.  A part that failed as a whole fails the request as a whole."""
+        """Take a reply to `part`.  A part that fails as a whole fails the request as a whole."""
         if self.is_done:
             return
         if reply.failure is not None:
@@ -143,18 +148,18 @@ class PendingRequest:
                 self._reply(joined)
 
     def fail(self, error: ServingError) -> None:
-        """Reply with `error` if the request is not done."""
+        """Reply with `error` unless the request has ended."""
         if not self.is_done:
             self._end(error.code)
             self._reply(Reply(failure=error))
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
+        """End the request without a reply, as the client has left."""
         if not self.is_done:
             self._end(Code.CANCELLED)
 
     def replace(self, part: PendingPart) -> PendingPart:
-        """A part to be sent in place of `part`, whose worker may still answer: to nobody."""
+        """Return a part to be sent instead of `part`; a later reply to `part` is ignored."""
         new = PendingPart(
             self,
             part.index,
@@ -163,28 +168,28 @@ class PendingRequest:
             is_stream=part.is_stream,
             first=part.first,
             num_deaths=part.num_deaths,
-            is_isolated=part.is_isolated,
+            is_quarantined=part.is_quarantined,
         )
-        self.parts = [new if one is part else one for one in self.parts]
-        part.request = ANONYMOUS
+        self.parts = [new if other is part else other for other in self.parts]
+        part.request = NO_REQUEST
         return new
 
     def _reply(self, reply: Reply) -> None:
         try:
             self.on_reply(reply)
-        except Exception:  # the front end's failure must not count as the worker's
-            log.error("taking the reply to a request of method %s", self.method, exc_info=True)
+        except Exception:  # of the front end, which must not count as the worker's
+            log.error("failed to pass on a reply of method %s", self.method, exc_info=True)
 
     def _end(self, code: int) -> None:
         self.is_done = True
         self.on_done(self, code)
 
 
-ANONYMOUS = PendingRequest("", lambda reply: None, lambda request, code: None, 0.0, is_done=True)
-"""Stands for a request that is not interested in a part any more."""
+NO_REQUEST = PendingRequest("", lambda reply: None, lambda request, code: None, 0.0, is_done=True)
+"""Request of parts that were replaced: it ignores all replies."""
 
 
-def cut(
+def split_parts(
     request: PendingRequest,
     codec: str,
     chunks: Sequence[Chunk],
@@ -192,7 +197,7 @@ def cut(
     num_workers: int,
     batch_size: int,
 ) -> list[PendingPart]:
-    """`chunks` (one per instance) as parts, shared evenly over the workers in whole batches."""
+    """Split `chunks` (one per instance) into parts of whole batches, evenly over the workers."""
     size = max(1, math.ceil(len(chunks) / max(1, num_workers)))
     size = math.ceil(size / batch_size) * batch_size
     return [
@@ -212,22 +217,22 @@ def _join(replies: Sequence[Reply]) -> Reply:
 
 
 class RetryDecision(Enum):
-    """What becomes of a part whose worker has died."""
+    """Decision about a part whose worker has died."""
 
-    RETRY = "another worker gets it, with others"
-    ISOLATE = "another worker gets it, by itself: the part may be what the first one died of"
+    RETRY = "another worker gets it, with other parts"
+    QUARANTINE = "another worker gets it alone: it may have killed the first worker"
     FAIL = "it is answered with an error"
 
 
 def decide_retry(part: PendingPart, *, was_running: bool, can_retry: bool) -> RetryDecision:
-    """Count the death of a worker of `part`, and decide what becomes of it.
+    """Count the death of a worker of `part`, and return what to do with the part.
 
-    `was_running`: the worker ran it when it died.  `can_retry`: the method may be called twice for
-    one request.
+    `was_running`: the worker was running the part when it died.  `can_retry`: the method can be
+    called twice for one request.
     """
-    if part.has_replied or not can_retry or part.is_isolated:
+    if part.has_replied or not can_retry or part.is_quarantined:
         return RetryDecision.FAIL
     part.num_deaths += 1
     if was_running or part.num_deaths >= MAX_DEATHS:
-        return RetryDecision.ISOLATE
+        return RetryDecision.QUARANTINE
     return RetryDecision.RETRY

@@ -1,37 +1,37 @@
-"""How many requests may be in flight: of the server, and of each servable.  No I/O.
+"""Limit of requests in flight, of the server and of each servable.  No I/O.
 
-Half of the server's limit is divided evenly: each servable has its own part, which no other can
-take.  The other half is for whoever asks first.  So a servable that hangs, or is slow, holds at
-most the half and its own part, and the others go on.
+Half of the server's limit is divided evenly: each servable has a reserved share.  The other half is
+first come, first served.  So a servable that hangs or is slow holds at most that half and its
+reserved share, and the other servables continue.
 """
 
 from mindspore_serving.errors import Overloaded
 
 
 class Share:
-    """Of one servable.  `most` is its own limit, 0 for none."""
+    """Requests in flight of one servable; `max_requests` is its configured limit, 0 for none."""
 
-    __slots__ = ("most", "name", "num_sure", "num_used")
+    __slots__ = ("max_requests", "name", "num_guaranteed", "num_used")
 
-    def __init__(self, name: str, most: int = 0) -> None:
+    def __init__(self, name: str, max_requests: int = 0) -> None:
         self.name = name
-        self.most = most
+        self.max_requests = max_requests
         self.num_used = 0
-        self.num_sure = 0  # below as many nothing else needs to be asked
+        self.num_guaranteed = 0  # requests that are admitted without further checks
 
 
 class Shares:
-    """All of them, within `limit`."""
+    """Shares of all servables, within `limit`."""
 
     def __init__(self, limit: int) -> None:
         self._shares: dict[str, Share] = {}
-        self._num_own = 0  # that nobody else can take from a servable
-        self._num_common = 0  # in use, of the half for all
+        self._num_reserved = 0  # per servable
+        self._num_common = 0  # in use, of the common half
         self.limit = limit
 
     @property
     def limit(self) -> int:
-        """The most requests in flight; may be set at any time."""
+        """Largest number of requests in flight; can be set at any time."""
         return self._limit
 
     @limit.setter
@@ -39,50 +39,53 @@ class Shares:
         self._limit = limit
         self._divide()
 
-    def share(self, name: str, most: int = 0) -> Share:
-        """That of servable `name`, whose own limit is now `most`."""
+    def share(self, name: str, max_requests: int = 0) -> Share:
+        """Return the share of servable `name`, and set its limit to `max_requests`."""
         share = self._shares.setdefault(name, Share(name))
-        share.most = most
+        share.max_requests = max_requests
         self._divide()
         return share
 
     def take(self, share: Share) -> None:
-        """One more request.  Raises Overloaded."""
-        if share.num_used < share.num_sure:
+        """Count one more request.  Raises Overloaded."""
+        if share.num_used < share.num_guaranteed:
             share.num_used += 1
             return
         self.check(share)
         self.count(share)
 
     def check(self, share: Share) -> None:
-        """Raise Overloaded if there is no room for one more."""
-        if share.num_used < share.num_sure:
+        """Raise Overloaded if one more request would exceed a limit."""
+        if share.num_used < share.num_guaranteed:
             return
-        if 0 < share.most <= share.num_used:
+        if 0 < share.max_requests <= share.num_used:
             raise Overloaded(
                 f"Serving Error: {share.num_used} requests to servable {share.name} are in flight, "
-                f"its max_requests is {share.most}"
+                f"its max_requests is {share.max_requests}"
             )
-        if share.num_used >= self._num_own and self._num_common >= self._most_common:
+        if share.num_used >= self._num_reserved and self._num_common >= self._max_common:
             raise Overloaded(
                 f"Serving Error: enqueued requests count exceeds the limit {self._limit}"
             )
 
     def count(self, share: Share) -> None:
-        """One more, which is part of a request that was taken, so never refused."""
+        """Count one more call, which is never refused because its request was admitted."""
         share.num_used += 1
-        self._num_common += share.num_used > self._num_own
+        self._num_common += share.num_used > self._num_reserved
 
     def release(self, share: Share) -> None:
-        """One less."""
+        """Count one request less."""
         share.num_used -= 1
-        if share.num_used >= self._num_own:
+        if share.num_used >= self._num_reserved:
             self._num_common -= 1
 
     def _divide(self) -> None:
         count = max(1, len(self._shares))
-        self._num_own = self._limit // (2 * count)
-        self._most_common = self._limit - self._num_own * count
+        self._num_reserved = self._limit // (2 * count)
+        self._max_common = self._limit - self._num_reserved * count
         for share in self._shares.values():
-            share.num_sure = min(self._num_own, share.most or self._num_own)
-        self._num_common = sum(max(0, s.num_used - self._num_own) for s in self._shares.values())
+            reserved = self._num_reserved
+            share.num_guaranteed = min(reserved, share.max_requests or reserved)
+        self._num_common = sum(
+            max(0, s.num_used - self._num_reserved) for s in self._shares.values()
+        )

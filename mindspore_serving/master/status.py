@@ -1,4 +1,4 @@
-"""What runs and how busy it is now, as plain numbers for people and pages.  Changes nothing."""
+"""Current status and load of servables, as plain values for users and pages.  Changes nothing."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from mindspore_serving.master.registry import ServableService
 from mindspore_serving.master.supervisor import WorkerSupervisor
 from mindspore_serving.metrics.series import Series, quantiles
 
-_WHY_NOT_READY = {  # by the condition of any worker, the most telling first
+_NOT_READY = {  # by the condition of any worker, the most informative first
     "restarting": "its workers are restarted ({last_exit})",
     "unready": "{unready}",
     "silent": "its workers give no heartbeat",
@@ -24,7 +24,7 @@ _HAVE_ENDED = "its workers have ended ({last_exit})"
 
 
 def describe(service: ServableService) -> dict[str, Any]:
-    """See `core.service.Control.describe`."""
+    """Implement `core.service.Control.describe`."""
     return {
         "name": service.name,
         "version": service.version,
@@ -42,60 +42,66 @@ def describe(service: ServableService) -> dict[str, Any]:
     }
 
 
-def is_ready(deployment: Deployment, own: Iterable[WorkerSupervisor]) -> bool:
-    """Whether all workers run that a deployment is to have; autoscaling may want none."""
-    conditions = {one.condition for one in own if one.should_run and not one.is_coming}
+def is_ready(deployment: Deployment, workers: Iterable[WorkerSupervisor]) -> bool:
+    """Return whether all workers that should run are ready; autoscaling may want none."""
+    conditions = {
+        worker.condition for worker in workers if worker.should_run and not worker.is_scaling_up
+    }
     return conditions == {"ready"} or (deployment.is_scaled and not conditions)
 
 
 def readiness(
-    deployment: Deployment, own: Sequence[WorkerSupervisor], services: Iterable[ServableService]
+    deployment: Deployment, workers: Sequence[WorkerSupervisor], services: Iterable[ServableService]
 ) -> ServableReadiness:
-    """Of a deployment, by its workers."""
-    states = {one.condition for one in own if not one.is_coming}
-    known = (s.version for s in services if s.deployment == deployment)
+    """Return the readiness of a deployment, by its workers."""
+    states = {worker.condition for worker in workers if not worker.is_scaling_up}
+    known = (service.version for service in services if service.deployment == deployment)
     version = next(known, deployment.version_number)
     if "ready" in states or (deployment.is_scaled and not states):
         return ServableReadiness(deployment.name, version, is_ready=True)
     if all(state in ("new", "starting") for state in states):
-        share = sum(one.share_loaded for one in own) / max(1, len(own))
+        share = sum(worker.share_loaded for worker in workers) / max(1, len(workers))
         reason = f"still loading, {share:.0%}".replace("%", " %")
         return ServableReadiness(deployment.name, version, False, reason, share)
-    text = next((text for state, text in _WHY_NOT_READY.items() if state in states), _HAVE_ENDED)
-    links = (one.link for one in own if one.link is not None)
+    text = next((text for state, text in _NOT_READY.items() if state in states), _HAVE_ENDED)
+    links = (worker.link for worker in workers if worker.link is not None)
+    unready = (link.engine_metrics.unready for link in links)
     reason = text.format(
-        last_exit=next((one.last_exit for one in own if one.last_exit), ""),
-        unready=next((link.numbers.unready for link in links if link.numbers.unready), ""),
+        last_exit=next((worker.last_exit for worker in workers if worker.last_exit), ""),
+        unready=next(filter(None, unready), ""),
     )
     return ServableReadiness(deployment.name, version, is_ready=False, reason=reason)
 
 
 def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
-    """Where a worker runs, or ran last, and its agents if it has any; nothing but its state before
-    its first start.
+    """Describe where a worker runs, or ran last, and its agents if it has any.
+
+    Before its first start there is only its state.
     """
     link = supervisor.link
     if link is None:
         return {"node": None, "pid": None, "device": None, "state": supervisor.condition}
     return {
-        "node": link.place.node,
+        "node": link.location.node,
         "pid": link.process.pid,
-        "device": link.place.device_id,
+        "device": link.location.device_id,
         "state": supervisor.condition,
         **({"python": link.python} if link.python else {}),
-        **({"agents": [msgspec.structs.asdict(one) for one in link.agents]} if link.agents else {}),
+        **({"agents": list(map(msgspec.structs.asdict, link.agents))} if link.agents else {}),
     }
 
 
 def observe(service: ServableService, supervisors: Iterable[WorkerSupervisor]) -> dict[str, Any]:
-    """As `describe`, and its workers, requests, latencies of about the last minute in milliseconds,
-    and of a language model its card and its engines' totals over all workers.
+    """Describe a service like `describe`, with its load.
+
+    That is its workers, requests and latencies of about the last minute in milliseconds, and of a
+    language model its card and the sums of its engines' stats.
     """
     methods = service.methods.values()
     p50, p99 = quantiles([method.series for method in methods], (0.5, 0.99))
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         **describe(service),
-        "workers": [worker(one) for one in supervisors],
+        "workers": [worker(supervisor) for supervisor in supervisors],
         "requests": {
             "waiting": num_waiting(service),
             "running": num_running(service),
@@ -105,13 +111,13 @@ def observe(service: ServableService, supervisors: Iterable[WorkerSupervisor]) -
         "p99_ms": p99,
     }
     if service.card is not None:
-        found["model"] = msgspec.to_builtins(service.card)
-        found["engine"] = engine(service)
-    return found
+        row["model"] = msgspec.to_builtins(service.card)
+        row["engine"] = engine(service)
+    return row
 
 
 def counts(series: Series) -> MethodCounts:
-    """See `core.service.Control.counts`."""
+    """Return the totals of a method, see `core.service.Control.counts`."""
     num_succeeded = series.codes.get(Code.OK, 0)
     return MethodCounts(
         num_succeeded,
@@ -127,29 +133,29 @@ def counts(series: Series) -> MethodCounts:
 
 
 def num_waiting(service: ServableService) -> int:
-    """Parts of requests that no worker has yet."""
+    """Return the number of parts that no worker has yet."""
     return sum(method.num_waiting for method in service.methods.values())
 
 
 def num_running(service: ServableService) -> int:
-    """Parts of requests that workers have."""
+    """Return the number of parts that workers have."""
     return sum(len(link.parts) for link in service.workers)
 
 
 def language_models(services: Iterable[ServableService]) -> list[tuple[str, int, ModelCard]]:
-    """See `core.service.Control.language_models`."""
+    """Implement `core.service.Control.language_models`."""
     newest = {
         service.name: (service.name, service.version, service.card)
         for service in sorted(services, key=lambda service: service.version)
-        if service.card is not None  # also while it has no worker: requests wait, or are told why
+        if service.card is not None  # also without workers: requests wait, or get the reason
     }
     return list(newest.values())
 
 
 def engine(service: ServableService) -> dict[str, int]:
-    """The sums of what the engines of its workers count; empty before their first steps."""
+    """Return the sums of the workers' engine stats; empty before their first steps."""
     totals: dict[str, int] = {}
     for link in service.workers:
-        for name, value in link.numbers.values.items():
+        for name, value in link.engine_metrics.values.items():
             totals[name] = totals.get(name, 0) + value
     return totals

@@ -1,5 +1,6 @@
-"""What a worker is sent of a part, and large payloads on their way to where the worker reads them:
-they are copied on a thread, so that requests of others go on meanwhile.
+"""Messages with parts of requests, and the storing of large payloads in a worker's arena.
+
+Large payloads are copied on a thread, so that other requests continue meanwhile.
 """
 
 import asyncio
@@ -11,17 +12,17 @@ from mindspore_serving.core.pieces import Buffer, Pieces
 from mindspore_serving.ipc.messages import Payload, RequestPart
 from mindspore_serving.master.request import PendingPart
 
-LARGE = 4 << 20  # bytes, which are copied in some milliseconds
+LARGE = 4 << 20  # bytes, which take some milliseconds to copy
 
 
 class PayloadStore(Protocol):
-    """Where payloads lie."""
+    """Arena that payloads are put into."""
 
     def put(self, data: "Buffer | Pieces") -> Payload: ...
 
 
-class Storing:
-    """Large parts on their way to one worker."""
+class LargePartSender:
+    """Sender of large parts to one worker, each after its payloads are stored."""
 
     def __init__(
         self,
@@ -29,8 +30,10 @@ class Storing:
         send: Callable[[PendingPart, Sequence[Payload], float], None],
         cancel: Callable[[PendingPart], None],
     ) -> None:
-        """`send` is called with a part, its payloads where they now lie, and the time, and `cancel`
-        behind it if nobody waits for the part any more.
+        """Create a sender over `send` and `cancel`.
+
+        `send` is called with a part, its stored payloads and the time; `cancel` follows it if the
+        part was cancelled meanwhile.
         """
         self._payloads = payloads
         self._send, self._cancel = send, cancel
@@ -38,7 +41,7 @@ class Storing:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, part: PendingPart, now: float) -> bool:
-        """False if `part` is small: it can be stored at once."""
+        """Begin to store and send `part`; return False if it is small and can be stored at once."""
         if sum(map(len, part.chunks)) < LARGE:
             return False
         self._cancelled[part] = False
@@ -48,7 +51,7 @@ class Storing:
         return True
 
     def cancel(self, part: PendingPart) -> bool:
-        """Whether `part` is on its way, and is cancelled when it is sent."""
+        """Cancel `part` once it is sent; return False if it is not being stored."""
         if part not in self._cancelled:
             return False
         self._cancelled[part] = True
@@ -59,7 +62,7 @@ class Storing:
         begin = loop.time()
         try:
             chunks = await on_thread("arenas", store, self._payloads, part)
-        except ValueError:  # the arena is closed: the worker is gone
+        except ValueError:  # the arena is closed, as the worker has ended
             return
         finally:
             is_cancelled = self._cancelled.pop(part)
@@ -69,12 +72,12 @@ class Storing:
 
 
 def store(payloads: PayloadStore, part: PendingPart) -> list[Payload]:
-    """The payloads of `part`, where they now lie."""
+    """Put the payloads of `part` into `payloads`."""
     return [payloads.put(chunk) for chunk in part.chunks]
 
 
 def message(part: PendingPart, chunks: Sequence[Payload], worker: str, now: float) -> RequestPart:
-    """`chunks` are the payloads of `part` for the `worker` of that name."""
+    """Create the message that carries `part` and its `chunks` to a worker."""
     request = part.request
     timeout = None if request.deadline is None else max(0.0, request.deadline - now)
     traceparent = tracestate = ""

@@ -1,6 +1,6 @@
-"""Keeps one worker running, and says whether requests may wait for it.
+"""Supervisor of one worker: keeps it running, and says whether requests can wait for it.
 
-`process.supervisor` is the loop; here is what workers have beside other processes.
+`process.supervisor` is the loop; this adds what only workers have.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from mindspore_serving.master.link import Link
 from mindspore_serving.process.child import exit_text
 from mindspore_serving.process.supervisor import Supervisor
 
-FIRST_PATIENCE, PATIENCE = 300.0, 10.0  # seconds to wait for a place, at first and later
+FIRST_PATIENCE, PATIENCE = 300.0, 10.0  # seconds to wait for a machine, at first and later
 
 
 class WorkerSupervisor(Supervisor[Link]):
-    """One replica that is to run: its worker now, and the next one when that dies.
+    """Supervisor of one replica: its current worker, and the next one when that dies.
 
-    `on_change` is called when a worker runs, or runs no more, or later than was expected.  Without
-    `is_awaited`, nobody waits for a restart: it takes as long as others want.  `reason` has the end
-    of the worker's log: it is not for clients; `last_exit` is.
+    `on_change` is called when a worker starts, ends, or is delayed.  Without `is_awaited`, no
+    request waits for a restart: that of a gang takes as long as its agents need.  `reason` has the
+    end of the worker's log, which is not for clients; `last_exit` is for them.
     """
 
     def __init__(
@@ -43,38 +43,42 @@ class WorkerSupervisor(Supervisor[Link]):
             on_change=on_change,
         )
         self.last_exit = ""
-        self.first_link: Link | None = None  # while its first worker loads
-        self.is_added = False  # by autoscaling: nobody waits for its start
+        self.first_link: Link | None = None  # to its first worker, also while that loads
+        self.is_added = False  # by autoscaling: no request waits for its start
         self._launch = start
         self._is_awaited = is_awaited
-        self._has_no_place = False  # on any machine, for PATIENCE seconds
+        self._has_no_machine = False  # no machine had room for PATIENCE seconds
 
     @property
     def link(self) -> Link | None:
-        """The worker that runs, or that ran last."""
+        """Current worker, or the last one."""
         return self.current
 
     @property
     def condition(self) -> str:
-        """The state; of a worker that runs "silent" if it gives no heartbeat, "unready" if its
-        model cannot compute now.
+        """State of the worker; of a running worker also "silent" or "unready".
+
+        "silent" has no heartbeats, "unready" has a model that cannot compute now.
         """
         if self.state != "ready" or self.link is None:
             return self.state
         if self.link.is_silent:
             return "silent"
-        return "unready" if self.link.numbers.unready else self.state
+        return "unready" if self.link.engine_metrics.unready else self.state
 
     @property
     def share_loaded(self) -> float:
-        """How much its first worker has loaded, from 0 to 1."""
+        """Share of the servable that the first worker has loaded, from 0 to 1."""
         if self.link is not None:
             return 1.0
         return 0.0 if self.first_link is None else loaded(self.first_link.status)
 
     def ready_in(self) -> float | None:
-        """The seconds until a worker runs or starts; None if none will, or it dies all the time."""
-        is_failing = self._backoff.is_failing or self._has_no_place or not self._is_awaited
+        """Return the seconds until a worker runs or starts.
+
+        None if none will start, or if workers keep dying.
+        """
+        is_failing = self._backoff.is_failing or self._has_no_machine or not self._is_awaited
         is_failing = is_failing and self.state == "restarting"
         if not self.should_run or self.state == "gone" or is_failing:
             return None
@@ -82,34 +86,34 @@ class WorkerSupervisor(Supervisor[Link]):
 
     @property
     def patience(self) -> float:
-        """The seconds that its next start may wait for a machine with room."""
+        """Seconds for which the next start may wait for a machine with room."""
         if self.is_added:
             return 0.0
         return FIRST_PATIENCE if self.state == "starting" else PATIENCE
 
     @property
-    def is_coming(self) -> bool:
-        """Whether its first worker starts, which was added to others."""
+    def is_scaling_up(self) -> bool:
+        """True while its first worker starts, if autoscaling has added it."""
         return self.is_added and self.state in ("new", "starting")
 
     def num_parts(self) -> int:
-        """How many parts of requests its worker has."""
+        """Return the number of parts that the worker has."""
         return 0 if self.link is None else len(self.link.parts)
 
     async def start(self) -> None:
-        """As `Supervisor.start`.  Raises StartError with the title."""
+        """Start like `Supervisor.start`.  Raises StartError with the title."""
         try:
             await super().start()
         except ServingError as error:
             raise StartError(f"{self.title}: {error}") from error
 
     async def stop(self, grace: float) -> None:
-        """End the worker: ask, wait at most `grace` seconds, then kill."""
+        """End the worker: ask it to exit, wait at most `grace` seconds, then kill it."""
         self.leave()
         if self._task is None:
             return
         if self.link is not None and not self.link.closed.done():
-            if not self.link.is_silent:  # else it would not see it
+            if not self.link.is_silent:  # a silent worker would not read the message
                 self.link.ask_to_exit()
                 await asyncio.wait([self.link.closed], timeout=grace)
             _kill(self.link)
@@ -117,7 +121,7 @@ class WorkerSupervisor(Supervisor[Link]):
 
     async def _start_worker(self) -> Link:
         link = await self._launch()
-        self._has_no_place = False
+        self._has_no_machine = False
         return link
 
     async def _wait_for_end(self, link: Link) -> str:
@@ -126,16 +130,18 @@ class WorkerSupervisor(Supervisor[Link]):
         _kill(link)
         status = await link.process.wait()
         tail = link.process.log_tail() if status not in (0, -signal.SIGKILL) else ""
-        self.last_exit = link.why_ended or exit_text(status)
+        self.last_exit = link.end_reason or exit_text(status)
         return f"{self.last_exit}{': ' + tail if tail else ''}"
 
     def _wait_for_resources(self, error: ResourceShortage, delay: float) -> float:
-        """As `Supervisor._wait_for_resources`; a machine with room has been waited for already, and
-        nobody else is to wait for one.
+        """Return the delay before the next start after a shortage of resources.
+
+        If no machine had room, the launcher has waited already, so requests are no longer kept
+        waiting.
         """
         if not isinstance(error, NoPlace):
             return super()._wait_for_resources(error, delay)
-        self._has_no_place = True
+        self._has_no_machine = True
         self.last_exit = "no machine has a place for them"
         self._on_change(self)
         return backoff.FIRST_DELAY

@@ -1,4 +1,4 @@
-"""What the workers of a service have counted, also those that have ended: it only grows."""
+"""Totals of a service's workers, including workers that have ended: they only grow."""
 
 from collections import Counter
 from copy import deepcopy
@@ -10,53 +10,55 @@ from mindspore_serving.metrics.histogram import SIZES, Histogram
 
 
 class WorkerCounts:
-    """`numbers` are the fields of the engines' stats, of which only the sums mean something here;
+    """Counts of one or more workers.
+
+    `engine` has the fields of the engines' stats, of which only the sums have a meaning here;
     `answers` are by finish reason, `histograms` by the names of their metrics.
     """
 
     def __init__(self) -> None:
-        self.numbers: Counter[str] = Counter()
+        self.engine: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.batch_sizes = Histogram(SIZES)
         self.histograms: dict[str, Histogram] = {}
 
     def add(self, link: Link) -> None:
-        """What the worker of `link` has counted so far."""
-        self.numbers.update(link.numbers.values)
-        self.answers.update(link.numbers.answers)
+        """Add the counts of the worker of `link`."""
+        self.engine.update(link.engine_metrics.values)
+        self.answers.update(link.engine_metrics.answers)
         sizes = status.batch_sizes(link.status)
         self.batch_sizes.add(sizes.total, sizes.counts)
-        for name, (total, counts) in link.numbers.histograms.items():
+        for name, (total, counts) in link.engine_metrics.histograms.items():
             known = CATALOG.get(name)  # a worker of another machine may be of another version
             if known is not None and len(counts) == len(known.bounds) + 1:
                 self.histograms.setdefault(name, Histogram(known.bounds)).add(total, counts)
 
     def histogram(self, metric: Metric) -> Histogram:
-        """Of `metric`; an empty one if nothing was counted."""
+        """Return the histogram of `metric`, which may be empty."""
         return self.histograms.get(metric.name) or Histogram(metric.bounds)
 
 
 class ServiceTotals:
-    """Of one service."""
+    """Totals of one service."""
 
     def __init__(self) -> None:
-        self._links: list[Link] = []  # what they count may still grow
+        self._links: list[Link] = []  # whose counts can still grow
         self._ended = WorkerCounts()
 
     def add(self, link: Link) -> None:
-        """A worker begins to count."""
+        """Add a worker that has no counts yet."""
         self._links.append(link)
 
-    def counted(self) -> WorkerCounts:
-        """Of all workers."""
+    def counts(self) -> WorkerCounts:
+        """Return the counts of all workers."""
         self.fold()
-        found = deepcopy(self._ended)
+        counts = deepcopy(self._ended)
         for link in self._links:
-            found.add(link)
-        return found
+            counts.add(link)
+        return counts
 
     def fold(self) -> None:
-        """Keep the sums of workers that have ended in place of their links."""
+        """Replace the links of workers that have ended by the sums of their counts."""
         for link in self._links:
             if link.closed.done():
                 self._ended.add(link)

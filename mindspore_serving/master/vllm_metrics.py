@@ -1,18 +1,18 @@
-"""The numbers of language models under the names of vLLM, for dashboards that read those.
+"""Metrics of language models under the names of vLLM, for its dashboards.
 
-`model_name` is the servable, and `engine` its version: engines of one version are counted together.
+`model_name` is the servable, `engine` its version: the engines of a version are counted together.
 """
 
 from collections.abc import Iterable
 
 from mindspore_serving.master import status
-from mindspore_serving.master.gathering import cache_used
+from mindspore_serving.master.metrics import cache_used
 from mindspore_serving.master.registry import ServableService
 from mindspore_serving.metrics.catalog import CATALOG, Metric
 from mindspore_serving.metrics.exposition import Page
 
 _LABELS = ("model_name", "engine")
-_GAUGES = {  # theirs -> the engine's number
+_GAUGES = {  # vLLM's name -> field of the engine's stats
     "num_requests_running": "num_running",
     "num_requests_waiting": "num_waiting",
 }
@@ -26,10 +26,10 @@ _COUNTERS = {
     "spec_decode_num_draft_tokens_total": "num_guesses",
     "spec_decode_num_accepted_tokens_total": "num_right_guesses",
 }
-_HISTOGRAMS = {  # theirs -> ours
+_HISTOGRAMS = {  # vLLM's name -> ours
     "time_to_first_token_seconds": "time_to_first_token_seconds",
     "inter_token_latency_seconds": "inter_token_seconds",
-    "time_per_output_token_seconds": "inter_token_seconds",  # its older name
+    "time_per_output_token_seconds": "inter_token_seconds",  # older name of the line above
     "e2e_request_latency_seconds": "generation_seconds",
     "request_queue_time_seconds": "queue_seconds",
     "request_prefill_time_seconds": "prefill_seconds",
@@ -47,29 +47,29 @@ _SUCCESS = Metric(
 _REASONS = ("stop", "length", "abort")
 
 
-def _of_engine(name: str, ours: str) -> Metric:
-    """A metric of theirs that is a number of the engine."""
+def _engine_metric(name: str, ours: str) -> Metric:
+    """Return vLLM's metric of a field of the engine's stats."""
     is_counter = name.endswith("_total")
     described = f"As {ours} of the engine."
     return Metric(f"vllm:{name}", "counter" if is_counter else "gauge", described, _LABELS)
 
 
 def _histogram(name: str, ours: str) -> Metric:
-    own = CATALOG[f"serving_llm_{ours}"]
-    return Metric(f"vllm:{name}", "histogram", own.help, _LABELS, own.bounds)
+    metric = CATALOG[f"serving_llm_{ours}"]
+    return Metric(f"vllm:{name}", "histogram", metric.help, _LABELS, metric.bounds)
 
 
-NUMBERS = {_of_engine(name, ours): ours for name, ours in (_GAUGES | _COUNTERS).items()}
+ENGINE = {_engine_metric(name, ours): ours for name, ours in (_GAUGES | _COUNTERS).items()}
 USAGE = [
     Metric(f"vllm:{name}", "gauge", CATALOG["serving_llm_cache_used_ratio"].help, _LABELS)
     for name in _USAGE
 ]
 HISTOGRAMS = {_histogram(name, ours): f"serving_llm_{ours}" for name, ours in _HISTOGRAMS.items()}
-NAMES = sorted(one.name for one in (*NUMBERS, *USAGE, *HISTOGRAMS, _SUCCESS))
+NAMES = sorted(metric.name for metric in (*ENGINE, *USAGE, *HISTOGRAMS, _SUCCESS))
 
 
 def add_models(page: Page, services: Iterable[ServableService]) -> None:
-    """The language models among `services` that generate."""
+    """Add the metrics of the generating language models among `services`."""
     for service in services:
         if service.card is not None and service.card.can_generate:
             _add_model(page, service)
@@ -77,13 +77,13 @@ def add_models(page: Page, services: Iterable[ServableService]) -> None:
 
 def _add_model(page: Page, service: ServableService) -> None:
     labels = service.name, str(service.version)
-    present, counted = status.engine(service), service.totals.counted()
-    for metric, name in NUMBERS.items():
-        own = counted.numbers if metric.kind == "counter" else present
-        page.add(metric, own.get(name, 0), *labels)
+    present, totals = status.engine(service), service.totals.counts()
+    for metric, name in ENGINE.items():
+        values = totals.engine if metric.kind == "counter" else present
+        page.add(metric, values.get(name, 0), *labels)
     for metric in USAGE:
         page.add(metric, cache_used(present) if present.get("num_blocks") else 0.0, *labels)
     for metric, ours in HISTOGRAMS.items():
-        page.add(metric, counted.histogram(CATALOG[ours]), *labels)
+        page.add(metric, totals.histogram(CATALOG[ours]), *labels)
     for reason in _REASONS:
-        page.add(_SUCCESS, counted.answers[reason], *labels, reason)
+        page.add(_SUCCESS, totals.answers[reason], *labels, reason)

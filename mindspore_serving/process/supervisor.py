@@ -162,7 +162,7 @@ class Supervisor(Generic[T]):
 
     def _wait_for_resources(self, error: ResourceShortage, delay: float) -> float:
         """Return the seconds until the next attempt; `delay` is the wait before the last one."""
-        delay = min(backoff.MOST_DELAY, max(backoff.FIRST_DELAY, 2 * delay))
+        delay = min(backoff.MAX_DELAY, max(backoff.FIRST_DELAY, 2 * delay))
         log.warning("%s: %s; trying again in %g s", self.title, error, delay)
         return delay
 

@@ -1,1 +1,1 @@
-"""How user code becomes a declaration: register functions, method graphs, directories."""
+"""Declarations of servables from user code: register functions, method graphs, directories."""

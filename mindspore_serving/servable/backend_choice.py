@@ -1,4 +1,4 @@
-"""Which of several backends runs a model: what may be said of it."""
+"""Backends between which a model's declaration can choose."""
 
 from mindspore_serving.errors import InvalidInputs
 
@@ -10,7 +10,7 @@ CHOICES = {
 
 
 def check_backend(backend: object, model_format: str) -> str:
-    """`backend`, "" for None.  Raises InvalidInputs unless it can run `model_format`."""
+    """Return `backend`, "" for None.  Raises InvalidInputs if it cannot run `model_format`."""
     if not backend and backend in (None, ""):
         return ""
     if backend in CHOICES.get(model_format, ("", ()))[1]:

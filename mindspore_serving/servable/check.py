@@ -1,6 +1,6 @@
-"""Checks of what users pass: the wrong type or value raises InvalidInputs (a RuntimeError).
+"""Checks of arguments of users: a wrong type or value raises InvalidInputs (a RuntimeError).
 
-Every message names the parameter, what was given and what is accepted.  Knows no parameter itself.
+Every message has the parameter, the value and what is accepted.
 """
 
 import re
@@ -13,7 +13,7 @@ from mindspore_serving.errors import InvalidInputs, did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _INFINITE = float("inf")
-_BITS = 64  # of an int in a message between processes; Python's may have any number
+_BITS = 64  # of ints in messages between processes; those of Python are unbounded
 _LISTS: tuple[Any, ...] = (tuple, list)
 _T = TypeVar("_T")
 
@@ -30,28 +30,29 @@ def warn_deprecated(name: str, version: str, substitute: str) -> None:
 
 
 def check_str(name: str, value: object) -> str:
-    """`value`, if it is a str that is not empty."""
+    """Return `value` if it is a str that is not empty."""
     return _not_empty(f"Parameter '{name}'", value, str)
 
 
 def check_bytes(name: str, value: object) -> bytes:
-    """`value`, if it is bytes and not empty."""
+    """Return `value` if it is bytes and not empty."""
     return _not_empty(f"Parameter '{name}'", value, bytes)
 
 
 def check_bool(name: str, value: object) -> bool:
-    """`value`, if it is True or False."""
+    """Return `value` if it is True or False."""
     return _typed(f"Parameter '{name}'", value, bool, "bool")
 
 
 def check_int(
     name: str, value: object, minimum: int | None = None, maximum: int | None = None
 ) -> int:
-    """`value`, if it is an int (a bool is not) within the bounds, both included."""
+    """Return `value` if it is an int (not a bool) within the bounds, both inclusive."""
     return _check_int(f"Parameter '{name}'", value, minimum, maximum)
 
 
 def check_number(name: str, value: object, minimum: float = 0) -> float:
+    """Return `value` as a float if it is an int or float, finite and at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         kind = type(value)
         raise InvalidInputs(f"Parameter '{name}' should be int or float, but actually {kind}")
@@ -65,12 +66,12 @@ def check_number(name: str, value: object, minimum: float = 0) -> float:
 
 
 def check_port(name: str, value: object) -> int:
-    """`value`, if it is a port number."""
+    """Return `value` if it is a port number."""
     return check_int(name, value, 1, 65535)
 
 
 def check_int_tuple(name: str, value: object, minimum: int | None = None) -> tuple[int, ...]:
-    """A tuple or list of different ints, each at least `minimum`, as a tuple."""
+    """Return a tuple or list of distinct ints, each at least `minimum`, as a tuple."""
     items = _typed(f"Parameter '{name}'", value, _LISTS, "tuple/list of int")
     for item in items:
         prefix = f"The item value '{item}' in parameter '{name}'"
@@ -79,26 +80,26 @@ def check_int_tuple(name: str, value: object, minimum: int | None = None) -> tup
 
 
 def as_int_tuple(name: str, value: object, minimum: int | None = None) -> tuple[int, ...]:
-    """An int, or a tuple or list of different ints, as a tuple."""
+    """Convert an int, or a tuple or list of distinct ints, to a tuple."""
     if not isinstance(value, _LISTS):
         value = (_typed(f"Parameter '{name}'", value, int, "int or tuple/list of int"),)
     return check_int_tuple(name, value, minimum)
 
 
 def as_instances(name: str, value: object, kind: type[_T]) -> tuple[_T, ...]:
-    """A `kind`, or a tuple or list of some, not empty, as a tuple."""
+    """Convert a `kind`, or a non-empty tuple or list of them, to a tuple."""
     items = tuple(value) if isinstance(value, _LISTS) else (value,)
-    others = [item for item in items if not isinstance(item, kind)]
-    if others or not items:
+    wrong = [item for item in items if not isinstance(item, kind)]
+    if wrong or not items:
         raise InvalidInputs(
             f"Parameter '{name}' should be {kind.__name__}, list or tuple of {kind.__name__}, but "
-            f"actually {type(others[0] if others else value)}"
+            f"actually {type(wrong[0] if wrong else value)}"
         )
     return items
 
 
 def as_str_tuple(name: str, value: object) -> tuple[str, ...]:
-    """A str, or a tuple or list of different strs, none empty, as a tuple of one or more."""
+    """Convert a str, or a non-empty tuple or list of distinct non-empty strs, to a tuple."""
     if isinstance(value, str):
         return (check_str(name, value),)
     items = _typed(f"Parameter '{name}'", value, _LISTS, "str or tuple/list of str")
@@ -110,14 +111,16 @@ def as_str_tuple(name: str, value: object) -> tuple[str, ...]:
 
 
 def as_nested_str_tuple(name: str, value: object) -> tuple[tuple[str, ...], ...]:
-    """A str, or a tuple or list whose items are strs or tuples/lists of strs, as tuples."""
+    """Convert a str, or a tuple or list of strs or of tuples/lists of strs, to nested tuples."""
     if not isinstance(value, _LISTS) or not value:
         return (as_str_tuple(name, value),)
-    return tuple(as_str_tuple(name, one if isinstance(one, _LISTS) else (one,)) for one in value)
+    return tuple(
+        as_str_tuple(name, item if isinstance(item, _LISTS) else (item,)) for item in value
+    )
 
 
 def check_servable_name(name: str, value: object) -> str:
-    """`value`, if it can name a servable: it is a directory, part of URLs, file and log names."""
+    """Return `value` if it can name a servable: a directory, part of URLs, file and log names."""
     text = check_str(name, value)
     if not _NAME.fullmatch(text):
         raise InvalidInputs(
@@ -138,7 +141,7 @@ def check_dec(dec_key: object, dec_mode: object) -> None:
 
 
 def check_option(row: OptionRow, value: object) -> Any:
-    """`value`, if it is of the type and in the range of an option; None is an empty dict."""
+    """Return `value` if it has the type and range of an option; {} for None."""
     kind, name = row.kind, row.name
     if row.choices and value != row.default and value not in row.choices:
         raise InvalidInputs(
@@ -162,7 +165,8 @@ def check_option(row: OptionRow, value: object) -> Any:
 def _check_dict(name: str, value: object, kind: Any) -> dict[str, Any]:
     is_text = kind is str
     if not isinstance(value, Mapping) or not all(
-        isinstance(key, str) and (isinstance(one, str) or not is_text) for key, one in value.items()
+        isinstance(key, str) and (isinstance(item, str) or not is_text)
+        for key, item in value.items()
     ):
         accepted = "a dict of str" if is_text else "a dict with str keys"
         raise InvalidInputs(f"Parameter '{name}' should be {accepted}, but actually {value!r}")
@@ -176,14 +180,14 @@ def _typed(what: str, value: object, kind: "type[_T] | tuple[type[_T], ...]", ex
 
 
 def _not_empty(what: str, value: object, kind: type[_T]) -> _T:
-    found = _typed(what, value, kind, kind.__name__)
-    if not found:
+    typed = _typed(what, value, kind, kind.__name__)
+    if not typed:
         raise InvalidInputs(f"{what} should not be empty {kind.__name__}")
-    return found
+    return typed
 
 
-def _check_int(prefix: str, given: object, minimum: int | None, maximum: int | None) -> int:
-    value = _typed(prefix, given, int, "int")
+def _check_int(prefix: str, argument: object, minimum: int | None, maximum: int | None) -> int:
+    value = _typed(prefix, argument, int, "int")
     if value.bit_length() >= _BITS:
         shown = f"an int of {value.bit_length()} bits"
         raise InvalidInputs(f"{prefix} should be {_range(minimum, maximum)}, but actually {shown}")

@@ -1,6 +1,6 @@
-"""How a model is to be run on each kind of device: `Context` and the device descriptions.
+"""Options of models per type of device: `Context` and the device descriptions.
 
-Tables of options and their values, checked in one place; `Context.to_options` gives a mapping.
+Tables of options and their values, checked in one place; `Context.to_options` returns a mapping.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ _ASCEND: Mapping[str, tuple[str, ...]] = {  # no values: any text
 
 
 class _DeviceInfo:
-    """One device's options, as texts: `context_map` has "device_type" and what was given."""
+    """Options of one type of device, as texts: `context_map` has them and "device_type"."""
 
     _device_type: ClassVar[str]
     _accepted: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -96,7 +96,7 @@ class AscendDeviceInfo(_DeviceInfo):
 
 @dataclass(slots=True)
 class ModelContext:
-    """What a `Context` holds.  -1 means not set; `enable_parallel` is 0 or 1 when set."""
+    """Options of a `Context`; -1 is unset, `enable_parallel` is 0 or 1 when set."""
 
     thread_num: int = -1
     thread_affinity_core_list: list[int] = field(default_factory=list)
@@ -105,11 +105,12 @@ class ModelContext:
 
 
 class Context:
-    """How to run a model, given to `declare_model(context=...)`.
+    """Options to run a model, an argument of `declare_model`.
 
-    `thread_num` (int >= 1): threads of the runtime.  `thread_affinity_core_list` (tuple or list of
-    different ints >= 0): the cores they are bound to.  `enable_parallel` (bool): run independent
-    operators at once.  Options for kinds of device are added by `append_device_info`.
+    `thread_num` (int >= 1): threads of the runtime. `thread_affinity_core_list` (tuple or list of
+    distinct ints >= 0): the cores to which they are bound. `enable_parallel` (bool): run
+    independent operators concurrently. Options per type of device are added by
+    `append_device_info`.
 
         context = Context(thread_num=2)
         context.append_device_info(GPUDeviceInfo(precision_mode="fp16"))
@@ -136,7 +137,7 @@ class Context:
             )
 
     def append_device_info(self, device_info: _DeviceInfo) -> None:
-        """Add the options of one kind of device; each kind at most once."""
+        """Add the options of one type of device, each type at most once."""
         if not isinstance(device_info, _DeviceInfo):
             raise InvalidInputs(
                 "Parameter 'device_info' should instance of CPUDeviceInfo, GPUDeviceInfo, or "
@@ -148,25 +149,25 @@ class Context:
         self.model_context.device_list.append(device_info.context_map)
 
     def to_options(self) -> dict[str, Any]:
-        """What was set, and nothing else, for `ModelSpec.options`.
+        """Return the options that are set, for `DeclaredModel.options`.
 
         "thread_num": int; "thread_affinity_core_list": tuple of int; "enable_parallel": bool;
         "device_list": tuple of dicts of str, each with "device_type" "cpu", "gpu" or "ascend".
         """
-        given, options = self.model_context, dict[str, Any]()
-        if given.thread_num > 0:
-            options["thread_num"] = given.thread_num
-        if given.thread_affinity_core_list:
-            options["thread_affinity_core_list"] = tuple(given.thread_affinity_core_list)
-        if given.enable_parallel >= 0:
-            options["enable_parallel"] = bool(given.enable_parallel)
-        if given.device_list:
-            options["device_list"] = tuple(dict(device) for device in given.device_list)
+        context, options = self.model_context, dict[str, Any]()
+        if context.thread_num > 0:
+            options["thread_num"] = context.thread_num
+        if context.thread_affinity_core_list:
+            options["thread_affinity_core_list"] = tuple(context.thread_affinity_core_list)
+        if context.enable_parallel >= 0:
+            options["enable_parallel"] = bool(context.enable_parallel)
+        if context.device_list:
+            options["device_list"] = tuple(dict(device) for device in context.device_list)
         return options
 
 
 class _Options:
-    """The deprecated form of a `Context` with one device; it is in `context`."""
+    """Deprecated form of a `Context` with one device; it is in `context`."""
 
     _device: ClassVar[type[_DeviceInfo]]
 

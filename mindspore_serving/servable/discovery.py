@@ -1,4 +1,4 @@
-"""The servables at a path of the command line, and what there is not served."""
+"""Servables at a path of the command line, and what is not served there."""
 
 import os
 import re
@@ -13,27 +13,27 @@ from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.model_files import SUFFIXES, find_models
 from mindspore_serving.servable.repository import MODEL_CONFIG, is_language_model, is_servable
 
-_SHOWN = 5  # reasons in an error
+_SHOWN = 5  # max reasons in an error
 _BESIDE = "lies beside directories of servables: give its own path to serve it"
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredServables:
-    """`places` are the servables, as (directory, name); `refused` says of the rest why not."""
+    """Servables as (directory, name), and refused ones with the reason."""
 
-    places: list[tuple[str, str]]
+    servables: list[tuple[str, str]]
     refused: list[RefusedServable]
 
 
 def discover(path: str, *, allow_pickle: bool = False) -> DiscoveredServables:
-    """The servables at `path`: itself one, or those in it, by name.
+    """Return the servables at `path`: itself one, or those in it, by name.
 
     Raises StartError if there is none, InvalidInputs if `path` has a name that cannot be served.
     """
-    given, path = path, os.path.abspath(path)
+    argument, path = path, os.path.abspath(path)
     if not os.path.exists(path):
         near = errors.did_you_mean(os.path.basename(path), _names(os.path.dirname(path)))
-        if not near and re.fullmatch(r"[\w-]+/[\w.-]+", given):  # as Qwen/Qwen3-0.6B
+        if not near and re.fullmatch(r"[\w-]+/[\w.-]+", argument):  # as Qwen/Qwen3-0.6B
             near = "; models of the Hugging Face hub are not downloaded: give a directory or a file"
         raise StartError(f"There is no file or directory '{path}'{near}")
     try:
@@ -43,57 +43,57 @@ def discover(path: str, *, allow_pickle: bool = False) -> DiscoveredServables:
 
 
 def _discover(path: str, *, allow_pickle: bool) -> DiscoveredServables:
-    is_one = is_servable(path, allow_pickle=allow_pickle)
-    holds_models = os.path.isdir(path) and (not is_one or _has_files_beside(path))
-    found = (
+    is_itself = is_servable(path, allow_pickle=allow_pickle)
+    holds_models = os.path.isdir(path) and (not is_itself or _has_files_beside(path))
+    inside = (
         _inside(path, allow_pickle=allow_pickle) if holds_models else DiscoveredServables([], [])
     )
-    if found.places:
-        return found
-    if is_one:
+    if inside.servables:
+        return inside
+    if is_itself:
         directory, name = os.path.split(path)
         return DiscoveredServables([(directory, check_servable_name("servable_name", name))], [])
-    raise StartError(_nothing(path, found.refused, allow_pickle=allow_pickle))
+    raise StartError(_nothing(path, inside.refused, allow_pickle=allow_pickle))
 
 
 def _has_files_beside(path: str) -> bool:
-    """Whether it is a servable by a model file directly in it alone, so may hold others too."""
+    """Return whether it is a servable only by a model file in it, so others can be beside that."""
     has_config = os.path.isfile(os.path.join(path, CONFIG_FILE)) or is_language_model(path)
     return not has_config and not bare.versions(path)
 
 
 def _inside(directory: str, *, allow_pickle: bool) -> DiscoveredServables:
-    found = DiscoveredServables([], [])
+    discovered = DiscoveredServables([], [])
     for name in _names(directory):
         path = os.path.join(directory, name)
         if not os.path.isdir(path):
             continue
         try:
             if is_servable(path, allow_pickle=allow_pickle):
-                _add(found, directory, name)
+                _add(discovered, directory, name)
             else:
-                found.refused.append(_refuse(path, name, allow_pickle=allow_pickle))
+                discovered.refused.append(_refuse(path, name, allow_pickle=allow_pickle))
         except OSError as error:
-            found.refused.append(RefusedServable("", f"{name} cannot be read: {error}"))
+            discovered.refused.append(RefusedServable("", f"{name} cannot be read: {error}"))
     for file in find_models(directory, allow_pickle=allow_pickle):
         if "/" not in file.name:
-            found.refused.append(RefusedServable("", f"{file.name} {file.why_not or _BESIDE}"))
-    return found
+            discovered.refused.append(RefusedServable("", f"{file.name} {file.why_not or _BESIDE}"))
+    return discovered
 
 
 def _refuse(path: str, name: str, *, allow_pickle: bool) -> RefusedServable:
-    """The directory `path`: under its name only if it holds a model."""
+    """Return why the directory `path` is not served; with its name only if it holds a model."""
     reason = bare.why_not(path, allow_pickle=allow_pickle)
     if bare.has_model_file(path, allow_pickle=allow_pickle):
         return RefusedServable(name, reason)
     return RefusedServable("", f"{name}: {reason}")
 
 
-def _add(found: DiscoveredServables, directory: str, name: str) -> None:
+def _add(discovered: DiscoveredServables, directory: str, name: str) -> None:
     try:
-        found.places.append((directory, check_servable_name("servable_name", name)))
+        discovered.servables.append((directory, check_servable_name("servable_name", name)))
     except InvalidInputs as error:
-        found.refused.append(RefusedServable(name, str(error)))
+        discovered.refused.append(RefusedServable(name, str(error)))
 
 
 def _names(directory: str) -> list[str]:

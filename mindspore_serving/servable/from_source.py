@@ -1,7 +1,7 @@
-"""Imports the Python files of one directory as they are now.
+"""Importer of the Python files of one directory, always from their current source.
 
-Bytecode that Python keeps is that of an earlier file if one that is as long was written in the same
-second.  Knows nothing of what is imported.
+Python's cached bytecode is that of an earlier file if a file of the same length was written in the
+same second.
 """
 
 import sys
@@ -18,7 +18,7 @@ from types import CodeType
 
 
 class FromSource(SourceFileLoader):
-    """Compiles the source in each load."""
+    """Loader that compiles the source at each load."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -27,7 +27,7 @@ class FromSource(SourceFileLoader):
 
 
 def compile_all(directory: str) -> None:
-    """Use `FromSource` for whatever is imported from `directory`, also what appears there later."""
+    """Use `FromSource` for all imports from `directory`, also of files that appear later."""
     sys.path_importer_cache[directory] = FileFinder(
         directory,
         (ExtensionFileLoader, EXTENSION_SUFFIXES),

@@ -12,12 +12,12 @@ from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.tasks import HEADS, TASKS, TaskSpec, task_of
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.check import check_str
-from mindspore_serving.servable.tracing import MethodBuilder, current
+from mindspore_serving.servable.method_builder import MethodBuilder, current
 
 
 @dataclass(frozen=True, slots=True)
 class HFModel:
-    """A declared model: a stage for `add_stage`.  Made by `declare_hf_model`."""
+    """Declared Hugging Face model, a stage for `add_stage`; made by `declare_hf_model`."""
 
     path: str
 
@@ -27,8 +27,8 @@ def declare_hf_model(
 ) -> HFModel:
     """Declare a Hugging Face model in servable_config.py; every worker that has models loads it.
 
-    As a stage it takes the first inputs of its task, as many as wanted, and gives the first
-    outputs; an input that is not there, or is "", has its default:
+    As a stage it takes the first inputs of its task, any number of them, and returns the first
+    outputs.  An input that is missing or "" has its default:
 
         model = register.declare_hf_model("sst2", truncate=True)
 
@@ -49,38 +49,38 @@ def declare_hf_model(
 
     Args:
         path: the model's directory; relative to the servable's directory.
-        task: None: what the architecture in config.json is for.  "feature-extraction" can be taken
-            with any other head as well, which is left out.
-        runtime: what computes: "openvino" or "torch" for texts of the BERT family, "transformers"
-            for all; "" takes openvino where it can.
-        options: those of `TaskOptions` (`top_k`, `truncate`, `max_image_bytes`,
+        task: None is the task of the architecture in config.json.  "feature-extraction" is possible
+            with any head, which is then not computed.
+        runtime: "openvino" or "torch" for texts of the BERT family, "transformers" for all; "" is
+            openvino where that can run the model.
+        options: fields of `TaskOptions` (`top_k`, `truncate`, `max_image_bytes`,
             `max_image_pixels`), and of `EngineConfig` such as `max_model_len`, `num_threads`,
             `max_num_seqs` (instances of a batch) and `max_num_batched_tokens` (tokens of one).
 
-    Raises RuntimeError for a wrong argument, a directory that says no task, a model that is
-    declared already, and outside a servable_config.py.
+    Raises RuntimeError for a wrong argument, a directory without a task, a model that is already
+    declared, and outside a servable_config.py.
     """
     declaration = current("declare_hf_model")
     check_str("path", path)
     if task is not None and task not in TASKS:
         raise InvalidInputs(f"task is {task!r}, expected one of {', '.join(TASKS)}")
     caller = os.path.abspath(sys._getframe(1).f_code.co_filename)
-    where = os.path.normpath(os.path.join(os.path.dirname(caller), path))
-    if where in declaration.tasks:
+    location = os.path.normpath(os.path.join(os.path.dirname(caller), path))
+    if location in declaration.tasks:
         raise InvalidInputs(f"the model {path!r} has already been declared")
-    architecture = read_architecture(where)
-    found = task or task_of(architecture)
-    if not found:
+    architecture = read_architecture(location)
+    task_name = task or task_of(architecture)
+    if not task_name:
         raise InvalidInputs(
-            f"{os.path.join(where, 'config.json')} names architecture {architecture!r}, expected "
+            f"{os.path.join(location, 'config.json')} has architecture {architecture!r}, expected "
             f"one that ends with {', '.join(HEADS)}"
         )
-    declaration.tasks[where] = TaskSpec(where, found, runtime, options)
-    return HFModel(where)
+    declaration.tasks[location] = TaskSpec(location, task_name, runtime, options)
+    return HFModel(location)
 
 
 def read_architecture(directory: str) -> str:
-    """The first that config.json names; "" if it names none or cannot be read."""
+    """Return the first architecture in config.json; "" if there is none, or no such file."""
     try:
         config = json.loads((Path(directory) / "config.json").read_text("utf-8"))
         return str(config["architectures"][0])
@@ -95,22 +95,26 @@ def task_stage(
     outputs: tuple[int, ...],
     tag: str | None,
 ) -> Stage:
-    """Raises InvalidInputs: a model that is not declared, too many or too few inputs or outputs."""
+    """Return the stage of a declared model.
+
+    Raises InvalidInputs for a model that is not declared, and for a wrong number of inputs or
+    outputs.
+    """
     spec = builder.declaration.tasks.get(model.path)
     if spec is None:
         raise builder.failure(f"{model} is not declared in this servable_config.py")
     task = TASKS[spec.task]
     if not 1 <= len(inputs) <= len(task.inputs) or not 1 <= len(outputs) <= len(task.outputs):
         raise builder.failure(
-            f"{spec.task} takes {', '.join(task.inputs)} and gives {', '.join(task.outputs)}, the "
-            f"first of them; add_stage was given {len(inputs)} input(s) and {len(outputs)} "
-            "output(s)"
+            f"{spec.task} takes the first of {', '.join(task.inputs)} and returns the first of "
+            f"{', '.join(task.outputs)}; add_stage was given {len(inputs)} input(s) and "
+            f"{len(outputs)} output(s)"
         )
     return Stage(StageKind.TASK, spec.path, inputs, outputs, tag or f"Model of {spec.task}")
 
 
 def add_task_method(declaration: Declaration, spec: TaskSpec) -> None:
-    """Declare the model of `spec`, with the method `predict` that has all inputs and outputs."""
+    """Declare the model of `spec`, and a method `predict` with all its inputs and outputs."""
     task = TASKS[spec.task]
     inputs = tuple(range(len(task.inputs)))
     outputs = tuple(range(len(inputs), len(inputs) + len(task.outputs)))

@@ -1,4 +1,4 @@
-"""`declare_llm` records which language model a servable has; a worker loads it."""
+"""`declare_llm` records the language model of a servable; a worker loads it."""
 
 import os
 import sys
@@ -13,17 +13,17 @@ from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.builtins import NUMBERS
 from mindspore_serving.servable.check import check_str
-from mindspore_serving.servable.tracing import current
+from mindspore_serving.servable.method_builder import current
 
 LANGUAGE = "llm"  # the target of its stages
-PARAMETERS = "generate_parameters"  # the built-in stage that gathers a request's parameters
+PARAMETERS = "generate_parameters"  # the built-in stage that collects parameters of a request
 DEFAULT_RUNTIME = "openvino"
-_DEFAULTS = dict.fromkeys((*NUMBERS, "stop", "parameters"), "")  # inputs that may be left out
+_DEFAULTS = dict.fromkeys((*NUMBERS, "stop", "parameters"), "")  # of optional inputs
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageModel:
-    """A declared language model: a stage for `add_stage`.  Made by `declare_llm`."""
+    """Declared language model, a stage for `add_stage`; made by `declare_llm`."""
 
     path: str
 
@@ -57,12 +57,12 @@ def declare_llm(
     Args:
         path: the model's directory or GGUF file; relative to the servable's directory.  With the
             engine "openai" there is none.
-        runtime: what computes: "openvino", "torch", "mindspore", "mindir" or "agents".
-        params: sampling parameters that a request does not give; `SamplingParams()` if None.
-        engine: what schedules and computes: "ours", or one that is installed in the worker's
-            environment: "vllm", "llama.cpp", "genai"; or "openai", another server, whose `url`
-            is one of engine_options.  See docs/engines.md.
-        engine_options: those of that engine, by its names.
+        runtime: "openvino", "torch", "mindspore", "mindir" or "agents".
+        params: defaults of sampling parameters; `SamplingParams()` if None.
+        engine: "ours", or an engine that is installed in the worker's environment: "vllm",
+            "llama.cpp", "genai"; or "openai", another server, whose `url` is in engine_options.
+            See docs/engines.md.
+        engine_options: options of another engine, by its names.
         options: of `EngineConfig`, such as `max_model_len`, `quantization`, `kv_cache_memory`
             (bytes), `num_threads`, `adapters`, `draft` (relative as `path`).
 
@@ -91,18 +91,20 @@ def declare_llm(
 
 
 def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declaration:
-    """The declaration of a model's directory that has no servable_config.py."""
-    given = dict(options)
-    runtime = given.pop("runtime", DEFAULT_RUNTIME)
-    engine = check_str("engine", given.pop("engine", "ours"))
-    engine_options = _check_engine_options(given.pop("engine_options", None))
+    """Return the declaration of a model's directory without servable_config.py."""
+    engine_config = dict(options)
+    runtime = engine_config.pop("runtime", DEFAULT_RUNTIME)
+    engine = check_str("engine", engine_config.pop("engine", "ours"))
+    engine_options = _check_engine_options(engine_config.pop("engine_options", None))
     location = os.path.join(directory, name)
-    spec = LanguageSpec(location, runtime, given, engine=engine, engine_options=engine_options)
+    spec = LanguageSpec(
+        location, runtime, engine_config, engine=engine, engine_options=engine_options
+    )
     return Declaration(name, language=spec)
 
 
 def _located(options: dict[str, Any], directory: str) -> dict[str, Any]:
-    """`options`, whose draft is relative to `directory`."""
+    """Return `options` with the path of the draft model relative to `directory`."""
     if options.get("draft") is None:
         return options
     return {**options, "draft": os.path.join(directory, check_str("draft", options["draft"]))}
@@ -123,7 +125,7 @@ def _check_engine_options(options: object) -> dict[str, Any]:
 
 
 def add_generate(declaration: Declaration) -> None:
-    """Give a servable that registers no method the method `generate`."""
+    """Add the method `generate` to a servable that registers no method."""
     inputs = ("prompt", *_DEFAULTS)
     count = len(inputs)
     gather = Stage(StageKind.BUILTIN, PARAMETERS, tuple(range(1, count)), (count,), "Parameters")

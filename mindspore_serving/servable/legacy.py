@@ -1,4 +1,4 @@
-"""The deprecated calls: one model per servable, one preprocess, one postprocess per method.
+"""Deprecated calls: one model per servable, one preprocess and one postprocess per method.
 
 Each is an `add_stage` whose number of outputs is counted in the user's source.
 """
@@ -13,8 +13,8 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.check import check_int, warn_deprecated
 from mindspore_serving.servable.context import AclOptions, GpuOptions
 from mindspore_serving.servable.method import stage_on
+from mindspore_serving.servable.method_builder import MethodBuilder, building
 from mindspore_serving.servable.model import Model, declare_model
-from mindspore_serving.servable.tracing import MethodBuilder, building
 
 _PREPROCESS = "call_preprocess or call_preprocess_pipeline"
 _POSTPROCESS = "call_postprocess or call_postprocess_pipeline"
@@ -34,7 +34,7 @@ def declare_servable(
     options: AclOptions | GpuOptions | None = None,
     without_batch_dim_inputs: int | Sequence[int] | None = None,
 ) -> Model:
-    """Deprecated: `declare_model` under its old name, with the same arguments and errors."""
+    """Declare a model.  Deprecated: use `declare_model`, with the same arguments and errors."""
     warn_deprecated("declare_servable", "1.5.0", "declare_model")
     return declare_model(
         servable_file,
@@ -46,27 +46,27 @@ def declare_servable(
 
 
 def call_preprocess(preprocess_fun: Callable[..., Any], *args: Any) -> Any:
-    """Deprecated: `add_stage` of a function of one instance, before `call_servable`."""
+    """Call a function of one instance, before `call_servable`.  Deprecated: use `add_stage`."""
     return _call_function("call_preprocess", preprocess_fun, args)
 
 
 def call_preprocess_pipeline(preprocess_fun: Callable[..., Any], *args: Any) -> Any:
-    """Deprecated: `add_stage` of a function of many instances, before `call_servable`."""
+    """Call a function of many instances, before `call_servable`.  Deprecated: use `add_stage`."""
     return _call_function("call_preprocess_pipeline", preprocess_fun, args)
 
 
 def call_postprocess(postprocess_fun: Callable[..., Any], *args: Any) -> Any:
-    """Deprecated: `add_stage` of a function of one instance, after `call_servable`."""
+    """Call a function of one instance, after `call_servable`.  Deprecated: use `add_stage`."""
     return _call_function("call_postprocess", postprocess_fun, args)
 
 
 def call_postprocess_pipeline(postprocess_fun: Callable[..., Any], *args: Any) -> Any:
-    """Deprecated: `add_stage` of a function of many instances, after `call_servable`."""
+    """Call a function of many instances, after `call_servable`.  Deprecated: use `add_stage`."""
     return _call_function("call_postprocess_pipeline", postprocess_fun, args)
 
 
 def call_servable(*args: Any, subgraph: int = 0) -> Any:
-    """Deprecated: `add_stage` of the only declared model.
+    """Call the only declared model.  Deprecated: use `add_stage`.
 
     Raises RuntimeError if no model or more than one is declared, or it is called twice.
     """
@@ -107,29 +107,29 @@ def _only_model(builder: MethodBuilder) -> Model:
 
 
 def _next_outputs_count(builder: MethodBuilder, name: str) -> int:
-    """Check that `name` may be called now, and count what its result is assigned to."""
-    made = builder.deprecated_calls
+    """Check that `name` may be called here, and count the targets of its assignment."""
+    calls = builder.deprecated_calls
     group, label = _GROUPS[name]
-    for other in made:
+    for other in calls:
         other_group, other_label = _GROUPS[other]
         if other_group == group:
             raise builder.failure(f"{label} should not be invoked more than once")
         if other_group > group:
             raise builder.failure(f"{other_label} should be invoked after {name}")
     counts = _count_outputs(builder)
-    if len(made) >= len(counts) or counts[len(made)][0] != name:
+    if len(calls) >= len(counts) or counts[len(calls)][0] != name:
         raise _too_complex(builder, [name], "the call is not in the method's own body")
-    made.append(name)
-    return counts[len(made) - 1][1]
+    calls.append(name)
+    return counts[len(calls) - 1][1]
 
 
 def _count_outputs(builder: MethodBuilder) -> list[tuple[str, int]]:
-    """The deprecated calls in the body of the method, in order, with their numbers of outputs."""
+    """Return the deprecated calls in the method's body, in order, with their numbers of outputs."""
     body = _body_of(builder)
     nodes = [node for statement in body for node in ast.walk(statement)]
     called = [_called_name(node) for node in nodes if isinstance(node, ast.Call)]
     names = [name for name in called if name in _GROUPS]
-    found = []
+    counts = []
     for statement in body:
         call = _only_call(builder, statement, names)
         if call is None:
@@ -137,10 +137,10 @@ def _count_outputs(builder: MethodBuilder) -> list[tuple[str, int]]:
         name = _called_name(call)
         if not call.args:
             raise builder.failure(f"Invalid '{name}' invoke args, code: {ast.unparse(statement)}")
-        found.append((name, _num_targets(builder, statement, names)))
+        counts.append((name, _num_targets(builder, statement, names)))
     if "call_servable" not in names:
         raise builder.failure("Not find the invoke of 'call_servable'")
-    return found
+    return counts
 
 
 def _body_of(builder: MethodBuilder) -> list[ast.stmt]:
@@ -158,7 +158,7 @@ def _body_of(builder: MethodBuilder) -> list[ast.stmt]:
 
 
 def _only_call(builder: MethodBuilder, statement: ast.stmt, names: list[str]) -> ast.Call | None:
-    """The deprecated call whose result `statement` assigns or returns; None if it calls nothing."""
+    """Return the deprecated call that a statement assigns or returns; None without any call."""
     if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return):
         raise _too_complex(builder, names, ast.unparse(statement))
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]

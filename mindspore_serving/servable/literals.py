@@ -1,5 +1,6 @@
-"""What Python source says literally.  It is read, never run: of its assignments those count whose
-values are spelled out.
+"""Literal values in Python source, which is read and never run.
+
+Of its assignments those count whose values are literals, or names of such.
 """
 
 import ast
@@ -9,15 +10,15 @@ from mindspore_serving.errors import InvalidInputs
 
 
 def read_assignments(text: str) -> dict[str, Any]:
-    """The literal values of a module's names.  Raises InvalidInputs if it is no Python."""
+    """Return the literal values of a module's names.  Raises InvalidInputs if it is not Python."""
     try:
         return names_of(ast.parse(text))
     except (SyntaxError, ValueError) as error:
-        raise InvalidInputs(f"this is no Python: {error}") from None
+        raise InvalidInputs(f"this is not Python: {error}") from None
 
 
 def names_of(tree: ast.Module) -> dict[str, Any]:
-    """The literal values of a module's names."""
+    """Return the literal values of a module's names."""
     names: dict[str, Any] = {}
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -25,16 +26,16 @@ def names_of(tree: ast.Module) -> dict[str, Any]:
             try:
                 names[target.id] = value_of(node.value, names)
             except (ValueError, KeyError, IndexError, TypeError):
-                names.pop(target.id, None)  # computed: nobody knows here what it is
+                names.pop(target.id, None)  # computed, so its value is unknown here
     return names
 
 
 def value_of(node: ast.expr | None, names: dict[str, Any]) -> Any:
-    """Raises ValueError, KeyError, IndexError or TypeError for what is not spelled out."""
+    """Evaluate a literal.  Raises ValueError, KeyError, IndexError or TypeError for others."""
     if isinstance(node, ast.Name):
         return names[node.id]
     if isinstance(node, ast.List | ast.Tuple):
-        return [value_of(one, names) for one in node.elts]
+        return [value_of(item, names) for item in node.elts]
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
         return {value_of(key, names): value_of(value, names) for key, value in pairs}
@@ -50,11 +51,11 @@ def value_of(node: ast.expr | None, names: dict[str, Any]) -> Any:
 
 
 def _called(node: ast.Call, names: dict[str, Any]) -> dict[str, Any]:
-    """EasyDict or dict, however it was imported, of a dict or of keywords."""
+    """Evaluate EasyDict or dict, however it was imported, of a dict or of keywords."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if name.lower() not in ("easydict", "edict", "dict"):
         raise ValueError(name)
-    found: dict[str, Any] = {}
-    for given in node.args:
-        found |= value_of(given, names)
-    return found | {str(one.arg): value_of(one.value, names) for one in node.keywords}
+    values: dict[str, Any] = {}
+    for argument in node.args:
+        values |= value_of(argument, names)
+    return values | {str(keyword.arg): value_of(keyword.value, names) for keyword in node.keywords}

@@ -1,4 +1,4 @@
-"""Import one servable_config.py and return what it declared.
+"""Import of one servable_config.py, which returns its declaration.
 
 It knows modules and where user code failed, not versions, devices or models.
 """
@@ -16,20 +16,20 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.servable.check import check_servable_name
 from mindspore_serving.servable.from_source import FromSource, compile_all
 from mindspore_serving.servable.hf_model import add_task_method
-from mindspore_serving.servable.tracing import declaring
+from mindspore_serving.servable.method_builder import declaring
 
 CONFIG_FILE = "servable_config.py"
 
-_imported: set[str] = set()  # names of the packages that are servables of earlier loads
+_imported: set[str] = set()  # packages of servables that were loaded before
 
 
 def load(servable_directory: str, servable_name: str) -> Declaration:
-    """Import `{servable_name}.servable_config` afresh and return its declaration.
+    """Import `{servable_name}.servable_config` anew and return its declaration.
 
     The servable's directory is a package while and after it is imported: `from . import sibling`
-    and `import {servable_name}.sibling` work, and modules beside the servable can be imported.  A
-    servable called like a module that exists already (say, "json") is imported under another name,
-    so that neither hides the other; relative imports work there as well.
+    and `import {servable_name}.sibling` work, and modules beside the servable can be imported. A
+    servable with the name of an existing module (say, "json") is imported under another name, so
+    that neither hides the other; relative imports work there as well.
 
     Raises InvalidInputs for a bad name; StartError if there is no servable_config.py, if anything
     in it fails (with the error, the file and the line), or if it registers no method.
@@ -66,7 +66,7 @@ def _import_config(directory: str, servable_name: str) -> None:
         _forget(servable_name)
     importlib.invalidate_caches()
     if directory not in sys.path:
-        sys.path.append(directory)  # the end: nothing in it may hide an installed module
+        sys.path.append(directory)  # at the end, so that it hides no installed module
     path = os.path.join(directory, servable_name)
     package = _package_name(servable_name, path)
     _forget(package)
@@ -76,13 +76,13 @@ def _import_config(directory: str, servable_name: str) -> None:
 
 
 def _forget(package: str) -> None:
-    """Drop the modules of an earlier load, so that this one runs them again."""
+    """Drop the modules of an earlier load, so that this load runs them again."""
     for module in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
         del sys.modules[module]
 
 
 def _package_name(servable_name: str, path: str) -> str:
-    """The servable's own name, unless it cannot be imported or belongs to another module."""
+    """Return the servable's name, or another if it cannot be imported or is another module."""
     if "." not in servable_name and servable_name not in sys.modules:
         spec = find_spec(servable_name)
         origin = spec.origin if spec is not None else None
@@ -92,7 +92,7 @@ def _package_name(servable_name: str, path: str) -> str:
 
 
 def _open_package(package: str, path: str) -> None:
-    """Put the package in sys.modules, bound to this directory and no other of the same name."""
+    """Add the package of this directory to sys.modules."""
     init = os.path.join(path, "__init__.py")
     if os.path.isfile(init):
         spec = spec_from_file_location(
@@ -109,7 +109,7 @@ def _open_package(package: str, path: str) -> None:
 
 
 def _where(error: BaseException, path: str) -> str:
-    """The innermost line of the servable's own files on the way to `error`, if there is one."""
+    """Return the innermost line of the servable's files on the way to `error`; "" if none is."""
     if isinstance(error, SyntaxError) and (error.filename or "").startswith(path + os.sep):
         return f", {error.filename}, line {error.lineno}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

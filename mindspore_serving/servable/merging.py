@@ -1,6 +1,6 @@
-"""Several configurations of one servable, as the operator listed them, made into one per version.
+"""Merging of several configurations of one servable into one per version.
 
-Plain data in and out; of the file system it sees only which version directories exist.
+Plain data in and out; of the file system it reads only which version directories exist.
 """
 
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ _UNITED = ("device_ids", "num_parallel_workers", "alias")
 
 
 def merge(configs: Iterable[_Options]) -> list[_Options]:
-    """One configuration for each version of each servable, in order of first appearance.
+    """Return one configuration for each version of each servable, in order of first appearance.
 
-    Version 0 is replaced by the newest directory, if there is one.  Of those of one version, the
-    device ids are united, the largest number of workers is taken, and all else must agree.  The
-    device type of a servable is that of its first configuration.  Raises InvalidInputs if those of
-    one servable contradict each other, or two use one device of type "ascend".
+    Version 0 is replaced by the newest directory, if there is one. For one version, device ids are
+    united, the largest number of workers is taken, and all else must agree. The device type of a
+    servable is that of its first configuration. Raises InvalidInputs if configurations of a
+    servable contradict each other, or two use one device of type "ascend".
     """
     first: dict[str, _Options] = {}
     merged: dict[tuple[str, int], _Options] = {}
-    for given in configs:
-        leader = first.setdefault(given.name, given)
-        config = _follow(leader, given)
+    for config in configs:
+        leader = first.setdefault(config.name, config)
+        config = _follow(leader, config)
         key = (config.name, config.version_number)
         merged[key] = _unite(merged[key], config) if key in merged else config
     _check_ascend_devices(merged.values())
@@ -37,7 +37,7 @@ def merge(configs: Iterable[_Options]) -> list[_Options]:
 
 
 def _follow(leader: _Options, config: _Options) -> _Options:
-    """`config` with its version known, and what it shares with the first of its servable."""
+    """Resolve the version of `config`, and take what it shares with the servable's first one."""
     name = config.servable_name
     if leader.servable_directory != config.servable_directory:
         raise InvalidInputs(
@@ -47,8 +47,8 @@ def _follow(leader: _Options, config: _Options) -> _Options:
         )
     if leader.servable_name != name:
         raise InvalidInputs(
-            f"'{leader.servable_name}' and '{name}' would both be called {leader.name}: give one "
-            "an alias (serve: --name)"
+            f"'{leader.servable_name}' and '{name}' would both be called {leader.name}: set an "
+            "alias (serve: --name)"
         )
     if leader.device_type != config.device_type:
         log.warning(
@@ -57,8 +57,8 @@ def _follow(leader: _Options, config: _Options) -> _Options:
             leader.device_type,
             config.device_type,
         )
-    found = versions(config.servable_directory, name)
-    newest = found[-1] if found else 0
+    available = versions(config.servable_directory, name)
+    newest = available[-1] if available else 0
     version = config.version_number or newest
     return replace(config, version_number=version, device_type=leader.device_type)
 
@@ -70,19 +70,19 @@ def _unite(old: _Options, new: _Options) -> _Options:
             f"The dec key or dec mode of servable name {name} is different in multiple "
             "configurations."
         )
-    others = [one for one in SERVABLE if one not in _UNITED]
-    if wrong := [one for one in others if getattr(old, one) != getattr(new, one)]:
+    shared = [option for option in SERVABLE if option not in _UNITED]
+    if wrong := [option for option in shared if getattr(old, option) != getattr(new, option)]:
         raise InvalidInputs(
             f"The {' and '.join(wrong)} of servable name {name} is different in multiple "
             "configurations."
         )
-    devices = [i for one in (old, new) for i in as_int_tuple("device_ids", one.device_ids)]
+    devices = [i for each in (old, new) for i in as_int_tuple("device_ids", each.device_ids)]
     number = max(old.num_parallel_workers, new.num_parallel_workers)
     return replace(old, device_ids=tuple(dict.fromkeys(devices)), num_parallel_workers=number)
 
 
 def _check_ascend_devices(configs: Iterable[ServableOptions]) -> None:
-    """An Ascend device serves one process; others may be shared."""
+    """Check that no Ascend device has two processes; other devices may be shared."""
     used: set[int] = set()
     for config in configs:
         if config.device_type != "ascend":

@@ -1,6 +1,6 @@
-"""`register_method` and `add_stage`: a user's function, run once with placeholders, gives a graph.
+"""`register_method` and `add_stage`: a user's function, run once with placeholders, is a graph.
 
-What a stage computes is not known here, nor when.
+It does not know what a stage computes, nor when.
 """
 
 import inspect
@@ -16,8 +16,8 @@ from mindspore_serving.servable.builtins import BUILTINS
 from mindspore_serving.servable.check import as_str_tuple, check_bool, check_int, check_str
 from mindspore_serving.servable.hf_model import HFModel, task_stage
 from mindspore_serving.servable.language import LANGUAGE, LanguageModel
+from mindspore_serving.servable.method_builder import MethodBuilder, building, current
 from mindspore_serving.servable.model import Model
-from mindspore_serving.servable.tracing import MethodBuilder, building, current
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -25,12 +25,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def register_method(
     output_names: str | Sequence[str], *, retry: bool = True
 ) -> Callable[[_Function], _Function]:
-    """Decorator: make a method, which clients call, of a function in servable_config.py.
+    """Register a function of servable_config.py as a method, which clients call.  A decorator.
 
     The method has the function's name, its inputs are the function's parameters, its outputs have
-    `output_names` (a str, or a tuple or list of different ones).  The body runs once, when
-    servable_config.py is imported, with placeholders in place of data: it passes them to
-    `add_stage` and returns as many as there are output names.  Inputs may be returned as they are.
+    `output_names` (a str, or a tuple or list of distinct strs).  The body runs once, when
+    servable_config.py is imported, with placeholders instead of data: it passes them to `add_stage`
+    and returns one for each output name.  Inputs may be returned unchanged.
 
         @register.register_method(output_names=["y"])
         def add_cast(x1, x2):
@@ -38,10 +38,12 @@ def register_method(
             y = register.add_stage(model, x1, x2, outputs_count=1)
             return y
 
-    With `retry=False`, a request whose worker died is not sent again: its work is not done twice.
+    With `retry=False`, a request whose worker died is not retried, so that its work is not done
+    twice.
 
-    Raises RuntimeError: a parameter that is *args, **kwargs or keyword-only, a return of anything
-    but placeholders, a wrong number of them, a known name.  The function itself is returned.
+    The decorator returns the function itself.  Raises RuntimeError for a parameter that is *args,
+    **kwargs or keyword-only, a return value that is no placeholder, a wrong number of them, and a
+    name that is already registered.
     """
     if isinstance(output_names, FunctionType):
         name = output_names.__name__
@@ -74,7 +76,7 @@ def add_stage(
     batch_size: int | None = None,
     tag: str | None = None,
 ) -> Any:
-    """Add a step to the method being registered; returns placeholders for its outputs.
+    """Add a stage to the method being registered; return placeholders for its outputs.
 
     Args:
         stage: A declared model, a Python function, or a built-in: "argmax_cpp" (index of the
@@ -83,14 +85,14 @@ def add_stage(
         outputs_count: Number of outputs, int >= 1.
         batch_size: For functions.  None: the function gets the inputs of one instance as separate
             arguments and returns its outputs.  An int: it gets a tuple of instances, each a tuple
-            of inputs, and returns or yields the outputs of each in order; >= 1 is the most
-            instances of one call, 0 follows the batch size of the method's models.
-        tag: How errors call this stage; default "Function 'servable.name'" or "Model 'key'".
+            of inputs, and returns or yields the outputs of each in order; >= 1 is the max number
+            of instances per call, 0 follows the batch size of the method's models.
+        tag: Name of the stage in errors; default "Function 'servable.name'" or "Model 'key'".
 
     Returns one placeholder, or a tuple of them if `outputs_count` is more than 1.
 
-    A function is known as "servable.name".  A second, different function of the same name (say, a
-    second lambda) is known as "servable.name#2", a third as "servable.name#3".  Raises
+    A function has the id "servable.name"; a second, different function of the same name (say, a
+    second lambda) "servable.name#2", a third "servable.name#3".  Raises
     RuntimeError if a function's inputs, outputs or use of batches differ from an earlier use.
     """
     builder = building("add_stage")
@@ -114,7 +116,7 @@ def stage_on(
     tag: str | None = None,
     subgraph: int = 0,
 ) -> Any:
-    """`add_stage` with checked arguments, and for any sub-graph."""
+    """Add a stage with checked arguments, and for any sub-graph; see `add_stage`."""
     slots = builder.slots_of(args, "Each value of parameter *args")
     outputs = builder.next_slots(outputs_count)
     if isinstance(target, Model):
@@ -145,7 +147,7 @@ def stage_on(
 
 
 def function_id(declaration: Declaration, function: Callable[..., Any]) -> str:
-    """The id of `function` in its servable, given at first use: two functions never share one."""
+    """Return the id of `function` in its servable, assigned at first use; ids are unique."""
     base = f"{declaration.name}.{function.__name__}"
     for number in count(1):
         name = base if number == 1 else f"{base}#{number}"
@@ -155,7 +157,7 @@ def function_id(declaration: Declaration, function: Callable[..., Any]) -> str:
 
 
 def input_names(function: object) -> tuple[str, ...]:
-    """The parameters of a method's function; raises InvalidInputs for *args and the like."""
+    """Return the parameters of a method's function; raises InvalidInputs for *args and similar."""
     if not inspect.isfunction(function):
         raise InvalidInputs(f"A method should be a Python function, but actually {type(function)}")
     parameters = inspect.signature(function).parameters
@@ -167,7 +169,7 @@ def input_names(function: object) -> tuple[str, ...]:
 
 
 def record(declaration: Declaration, method: Method) -> None:
-    """Add `method`; raises InvalidInputs if its name is taken."""
+    """Add `method` to the declaration.  Raises InvalidInputs if its name is taken."""
     if method.name in declaration.methods:
         raise InvalidInputs(f"Method {method.name} has been registered more than once.")
     declaration.methods[method.name] = method
@@ -192,8 +194,8 @@ def _check_language(
         raise builder.failure(f"{model} is not declared in this servable_config.py")
     if num_inputs not in (1, 2) or num_outputs not in (1, 2):
         raise builder.failure(
-            "a language model takes a prompt and, if wanted, parameters as JSON, and returns the "
-            f"text and, if wanted, the finish reason; add_stage was given {num_inputs} input(s) "
+            "a language model takes a prompt and, optionally, parameters as JSON, and returns the "
+            f"text and, optionally, the finish reason; add_stage was given {num_inputs} input(s) "
             f"and {num_outputs} output(s)"
         )
 

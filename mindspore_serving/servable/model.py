@@ -1,6 +1,6 @@
-"""`declare_model` records what is to be loaded; `Model.call` runs it from inside a stage function.
+"""`declare_model` records a model; `Model.call` runs it from inside a stage function.
 
-Loads nothing and runs nothing: a worker binds the function that does (`bind_runner`).
+It loads and runs nothing: a worker binds the function that runs models (`bind_runner`).
 """
 
 import inspect
@@ -23,7 +23,7 @@ from mindspore_serving.servable.check import (
     check_str,
 )
 from mindspore_serving.servable.context import AclOptions, Context, GpuOptions
-from mindspore_serving.servable.tracing import current
+from mindspore_serving.servable.method_builder import current
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Runner: TypeAlias = Callable[[str, int, list[tuple[Value, ...]]], list[tuple[Array, ...]]]
@@ -44,10 +44,10 @@ _runner: Runner | None = None
 
 
 def bind_runner(runner: Runner | None) -> None:
-    """Set what `Model.call` runs; None takes it away.
+    """Set the function that `Model.call` runs; None removes it.
 
     `runner(model_key, subgraph, instances)` gets one tuple of inputs per instance and returns one
-    tuple of output arrays per instance, in order.  It raises ServingError for a model that is not
+    tuple of output arrays per instance, in order. It raises ServingError for a model that is not
     loaded, a sub-graph that does not exist, and wrong counts, shapes or dtypes.
     """
     global _runner
@@ -56,7 +56,7 @@ def bind_runner(runner: Runner | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A declared model: a stage for `add_stage`, or something a stage function calls.
+    """Declared model: a stage for `add_stage`, or called by a stage function.
 
     Made by `declare_model`; `model_key` is its file names joined by ";".
     """
@@ -72,13 +72,13 @@ class Model:
         `call(x1, x2)` runs one instance and returns its outputs: an array if the model has one
         output, else a tuple of arrays.  `call([[x1, x2], [x1, x2]])`, one argument that is a list
         or tuple, runs any number of instances and returns a tuple with one tuple of outputs for
-        each; they are split into the model's batches by the server.  An input is an array, a
-        number, a str or bytes, of the shape of one instance (without the batch dimension, if the
-        model was declared with one); outputs are arrays of such shapes.
+        each; the server splits them into batches of the model.  An input is an array, a number, a
+        str or bytes, with the shape of one instance (without the batch dimension, if the model was
+        declared with one); outputs are arrays with the shape of one instance.
 
-        `subgraph` counts the files given to `declare_model` from 0.
+        `subgraph` is the index of a file of `declare_model`.
 
-        Raises RuntimeError: no inputs, no instances, an unknown model, what does not fit it.
+        Raises RuntimeError for no inputs, no instances, an unknown model, and wrong inputs.
         """
         check_int("subgraph", subgraph, 0)
         if not args:
@@ -139,7 +139,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     """Declare a model in servable_config.py; every worker that needs it loads it at start.
 
     Args:
-        model_file: A file name in the version directory, or a tuple or list of different names:
+        model_file: A file name in the version directory, or a tuple or list of distinct names:
             the sub-graphs 0, 1, ... of one model.  With format "Python", a function or a class.
         model_format: "MindIR", "MindIR_Lite" (or "MindIR_Opt"), "OM", "ONNX", "PyTorch" (a
             torch.export .pt2 or a TorchScript file), "OpenVINO" (.xml, and TensorFlow, TensorFlow
@@ -148,15 +148,15 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
             not matter.
         with_batch_dim: Whether the first dimension of inputs and outputs counts instances.
         options: Deprecated, use `context`.
-        without_batch_dim_inputs: Indices of inputs that have no batch dimension all the same.
-        context: Threads, and options per kind of device.
+        without_batch_dim_inputs: Indices of inputs that have no batch dimension nevertheless.
+        context: Threads, and options per type of device.
         config_file: A configuration file for the backend; relative to the servable's directory.
-        backend: What runs a MindIR file: "mindspore" or "openvino"; and an ONNX file:
-            "onnxruntime" or "openvino".  Default: the first where it is installed, else OpenVINO.
-        allow_pickle: Whether a scikit-learn model may be a pickle or joblib file.  To load it runs
-            any code that is in it, so allow it only for files whose writer you trust.
+        backend: Library for a MindIR file, "mindspore" or "openvino", or for an ONNX file,
+            "onnxruntime" or "openvino".  Default: the first if it is installed, else OpenVINO.
+        allow_pickle: Whether a scikit-learn model may be a pickle or joblib file.  Loading it runs
+            any code in it, so allow it only for files whose author you trust.
 
-    Returns the model, to be given to `add_stage` or called.
+    Returns the model, for `add_stage` or to be called.
 
     Raises RuntimeError for a wrong argument, a file used twice, and outside a servable_config.py.
     """
@@ -184,14 +184,14 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
 
 
 def _checked_format(model_format: object) -> str:
-    given = check_str("model_format", model_format)
-    name = given.lower().replace("mindir_opt", "mindir_lite")
-    if name in _FORMATS or name in (others := _registered_formats()):
+    text = check_str("model_format", model_format)
+    name = text.lower().replace("mindir_opt", "mindir_lite")
+    if name in _FORMATS or name in (registered := _registered_formats()):
         return name
-    known = [*_FORMATS.values(), *sorted(others)]
+    known = [*_FORMATS.values(), *sorted(registered)]
     raise InvalidInputs(
         "Parameter 'model_format' is wrong: model format can only be OM, MindIR or MindIR_Lite, "
-        f"case ignored, or {', '.join(known[3:])}, but given '{given}'{did_you_mean(given, known)}"
+        f"case ignored, or {', '.join(known[3:])}, but given '{text}'{did_you_mean(text, known)}"
     )
 
 

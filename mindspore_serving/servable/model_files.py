@@ -1,13 +1,13 @@
-"""Which format a model file is of, by its name and its first bytes; loads none.
+"""Formats of model files, by their suffixes and first bytes; loads none.
 
-What is not served is named, with the reason and what to do.
+Each file that is not served has the reason and what to do.
 """
 
 import os
 import re
 from dataclasses import dataclass
 
-_HEAD = 4096  # bytes that tell files of one suffix apart
+_HEAD = 4096  # bytes, which distinguish files with the same suffix
 _SUFFIXES = {
     ".mindir": "mindir",
     ".onnx": "onnx",
@@ -22,11 +22,11 @@ _SUFFIXES = {
     ".ubj": "xgboost",
 }
 _TORCHSCRIPT = (".jit", ".torchscript", ".ts", ".ptl")
-_OTHERS = (f"{', '.join(_TORCHSCRIPT)} (TorchScript)", ".json (XGBoost)", ".txt (LightGBM)")
-SUFFIXES = ", ".join((*_SUFFIXES, *_OTHERS, ".gguf"))
-SAVED_MODEL = "saved_model.pb"  # the directory that holds it is the model
-_TORCH = re.compile(rb"\APK\x03\x04.{26}[^/]{1,256}/data(/|\.pkl)", re.DOTALL)  # an archive of it
-_CONTENTS = (  # suffix, what its head matches, format
+_MORE = (f"{', '.join(_TORCHSCRIPT)} (TorchScript)", ".json (XGBoost)", ".txt (LightGBM)")
+SUFFIXES = ", ".join((*_SUFFIXES, *_MORE, ".gguf"))
+SAVED_MODEL = "saved_model.pb"  # its directory is the model
+_TORCH = re.compile(rb"\APK\x03\x04.{26}[^/]{1,256}/data(/|\.pkl)", re.DOTALL)  # a zip archive
+_CONTENTS = (  # suffix, pattern of the head, format
     (".xml", re.compile(rb"<net\b"), "openvino"),
     (".json", re.compile(rb'\A\s*\{\s*"(learner"\s*:\s*\{|version"\s*:\s*\[)'), "xgboost"),
     (".json", re.compile(rb'\A\s*\{\s*"base_code"'), ""),
@@ -35,8 +35,8 @@ _CONTENTS = (  # suffix, what its head matches, format
 )
 _PICKLES = (".pkl", ".pickle", ".joblib", ".sav")
 PICKLE_TEXT = (
-    "is a pickle: to load it runs any code that is in it.  If you trust who wrote it, allow it: "
-    "serve --allow-pickle, or declare_model(..., allow_pickle=True); scikit-learn models can be "
+    "is a pickle: loading it runs any code in it.  If you trust its author, allow it by "
+    "serve --allow-pickle or declare_model(..., allow_pickle=True); scikit-learn models can be "
     "saved without code by skops.io.dump(model, 'model.skops')"
 )
 _NOT_SERVED = {
@@ -57,25 +57,24 @@ _NOT_SERVED = {
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A file that holds a model: its `format` as in declare_model, or why it is not served."""
+    """File that contains a model: its `format` as in declare_model, or why it is not served."""
 
     name: str
     format: str = ""
     why_not: str = ""
 
 
-def recognize(path: str, *, allow_pickle: bool = False, applies: bool = False) -> ModelFile | None:
-    """What the file at `path` is; None if it is nothing that belongs to a model's format.
+def recognize(path: str, *, allow_pickle: bool = False, is_named: bool = False) -> ModelFile | None:
+    """Return the model file at `path`; None if it is of no known format.
 
-    If it `applies`, named itself and not found in a directory, an archive of PyTorch may have any
-    ending.
+    If the user names the file (`is_named`), an archive of PyTorch may have any suffix.
     """
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1].lower()
     if suffix in _PICKLES:
         return ModelFile(name, "sklearn") if allow_pickle else ModelFile(name, "", PICKLE_TEXT)
     model_format = _format(path, suffix)
-    if model_format is None and applies and _TORCH.search(_head(path)):
+    if model_format is None and is_named and _TORCH.search(_head(path)):
         model_format = "pytorch"
     if model_format is None:
         return None
@@ -83,31 +82,33 @@ def recognize(path: str, *, allow_pickle: bool = False, applies: bool = False) -
 
 
 def find_models(directory: str, *, allow_pickle: bool = False) -> list[ModelFile]:
-    """The files in `directory` that hold models, served or not, by name; paths are relative to it.
+    """Return the model files in `directory`, served or not, by name; paths are relative to it.
 
     A TensorFlow SavedModel is its file saved_model.pb, in `directory` or in one directory below.
     """
-    found = []
+    files = []
     for name in sorted(os.listdir(directory)):
         if name.startswith("."):
             continue
         if name == SAVED_MODEL:
-            return [ModelFile(SAVED_MODEL, "openvino")]  # what lies beside it belongs to it
+            return [ModelFile(SAVED_MODEL, "openvino")]  # other files belong to it
         path = os.path.join(directory, name)
         if os.path.isfile(path):
             file = recognize(path, allow_pickle=allow_pickle)
-            found += [file] if file is not None else []
+            files += [file] if file is not None else []
         elif os.path.isfile(os.path.join(path, SAVED_MODEL)):
-            found.append(ModelFile(f"{name}/{SAVED_MODEL}", "openvino"))
-    return found
+            files.append(ModelFile(f"{name}/{SAVED_MODEL}", "openvino"))
+    return files
 
 
 def _format(path: str, suffix: str) -> str | None:
-    """ "" if models of the kind are not served; None if it is no model file."""
-    tests = [(pattern, kind) for own, pattern, kind in _CONTENTS if own == suffix]
+    """Return the format of a file, "" if it is known but not served; None if it is no model."""
+    tests = [
+        (pattern, model_format) for ending, pattern, model_format in _CONTENTS if ending == suffix
+    ]
     if tests:
         head = _head(path)
-        return next((kind for pattern, kind in tests if pattern.search(head)), None)
+        return next((model_format for pattern, model_format in tests if pattern.search(head)), None)
     return _SUFFIXES.get(suffix, "" if suffix in _NOT_SERVED else None)
 
 

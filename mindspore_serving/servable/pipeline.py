@@ -1,6 +1,6 @@
-"""The pipeline of versions 1.3 and 1.4: a method whose one stage calls methods of other servables.
+"""Pipelines of versions 1.3 and 1.4: a method whose one stage calls methods of other servables.
 
-Deprecated since 1.5.  How the other servable is reached is bound by the worker (`bind_pipeline`).
+Deprecated since 1.5. The worker binds the function that calls other servables (`bind_pipeline`).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from mindspore_serving.servable.check import (
     warn_deprecated,
 )
 from mindspore_serving.servable.method import function_id, input_names, record
-from mindspore_serving.servable.tracing import current
+from mindspore_serving.servable.method_builder import current
 
 Runner: TypeAlias = Callable[[str, str, int, list[tuple[Value, ...]]], list[tuple[Value, ...]]]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -25,10 +25,10 @@ _runner: Runner | None = None
 
 
 def bind_pipeline(runner: Runner | None) -> None:
-    """Set what `PipelineServable.run` calls; None takes it away.
+    """Set the function that `PipelineServable.run` calls; None removes it.
 
     `runner(servable, method, version, instances)` gets one tuple of inputs per instance, in the
-    method's order, and returns one tuple of outputs per instance.  It raises ServingError.
+    method's order, and returns one tuple of outputs per instance. It raises ServingError.
     """
     global _runner
     _runner = runner
@@ -37,9 +37,9 @@ def bind_pipeline(runner: Runner | None) -> None:
 def register_pipeline(
     output_names: str | Sequence[str],
 ) -> Callable[[_Function], _Function]:
-    """Deprecated decorator: make a method whose function runs as it is, once per instance.
+    """Register a function that runs on data, once per instance.  A deprecated decorator.
 
-    Unlike `register_method`, the body sees data, and may call `PipelineServable.run`.
+    Unlike in `register_method`, the body gets values, and may call `PipelineServable.run`.
     """
     warn_deprecated("register_pipeline", "1.5.0", "register_method")
     outputs = as_str_tuple("output_names", output_names)
@@ -58,7 +58,7 @@ def register_pipeline(
 
 
 class PipelineServable:
-    """Deprecated: a method of a servable of the same server, to be run inside a pipeline.
+    """Method of a servable of the same server, called inside a pipeline.  Deprecated.
 
     `version_number` 0 is the newest version that runs.
     """
@@ -70,9 +70,9 @@ class PipelineServable:
         self.version_number = check_int("version_number", version_number, 0)
 
     def run(self, *args: Any) -> Any:
-        """Run one instance; its outputs: one value, or a tuple if the method has several.
+        """Run one instance; return one output, or a tuple if the method has several.
 
-        Inputs are in the method's order.  Raises RuntimeError if it fails, and outside a worker.
+        Inputs are in the method's order. Raises RuntimeError if it fails, and outside a worker.
         """
         if _runner is None:
             raise InvalidInputs(

@@ -1,6 +1,6 @@
 """Directories of servables: `{directory}/{name}/{version}/{model files}`, or model files alone.
 
-Finds and checks versions, files and servables.  It runs user code only through `loader`.
+It finds and checks versions, files and servables. User code runs only through `loader`.
 """
 
 import json
@@ -36,16 +36,16 @@ def make_declaration(
     backend: str = "",
     with_batch_dim: bool = True,
 ) -> tuple[Declaration, int]:
-    """What the servable declares, and the version that is to run.
+    """Return the declaration of a servable, and the version to run.
 
     `version` 0 is the newest version directory; a servable without model files needs none, and is
-    version 1.  A bare model gives a declaration without a method, which `predict_method` makes of
-    its signature.  So does the directory of a language model, with `llm_options`.  A bare model may
-    be a pickle with `allow_pickle`, is run by `backend` where there is a choice, and has instances
-    along its first axes `with_batch_dim`.
+    version 1. A bare model, and the directory of a language model with its `llm_options`, has no
+    method; `predict_method` makes that of a bare model's signature. With `allow_pickle` a bare
+    model may be a pickle, `backend` is the library that runs it, and `with_batch_dim` tells that
+    its first axes count instances.
 
     Raises StartError if a directory, servable_config.py or model file is missing, or fails, and
-    InvalidInputs if the backend or `with_batch_dim` is not for it.
+    InvalidInputs if the backend or `with_batch_dim` does not apply.
     """
     options = dict(llm_options or {})
     check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
@@ -53,15 +53,16 @@ def make_declaration(
     if is_upstream(options) or is_language_model(root):
         if not with_batch_dim:
             raise InvalidInputs(
-                f"servable '{servable_name}' is a language model: it has no with_batch_dim=False"
+                f"servable '{servable_name}' is a language model, so with_batch_dim=False does "
+                "not apply"
             )
         return bare_language(servable_directory, servable_name, options), version or 1
     if os.path.isfile(os.path.join(root, CONFIG_FILE)):
         if backend or not with_batch_dim:
-            what = f"backend='{backend}'" if backend else "with_batch_dim=False"
+            argument = f"backend='{backend}'" if backend else "with_batch_dim=False"
             raise InvalidInputs(
-                f"servable '{servable_name}' has a servable_config.py, so this is chosen there, by "
-                f"declare_model(..., {what})"
+                f"servable '{servable_name}' has a servable_config.py: set this there, by "
+                f"declare_model(..., {argument})"
             )
         declaration = load(servable_directory, servable_name)
         has_files = any(spec.files for spec in declaration.models.values())
@@ -80,8 +81,10 @@ def make_declaration(
 
 
 def is_language_model(path: str) -> bool:
-    """Whether `path` is a GGUF file, or has no servable_config.py but a config.json that names an
-    architecture, or a GGUF file and no config.json.
+    """Return whether `path` is a language model without servable_config.py.
+
+    It is a GGUF file, or a directory with a config.json that names an architecture, or with a GGUF
+    file and no config.json.
     """
     if os.path.isfile(path):
         return path.endswith(GGUF)
@@ -94,19 +97,17 @@ def is_language_model(path: str) -> bool:
 
 
 def read_model_config(path: str) -> dict[str, Any]:
-    """What config.json in the directory `path` says; nothing if it cannot be read."""
+    """Return the content of config.json in the directory `path`; {} if it cannot be read."""
     try:
         with open(os.path.join(path, MODEL_CONFIG), encoding="utf-8") as file:
-            found = json.load(file)
+            config = json.load(file)
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def is_upstream(llm_options: Mapping[str, Any]) -> bool:
-    """Whether these are the options of a language model that another server has, which has no
-    files.
-    """
+    """Return whether these options are of a language model of another server, without files."""
     return llm_options.get("engine") == UPSTREAM
 
 
@@ -117,67 +118,68 @@ def check_servable(
     *,
     allow_pickle: bool = False,
 ) -> None:
-    """Raise StartError if there is no such servable: no servable_config.py and no bare model; or
-    if it does not take `llm_options`.
+    """Check that a servable exists and takes `llm_options`.
+
+    Raises StartError without servable_config.py and bare model, or for options that do not apply.
     """
     check_servable_name("servable_name", servable_name)
     if is_upstream(llm_options):
         return
     path = os.path.join(servable_directory, servable_name)
-    where = _servable(servable_directory, servable_name)
+    servable = _servable(servable_directory, servable_name)
     if not os.path.exists(path):
         near = errors.did_you_mean(servable_name, _names_in(servable_directory))
         raise StartError(
-            f"Check servable config failed, directory '{path}' not exist, {where}{near}"
+            f"Check servable config failed, directory '{path}' not exist, {servable}{near}"
         )
     if not is_servable(path, allow_pickle=allow_pickle):
         raise StartError(
             f"Check servable config failed, file '{os.path.join(path, CONFIG_FILE)}' not exist, "
-            f"{where}; without it, one model file ({SUFFIXES}) is needed: "
+            f"{servable}; without it, one model file ({SUFFIXES}) is needed: "
             f"{bare.why_not(path, allow_pickle=allow_pickle)}"
         )
     if llm_options and not is_language_model(path):
         raise StartError(
-            f"servable '{servable_name}' is no bare language model, so the options "
-            f"{', '.join(llm_options)} are not for it; give them to declare_llm"
+            f"servable '{servable_name}' has a servable_config.py or is no language model, so the "
+            f"options {', '.join(llm_options)} do not apply; pass them to declare_llm"
         )
 
 
 def is_servable(path: str, *, allow_pickle: bool = False) -> bool:
-    """Whether `path` has a servable_config.py, a language model or a bare model."""
+    """Return whether `path` has a servable_config.py, a language model or a bare model."""
     has_config = os.path.isfile(os.path.join(path, CONFIG_FILE)) or is_language_model(path)
     return has_config or bare.is_bare(path, allow_pickle=allow_pickle)
 
 
 def versions(servable_directory: str, servable_name: str) -> list[int]:
-    """The version directories, ascending: names that are numbers from 1, without leading zeros."""
+    """Return the version directories, ascending: numbers from 1, without leading zeros."""
     return bare.versions(os.path.join(servable_directory, servable_name))
 
 
 def choose_version(
     servable_directory: str, servable_name: str, version: int, has_files: bool
 ) -> int:
-    """The version to run: `version`, or for 0 the newest directory, or 1 if no files are needed."""
-    found = versions(servable_directory, servable_name)
-    where = _servable(servable_directory, servable_name)
-    if version and has_files and version not in found:
+    """Return the version to run: `version`; for 0 the newest, or 1 if no files are needed."""
+    available = versions(servable_directory, servable_name)
+    servable = _servable(servable_directory, servable_name)
+    if version and has_files and version not in available:
         raise StartError(
             "Start servable failed: There is no specified version directory of models, specified "
-            f"version number: {version}, {where}"
+            f"version number: {version}, {servable}"
         )
-    if not version and has_files and not found:
+    if not version and has_files and not available:
         raise StartError(
             "There is no valid version directory of models while there are models declared in "
-            f"servable_config.py, {where}; put the models' files into "
+            f"servable_config.py, {servable}; put the models' files into "
             f"'{os.path.join(servable_directory, servable_name, '1')}'"
         )
-    return version or (found[-1] if found else 1)
+    return version or (available[-1] if available else 1)
 
 
 def model_paths(
     servable_directory: str, servable_name: str, version: int, spec: DeclaredModel
 ) -> tuple[str, ...]:
-    """The files of a model as absolute paths; links are not resolved, so names stay as declared.
+    """Return the files of a model as absolute paths, with links unresolved, as declared.
 
     Raises StartError for a file outside the servable's directory or one that does not exist.
     """
@@ -204,7 +206,10 @@ def model_paths(
 
 
 def config_path(servable_directory: str, servable_name: str, spec: DeclaredModel) -> str | None:
-    """The absolute path of a model's configuration file, which must exist; None if it has none."""
+    """Return the absolute path of a model's configuration file; None if it has none.
+
+    Raises StartError if it does not exist.
+    """
     if spec.config_file is None:
         return None
     root = os.path.join(os.path.realpath(servable_directory), servable_name)
@@ -218,7 +223,7 @@ def config_path(servable_directory: str, servable_name: str, spec: DeclaredModel
 
 
 def predict_method(model_key: str, signature: Signature) -> Method:
-    """The method "predict" of a bare model, with the names of the model's inputs and outputs."""
+    """Return the method "predict" of a bare model, with names from the model's signature."""
     inputs = tuple(range(len(signature.inputs)))
     outputs = tuple(range(len(inputs), len(inputs) + len(signature.outputs)))
     stage = Stage(StageKind.MODEL, model_key, inputs, outputs, tag=f"Model '{model_key}'")
@@ -240,7 +245,7 @@ def _names_in(directory: str) -> list[str]:
 
 
 def _unique_names(specs: tuple[TensorSpec, ...], prefix: str) -> tuple[str, ...]:
-    """Names a client can write: printable, not empty, different."""
+    """Return distinct printable names, which a client can write."""
     names: list[str] = []
     for index, spec in enumerate(specs):
         printable = "".join(char if char.isprintable() else "_" for char in spec.name).strip()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import Forbidden, InvalidField, NotFound
-from mindspore_serving.frontends.chat.models import ANY
+from mindspore_serving.frontends.chat.models import ANY_MODEL
 from mindspore_serving.master.adapters import ServedAdapters
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
@@ -73,7 +73,7 @@ class MasterAdapterControl:
         owners = [row["name"] for row in self._control.describe()]
         for other, _, card in self._control.language_models():
             owners += card.adapters if other != servable else ()
-        if name in owners or name in ANY:
+        if name in owners or name in ANY_MODEL:
             raise InvalidField("name", f"should be another than '{name}', which is taken")
 
     def _find_directory(self, path: str) -> str:

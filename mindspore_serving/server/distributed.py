@@ -21,8 +21,8 @@ from mindspore_serving.servable.check import (
     check_servable_name,
     check_str,
 )
+from mindspore_serving.servable.method_builder import current
 from mindspore_serving.servable.model import Model
-from mindspore_serving.servable.tracing import current
 from mindspore_serving.server.config import get_abs_path
 
 __all__ = ["declare_servable", "start_servable", "startup_agents"]

@@ -73,10 +73,10 @@ _MOST_NEW = 50_000
 class Serving:
     """What `start_*` starts and `stop` stops."""
 
-    def __init__(self, on_all_gone: Callable[[], None]) -> None:
+    def __init__(self, on_all_ended: Callable[[], None]) -> None:
         self._local = LocalLauncher()
         self._launcher = SpreadingLauncher(self._local)
-        self._master = Master(self._launcher, on_all_gone)
+        self._master = Master(self._launcher, on_all_ended)
         self.repository = ModelRepository(
             self._master.roll, lambda: self._master.deployments, self._master.control.readiness
         )
@@ -96,8 +96,8 @@ class Serving:
         self.is_deployed = False
 
     @classmethod
-    async def create(cls, capacity: Capacity, on_all_gone: Callable[[], None]) -> "Serving":
-        serving = cls(on_all_gone)
+    async def create(cls, capacity: Capacity, on_all_ended: Callable[[], None]) -> "Serving":
+        serving = cls(on_all_ended)
         serving.set_capacity(capacity)
         if 0 < gc.get_threshold()[0] < _MOST_NEW:  # else the script has set it, or wants none
             gc.set_threshold(_MOST_NEW, 20, 20)
@@ -105,7 +105,7 @@ class Serving:
 
     def set_capacity(self, capacity: Capacity) -> None:
         self._master.dispatcher.shares.limit = capacity.max_enqueued_requests
-        self._master.budget.most = capacity.max_loaded
+        self._master.budget.limit = capacity.max_loaded
 
     async def deploy(
         self,

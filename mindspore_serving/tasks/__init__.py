@@ -1,5 +1,5 @@
-"""Hugging Face models that do not generate: labels, entities, vectors and fills.
+"""Hugging Face models that do not generate: labels, entities, vectors and fill-mask.
 
-Knows no stage, no queue and no protocol: a task takes the inputs of some instances and gives the
-outputs, or the error, of each.
+It knows no stage, queue or protocol: a task maps the inputs of instances to the outputs, or the
+error, of each.
 """

@@ -1,4 +1,4 @@
-"""What a token classifier found in a text, as entities.  Knows no model."""
+"""Entities in a text, from the labels of its tokens.  Knows no model."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ AGGREGATIONS = ("simple", "none")
 
 @dataclass(frozen=True, slots=True)
 class TokenLabel:
-    """The likeliest label of token `index`, which is text[start:end]."""
+    """Likeliest label of token `index`, which is text[start:end]."""
 
     label: str
     score: float
@@ -26,52 +26,58 @@ class TokenLabel:
 
 
 def label_tokens(
-    tokens: TokenizedInput, places: Sequence[int], logits: Vectors, labels: Labels
+    tokens: TokenizedInput, positions: Sequence[int], logits: Vectors, labels: Labels
 ) -> list[TokenLabel]:
-    """Of the tokens at `places`, whose logits are [places, labels]."""
+    """Return the likeliest label of each token at `positions`; logits are [positions, labels]."""
     scores = labels.scores(logits)
     best = scores.argmax(-1)
     return [
         TokenLabel(
-            labels.names[best[row]], float(scores[row, best[row]]), place, *tokens.offsets[place]
+            labels.names[best[row]],
+            float(scores[row, best[row]]),
+            position,
+            *tokens.offsets[position],
         )
-        for row, place in enumerate(places)
+        for row, position in enumerate(positions)
     ]
 
 
-def to_entities(text: str, found: Sequence[TokenLabel], aggregation: str) -> str:
-    """As JSON: an object for each token, or for neighbours of one label, without those of NONE."""
+def to_entities(text: str, labels: Sequence[TokenLabel], aggregation: str) -> str:
+    """Return the entities as JSON: one for each token, or for adjacent tokens of the same label.
+
+    Tokens labelled NONE are left out.
+    """
     if aggregation == "none":
         entities = [
-            {"entity": one.label, "index": one.index, **_place(text, [one])}
-            for one in found
-            if one.label != NONE
+            {"entity": label.label, "index": label.index, **_span(text, [label])}
+            for label in labels
+            if label.label != NONE
         ]
     else:
         entities = [
-            {"entity_group": _kind(group[0].label), **_place(text, group)}
-            for group in _neighbours(found)
+            {"entity_group": _kind(group[0].label), **_span(text, group)}
+            for group in _adjacent(labels)
             if group[0].label != NONE
         ]
     return json.dumps(entities, ensure_ascii=False)
 
 
-def _place(text: str, group: Sequence[TokenLabel]) -> dict[str, Any]:
+def _span(text: str, group: Sequence[TokenLabel]) -> dict[str, Any]:
     start, end = group[0].start, group[-1].end
-    score = sum(one.score for one in group) / len(group)
+    score = sum(label.score for label in group) / len(group)
     return {"score": round(score, 6), "word": text[start:end], "start": start, "end": end}
 
 
-def _neighbours(found: Sequence[TokenLabel]) -> list[list[TokenLabel]]:
-    """Tokens in a row of one kind; a label with "B-" begins anew."""
+def _adjacent(labels: Sequence[TokenLabel]) -> list[list[TokenLabel]]:
+    """Group adjacent tokens of the same kind; a label with "B-" begins a new group."""
     number, last = 0, ""
     numbers = []
-    for one in found:
-        number += one.label.startswith("B-") or _kind(one.label) != last
-        last = _kind(one.label)
+    for label in labels:
+        number += label.label.startswith("B-") or _kind(label.label) != last
+        last = _kind(label.label)
         numbers.append(number)
-    pairs = zip(numbers, found, strict=True)
-    return [[one for _, one in group] for _, group in groupby(pairs, key=lambda pair: pair[0])]
+    pairs = zip(numbers, labels, strict=True)
+    return [[label for _, label in group] for _, group in groupby(pairs, key=lambda pair: pair[0])]
 
 
 def _kind(label: str) -> str:

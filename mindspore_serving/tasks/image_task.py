@@ -1,6 +1,6 @@
-"""Image classification: pictures to batches of pixels, and logits to labels.
+"""Image classification: images to batches of pixels, and logits to labels.
 
-The directory's own image processor resizes and normalises.  Knows no format of files.
+The directory's own image processor resizes and normalises.  It knows no file formats.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving import log
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.core.tasks import TaskOptions
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
@@ -20,18 +20,18 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.labels import Labels, read_labels
 from mindspore_serving.llm.images.reader import open_processor
 from mindspore_serving.tasks.images import decode_image
-from mindspore_serving.tasks.options import named, read_int
+from mindspore_serving.tasks.options import named_inputs, read_int
 from mindspore_serving.tasks.transformers_model import compute, open_model
 
 Pixels: TypeAlias = "npt.NDArray[np.float32]"
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 
 TASK = "image-classification"
-MAX_BATCH = 16  # images of a pass, whose pixels are in memory together
+MAX_BATCH = 16  # images per pass, whose pixels are in memory together
 
 
 class ImageTask:
-    """A classifier of images with its processor.  Used by one thread."""
+    """Image classifier with its processor.  Used by one thread."""
 
     def __init__(
         self,
@@ -50,8 +50,10 @@ class ImageTask:
 
     @classmethod
     def open(cls, directory: Path, options: TaskOptions, config: EngineConfig) -> "ImageTask":
-        """Raises StartError: no library, no or a broken processor, a model that cannot be loaded,
-        labels that do not fit it.
+        """Open the model, its processor and its labels.
+
+        Raises StartError: the library is missing, the processor is missing or broken, the model
+        cannot be loaded, or the labels do not fit it.
         """
         processor = open_processor(directory)
         model = open_model(directory, TASK, config)
@@ -64,19 +66,19 @@ class ImageTask:
         return cls(model, processor, labels, options=options, config=config)
 
     def run(self, rows: Sequence[Sequence[Value]]) -> list[Outcome]:
-        """One outcome for each row of inputs, in order; a failing one fails alone."""
+        """Return one outcome for each row of inputs, in order; an error fails its row alone."""
         outcomes: list[Outcome] = [StageFailed("not answered")] * len(rows)
         groups: dict[tuple[int, ...], list[tuple[int, Pixels, int]]] = {}
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             try:
                 pixels, top_k = self._read(row)
-                groups.setdefault(pixels.shape, []).append((place, pixels, top_k))
+                groups.setdefault(pixels.shape, []).append((index, pixels, top_k))
             except ServingError as error:
-                outcomes[place] = error
+                outcomes[index] = error
         for group in groups.values():
-            for (place, _, top_k), logits in zip(group, self._compute(group), strict=True):
+            for (index, _, top_k), logits in zip(group, self._compute(group), strict=True):
                 is_error = isinstance(logits, ServingError)
-                outcomes[place] = logits if is_error else self._labels.answer(logits, top_k)
+                outcomes[index] = logits if is_error else self._labels.answer(logits, top_k)
         return outcomes
 
     def close(self) -> None:
@@ -91,15 +93,18 @@ class ImageTask:
             return [StageFailed(str(error))] * len(group)
 
     def _read(self, row: Sequence[Value]) -> tuple[Pixels, int]:
-        given = named(TASK, row)
-        top_k = read_int(given, "top_k", self._options.top_k)
-        return _pixels(self._processor, decode_image(given.get("image"), self._options)), top_k
+        inputs = named_inputs(TASK, row)
+        top_k = read_int(inputs, "top_k", self._options.top_k)
+        return _pixels(self._processor, decode_image(inputs.get("image"), self._options)), top_k
 
 
 def _pixels(processor: Any, image: Any) -> Pixels:
-    """float32 [channels, height, width].  Raises InvalidInputs for an image it cannot take."""
+    """Return float32 [channels, height, width].
+
+    Raises InvalidInputs for an image that the processor does not accept.
+    """
     try:
-        found: Pixels = processor(image, return_tensors="np")["pixel_values"][0]
-    except Exception as error:  # the library has no errors of its own
-        raise InvalidInputs(f"image cannot be prepared: {words(error)}") from error
-    return np.ascontiguousarray(found, np.float32)
+        pixels: Pixels = processor(image, return_tensors="np")["pixel_values"][0]
+    except Exception as error:  # the library has no error classes of its own
+        raise InvalidInputs(f"image cannot be prepared: {error_text(error)}") from error
+    return np.ascontiguousarray(pixels, np.float32)

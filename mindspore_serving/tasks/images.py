@@ -1,4 +1,4 @@
-"""Pictures out of requests.  Knows no model."""
+"""Images in requests.  Knows no model."""
 
 from typing import Any
 
@@ -12,9 +12,10 @@ from mindspore_serving.llm.images.decoding import FORMATS, check_size, decode_fi
 
 
 def decode_image(value: "Value | None", options: TaskOptions) -> Any:
-    """The picture, RGB, of a file's bytes, or an array uint8 [height, width, 3] as it is.
+    """Decode the bytes of an image file to RGB; return an array of pixels unchanged.
 
-    Raises InvalidInputs: neither of them, too many bytes or pixels, another format, a broken file.
+    Arrays are uint8 [height, width, 3].  Raises InvalidInputs: neither of them, too many bytes or
+    pixels, another format, a broken file.
     """
     try:
         return _decode(value, options)

@@ -1,4 +1,4 @@
-"""Opens the model of a task: which runtime takes it, its tokenizer, its labels."""
+"""Opening of a task's model: its runtime, tokenizer and labels."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,17 +11,17 @@ from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.labels import read_labels
 from mindspore_serving.llm.models import has_encoder
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.step import EncoderRunner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
-from mindspore_serving.tasks.answering import (
-    Ask,
-    ask_for_entities,
-    ask_for_fills,
-    ask_for_labels,
-    ask_for_vector,
-)
 from mindspore_serving.tasks.options import split_options
+from mindspore_serving.tasks.queries import (
+    QueryBuilder,
+    entity_queries,
+    fill_queries,
+    label_queries,
+    vector_queries,
+)
 from mindspore_serving.tasks.text_model import EncoderTextModel, TextModel
 from mindspore_serving.tasks.text_task import Outcome, TextTask
 
@@ -29,21 +29,21 @@ RUNTIMES = (*ENCODER_RUNTIMES, TRANSFORMERS)
 
 
 class OpenTask(Protocol):
-    """A model that is loaded.  Used by one thread."""
+    """Loaded model of a task.  Used by one thread."""
 
     batch_size: int
 
     def run(self, rows: Any) -> list[Outcome]:
-        """One outcome for each row of inputs, in order."""
+        """Return one outcome for each row of inputs, in order."""
         ...
 
     def close(self) -> None: ...
 
 
 def open_task(spec: TaskSpec, runner: EncoderRunner | None = None) -> OpenTask:
-    """The model in `spec.path`, loaded; its encoder is `runner` if that has been opened already.
+    """Load the model in `spec.path`; `runner` is its encoder if that is loaded already.
 
-    Raises StartError: an option, a runtime or a head that is not served, a file that is missing,
+    Raises StartError: an unknown option or runtime, an unsupported head, or a file that is missing,
     broken or contradicts another.
     """
     directory = Path(spec.path)
@@ -64,23 +64,23 @@ def open_task(spec: TaskSpec, runner: EncoderRunner | None = None) -> OpenTask:
     tokenizer = Tokenizer.open(directory)
     model = _open_text_model(spec, config, engine_config, runner)
     try:
-        ask = _make_ask(spec.task, config, model, tokenizer, options)
+        builder = _query_builder(spec.task, config, model, tokenizer, options)
     except BaseException:
         model.close()
         raise
-    return TextTask(spec.task, model, tokenizer, ask, options=options, config=engine_config)
+    return TextTask(spec.task, model, tokenizer, builder, options=options, config=engine_config)
 
 
 def _check_task(config: dict[str, Any], spec: TaskSpec) -> None:
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
-    found = task_of(name)
+    task = task_of(name)
     if spec.task not in TASKS:
         raise StartError(f"task is {spec.task!r}, expected one of {', '.join(TASKS)}")
-    if not found or (spec.task != found and spec.task != "feature-extraction"):
-        what = f"which is of {found}" if found else "whose head is not served"
+    if not task or (spec.task != task and spec.task != "feature-extraction"):
+        detail = f"which is of {task}" if task else "whose head is not supported"
         raise StartError(
-            f"config.json has architectures {names!r}, {what}; expected one for {spec.task}"
+            f"config.json has architectures {names!r}, {detail}; expected one for {spec.task}"
         )
 
 
@@ -91,7 +91,7 @@ def _open_text_model(
 
     directory, runtime = Path(spec.path), spec.runtime
     if runner is not None:
-        return EncoderTextModel(spec.task, runner, open_arranged(directory))
+        return EncoderTextModel(spec.task, runner, open_converted(directory))
     if runtime not in ("", *RUNTIMES):
         raise StartError(f"runtime is {runtime!r}, expected one of {', '.join(RUNTIMES)}")
     if has_encoder(config) and runtime != TRANSFORMERS:
@@ -103,14 +103,14 @@ def _open_text_model(
     return TransformersTextModel.open(directory, spec.task, engine)
 
 
-def _make_ask(
+def _query_builder(
     task: str, config: dict[str, Any], model: TextModel, tokenizer: Tokenizer, options: TaskOptions
-) -> Ask:
+) -> QueryBuilder:
     if task == "feature-extraction":
-        return ask_for_vector(model.pooling)
+        return vector_queries(model.pooling)
     if task == "fill-mask":
-        return ask_for_fills(tokenizer, options.top_k)
+        return fill_queries(tokenizer, options.top_k)
     labels = read_labels(config, model.num_outputs)
     if task == "token-classification":
-        return ask_for_entities(labels)
-    return ask_for_labels(labels, options.top_k)
+        return entity_queries(labels)
+    return label_queries(labels, options.top_k)

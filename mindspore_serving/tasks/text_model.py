@@ -1,4 +1,7 @@
-"""Models of texts as a task uses them, and the one over our own encoders.  Knows no answers."""
+"""Text models as a task uses them, and the model over the server's own encoders.
+
+It knows no outputs of tasks.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,24 +12,25 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.heads import ModuleHead, masked_head, token_head
 from mindspore_serving.llm.engine.readout import Classifier, check_head, open_classifier
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput
 
 
 class TextModel(Protocol):
-    """A model of texts with the head of its task.  Used by one thread."""
+    """Text model with the head of its task.  Used by one thread."""
 
-    max_length: int  # tokens of a text at most
+    max_length: int  # max tokens of a text
     num_types: int
     vocab_size: int
     num_outputs: int  # of the head; 0 without one
     pooling: Pooling  # of states to a vector
 
-    def run(self, texts: Sequence[TokenizedInput], places: Sequence[list[int]]) -> list[Vectors]:
-        """Of each text the logits [places, num_outputs] of those of its tokens; without a head
-        their states [places, hidden size].  One batch.  Raises ServingError.
+    def run(self, texts: Sequence[TokenizedInput], positions: Sequence[list[int]]) -> list[Vectors]:
+        """Compute one batch: for each text, the outputs at its `positions`.  Raises ServingError.
+
+        They are logits [positions, num_outputs], or without a head states [positions, hidden size].
         """
         ...
 
@@ -34,7 +38,7 @@ class TextModel(Protocol):
 
 
 class EncoderTextModel:
-    """A `TextModel` over a runner of our own."""
+    """`TextModel` over an encoder runner of this package."""
 
     def __init__(self, task: str, runner: EncoderRunner, checkpoint: Checkpoint) -> None:
         self.max_length = runner.max_model_len
@@ -57,26 +61,29 @@ class EncoderTextModel:
 
     @classmethod
     def open(cls, directory: Path, task: str, runtime: str, config: EngineConfig) -> TextModel:
-        """Raises StartError: a broken or unknown checkpoint, one that contradicts config.json."""
+        """Open the model.
+
+        Raises StartError: a broken or unknown checkpoint, or one that contradicts config.json.
+        """
         runner = open_encoder(directory, runtime, config)
         try:
-            return cls(task, runner, open_arranged(directory))
+            return cls(task, runner, open_converted(directory))
         except BaseException:
             runner.close()
             raise
 
-    def run(self, texts: Sequence[TokenizedInput], places: Sequence[list[int]]) -> list[Vectors]:
+    def run(self, texts: Sequence[TokenizedInput], positions: Sequence[list[int]]) -> list[Vectors]:
         states = self._runner.run([text.ids for text in texts], [text.types for text in texts])
-        found, start = [], 0
-        for text, wanted in zip(texts, places, strict=True):
-            whole = states[start : start + len(text.ids)]
+        outputs, start = [], 0
+        for text, indices in zip(texts, positions, strict=True):
+            text_states = states[start : start + len(text.ids)]
             if self._classifier is not None:
-                found.append(self._classifier.pool(whole, [len(text.ids)]))
+                outputs.append(self._classifier.pool(text_states, [len(text.ids)]))
             else:
-                rows = whole[wanted]  # a copy
-                found.append(rows if self._head is None else self._head.apply(rows))
+                rows = text_states[indices]  # a copy
+                outputs.append(rows if self._head is None else self._head.apply(rows))
             start += len(text.ids)
-        return found
+        return outputs
 
     def close(self) -> None:
         self._runner.close()

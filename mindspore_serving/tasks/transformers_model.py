@@ -1,7 +1,7 @@
-"""Models by the transformers library on PyTorch: families that are not among our own, and images.
+"""Models of the transformers library on PyTorch: images, and text families without built-in code.
 
-The library is imported when a model is opened.  It gets safetensors from the directory, and neither
-runs code of it nor loads any from elsewhere.
+The library is imported when a model is opened.  It reads safetensors of the directory; it neither
+runs code from there nor downloads any.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving import extras
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.catalog import TRANSFORMERS
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
@@ -30,12 +30,14 @@ CLASSES = {
     "feature-extraction": "AutoModel",
     "image-classification": "AutoModelForImageClassification",
 }
-LONGEST = 512  # tokens, where config.json does not say
+DEFAULT_POSITIONS = 512  # tokens, if config.json does not say
 
 
 def open_model(directory: Path, task: str, config: EngineConfig) -> Any:
-    """The library's model, ready to compute in float32.  Raises StartError: no library, weights
-    that are pickled, an architecture that it does not have, an option that it does not take.
+    """Load a model with the library, ready to compute in float32.
+
+    Raises StartError: the library is missing, weights are pickled, the architecture is unknown, or
+    an option is not supported.
     """
     _check(read_json(directory / CONFIG), config)
     transformers, torch = import_libraries()
@@ -50,22 +52,22 @@ def open_model(directory: Path, task: str, config: EngineConfig) -> Any:
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
-            attn_implementation="eager",  # a name in config.json may be of code elsewhere
+            attn_implementation="eager",  # a name in config.json could refer to code elsewhere
             dtype=torch.float32,
             output_loading_info=True,
         )
-    except Exception as error:  # the library has no errors of its own
+    except Exception as error:  # the library has no error classes of its own
         raise StartError(
-            f"transformers cannot load {directory} for {task}: {words(error)}"
+            f"transformers cannot load {directory} for {task}: {error_text(error)}"
         ) from error
     missing = sorted(loaded["missing_keys"])
-    if missing and task != "feature-extraction":  # whose pooler, which is not used, may be missing
+    if missing and task != "feature-extraction":  # whose pooler is not used and may be missing
         raise StartError(f"{directory} has no tensor {missing[0]!r}, which its model needs")
     return model.eval().to(open_device(config.device))
 
 
 def import_libraries() -> tuple[Any, Any]:
-    """transformers and torch.  Raises StartError where they are not installed."""
+    """Import transformers and torch.  Raises StartError if they are not installed."""
     try:
         import torch
         import transformers
@@ -75,31 +77,31 @@ def import_libraries() -> tuple[Any, Any]:
 
 
 def compute(model: Any, inputs: Mapping[str, Any], output: str) -> Vectors:
-    """One pass: its output of that name, float32.  Raises ServingError with the library's words."""
+    """Run one pass and return its output `output` as float32.  Raises ServingError."""
     import torch
 
     try:
         with torch.inference_mode():
-            found = model(
+            outputs = model(
                 **{name: torch.as_tensor(x, device=model.device) for name, x in inputs.items()}
             )
-            array: Vectors = found[output].float().cpu().numpy()
+            array: Vectors = outputs[output].float().cpu().numpy()
     except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
-        raise ServingError(f"a pass of the model failed: {words(error)}") from error
+        raise ServingError(f"a pass of the model failed: {error_text(error)}") from error
     return array
 
 
-def _check(given: Mapping[str, Any], config: EngineConfig) -> None:
-    name = (given.get("architectures") or [""])[0]
+def _check(fields: Mapping[str, Any], config: EngineConfig) -> None:
+    name = (fields.get("architectures") or [""])[0]
     if name in ARCHITECTURES:
         raise StartError(f"{name} generates text; declare it with declare_llm")
-    if given.get("quantization_config"):
+    if fields.get("quantization_config"):
         raise StartError(f"{name} is quantised; take the model's float checkpoint")
     check_runtime(config, TRANSFORMERS, (TRANSFORMERS,))
 
 
 class TransformersTextModel:
-    """A `TextModel`."""
+    """`TextModel` of the transformers library."""
 
     def __init__(self, directory: Path, task: str, model: Any, max_length: int) -> None:
         self.max_length = max_length
@@ -117,21 +119,24 @@ class TransformersTextModel:
 
     @classmethod
     def open(cls, directory: Path, task: str, config: EngineConfig) -> "TransformersTextModel":
-        """Raises StartError."""
+        """Open the model.  Raises StartError."""
         model = open_model(directory, task, config)
-        most = _count_positions(model)
-        wanted = config.max_model_len or longest_prompt(directory) or most
-        if (config.max_model_len or 0) > most:
-            raise StartError(f"max_model_len is {wanted}, but the model has {most} positions")
+        num_positions = _count_positions(model)
+        length = config.max_model_len or longest_prompt(directory) or num_positions
+        if (config.max_model_len or 0) > num_positions:
+            raise StartError(
+                f"max_model_len is {length}, but the model has {num_positions} positions"
+            )
         try:
-            return cls(directory, task, model, min(wanted, most))
+            return cls(directory, task, model, min(length, num_positions))
         except ServingError as error:
             raise StartError(f"{directory} cannot be used for {task}: {error}") from error
 
-    def run(self, texts: Sequence[TokenizedInput], places: Sequence[list[int]]) -> list[Vectors]:
+    def run(self, texts: Sequence[TokenizedInput], positions: Sequence[list[int]]) -> list[Vectors]:
         if self._padding is None and len(texts) > 1:
-            alone = [self.run([text], [one]) for text, one in zip(texts, places, strict=True)]
-            return [rows for (rows,) in alone]
+            pairs = zip(texts, positions, strict=True)
+            outputs = [self.run([text], [indices]) for text, indices in pairs]
+            return [rows for (rows,) in outputs]
         shape = (len(texts), max(len(text.ids) for text in texts))
         ids = np.full(shape, self._padding or 0, np.int64)
         mask, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -141,25 +146,25 @@ class TransformersTextModel:
         inputs = {"input_ids": ids, "attention_mask": mask}
         if self._has_types:
             inputs["token_type_ids"] = types
-        found = compute(self._model, inputs, self._output)
-        if found.ndim == 2:  # of a text, not of its tokens
-            return [row[None] for row in found]
-        return [rows[wanted] for rows, wanted in zip(found, places, strict=True)]
+        array = compute(self._model, inputs, self._output)
+        if array.ndim == 2:  # one row per text, not per token
+            return [row[None] for row in array]
+        return [rows[indices] for rows, indices in zip(array, positions, strict=True)]
 
     def close(self) -> None:
         self._model = None
 
 
 def _count_positions(model: Any) -> int:
-    """Some models begin to count behind the row of the padding token."""
-    most: int = getattr(model.config, "max_position_embeddings", None) or LONGEST
+    """Return the number of positions; some models begin to count after the padding token's row."""
+    count: int = getattr(model.config, "max_position_embeddings", None) or DEFAULT_POSITIONS
     for name, module in model.named_modules():
         padding = getattr(module, "padding_idx", None)
         if name.endswith("position_embeddings") and padding is not None:
-            return most - int(padding) - 1
-    return most
+            return count - int(padding) - 1
+    return count
 
 
 def _find_token(model: Any, name: str) -> int | None:
-    found = getattr(model.config, f"{name}_token_id", None)
-    return found if isinstance(found, int) else None
+    token = getattr(model.config, f"{name}_token_id", None)
+    return token if isinstance(token, int) else None

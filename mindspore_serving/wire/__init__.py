@@ -1,6 +1,6 @@
-"""Protocols as pure functions: bytes to values and back.  No sockets.
+"""Codecs of the protocols as pure functions: bytes to values and back.  No sockets.
 
-A worker finds the codec of a request by its name: `worker_codec("ms_proto").decode(...)`.
+A worker gets the codec of a request by its name: `worker_codec("ms_proto").decode(...)`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ Chunk: TypeAlias = "bytes | bytearray | memoryview"
 
 
 class Codec(NamedTuple):
-    """How a worker reads the chunks of a request and writes one instance of its reply.
+    """Functions by which a worker decodes a request and encodes one instance of its reply.
 
     `decode(chunks, method, servable_label)` returns instances with exactly the method's inputs,
-    their arrays writable, and raises InvalidInputs.  Arrays may be views of a chunk, if that is
-    writable.  `encode(outputs)` raises StageFailed; what is large is in views of the outputs.
+    their arrays writable, and raises InvalidInputs.  Arrays can be views of a chunk if the chunk is
+    writable. `encode(outputs)` raises StageFailed; large arrays stay views of the outputs.
     """
 
     decode: Callable[[Sequence[Chunk], Method, str], list[Instance]]
@@ -28,11 +28,11 @@ class Codec(NamedTuple):
 
 
 _PACKAGE = "mindspore_serving.wire."
-# Each chunk is one instance, but that of "ms_json", which is a whole body, and those of v2, which
-# are any number.  Codecs of v2 differ in what the client wants back.
+# Each chunk is an instance, but for "ms_json", where it is a whole body, and v2, where it has any
+# number of instances.  The codecs of v2 differ in the form of the reply that the client wants.
 _CODECS = {
     "ms_proto": ("ms_proto:decode", "ms_proto:encode"),
-    "ms_json": ("ms_json:decode_whole", "ms_json:encode"),
+    "ms_json": ("ms_json:decode_body", "ms_json:encode"),
     "ms_json_items": ("ms_json:decode_items", "ms_json:encode"),
     "native": ("native:decode", "native:encode"),
     "v2_raw": ("v2.values:decode", "v2.outputs:encode_raw"),
@@ -43,11 +43,11 @@ _CODECS = {
 
 @cache
 def worker_codec(name: str) -> Codec:
-    """The codec called `name`, imported on first use.  Raises KeyError for an unknown one."""
+    """Return the codec `name`, imported on first use.  Raises KeyError for an unknown name."""
     return Codec(*map(_load, _CODECS[name]))
 
 
-def _load(place: str) -> Callable[..., Any]:
-    module, _, name = place.partition(":")
-    found: Callable[..., Any] = getattr(import_module(_PACKAGE + module), name)
-    return found
+def _load(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(import_module(_PACKAGE + module), name)
+    return function

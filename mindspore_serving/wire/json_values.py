@@ -1,8 +1,8 @@
-"""One JSON value of a classic RESTful body to a Value, and back.
+"""Conversion of one JSON value of a classic RESTful body to a Value, and back.
 
-Numbers become what the model wants, where that is known and they fit, else int32 and float32 as
-they always did; any type may travel as an object with its bytes in base64.  Knows nothing of
-instances, methods or URLs.
+Numbers get the dtype that the model expects, if that is known and they fit, else int32 and float32
+as in earlier versions.  Any dtype can be sent as an object with its bytes in base64.  It knows
+neither instances, methods nor URLs.
 """
 
 import base64
@@ -32,37 +32,38 @@ _TYPES = {row.name: row for row in dtypes.TABLE} | {
 _KEYS = ("b64", "type", "shape")
 
 
-def to_value(value: Any, wanted: "np.dtype[Any] | None" = None) -> Value:
-    """A decoded JSON value as an array, str or bytes.
+def to_value(value: Any, dtype: "np.dtype[Any] | None" = None) -> Value:
+    """Convert a decoded JSON value to an array, str or bytes.
 
-    Scalars have shape ().  Numbers that do not fit `wanted` are left for the model to refuse, so
-    that only their instance fails.  Raises InvalidInputs for what is not in the RESTful reference.
+    Scalars have shape ().  Numbers that do not fit `dtype`, which the model expects, keep their
+    usual dtype: the model refuses them, so that only their instance fails.  Raises InvalidInputs
+    for values that are not in the RESTful reference.
     """
     if type(value) is list:
-        return _from_list(value, wanted)
+        return _from_list(value, dtype)
     if type(value) is str:
         return value
     if type(value) is dict:
         row, shape, data = _parse_object(value)
         return _from_bytes(row, shape, data)
     if value is None:
-        if wanted is None or wanted.kind != "f":
-            raise InvalidInputs(f"json value is null, it is not supported{_of_floats(wanted)}")
+        if dtype is None or dtype.kind != "f":
+            raise InvalidInputs(f"json value is null, it is not supported{_of_floats(dtype)}")
         value = math.nan
     kind = type(value)
-    if wanted is not None and kind is not bool:
-        return _typed([value], {kind}, (), wanted)
+    if dtype is not None and kind is not bool:
+        return _typed([value], {kind}, (), dtype)
     return _numbers([value], kind, ())
 
 
 def to_plain(value: Value) -> Any:
-    """What JSON can hold: nested lists, a str, or {"b64": ...}; in a list of one if boxed."""
+    """Convert a value to plain JSON: nested lists, a str, or {"b64": ...}; boxed ones in a list."""
     if isinstance(value, np.ndarray):
         if value.dtype not in dtypes.BY_NUMPY:
             tensor.dtype_of(value)  # raises
         return value.tolist()
     if isinstance(value, str):
-        return [str(value)] if isinstance(value, BoxedStr) else str(value)  # JSON wants no subclass
+        return [str(value)] if isinstance(value, BoxedStr) else str(value)  # drops the subclass
     item = {"b64": base64.b64encode(value).decode("ascii")}
     return [item] if isinstance(value, BoxedBytes) else item
 
@@ -70,16 +71,16 @@ def to_plain(value: Value) -> Any:
 # --------------------------------------------------------------------- lists
 
 
-def _from_list(value: list[Any], wanted: "np.dtype[Any] | None") -> Value:
+def _from_list(value: list[Any], dtype: "np.dtype[Any] | None") -> Value:
     flat, kinds = value, set(map(type, value))
     shape: tuple[int, ...] = (len(value),)
     if not kinds or list in kinds:
         flat, shape = _flatten(value)
         kinds = set(map(type, flat))
-    if wanted is not None and kinds <= _NUMBERS:
-        return _typed(flat, kinds, shape, wanted)
+    if dtype is not None and kinds <= _NUMBERS:
+        return _typed(flat, kinds, shape, dtype)
     if type(None) in kinds:
-        return _with_missing(flat, kinds, shape, wanted)
+        return _with_missing(flat, kinds, shape, dtype)
     if len(kinds) > 1:
         return _refuse_mixture(kinds)
     kind = kinds.pop()
@@ -91,7 +92,10 @@ def _from_list(value: list[Any], wanted: "np.dtype[Any] | None") -> Value:
 
 
 def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """The leaves, in order, and the shape that the first elements show and all must have."""
+    """Return the leaves in order, and the shape, which the first elements define.
+
+    Raises InvalidInputs if other elements have another shape.
+    """
     if not value:
         raise InvalidInputs("json array, shape is empty")
     shape = [len(value)]
@@ -116,44 +120,44 @@ def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def _with_missing(
-    flat: list[Any], kinds: set[type], shape: tuple[int, ...], wanted: "np.dtype[Any] | None"
+    flat: list[Any], kinds: set[type], shape: tuple[int, ...], dtype: "np.dtype[Any] | None"
 ) -> Value:
-    """Floats of which some are missing: null is NaN, where floats are wanted or are beside it."""
-    others = kinds - {type(None)}
-    is_float = others == {float} if wanted is None else wanted.kind == "f" and others <= _NUMBERS
+    """Convert floats of which some are null: null is NaN if floats are expected or beside it."""
+    present = kinds - {type(None)}
+    is_float = present == {float} if dtype is None else dtype.kind == "f" and present <= _NUMBERS
     if not is_float:
         raise InvalidInputs(
             "json array, data should be number, bool, string or bytes, and an element is null"
-            f"{_of_floats(wanted)}"
+            f"{_of_floats(dtype)}"
         )
     flat = [math.nan if item is None else item for item in flat]
-    return _typed(flat, others | {float}, shape, _FLOAT32 if wanted is None else wanted)
+    return _typed(flat, present | {float}, shape, _FLOAT32 if dtype is None else dtype)
 
 
-def _of_floats(wanted: "np.dtype[Any] | None") -> str:
-    """What null is, for an error of an input that it is not for."""
+def _of_floats(dtype: "np.dtype[Any] | None") -> str:
+    """Return the meaning of null, for the error of an input that does not support it."""
     text = "; null is a missing value of floats"
-    return f"{text}, the input is {wanted}" if wanted is not None else text
+    return f"{text}, the input is {dtype}" if dtype is not None else text
 
 
 def _refuse_mixture(kinds: set[type]) -> Value:
     if list in kinds:
         raise InvalidInputs("json array, data should be number, bool, string or bytes")
     names = {int: "integer", float: "float", bool: "bool", str: "string", dict: "object"}
-    found = sorted(names[kind] for kind in kinds)
+    kind_names = sorted(names[kind] for kind in kinds)
     hint = "; write 1.0, not 1, beside floats" if kinds == {int, float} else ""
-    raise InvalidInputs(f"json array, elements type is not equal: {', '.join(found)}{hint}")
+    raise InvalidInputs(f"json array, elements type is not equal: {', '.join(kind_names)}{hint}")
 
 
 def _typed(
-    flat: list[Any], kinds: set[type], shape: tuple[int, ...], wanted: "np.dtype[Any]"
+    flat: list[Any], kinds: set[type], shape: tuple[int, ...], dtype: "np.dtype[Any]"
 ) -> Value:
-    array = casting.from_plain(flat, kinds, wanted)
+    array = casting.from_plain(flat, kinds, dtype)
     if array is None:
         kind = float if float in kinds else int
         try:
             return _numbers(flat, kind, shape)
-        except InvalidInputs:  # out of the range of the usual type
+        except InvalidInputs:  # out of the range of the usual dtype
             array = casting.from_plain(flat, kinds, _WIDEST[kind])
             if array is None:
                 raise
@@ -180,13 +184,13 @@ def _numbers(flat: list[Any], kind: type, shape: tuple[int, ...]) -> Value:
 
 
 def _from_single(flat: list[Any], shape: tuple[int, ...]) -> Value:
-    """A string, or an object that holds one, in as many lists as `shape` has dimensions."""
+    """Convert a string, or an object that holds one, in nested lists of `shape`."""
     if len(flat) != 1:
         raise InvalidInputs("json array, string or bytes type only support one item")
     item = flat[0]
     if type(item) is str:
         if len(shape) > 1:
-            tensor.to_text(b"", dtypes.STR, shape)  # raises: such a shape is refused for any text
+            tensor.to_text(b"", dtypes.STR, shape)  # raises, as no text can have this shape
         return BoxedStr(item)
     row, _, data = _parse_object(item)
     if row.numpy is not None:
@@ -253,7 +257,7 @@ def _decode_base64(text: Any) -> bytes:
     try:
         if len(text) % 4 == 0:
             return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):  # the latter if not ASCII
+    except (binascii.Error, ValueError):  # ValueError if it is not ASCII
         pass
     shown = text if len(text) <= 64 else f"{text[:64]}..."
     raise InvalidInputs(f"'{shown}' is illegal b64 encode string")

@@ -1,8 +1,8 @@
-"""Instance messages to values and back: what a worker does with the chunks of a PredictRequest.
+"""Instance messages to values and back: the worker's half of a PredictRequest.
 
-A message is read by protobuf's library.  It copies numbers twice before they can be used, so a
-message that is laid out byte for byte as we would lay out one we have just seen, which is what a
-client sends again and again, is cut at the known places instead.
+Messages are parsed by the protobuf library, which copies numbers twice.  Clients send messages of
+the same layout again and again; so a message whose bytes around the arrays equal those of an
+earlier one is sliced at the known offsets instead.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _MAX_LAYOUTS = 1024
 
 
 class _Item(NamedTuple):
-    """An array's place in a message: `size` bytes after `prefix`."""
+    """Position of an array in a message: `size` bytes after `prefix`."""
 
     name: str
     prefix: bytes
@@ -33,44 +33,44 @@ class _Item(NamedTuple):
     shape: tuple[int, ...]
 
 
-# The layout last seen of messages with these inputs and this length.
+# Layout of the last message with these inputs and this length.
 _layouts: dict[tuple[tuple[str, ...], int], tuple[_Item, ...]] = {}
 
 
 def decode(
     chunks: Sequence[bytes | memoryview], method: Method, servable_label: str
 ) -> list[Instance]:
-    """The inputs of `method` out of Instance messages; other items are ignored.
+    """Decode the inputs of `method` from Instance messages; other items are ignored.
 
-    Arrays are writable, and own their memory.  Raises InvalidInputs naming the input that is wrong.
+    Arrays are writable and own their memory.  Raises InvalidInputs naming the wrong input.
     """
     if not chunks:
         raise InvalidInputs(f"Instances count of request cannot be 0, {servable_label}")
-    return [_cut(chunk, method) or _parse(chunk, method, servable_label) for chunk in chunks]
+    return [_slice(chunk, method) or _parse(chunk, method, servable_label) for chunk in chunks]
 
 
 def encode(values: Instance) -> bytes:
-    """One Instance message.  Raises StageFailed for a value that cannot be sent."""
+    """Encode an Instance message.  Raises StageFailed for a value that cannot be sent."""
     return b"".join(pieces(values))
 
 
 def pieces(values: Instance) -> list[Any]:
-    """The buffers that make an Instance message; numbers are not copied.  Raises StageFailed."""
-    found: list[Any] = []
+    """Return the buffers of an Instance message; arrays are not copied.  Raises StageFailed."""
+    buffers: list[Any] = []
     for name, value in values.items():
         if isinstance(value, np.ndarray):
-            found.append(_array_prefix(name, value.dtype, value.shape))
-            found.append(value if value.flags.c_contiguous else value.tobytes())
+            buffers.append(_array_prefix(name, value.dtype, value.shape))
+            buffers.append(value if value.flags.c_contiguous else value.tobytes())
         else:
-            found.append(_encode_text(name, value))
-    return found
+            buffers.append(_encode_text(name, value))
+    return buffers
 
 
-# --------------------------------------------------------------------- by known places
+# --------------------------------------------------------------------- by a known layout
 
 
-def _cut(chunk: bytes | memoryview, method: Method) -> Instance | None:
-    """None if `chunk` is not laid out as the last one of its length."""
+def _slice(chunk: bytes | memoryview, method: Method) -> Instance | None:
+    """Slice a message of a known layout; return None if `chunk` has another layout."""
     layout = _layouts.get((method.inputs, len(chunk)))
     if layout is None:
         return None
@@ -87,28 +87,31 @@ def _cut(chunk: bytes | memoryview, method: Method) -> Instance | None:
 
 
 def _learn(chunk: bytes | memoryview, instance: Instance, method: Method) -> None:
-    """Remember where the arrays of `chunk` are, if they fill it and it is written as we would."""
-    waiting = [
+    """Remember the layout of `chunk`, if `encode` would write the same bytes.
+
+    That is, if its arrays fill it and it has no other items.
+    """
+    remaining = [
         _Item(name, _array_prefix(name, v.dtype, v.shape), v.nbytes, tensor.dtype_of(v), v.shape)
         for name, v in instance.items()
         if isinstance(v, np.ndarray)
     ]
     layout: list[_Item] = []
     pos = 0
-    while waiting:
-        found = [item for item in waiting if chunk[pos : pos + len(item.prefix)] == item.prefix]
-        if not found:
+    while remaining:
+        item = next((i for i in remaining if chunk[pos : pos + len(i.prefix)] == i.prefix), None)
+        if item is None:
             return
-        layout.append(found[0])
-        waiting.remove(found[0])
-        pos += len(found[0].prefix) + found[0].size
+        layout.append(item)
+        remaining.remove(item)
+        pos += len(item.prefix) + item.size
     if pos == len(chunk) and layout:
         if len(_layouts) >= _MAX_LAYOUTS:
             _layouts.clear()
         _layouts[method.inputs, len(chunk)] = tuple(layout)
 
 
-# --------------------------------------------------------------------- by the library
+# --------------------------------------------------------------------- by the protobuf library
 
 
 def _parse(chunk: bytes | memoryview, method: Method, label: str) -> Instance:
@@ -176,7 +179,10 @@ def _to_shape(item: pb.Tensor) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _array_prefix(name: str, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> bytes:
-    """All of an item up to its numbers: the same for every array of this type and shape."""
+    """Return the bytes of an item before its numbers.
+
+    They are equal for all arrays of this name, dtype and shape.
+    """
     row = tensor.dtype_of(np.empty(0, dtype))
     size = dtype.itemsize
     for dim in shape:
@@ -195,7 +201,7 @@ def _encode_text(name: str, value: str | bytes) -> bytes:
 
 
 def to_varint(number: int) -> bytes:
-    """A number >= 0, seven bits per byte, lowest first."""
+    """Encode a number >= 0: seven bits per byte, the lowest first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -205,7 +211,7 @@ def to_varint(number: int) -> bytes:
 
 
 def from_varint(body: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
-    """The number at `pos` and where it ends.  Raises IndexError past the end of `body`.
+    """Return the number at `pos` and its end.  Raises IndexError past the end of `body`.
 
     Raises ValueError for a number over `max_bytes`: tags and sizes take 5, 64-bit numbers 10.
     """
@@ -220,7 +226,10 @@ def from_varint(body: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
 
 
 def field_end(body: bytes, tag: int, pos: int) -> int:
-    """Where the field ends whose value begins at `pos`.  Raises ValueError for what is no field."""
+    """Return the end of the field whose value begins at `pos`.
+
+    Raises ValueError for an invalid tag.
+    """
     wire_type, field = tag & 7, tag >> 3
     if 0 < field < 1 << 29:
         if wire_type == 0:
@@ -232,15 +241,15 @@ def field_end(body: bytes, tag: int, pos: int) -> int:
             return pos + size
         if wire_type == 5:
             return pos + 4
-    raise ValueError(f"it has a field with tag {tag}")
+    raise ValueError(f"it has a field with the invalid tag {tag}")
 
 
 @lru_cache(maxsize=4096)
 def head(tag: int, size: int) -> bytes:
-    """What stands before the `size` bytes of a field; `tag` is field << 3 | 2, one byte."""
+    """Return the bytes before the `size` bytes of a field; `tag` is field << 3 | 2, one byte."""
     return bytes((tag,)) + to_varint(size)
 
 
 def sized(tag: int, payload: bytes) -> bytes:
-    """A whole field."""
+    """Return a complete field of the wire type "sized"."""
     return head(tag, len(payload)) + payload

@@ -1,7 +1,7 @@
-"""The body of a classic RESTful request and its reply.
+"""Body of a classic RESTful request and of its reply.
 
-The master may pass a body on whole, or `split` it for several replicas; it never reads a value.
-`decode` and `encode` are the worker's.  Of equal keys the last counts.  Knows nothing of HTTP.
+The master can pass a body on unchanged, or `split` it for several replicas; it decodes no value.
+`decode` and `encode` are the worker's.  Of equal keys the last counts.  It knows no HTTP.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ __all__ = [
     "assemble_error",
     "decode",
     "decode_items",
-    "decode_whole",
+    "decode_body",
     "encode",
     "parse_path",
     "split",
 ]
 
-MOST_OBJECTS = 1 << 20  # of a body: instances, and their values that are bytes
+MAX_OBJECTS = 1 << 20  # per body: instances, and their values that are bytes
 _PREFIX = "Parser request failed, "
 _NO_KEYS = (
     "instances no key mode is not supported; an instance is an object of inputs, as "
@@ -46,7 +46,7 @@ class _RawBody(msgspec.Struct):
 
 
 class _Object(msgspec.Struct, gc=False):
-    """Any JSON object, of which nothing is kept."""
+    """JSON object of any content, which is not kept."""
 
 
 _body = json_literals.Decoder[_Body](_Body)
@@ -60,15 +60,15 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 # --------------------------------------------------------------------- master
 
 
-def can_be_cut(body: bytes | bytearray) -> bool:
-    """Whether `split` takes little time and memory, however hostile the body is."""
-    return len(body) <= tensor.MOST_CUT and body.count(b"{") <= tensor.MOST_PIECES
+def is_cheap_to_split(body: bytes | bytearray) -> bool:
+    """Return whether `split` takes little time and memory, even if the body is hostile."""
+    return len(body) <= tensor.MAX_SPLIT_BYTES and body.count(b"{") <= tensor.MAX_SPLIT_ITEMS
 
 
 def split(body: bytes) -> list[memoryview]:
-    """The JSON text of every instance, not copied.
+    """Return the JSON text of every instance, without a copy.
 
-    Raises InvalidInputs for no JSON, no instances, or instances that are no objects.
+    Raises InvalidInputs for invalid JSON, no instances, or instances that are not objects.
     """
     instances = _parse(_raw_body, body).instances
     if instances is msgspec.UNSET:
@@ -78,8 +78,8 @@ def split(body: bytes) -> list[memoryview]:
         return [text]
     if text[0] != ord("["):
         raise _bad(_NO_KEYS)
-    if bytes(text).count(b",") > tensor.MOST_PIECES:
-        _check_objects(text)  # else there are few
+    if bytes(text).count(b",") > tensor.MAX_SPLIT_ITEMS:
+        _check_objects(text)  # else there are few items
     items = [memoryview(item) for item in _parse(_raw_list, text)]
     _check_items([item[0] == ord("{") for item in items])
     return items
@@ -88,9 +88,9 @@ def split(body: bytes) -> list[memoryview]:
 def assemble(
     instances: Sequence[bytes | memoryview], errors: Sequence[Failure] | None = None
 ) -> bytes:
-    """The body of a reply; `errors`, if any, has one entry per instance.
+    """Return the body of a reply; `errors`, if any, has one entry per instance.
 
-    If all of them failed alike, the reply holds that error alone.
+    If all instances failed alike, the reply is that error alone.
     """
     common = status.common_failure(errors) if errors else None
     if common is not None:
@@ -104,7 +104,7 @@ def assemble(
 
 
 def assemble_error(text: str) -> bytes:
-    """The body of a request, or the item of an instance, that failed."""
+    """Return the body of a failed request, or the item of a failed instance."""
     clean = printable(text or "Predict failed")
     return _encoder.encode({"error_msg": clean})
 
@@ -113,12 +113,12 @@ def assemble_error(text: str) -> bytes:
 
 
 def decode(body: bytes | memoryview, method: Method, servable_label: str) -> list[Instance]:
-    """The inputs of `method` in every instance of a body; other items are ignored.
+    """Decode the inputs of `method` in every instance of a body; other items are ignored.
 
-    Arrays are writable.  Raises InvalidInputs if the body or any instance cannot be used.
+    Arrays are writable.  Raises InvalidInputs if the body or any instance is wrong.
     """
-    if len(body) > MOST_OBJECTS:
-        _check_number(body)
+    if len(body) > MAX_OBJECTS:
+        _check_num_objects(body)
     instances = _parse(_body, body).instances
     if type(instances) is dict:
         return [_to_instance(instances, method, servable_label, "json object, value is empty")]
@@ -130,10 +130,10 @@ def decode(body: bytes | memoryview, method: Method, servable_label: str) -> lis
     return _to_instances(instances, method, servable_label)
 
 
-def decode_whole(
+def decode_body(
     chunks: Sequence[bytes | memoryview], method: Method, servable_label: str
 ) -> list[Instance]:
-    """As `decode`, of a list that holds just the body."""
+    """Decode a body like `decode`; it is the only chunk."""
     (body,) = chunks
     return decode(body, method, servable_label)
 
@@ -141,14 +141,14 @@ def decode_whole(
 def decode_items(
     chunks: Sequence[bytes | memoryview], method: Method, servable_label: str
 ) -> list[Instance]:
-    """As `decode`, of instances that `split` cut."""
+    """Decode instances like `decode`, after `split` has split them."""
     items = [_parse(_any, chunk) for chunk in chunks]
     _check_items([type(item) is dict for item in items])
     return _to_instances(items, method, servable_label)
 
 
 def encode(outputs: Instance) -> bytes:
-    """One JSON object, keys sorted; NaN and infinities are null, bytes are {"b64": ...}.
+    """Encode one JSON object with sorted keys; NaN and infinities are null, bytes are {"b64": ...}.
 
     Raises StageFailed for a value that cannot be sent.
     """
@@ -197,12 +197,12 @@ def _parse(decoder: json_literals.Decoder[Any], text: bytes | memoryview) -> Any
 
 
 def _refuse(text: bytes | memoryview, error: Exception) -> NoReturn:
-    """Say what is wrong: no JSON, JSON that is no object, or that is nested too deeply."""
+    """Raise the error of a text that is no JSON, no object, or nested too deeply."""
     if isinstance(error, msgspec.ValidationError):
         try:
             _any.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as nearer:
-            error = nearer
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as syntax_error:
+            error = syntax_error
         else:
             raise _no_instances()
     if isinstance(error, RecursionError):
@@ -211,7 +211,7 @@ def _refuse(text: bytes | memoryview, error: Exception) -> NoReturn:
 
 
 def _check_objects(text: memoryview) -> None:
-    """Ends at the first item that is no object."""
+    """Raise InvalidInputs if an item is not an object; parsing stops there."""
     try:
         _objects.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -220,12 +220,12 @@ def _check_objects(text: memoryview) -> None:
         _refuse(text, error)
 
 
-def _check_number(body: bytes | memoryview) -> None:
-    """Before each object takes 64 bytes or more."""
-    if bytes(body).count(b"{") <= MOST_OBJECTS:
+def _check_num_objects(body: bytes | memoryview) -> None:
+    """Check the number of objects before each of them takes 64 bytes or more."""
+    if bytes(body).count(b"{") <= MAX_OBJECTS:
         return
     try:
-        check_shape(body, Shape(len(body), MOST_OBJECTS))  # which does not count what is in texts
+        check_shape(body, Shape(len(body), MAX_OBJECTS))  # which ignores braces in strings
     except InvalidField as error:
         raise TooLarge(str(error)) from None
 

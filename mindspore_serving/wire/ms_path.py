@@ -1,6 +1,6 @@
-"""The URL of a classic RESTful request, /model/NAME[/version/N]:METHOD.
+"""URL of a classic RESTful request: /model/NAME[/version/N]:METHOD.
 
-As in the original, words may stand in other places and another order.  Knows no servables.
+As in the original server, the words may be in other positions and order.  It knows no servables.
 """
 
 import re
@@ -14,7 +14,7 @@ _LEADING_NUMBER = re.compile(r"\s*([+-]?)0*([0-9]+)", re.ASCII)
 
 
 class Route(NamedTuple):
-    """Which method a URL asks for; `version` 0 is the newest."""
+    """Method that a URL names; `version` 0 is the newest."""
 
     servable: str
     version: int
@@ -22,13 +22,13 @@ class Route(NamedTuple):
 
 
 def parse_path(path: str | bytes) -> Route:
-    """The Route of a request target; a query or fragment is ignored, %XX is decoded.
+    """Parse a request target; a query or fragment is ignored, %XX is decoded.
 
-    Raises InvalidInputs naming what is missing or wrong.
+    Raises InvalidInputs naming the missing or wrong part.
     """
     text = path.decode("utf-8", "replace") if isinstance(path, bytes) else path
-    place, _, method = text.partition("?")[0].partition("#")[0].partition(":")
-    segments = place.split("/")
+    location, _, method = text.partition("?")[0].partition("#")[0].partition(":")
+    segments = location.split("/")
     name_at = _find(segments, "model") + 1
     name = "".join(segments[name_at : name_at + 1]) if name_at else ""
     if not name:
@@ -45,22 +45,25 @@ def parse_path(path: str | bytes) -> Route:
 
 
 def _find(segments: list[str], word: str) -> int:
-    """Where `word` is, or else a segment that ends with it, as /my-model/NAME; -1 if nowhere."""
+    """Return the index of `word`, or else of a segment that ends with it; -1 if none.
+
+    /my-model/NAME is an example of the latter.
+    """
     if word in segments:
         return segments.index(word)
     return next((i for i, segment in enumerate(segments) if segment.endswith(word)), -1)
 
 
 def _to_version(text: str) -> int:
-    """The number that `text` starts with: the original took "1abc" for 1."""
+    """Return the number that `text` starts with: the original server read "1abc" as 1."""
     text = _unquote(text)
-    found = _LEADING_NUMBER.match(text)
-    if found is None:
+    match = _LEADING_NUMBER.match(text)
+    if match is None:
         raise InvalidInputs(
             "please check url, the keyword:[version] value invalid, request version number "
             f"{text[:64]}"
         )
-    sign, digits = found.groups()
+    sign, digits = match.groups()
     if (sign == "-" and digits != "0") or len(digits) > 10 or int(digits) >= _VERSION_LIMIT:
         raise InvalidInputs(
             "please check url, version number range failed, request version number "

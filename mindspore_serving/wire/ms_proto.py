@@ -1,7 +1,7 @@
 """PredictRequest and PredictReply, the gRPC messages of ms_service.proto.
 
-The master reads no tensors: `peek` and `split` cut a request at its top level, `assemble` joins
-encoded instances.  The worker's half is in `ms_instance`.  Nothing here knows gRPC.
+The master decodes no tensors: `peek` and `split` parse only the top level of a request, `assemble`
+joins encoded instances.  The worker's half is `ms_instance`.  Nothing here knows gRPC.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,10 @@ _specs: dict[bytes, "Spec"] = {}
 
 
 class Spec(NamedTuple):
-    """What a request is for.  `raw` is the ServableSpec message, returned with the reply."""
+    """Target of a request: servable, method and version.
+
+    `raw` is the ServableSpec message, which is returned with the reply.
+    """
 
     name: str
     method: str
@@ -46,9 +49,9 @@ class Spec(NamedTuple):
 
 
 def peek(body: bytes) -> Spec:
-    """The servable, method and version of a PredictRequest; what follows them is not read.
+    """Return the spec of a PredictRequest; the bytes after it are not parsed.
 
-    Raises InvalidInputs for what is no PredictRequest, as far as it is read.
+    Raises InvalidInputs if the bytes before are no PredictRequest.
     """
     raw = next((body[start:stop] for tag, start, stop in _fields(body) if tag == _SPEC), b"")
     spec = _specs.get(raw)
@@ -56,9 +59,9 @@ def peek(body: bytes) -> Spec:
 
 
 def split(body: bytes) -> list[memoryview]:
-    """The Instance messages of a PredictRequest, not copied and not looked into.
+    """Return the Instance messages of a PredictRequest, without copying or parsing them.
 
-    Raises InvalidInputs if there is none, and for what is no PredictRequest at its top level.
+    Raises InvalidInputs if there is none, or if the top level is no PredictRequest.
     """
     view = memoryview(body)
     chunks: list[memoryview] = []
@@ -76,11 +79,11 @@ def split(body: bytes) -> list[memoryview]:
 
 
 def request(spec: pb.ServableSpec, instances: Sequence[Instance]) -> bytes:
-    """A PredictRequest.  Raises StageFailed for a value that cannot be sent."""
+    """Encode a PredictRequest.  Raises StageFailed for a value that cannot be sent."""
     parts: list[Any] = [sized(_SPEC, spec.SerializeToString())]
     for instance in instances:
-        found = pieces(instance)
-        parts += head(_INSTANCES, sum(memoryview(one).nbytes for one in found)), *found
+        buffers = pieces(instance)
+        parts += head(_INSTANCES, sum(memoryview(data).nbytes for data in buffers)), *buffers
     return b"".join(parts)
 
 
@@ -89,9 +92,10 @@ def assemble(
     instances: Sequence[bytes | memoryview],
     errors: Sequence[Failure] | None = None,
 ) -> bytes:
-    """A PredictReply of encoded instances; `errors`, if any, has one entry per instance.
+    """Return a PredictReply of encoded instances; `errors`, if any, has one entry per instance.
 
-    If all failed alike, the reply holds that error alone.  The instance of a failed one is unused.
+    If all instances failed alike, the reply is that error alone.  The bytes of failed instances are
+    not used.
     """
     common = status.common_failure(errors) if errors else None
     if common is not None:
@@ -106,13 +110,16 @@ def assemble(
 
 
 def assemble_error(spec_raw: bytes, code: int, text: str) -> bytes:
-    """The PredictReply of a request that failed as a whole."""
+    """Return the PredictReply of a request that failed as a whole."""
     spec = sized(_SPEC, spec_raw) if spec_raw else b""
     return spec + sized(_REPLY_ERRORS, _error_message((code, text)))
 
 
 def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
-    """(tag, start, stop) of every spec and instance, in order; other fields are left out."""
+    """Iterate over (tag, start, stop) of every spec and instance in order.
+
+    Other fields are skipped.
+    """
     count = pos = 0
     end = len(body)
     try:
@@ -138,7 +145,7 @@ def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
     except IndexError:
         pos = end + 1
     if pos > end:
-        raise _not_a_request("it is cut short")
+        raise _not_a_request("it is truncated")
 
 
 def _check_number(count: int) -> None:
@@ -158,7 +165,7 @@ def _parse_spec(raw: bytes) -> Spec:
     except (DecodeError, UnicodeDecodeError):  # the latter from protobuf's Python implementation
         raise _not_a_request("servable_spec is not a ServableSpec") from None
     spec = Spec(message.name, message.method_name, message.version_number, raw)
-    if len(_specs) >= _MAX_SPECS:  # reached only by requests for what does not exist
+    if len(_specs) >= _MAX_SPECS:  # only reached by requests for many unknown servables
         _specs.clear()
     _specs[raw] = spec
     return spec

@@ -1,9 +1,9 @@
-"""Our own encoding of values, between our processes: a header, then the raw bytes of each value.
+"""Encoding of values between the server's own processes: a header, then the bytes of each value.
 
     uint32 size of the header | msgpack [[dtype number, shape, size], ...] | padding | bytes | ...
 
-Every value starts at a multiple of 16, so reading makes arrays that are views of the message.
-Numbers are little-endian in C order.  There is no pickle and no code in it.
+Every value starts at a multiple of 16, so that decoded arrays are aligned views of the message.
+Numbers are little-endian in C order.  It contains no pickle and no code.
 """
 
 import struct
@@ -35,7 +35,7 @@ _header_decoder = msgspec.msgpack.Decoder(list[_Part])
 
 
 def encode_values(values: Sequence[Value]) -> bytes:
-    """The message of `values`.  Raises StageFailed for a value that cannot be sent."""
+    """Encode `values` as one message.  Raises StageFailed for a value that cannot be sent."""
     header: list[_Part] = []
     parts: list[Any] = [b"", b"", b""]
     for value in values:
@@ -56,9 +56,9 @@ def encode_values(values: Sequence[Value]) -> bytes:
 
 
 def decode_values(buffer: bytes | bytearray | memoryview) -> tuple[Value, ...]:
-    """The values of a message; its arrays are views of `buffer`, writable if that is.
+    """Decode the values of a message; arrays are views of `buffer`, writable if it is.
 
-    Raises InvalidInputs if the message is not whole or not of this format.
+    Raises InvalidInputs if the message is truncated or not of this format.
     """
     view = memoryview(buffer)
     try:
@@ -72,7 +72,7 @@ def decode_values(buffer: bytes | bytearray | memoryview) -> tuple[Value, ...]:
         start = pos + -pos % _ALIGNMENT
         pos = start + part.size
         if part.size < 0 or pos > len(view):
-            raise InvalidInputs(f"The message of values is cut short: {len(view)} bytes")
+            raise InvalidInputs(f"The message of values is truncated: {len(view)} bytes")
         values.append(_to_value(part, view[start:pos]))
     return tuple(values)
 
@@ -80,9 +80,9 @@ def decode_values(buffer: bytes | bytearray | memoryview) -> tuple[Value, ...]:
 def decode(
     chunks: Sequence[bytes | bytearray | memoryview], method: Method, servable_label: str
 ) -> list[Instance]:
-    """One instance per message, whose values are the inputs of `method` in order.
+    """Decode one instance per message, whose values are the inputs of `method` in order.
 
-    Arrays are writable: views of a chunk that is, else of a copy of it.  Raises InvalidInputs.
+    Arrays are writable: views of a writable chunk, else of a copy.  Raises InvalidInputs.
     """
     instances: list[Instance] = []
     for chunk in chunks:
@@ -97,7 +97,7 @@ def decode(
 
 
 def encode(outputs: Instance) -> bytes:
-    """The message of the outputs, in their order: names are not sent, the caller knows them."""
+    """Encode the values of the outputs in order, without names, as the caller knows them."""
     return encode_values(tuple(outputs.values()))
 
 

@@ -1,6 +1,6 @@
-"""What a `Code` is called by each protocol, and when many errors are told as one.
+"""Status of an error in each protocol, and how the errors of instances are combined.
 
-One row per code.  gRPC statuses are names, so this needs no gRPC.
+The table has one row per code.  gRPC statuses are names, so that gRPC is not needed.
 """
 
 import math
@@ -9,12 +9,12 @@ from typing import NamedTuple, TypeAlias
 
 from mindspore_serving.errors import Code, Temporary, WorkerUnavailable
 
-# The (code, text) of a failed instance; None for a good one.
+# (code, text) of a failed instance; None for a good one.
 Failure: TypeAlias = "tuple[int, str] | None"
 
 
 class ErrorStatus(NamedTuple):
-    """`mindspore`: error_code of an ErrorMsg; `http`: status; `grpc`: name in grpc.StatusCode."""
+    """Status by protocol: error_code of an ErrorMsg, HTTP status, name in grpc.StatusCode."""
 
     mindspore: int
     http: int
@@ -28,7 +28,7 @@ TABLE = {
     Code.SYSTEM_ERROR: ErrorStatus(3, 500, "INTERNAL"),
     Code.WORKER_UNAVAILABLE: ErrorStatus(4, 503, "UNAVAILABLE"),
     Code.SERVABLE_UNAVAILABLE: ErrorStatus(5, 503, "UNAVAILABLE"),
-    # The original knew 0 to 5 only; its clients get the number they got then.
+    # The original server knew 0 to 5 only; its clients get the number that they got then.
     Code.INVALID_TENSOR: ErrorStatus(2, 400, "INVALID_ARGUMENT"),
     Code.NOT_FOUND: ErrorStatus(2, 404, "NOT_FOUND"),
     Code.TOO_LARGE: ErrorStatus(2, 413, "RESOURCE_EXHAUSTED"),
@@ -46,13 +46,14 @@ TABLE = {
 
 
 def of(code: int) -> ErrorStatus:
-    """The row of `code`; a number that is no Code counts as FAILED."""
+    """Return the row of `code`; an unknown number counts as FAILED."""
     return TABLE.get(code, TABLE[Code.FAILED])  # type: ignore[call-overload, no-any-return]
 
 
 def retry_after(error: Exception | None) -> str | None:
-    """The header Retry-After of an answer that says `error`: whole seconds, at least 1; None if the
-    same request would fail again.
+    """Return the value of the header Retry-After for `error`: whole seconds, at least 1.
+
+    None if the same request would fail again.
     """
     if not isinstance(error, Temporary | WorkerUnavailable):
         return None
@@ -60,21 +61,21 @@ def retry_after(error: Exception | None) -> str | None:
 
 
 def seconds_of(retry_after: float | None) -> str:
-    """The same for an error that says when, if that is known."""
+    """Return the value of Retry-After for a number of seconds, or 1 if that is unknown."""
     return str(max(1, math.ceil(retry_after or 0)))
 
 
 def common_failure(failures: Sequence[Failure]) -> Failure:
-    """The failure that every instance shares, code and text; None if there is no such one.
+    """Return the failure, code and text, that every instance has; None if they differ.
 
-    The reply of a classic request then holds this one error and no instances.
+    The reply of a classic request then consists of this error alone.
     """
     first = failures[0] if failures else None
     return first if first is not None and all(other == first for other in failures) else None
 
 
 def numbered(failures: Sequence[Failure]) -> list[Failure]:
-    """`failures`; those of values that do not fit the model with the index of their instance."""
+    """Add the index of the instance to errors about values that do not fit the model."""
     return [
         (failure[0], with_index(failure[1], index))
         if failure is not None and failure[0] == Code.INVALID_TENSOR
@@ -84,5 +85,5 @@ def numbered(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def with_index(text: str, index: int) -> str:
-    """`text` about instance `index` of a request."""
+    """Append the index of the instance that `text` is about."""
     return f"{text} (instance {index}, counted from 0)"

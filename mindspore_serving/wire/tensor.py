@@ -1,6 +1,6 @@
-"""Raw bytes to values, with the limits that hold for every protocol.
+"""Conversion of raw bytes to values, with the limits of every protocol.
 
-Knows no message format; the texts of its errors are worded by the caller or are the original's.
+It knows no message format.  Error texts come from the caller or are those of the original server.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,21 +20,21 @@ Array = np.ndarray[Any, Any]
 
 MAX_RANK = 32  # of numpy 1; numpy 2 would take 64
 MAX_ELEMENTS = 2**31 - 1
-MAX_INSTANCES = 1 << 17  # of one request: the space for their book-keeping is taken before a check
-# What the master cuts at instances on its event loop, in some 20 ms at most: bytes of JSON, and
-# instances or texts in them.  More goes to one worker as it is.
-MOST_CUT, MOST_PIECES = 8 << 20, 1 << 14
-_MOST_NAMES, _LONGEST_NAME = 8, 64  # of a request, in an error
+MAX_INSTANCES = 1 << 17  # per request: memory for bookkeeping is allocated before they are checked
+# Limits of JSON that the master splits on its event loop, in 20 ms at most: bytes, and instances
+# or strings.  A larger body goes to a single worker unchanged.
+MAX_SPLIT_BYTES, MAX_SPLIT_ITEMS = 8 << 20, 1 << 14
+_MAX_NAMES, _MAX_NAME_LENGTH = 8, 64  # in an error
 
 
 class BadTensor(InvalidInputs):
-    """A tensor that was read and cannot be used, in whatever format it came."""
+    """Tensor that was decoded but is invalid, in any format."""
 
 
 def count_elements(shape: Sequence[int]) -> int | None:
-    """How many elements `shape` holds; None if it is no shape.
+    """Return the number of elements of `shape`; None if the shape is invalid.
 
-    None for a negative dimension, one after a 0, more than MAX_RANK or MAX_ELEMENTS.
+    Invalid are a negative dimension, a dimension after a 0, more than MAX_RANK or MAX_ELEMENTS.
     """
     if len(shape) > MAX_RANK:
         return None
@@ -43,31 +43,32 @@ def count_elements(shape: Sequence[int]) -> int | None:
         if dim < 0 or count == 0:
             return None
         count *= dim
-        if count > MAX_ELEMENTS:  # also before a 0: numpy takes no such shape
+        if count > MAX_ELEMENTS:  # also before a 0, as numpy does not support such shapes
             return None
     return count
 
 
 def to_array(data: bytes | memoryview, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """`data`, little-endian in C order, as an aligned and writable array of its own.
+    """Copy `data`, little-endian in C order, into a new aligned and writable array.
 
-    Stages may change their inputs in place, so the array cannot be a view of a received message: a
-    bytearray is the cheapest memory that is both writable and aligned.  The sizes were checked.
+    Stages may change their inputs in place, so the array cannot be a view of a received message; a
+    bytearray is the cheapest memory that is both writable and aligned.  The caller has checked
+    sizes.
     """
-    if dtype.name == "bool":  # any byte but 0 is true; numpy would keep, say, a 2 as it is
+    if dtype.name == "bool":  # any byte but 0 is true; numpy would keep a 2, for example
         return np.ndarray(shape, np.uint8, data).astype(np.bool_)
     return np.ndarray(shape, dtype.numpy, bytearray(data))
 
 
 def to_bytes(array: Array) -> bytes | memoryview:
-    """Its elements in C order; a view if they are many and lie so."""
+    """Return the elements in C order; a view if the array is large and contiguous."""
     if array.nbytes < LARGE or not array.flags.c_contiguous:
         return array.tobytes()
     return memoryview(array).cast("B")  # type: ignore[arg-type]  # an array is a buffer
 
 
 def to_text(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Value:
-    """One str (UTF-8) or bytes of shape () or (1,)."""
+    """Return a str (UTF-8) or bytes of shape () or (1,)."""
     if shape not in ((), (1,)):
         raise BadTensor(
             "Instance tensor check failed: bytes or string type input  shape can only be (1,) or "
@@ -82,7 +83,7 @@ def to_text(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Value:
 
 
 def from_text(value: str | bytes) -> bytes:
-    """The bytes of a str (UTF-8) or bytes.  Raises StageFailed if it has no UTF-8."""
+    """Return the bytes of a str (UTF-8) or bytes.  Raises StageFailed if it cannot be encoded."""
     if isinstance(value, bytes):
         return value
     try:
@@ -92,14 +93,14 @@ def from_text(value: str | bytes) -> bytes:
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """() for a text or bytes, (1,) if it came in with that shape."""
+    """Return the shape of a value; of a str or bytes (1,) if it is boxed, else ()."""
     if isinstance(value, np.ndarray):
         return value.shape
     return (1,) if isinstance(value, BoxedStr | BoxedBytes) else ()
 
 
 def dtype_of(value: Value) -> DType:
-    """The row of the table.  Raises StageFailed for a dtype that cannot be sent."""
+    """Return the row of a value's dtype.  Raises StageFailed for a dtype that cannot be sent."""
     row = dtypes.of(value)
     if row is None:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value)
@@ -108,10 +109,10 @@ def dtype_of(value: Value) -> DType:
 
 
 def missing_input(
-    name: str, given: Iterable[str], method: Method, servable_label: str
+    name: str, present: Iterable[str], method: Method, servable_label: str
 ) -> InvalidInputs:
-    """What is said of an instance without one of the method's inputs, which has those `given`."""
-    names = [one[:_LONGEST_NAME] for one in islice(given, _MOST_NAMES)]
+    """Return the error of an instance without an input of the method; its inputs are `present`."""
+    names = [key[:_MAX_NAME_LENGTH] for key in islice(present, _MAX_NAMES)]
     return InvalidInputs(
         f"Cannot find input {name} in instance input , {servable_label}: given are {names}, the "
         f"inputs are {list(method.inputs)}"
@@ -119,5 +120,5 @@ def missing_input(
 
 
 def bad_input(name: str, detail: object) -> InvalidInputs:
-    """What is said of an input that is there and cannot be used."""
+    """Return the error of an input with an invalid value."""
     return InvalidInputs(f"Instances input {name} check failed, detail: {detail}")

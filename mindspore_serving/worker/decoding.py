@@ -6,7 +6,7 @@ from mindspore_serving import wire
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import RequestPart
-from mindspore_serving.wire import Chunk, cutting, status
+from mindspore_serving.wire import Chunk, splitting, status
 from mindspore_serving.wire.tensor import BadTensor
 from mindspore_serving.worker.job import PreparedMethod
 
@@ -32,7 +32,7 @@ def _first_bad(part: RequestPart, chunks: Sequence[Chunk], program: PreparedMeth
     None if the request has a single instance or is malformed as a whole.
     """
     try:
-        codec, pieces = cutting.cut_again(part.codec, chunks)
+        codec, pieces = splitting.resplit(part.codec, chunks)
     except InvalidInputs:
         return None
     if len(pieces) == 1 and part.first == 0:

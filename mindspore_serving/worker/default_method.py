@@ -10,7 +10,7 @@ from mindspore_serving.core.tasks import TASK_OPTIONS, TaskSpec, task_of
 from mindspore_serving.llm.catalog import ENCODER_RUNTIMES
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.engine.labels import count_labels
-from mindspore_serving.llm.models import ARCHITECTURES, classifies, is_encoder
+from mindspore_serving.llm.models import ARCHITECTURES, is_classifier_config, is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.servable.hf_model import add_task_method
 from mindspore_serving.servable.language import DEFAULT_RUNTIME, add_generate
@@ -48,7 +48,9 @@ def _is_reader_body(config: Mapping[str, Any], spec: LanguageSpec) -> bool:
     """Return whether the model is the body of a generating model, used to embed or to rank."""
     if not generator_of(config):
         return False
-    return not classifies(config) or count_labels(config) == 1 or bool(spec.options.get("ranking"))
+    if not is_classifier_config(config):
+        return True
+    return count_labels(config) == 1 or bool(spec.options.get("ranking"))
 
 
 def _fills_masks(directory: Path, task: str) -> bool:

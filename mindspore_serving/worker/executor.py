@@ -193,7 +193,9 @@ class Executor:
             self._lane.begin(position, [job.part.id for job in jobs])
             outcomes = request_context.run(stage, jobs)
         except BaseException as error:  # a stage's failure is its requests', never the worker's
-            log.error("%s of method %s", method_stage.tag, program.method.name, exc_info=True)
+            log.error(
+                "%s of method %s failed", method_stage.tag, program.method.name, exc_info=True
+            )
             outcomes = [StageFailed(failure_text(error))] * len(jobs)
         finally:
             self._lane.end()
@@ -291,4 +293,4 @@ def _close(iterator: Iterator[Outcome]) -> None:
         if close is not None:
             close()
     except BaseException:  # of the user's code; the request is answered already
-        log.error("closing a generator", exc_info=True)
+        log.error("failed to close a generator", exc_info=True)

@@ -150,14 +150,14 @@ class LanguageStage:
         known = msgspec.to_builtins(self._params)
         for name in parameters:
             if name not in known:
-                raise InvalidInputs(f"parameter {name!r} does not exist; there are {list(known)}")
+                raise InvalidInputs(f"unknown parameter {name!r}, expected some of {list(known)}")
         if parameters.get("n", 1) != 1:
             raise InvalidInputs(f"n is {parameters['n']!r}, expected 1 in a stage")
         try:
             params = msgspec.convert({**known, **parameters}, SamplingParams)
             grammar = None if grammar is None else msgspec.convert(grammar, Grammar)
         except msgspec.ValidationError as error:
-            raise InvalidInputs(f"the parameters cannot be used: {error}") from None
+            raise InvalidInputs(f"the sampling parameters are invalid: {error}") from None
         request = Generate(prompt=_read_prompt(values[0]), params=params, grammar=grammar)
         _LIMITS.check(request)
         return request
@@ -225,7 +225,7 @@ class LanguageService:
         try:
             request = decode_request(method, body)
         except msgspec.DecodeError as error:
-            raise InvalidInputs(f"the request cannot be read: {error}") from None
+            raise InvalidInputs(f"the request cannot be decoded: {error}") from None
 
         trace = _trace(context, request, self.stage.name)
         running = EngineRequest(self.engine, trace, partial(self._deliver, part_id))

@@ -39,7 +39,7 @@ def encode(events: list[Event] | ServingError) -> bytes | ServingError:
     try:
         return encode_events(events)
     except (OverflowError, ValueError) as error:
-        log.error("encoding an answer", exc_info=True)
+        log.error("failed to encode an answer", exc_info=True)
         return ServingError(f"the answer cannot be encoded: {error}")
 
 

@@ -224,6 +224,6 @@ def _rejection(part_id: int, error: Exception) -> PartReply:
     if isinstance(error, RecursionError):
         error = InvalidInputs("the request nests too many arrays or objects")
     if not isinstance(error, ServingError):
-        log.error("decoding a request", exc_info=True)
+        log.error("failed to decode a request", exc_info=True)
         error = ServingError("the request could not be decoded")
     return PartReply(part_id, [], rejected=to_fault(error))

@@ -73,7 +73,7 @@ def _run_in(
         try:
             outcomes = stage.run(jobs)
         except Exception as error:
-            log.error("a model failed", exc_info=True)
+            log.error("a model raised an exception", exc_info=True)
             outcomes = [StageFailed(str(error) or repr(error))] * len(jobs)
         queue.post(lambda: queue.resume(jobs, outcomes))
 

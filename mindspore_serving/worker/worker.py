@@ -105,7 +105,7 @@ class Worker:
             return None
         except Exception as error:
             if not isinstance(error, ServingError):
-                log.error("loading servable %s", setup.servable_name, exc_info=True)
+                log.error("failed to load servable %s", setup.servable_name, exc_info=True)
             self._connection.send(Failed(printable(str(error)) or repr(error)))
             return None
         self._remote.version = servable.version

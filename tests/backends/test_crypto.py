@@ -27,7 +27,7 @@ def test_blocks_are_joined_in_order():
     assert crypto.decrypt(content, KEY, "AES-GCM") == b"one two"
 
 
-def test_a_changed_byte_is_noticed():
+def test_changed_byte_is_detected():
     content = bytearray(gcm_block(b"something"))
     content[-1] ^= 1
     with pytest.raises(StartError, match="the dec_key is wrong or the file is damaged"):
@@ -38,15 +38,15 @@ def test_a_changed_byte_is_noticed():
 def test_a_length_beyond_the_file_is_refused_without_allocating(at):
     content = bytearray(gcm_block(b"something"))
     content[at : at + 4] = b"\xff\xff\xff\x7f"
-    with pytest.raises(StartError, match="damaged or cut off"):
+    with pytest.raises(StartError, match="damaged or truncated"):
         crypto.decrypt(bytes(content), KEY, "AES-GCM")
 
 
 @given(st.integers(4, 56))
-def test_a_cut_file_is_an_error_wherever_it_is_cut(length):
+def test_file_truncated_anywhere_is_an_error(length):
     content = gcm_block(b"something")
     assert len(content) == 57
-    with pytest.raises(StartError, match="damaged or cut off"):
+    with pytest.raises(StartError, match="damaged or truncated"):
         crypto.decrypt(content[:length], KEY, "AES-GCM")
 
 

@@ -50,7 +50,7 @@ def test_a_package_can_take_over_a_format(package, source):
     assert open_backend(source("om")).run([np.array([3])])[0].tolist() == [6]
 
 
-def test_two_packages_for_one_format_are_an_error_naming_both(package, source):
+def test_two_packages_for_a_format_are_an_error_naming_both(package, source):
     package("doubling", "twice", DOUBLING)
     package("other", "twice", DOUBLING)
     with pytest.raises(StartError, match=r"'(doubling|other)' and '(doubling|other)'"):
@@ -63,14 +63,14 @@ def test_a_package_that_cannot_be_imported_is_named(package, source):
         open_backend(source("twice"))
 
 
-def test_an_unknown_format_is_an_error_that_lists_the_known_ones(source):
+def test_unknown_format_error_lists_known_formats(source):
     with pytest.raises(
         StartError, match="'caffe' is unknown, known are: lightgbm, mindir, .*python"
     ):
         open_backend(source("caffe"))
 
 
-def test_a_missing_library_is_an_error_that_says_what_to_install(source, monkeypatch):
+def test_missing_library_error_names_the_install_command(source, monkeypatch):
     row = formats.FORMATS["onnx"]
     missing = formats.ModelFormat(row.target, "no_such_library", row.extra)
     monkeypatch.setitem(formats.FORMATS, "onnx", missing)
@@ -105,7 +105,7 @@ def test_the_first_of_ascend_gpu_and_cpu_is_chosen(devices, files, chosen):
     assert choose_device("None", ["python"], "add", directory=devices(*files)) == chosen
 
 
-def test_a_device_type_asked_for_is_taken_whatever_its_case(devices):
+def test_requested_device_type_ignores_case(devices):
     directory = devices("nvidia0")
     assert choose_device("CPU", ["python"], "add", directory=directory) == "cpu"
     assert choose_device("gpu", ["python"], "add", directory=directory) == "gpu"
@@ -121,7 +121,7 @@ def test_an_unsupported_device_type_is_an_error_that_lists_the_supported(devices
 
 
 @pytest.mark.onnx
-def test_a_device_that_one_library_is_not_built_for_is_not_supported(devices):
+def test_device_missing_in_any_librarys_build_is_unsupported(devices):
     if "gpu" in formats.builds("onnx"):
         pytest.skip("this ONNX Runtime has CUDA")
     directory = devices("nvidia0")
@@ -133,7 +133,7 @@ def test_a_model_that_no_device_here_can_run_is_an_error(devices):
         choose_device(None, ["om"], "add", directory=devices())
 
 
-def test_the_doctors_table_has_a_row_per_format_and_a_reason_where_it_does_not_work():
+def test_doctor_table_has_a_row_and_reason_per_format():
     rows = {row.format: row for row in available()}
     assert set(rows) == set(formats.FORMATS)
     assert rows["python"].problem is None

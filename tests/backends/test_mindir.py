@@ -31,7 +31,7 @@ def test_the_signature_has_the_names_types_and_shapes_of_the_cell(mindir, opened
     ]
 
 
-def test_open_dimensions_are_minus_one_and_every_output_is_told(mindir, opened):
+def test_dynamic_dimensions_and_all_outputs_are_in_the_signature(mindir, opened):
     (signature,) = opened("mindir", mindir / "two_open.mindir").signature
     assert [spec.shape for spec in signature.inputs] == [(-1, -1), (-1, -1)]
     assert [(spec.name, spec.shape) for spec in signature.outputs] == [
@@ -52,7 +52,7 @@ def test_a_model_of_open_shapes_runs_with_many_shapes_and_compiles_once(mindir, 
     assert compiled == len(cell.compile_cache) == 1
 
 
-def test_a_convolution_runs_and_oneDNN_is_limited_to_what_is_fast(mindir, opened, monkeypatch):
+def test_convolution_limits_onednn_to_a_fast_isa(mindir, opened, monkeypatch):
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     backend = opened("mindir", mindir / "convolve.mindir")
     image = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
@@ -113,7 +113,7 @@ def test_an_encrypted_model_runs_with_its_key(mindir, opened, name, key):
         ("add", (KEY16, "AES-GCM"), "it is not encrypted, but a dec_key is given"),
     ],
 )
-def test_a_key_that_does_not_fit_is_one_readable_error(mindir, opened, file, lock, text):
+def test_wrong_key_is_a_readable_error(mindir, opened, file, lock, text):
     key, mode = lock
     with pytest.raises(StartError, match=f"(?s){file}.mindir.*{text}") as caught:
         opened("mindir", mindir / f"{file}.mindir", dec_key=key, dec_mode=mode)
@@ -121,9 +121,7 @@ def test_a_key_that_does_not_fit_is_one_readable_error(mindir, opened, file, loc
     assert "short" not in str(caught.value)
 
 
-def test_a_missing_an_empty_a_cut_and_a_garbage_file_are_each_one_readable_error(
-    mindir, opened, tmp_path
-):
+def test_missing_empty_truncated_and_garbage_files_are_errors(mindir, opened, tmp_path):
     whole = (mindir / "add.mindir").read_bytes()
     contents = {"empty": b"", "garbage": b"what is this?", "cut": whole[: len(whole) // 2]}
     for name, content in contents.items():
@@ -136,12 +134,12 @@ def test_a_missing_an_empty_a_cut_and_a_garbage_file_are_each_one_readable_error
         assert "\n" not in str(caught.value)
 
 
-def test_a_graph_that_talks_to_other_ranks_is_refused_without_them(mindir, opened):
-    with pytest.raises(StartError, match=r"talks to other ranks \(AllReduce\)"):
+def test_graph_with_collectives_is_refused_without_ranks(mindir, opened):
+    with pytest.raises(StartError, match=r"communicates with other ranks \(AllReduce\)"):
         opened("mindir", mindir / "ranks.mindir")
 
 
-def test_a_run_that_fails_says_why_and_the_model_goes_on(mindir, opened):
+def test_failed_run_gives_reason_and_model_keeps_working(mindir, opened):
     backend = opened("mindir", mindir / "add.mindir")
     ones = np.ones((2, 2), np.float32)
     with pytest.raises(StageFailed, match="number of parameters") as caught:
@@ -172,9 +170,7 @@ def test_two_models_run_in_two_threads_at_once(mindir, opened):
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_the_number_of_threads_is_set_once_and_other_options_are_named_as_ignored(
-    mindir, opened, monkeypatch
-):
+def test_threads_are_set_once_and_ignored_options_are_logged(mindir, opened, monkeypatch):
     from mindspore import device_context
 
     from mindspore_serving import log
@@ -202,7 +198,7 @@ def test_the_number_of_threads_is_set_once_and_other_options_are_named_as_ignore
     assert counts == [2]
 
 
-def test_an_om_file_is_refused_with_the_way_out(opened, tmp_path):
+def test_om_file_is_refused_with_an_alternative(opened, tmp_path):
     (tmp_path / "model.om").write_bytes(b"om")
     with pytest.raises(StartError, match="format OM is not supported.*export the model as MindIR"):
         opened("om", tmp_path / "model.om")
@@ -246,7 +242,7 @@ def test_no_threads_spin_for_operations_that_are_queued(mindir):
     assert not threads & {"frontend_queue", "backend_queue"}
 
 
-def test_outputs_missing_in_the_file_are_seen_by_running_it(mindir, opened, tmp_path):
+def test_outputs_missing_in_the_file_come_from_a_run(mindir, opened, tmp_path):
     from mindspore.train import mind_ir_pb2
 
     model = mind_ir_pb2.ModelProto()

@@ -106,7 +106,7 @@ def test_weights_outside_of_the_directory_are_refused(opened, changed, tmp_path,
         opened(FORMAT, changed("convolve", point_outside))
 
 
-def test_operators_that_are_missing_are_all_named_with_their_places(opened, changed):
+def test_missing_operators_are_named_with_their_locations(opened, changed):
     def rename(model):
         for primitive in model.primitives:
             primitive.op_type = f"My{primitive.op_type}"
@@ -190,13 +190,13 @@ def double_calls(model):
         ("two_open", double_calls, "make more than 200000 calls"),
     ],
 )
-def test_what_cannot_be_is_one_readable_error(opened, changed, name, change, text):
+def test_invalid_files_are_readable_errors(opened, changed, name, change, text):
     with pytest.raises(StartError, match=f"(?s){name}.mindir.*{text}") as caught:
         opened(FORMAT, changed(name, change))
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_cut_anywhere_is_one_readable_error(mindir, opened, tmp_path):
+def test_file_truncated_anywhere_is_a_readable_error(mindir, opened, tmp_path):
     whole = (mindir / "convolve.mindir").read_bytes()
     path = tmp_path / "cut.mindir"
     for length in range(1, len(whole), 97):
@@ -206,7 +206,7 @@ def test_a_file_cut_anywhere_is_one_readable_error(mindir, opened, tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_a_run_that_fails_says_why_and_the_model_goes_on(mindir, opened):
+def test_failed_run_gives_reason_and_model_keeps_working(mindir, opened):
     backend = opened(FORMAT, mindir / "add.mindir")
     ones = np.ones((2, 2), np.float32)
     with pytest.raises(StageFailed):
@@ -224,7 +224,7 @@ def precision_of(backend):
     return compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
 
 
-def test_float32_is_computed_unless_less_is_asked_for(mindir, opened, tmp_path):
+def test_float32_is_the_default_precision(mindir, opened, tmp_path):
     path = mindir / "convolve.mindir"
     options = {"device_list": [{"device_type": "cpu", "precision_mode": "fp16"}]}
     config = tmp_path / "openvino.json"
@@ -239,7 +239,7 @@ def test_float32_is_computed_unless_less_is_asked_for(mindir, opened, tmp_path):
     ("text", "why"),
     [("[1]", "no JSON object"), ("{", "no JSON: "), ('{"NO_SUCH": 1}', "NO_SUCH")],
 )
-def test_a_config_file_that_cannot_be_used_is_one_error(mindir, opened, tmp_path, text, why):
+def test_invalid_config_file_is_an_error(mindir, opened, tmp_path, text, why):
     config = tmp_path / "openvino.json"
     config.write_text(text)
     with pytest.raises(StartError, match=why):
@@ -269,7 +269,7 @@ def test_mindspore_is_not_imported(mindir, tmp_path):
     assert done.stdout.split() == ["162.0", "False"]
 
 
-def test_a_limit_for_the_oneDNN_of_mindspore_does_no_harm(mindir):
+def test_onednn_limit_of_mindspore_does_not_affect_openvino(mindir):
     code = (
         "import os, sys\n"
         "import numpy as np\n"
@@ -287,7 +287,7 @@ def test_a_limit_for_the_oneDNN_of_mindspore_does_no_harm(mindir):
     assert done.stdout.split() == ["(4,", "6)", "AVX2"]
 
 
-def test_a_model_is_run_by_what_is_installed_or_asked_for(monkeypatch):
+def test_model_runs_on_the_installed_or_requested_backend(monkeypatch):
     found = {"mindspore", "openvino", "onnxruntime"}
     monkeypatch.setattr(formats, "_folder", lambda name: name if name in found else None)
     assert formats.resolve("mindir") == "mindir"
@@ -310,6 +310,6 @@ def test_an_empty_batch_for_an_lstm_fails_alone(opened, tmp_path):
     example = ms.Tensor(shape=[None, 5, 4], dtype=ms.float32)
     ms.export(cell, example, file_name=str(tmp_path / "lstm"), file_format="MINDIR")
     backend = opened(FORMAT, tmp_path / "lstm.mindir")
-    with pytest.raises(StageFailed, match="an input without elements"):
+    with pytest.raises(StageFailed, match="an input has no elements"):
         backend.run([np.zeros((0, 5, 4), np.float32)])
     assert backend.run([np.ones((2, 5, 4), np.float32)])[0].shape == (2, 5, 3)

@@ -16,7 +16,7 @@ def test_an_open_model_runs_with_any_batch(onnx, opened):
         np.testing.assert_array_equal(difference, -x)
 
 
-def test_the_signature_has_the_names_of_the_file_and_minus_one_for_named_dimensions(onnx, opened):
+def test_signature_has_file_names_and_dynamic_dimensions(onnx, opened):
     (signature,) = opened("onnx", onnx / "open.onnx").signature
     assert [(spec.name, spec.dtype, spec.shape) for spec in signature.inputs] == [
         ("x", np.float32, (-1, 2)),
@@ -54,7 +54,7 @@ def test_texts_go_in_and_out(onnx, opened):
     assert result.tolist() == ["a", "über"]
 
 
-def test_a_missing_a_cut_and_a_garbage_file_are_each_one_readable_error(onnx, opened, tmp_path):
+def test_missing_truncated_and_garbage_files_are_errors(onnx, opened, tmp_path):
     whole = (onnx / "open.onnx").read_bytes()
     for name, content in {"garbage": b"what is this?", "cut": whole[:60]}.items():
         (tmp_path / f"{name}.onnx").write_bytes(content)
@@ -74,7 +74,7 @@ def test_an_absent_provider_is_an_error_and_not_a_fallback(onnx, opened):
         opened("onnx", onnx / "open.onnx", device_type="gpu")
 
 
-def test_a_run_that_fails_says_why(onnx, opened):
+def test_failed_run_gives_the_reason(onnx, opened):
     backend = opened("onnx", onnx / "open.onnx")
     with pytest.raises(StageFailed, match="Got: 3 Expected: 2"):
         backend.run([np.ones((1, 3), np.float32)] * 2)

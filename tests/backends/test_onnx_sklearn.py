@@ -83,7 +83,7 @@ def test_a_zipmap_is_an_array_in_the_order_of_the_classes(files, iris, opened):
     np.testing.assert_array_equal(results[1][1], probabilities[1])
 
 
-def test_what_is_no_text_fails_for_its_instance_alone(files, opened):
+def test_non_text_value_fails_only_its_instance(files, opened):
     backend = opened("onnx", files / "flat.onnx")
     bad, good = outcomes(backend, [(np.ones(2, np.float32),), ("good",)])
     assert isinstance(bad, InvalidInputs)

@@ -78,7 +78,7 @@ def test_absolute_values_that_are_known_at_the_start_have_no_sign(ir, opened):
     np.testing.assert_allclose(y, X * np.abs(W[:, 0] - 4), rtol=1e-6)
 
 
-def test_more_instances_than_the_dimension_of_a_file_takes_are_several_runs(ir, opened):
+def test_batches_beyond_the_files_limit_are_several_runs(ir, opened):
     backend = opened("openvino", ir / "most2.xml")
     rows = [(row,) for row in X]
     outcomes = run_model(backend, DeclaredModel("m", "openvino", ("most2.xml",)), 0, rows)
@@ -101,7 +101,7 @@ def test_the_signature_has_the_names_types_and_shapes_of_the_file(ir, opened):
     assert [spec.shape for spec in signature.inputs + signature.outputs] == [(-1, 3), (-1, 2)]
 
 
-def test_a_quantised_model_computes_what_its_rounding_says(ir, opened):
+def test_quantised_model_matches_rounded_arithmetic(ir, opened):
     (result,) = opened("openvino", ir / "int8.xml").run([X])
     step = 8 / 255
     rounded = np.round((np.clip(X, -4, 4) + 4) / step) * step - 4
@@ -110,7 +110,7 @@ def test_a_quantised_model_computes_what_its_rounding_says(ir, opened):
     np.testing.assert_allclose(result, direct([X])[0], rtol=1e-5)
 
 
-def test_what_a_run_writes_to_states_is_not_seen_by_the_next(ir, opened):
+def test_states_written_by_a_run_are_reset_for_the_next(ir, opened):
     backend = opened("openvino", ir / "state.xml")
     for _ in range(3):
         np.testing.assert_array_equal(backend.run([f32([1, 2])])[0], f32([1, 2]))
@@ -177,7 +177,7 @@ def test_weights_that_are_missing_are_named(ir, opened, tmp_path):
     "name", ["net.xml", "net.pb", "net.tflite", "net.pdmodel", "net.onnx", "saved_model.pb"]
 )
 @pytest.mark.parametrize("content", [b"what is this?", b"\x00\xff\x80" * 50, b"<net", b""])
-def test_a_file_of_other_content_is_one_readable_error(opened, tmp_path, name, content):
+def test_file_of_other_content_is_a_readable_error(opened, tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     (tmp_path / "net.bin").write_bytes(b"")
     with pytest.raises(StartError, match="Load model failed, model file: ") as caught:
@@ -223,7 +223,7 @@ def test_a_file_cut_anywhere_is_a_readable_error_or_a_smaller_model(opened, tmp_
         assert "\n" not in said
 
 
-def test_a_run_that_fails_says_why_and_the_model_goes_on(ir, opened):
+def test_failed_run_gives_reason_and_model_keeps_working(ir, opened):
     backend = opened("openvino", ir / "plain.xml")
     with pytest.raises(StageFailed):
         backend.run([np.ones((2, 5), np.float32)])

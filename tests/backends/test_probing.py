@@ -49,7 +49,7 @@ def fail(x):
         (lambda x, y: np.concatenate([x, y]), [(-1, 3), (-1, 3)]),
     ],
 )
-def test_an_output_of_another_first_axis_is_refused_with_what_to_do(run, shapes):
+def test_output_without_batch_axis_is_refused_with_advice(run, shapes):
     with pytest.raises(StartError, match=r"model: net.*with_batch_dim=False.*serve --no-batch-dim"):
         check_batch(Model(run, *shapes), SPEC)
 
@@ -79,7 +79,7 @@ def test_without_a_batch_dimension_any_output_is_right():
     check_batch(Model(np.transpose, (-1, 3)), DeclaredModel("net", "python", with_batch_dim=False))
 
 
-def test_a_model_of_at_most_one_instance_gets_no_more():
+def test_model_of_batch_size_1_is_probed_with_a_single_instance():
     model = Model(lambda x: x, (-1, 3))
     (spec,) = model.signature[0].inputs
     (limited,) = [TensorSpec(spec.name, spec.dtype, spec.shape, max_rows=1)]

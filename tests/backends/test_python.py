@@ -36,7 +36,7 @@ def test_inputs_are_named_after_the_parameters_and_outputs_are_unknown(opened):
     assert signature.outputs == ()
 
 
-def test_a_class_is_made_once_called_and_closed(opened):
+def test_class_is_instantiated_once_called_and_closed(opened):
     before = Scale.made
     backend = opened("python", factory=Scale)
     assert backend.run([np.array([1, 2])])[0].tolist() == [3, 6]
@@ -46,7 +46,7 @@ def test_a_class_is_made_once_called_and_closed(opened):
     assert backend._model.is_closed
 
 
-def test_a_class_may_say_its_signature(opened):
+def test_class_may_declare_its_signature(opened):
     class Typed(Scale):
         signature = Signature(
             (TensorSpec("batch", np.dtype("f4"), (-1, 2)),),
@@ -90,7 +90,7 @@ class NotCallable:
         (NotCallable, "has no __call__"),
     ],
 )
-def test_what_cannot_be_a_model_is_refused_with_the_reason(opened, factory, text):
+def test_invalid_factory_is_refused_with_the_reason(opened, factory, text):
     with pytest.raises(StartError, match=text):
         opened("python", factory=factory)
 
@@ -107,6 +107,6 @@ def texts(x):
     ("factory", "text"),
     [(raising, "KeyError: 'label'"), (texts, "output 0 is of type str, not an array")],
 )
-def test_what_goes_wrong_in_the_model_fails_the_run(opened, factory, text):
+def test_errors_in_the_model_fail_the_run(opened, factory, text):
     with pytest.raises(StageFailed, match=text):
         opened("python", factory=factory).run([np.zeros(1)])

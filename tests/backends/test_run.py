@@ -46,7 +46,7 @@ def test_a_bad_instance_fails_alone(mindir, opened):
 
 
 @pytest.mark.mindspore
-def test_results_stay_when_the_model_runs_again_and_do_not_touch_the_inputs(mindir, opened):
+def test_results_are_copies_and_inputs_are_not_changed(mindir, opened):
     backend = opened("mindir", mindir / "same.mindir")
     spec = DeclaredModel("same", "mindir", with_batch_dim=False)
     given = f32([1, 2], [3, 4])
@@ -106,7 +106,7 @@ def test_a_run_that_fails_fails_its_own_instances_alone():
     assert str(outcomes[0]) == "Predict Failed, model: 'm', error msg: negative"
 
 
-def test_a_model_that_is_lost_is_told_from_one_that_fails():
+def test_lost_model_is_distinguished_from_a_failed_run():
     class Lost(ReusesMemory):
         def run(self, inputs, subgraph=0):
             raise WorkerUnavailable("rank 3 is lost")
@@ -116,7 +116,7 @@ def test_a_model_that_is_lost_is_told_from_one_that_fails():
     assert str(outcome) == "Predict Failed, model: 'm', error msg: rank 3 is lost"
 
 
-def test_results_of_one_run_survive_the_next_even_if_the_backend_reuses_memory():
+def test_results_survive_a_backend_that_reuses_memory():
     outcomes = run_model(ReusesMemory(), DeclaredModel("m", "x"), 0, [(f32(i),) for i in range(5)])
     assert as_lists(outcomes) == [[[float(i)]] for i in range(5)]
 

@@ -3,7 +3,7 @@ import pytest
 
 from mindspore_serving import log
 from mindspore_serving.backends import source as source_module
-from mindspore_serving.backends.source import SourceOptions, warm_up, words
+from mindspore_serving.backends.source import SourceOptions, error_text, warm_up
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
@@ -28,14 +28,14 @@ def test_the_key_of_a_model_is_not_shown(source):
     assert "secret" not in repr(source("mindir", "a.mindir", dec_key=b"secret"))
 
 
-def test_the_words_of_a_runtime_lose_their_stack_dump_and_their_length():
+def test_error_text_drops_stack_dump_and_is_shortened():
     text = "first line\nsecond\n\n----------\n- C++ Call Stack\nfile.cc:1"
-    assert words(RuntimeError(text)) == "first line second"
-    assert words(KeyError()) == "KeyError"
-    assert len(words("x" * 10_000)) == 601
+    assert error_text(RuntimeError(text)) == "first line second"
+    assert error_text(KeyError()) == "KeyError"
+    assert len(error_text("x" * 10_000)) == 601
 
 
-def test_open_dimensions_are_warmed_up_with_one(source):
+def test_dynamic_dimensions_are_warmed_up_with_size_1(source):
     shapes = []
 
     def run(arrays):
@@ -47,7 +47,7 @@ def test_open_dimensions_are_warmed_up_with_one(source):
     assert known.outputs == (TensorSpec("output0", np.dtype("f4"), None),)
 
 
-def test_outputs_that_a_file_does_not_tell_are_taken_from_the_run(source):
+def test_outputs_missing_in_the_signature_come_from_the_run(source):
     given = signature((2, 3))
     results = [np.zeros((2, 5), np.int32), np.zeros(2, np.float16)]
     known = warm_up(lambda arrays: results, given, source("mindir", "a"), "a")

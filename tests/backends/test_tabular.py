@@ -92,7 +92,7 @@ def test_a_regressor_gives_a_prediction_alone(iris, saved, opened):
     np.testing.assert_array_equal(backend.run([x[:, :3]])[0], model.predict(x[:, :3]))
 
 
-def test_a_transformer_gives_what_it_transforms(iris, saved, opened):
+def test_transformer_returns_transformed_rows(iris, saved, opened):
     from sklearn.decomposition import PCA
 
     x, _ = iris
@@ -135,13 +135,13 @@ def write_pickle(model, path):
 
 
 @pytest.mark.parametrize("name", ["model.pkl", "model.joblib"])
-def test_a_pickle_is_loaded_only_where_it_is_allowed(iris, opened, tmp_path, name):
+def test_pickle_is_loaded_only_if_allowed(iris, opened, tmp_path, name):
     from sklearn.tree import DecisionTreeRegressor
 
     x, y = iris
     model = DecisionTreeRegressor(max_depth=2).fit(x, y)
     write_pickle(model, tmp_path / name)
-    with pytest.raises(StartError, match="runs any code that is in it.*allow_pickle=True"):
+    with pytest.raises(StartError, match="runs any code in it.*allow_pickle=True"):
         opened("sklearn", tmp_path / name)
     backend = opened("sklearn", tmp_path / name, allow_pickle=True)
     np.testing.assert_array_equal(backend.run([x])[0], model.predict(x))
@@ -158,7 +158,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("name", ["model.pkl", "model.joblib", "model.skops"])
-def test_no_code_of_a_file_runs_where_it_is_not_allowed(opened, tmp_path, name):
+def test_code_in_a_file_runs_only_if_allowed(opened, tmp_path, name):
     proof = tmp_path / "ran"
     (tmp_path / name).write_bytes(pickle.dumps(Bomb(proof)))
     with pytest.raises(StartError):
@@ -195,14 +195,14 @@ def test_a_library_that_a_pickle_needs_is_named(opened, tmp_path):
         opened("sklearn", tmp_path / "model.pkl", allow_pickle=True)
 
 
-def test_columns_chosen_by_their_names_are_refused_with_what_to_do(iris, saved, opened):
+def test_columns_selected_by_name_are_refused_with_advice(iris, saved, opened):
     pandas = pytest.importorskip("pandas", reason="such a model is trained with it")
     from sklearn.compose import ColumnTransformer
     from sklearn.preprocessing import StandardScaler
 
     frame = pandas.DataFrame(iris[0], columns=list("abcd"))
     model = ColumnTransformer([("scaled", StandardScaler(), ["a", "c"])]).fit(frame)
-    with pytest.raises(StartError, match="chooses columns of a pandas DataFrame by their names"):
+    with pytest.raises(StartError, match="selects columns of a pandas DataFrame by name"):
         opened("sklearn", saved(model))
 
 
@@ -339,9 +339,7 @@ def test_lightgbm_regressors(iris, boosted, opened, tmp_path):
     [("sklearn", "m.skops"), ("xgboost", "m.json"), ("xgboost", "m.ubj"), ("lightgbm", "m.txt")],
 )
 @pytest.mark.parametrize("content", [b"what is this?", b"\x00\xff\x80" * 50, b"{}", b"tree\n", b""])
-def test_a_file_of_other_content_is_one_readable_error(
-    opened, tmp_path, model_format, name, content
-):
+def test_file_of_other_content_is_a_readable_error(opened, tmp_path, model_format, name, content):
     pytest.importorskip(model_format)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(StartError, match="Load model failed, model file: ") as caught:
@@ -367,7 +365,7 @@ def whole(iris, boosted, tmp_path_factory):
     ("model_format", "name"),
     [("sklearn", "m.skops"), ("xgboost", "m.json"), ("xgboost", "m.ubj"), ("lightgbm", "m.txt")],
 )
-def test_a_file_cut_anywhere_is_one_readable_error(whole, opened, tmp_path, model_format, name):
+def test_file_truncated_anywhere_is_a_readable_error(whole, opened, tmp_path, model_format, name):
     content = (whole / name).read_bytes()
     if name == "m.txt":  # what follows the trees is only told
         content = content[: content.index(b"end of trees") + 5]
@@ -383,7 +381,7 @@ def test_another_device_than_a_cpu_is_refused(whole, opened):
         opened("xgboost", whole / "m.json", device_type="gpu")
 
 
-def test_a_row_of_another_length_fails_with_the_librarys_words(whole, opened):
+def test_row_of_wrong_length_fails_with_the_librarys_message(whole, opened):
     for model_format, name in (
         ("xgboost", "m.json"),
         ("lightgbm", "m.txt"),

@@ -167,7 +167,7 @@ def vectorisers():
 
 
 @pytest.mark.parametrize("name", ["union", "hashing", "nested", "after passthrough"])
-def test_a_model_that_begins_with_a_vectoriser_takes_one_text(saved, name):
+def test_model_starting_with_a_vectoriser_takes_a_single_text(saved, name):
     model = vectorisers()[name].fit(REVIEWS, Y)
     backend = saved(model, allow_pickle=True)
     assert inputs(backend) == [("x", TEXT, (-1,))]
@@ -175,7 +175,7 @@ def test_a_model_that_begins_with_a_vectoriser_takes_one_text(saved, name):
     np.testing.assert_array_equal([one[1] for one in results], model.predict_proba(REVIEWS))
 
 
-def test_calibrated_vectorisers_take_one_text(saved):
+def test_calibrated_vectorisers_take_a_single_text(saved):
     from sklearn.calibration import CalibratedClassifierCV
 
     model = CalibratedClassifierCV(vectorisers()["nested"], cv=2).fit(REVIEWS * 2, Y * 2)
@@ -199,7 +199,7 @@ def test_an_encoder_of_labels_takes_a_text(saved):
         ("MultiLabelBinarizer", None, "takes lists of labels"),
     ],
 )
-def test_what_no_request_can_carry_is_refused_when_it_is_loaded(saved, kind, items, text):
+def test_unsupported_input_kind_is_refused_at_load(saved, kind, items, text):
     from sklearn import feature_extraction, preprocessing
 
     made = getattr(feature_extraction, kind, None) or getattr(preprocessing, kind)
@@ -210,7 +210,7 @@ def test_what_no_request_can_carry_is_refused_when_it_is_loaded(saved, kind, ite
         saved(model, allow_pickle=True)
 
 
-def test_a_transformer_that_gives_several_texts_is_refused_when_it_is_loaded(saved):
+def test_transformer_with_several_text_outputs_is_refused_at_load(saved):
     from sklearn.impute import SimpleImputer
 
     model = SimpleImputer(strategy="most_frequent").fit(np.array(COLOURS, object))

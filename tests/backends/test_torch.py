@@ -27,9 +27,7 @@ def test_an_exported_program_runs_with_any_batch(torch_files, opened):
         np.testing.assert_array_equal(difference, -x)
 
 
-def test_the_signature_of_an_exported_program_has_names_types_and_open_dimensions(
-    torch_files, opened
-):
+def test_exported_signature_has_names_types_dynamic_dimensions(torch_files, opened):
     (signature,) = opened("pytorch", torch_files / "open.pt2").signature
     assert [(spec.name, spec.dtype, spec.shape) for spec in signature.inputs] == [
         ("x", np.float32, (-1, 2)),
@@ -46,7 +44,7 @@ def test_a_fixed_batch_is_in_the_signature(torch_files, opened):
     assert [spec.shape for spec in signature.inputs] == [(4, 2), (4, 2)]
 
 
-def test_more_instances_than_the_dimension_of_a_file_takes_are_several_runs(torch_files, opened):
+def test_batches_beyond_the_files_limit_are_several_runs(torch_files, opened):
     backend = opened("pytorch", torch_files / "most8.pt2")
     assert [one.max_rows for one in backend.signature[0].inputs] == [8, 8]
     rows = [(f32(i, i), f32(1, 2)) for i in range(21)]
@@ -160,9 +158,7 @@ def test_the_environment_is_as_before_after_a_load(torch_files, opened, monkeypa
     assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
 
-def test_a_missing_a_cut_and_a_garbage_file_are_each_one_readable_error(
-    torch_files, opened, tmp_path
-):
+def test_missing_truncated_and_garbage_files_are_errors(torch_files, opened, tmp_path):
     whole = (torch_files / "open.pt2").read_bytes()
     for name, content in {"garbage": b"what is this?", "cut": whole[: len(whole) // 2]}.items():
         (tmp_path / f"{name}.pt2").write_bytes(content)
@@ -173,12 +169,12 @@ def test_a_missing_a_cut_and_a_garbage_file_are_each_one_readable_error(
         assert "\n" not in str(caught.value)
 
 
-def test_a_gpu_that_is_not_there_is_an_error(torch_files, opened):
-    with pytest.raises(StartError, match=r"PyTorch sees \d+ GPUs, asked for is device id 99"):
+def test_missing_gpu_is_an_error(torch_files, opened):
+    with pytest.raises(StartError, match=r"PyTorch sees \d+ GPUs, but device id 99 was requested"):
         opened("pytorch", torch_files / "open.pt2", device_type="gpu", device_id=99)
 
 
-def test_a_run_that_fails_says_why(torch_files, opened):
+def test_failed_run_gives_the_reason(torch_files, opened):
     backend = opened("pytorch", torch_files / "open.pt2")
     with pytest.raises(StageFailed, match="Guard failed"):
         backend.run([np.ones((1, 3), np.float32)] * 2)

@@ -141,7 +141,9 @@ def test_failed_instances_are_counted_and_make_the_status_1(served, tmp_path: Pa
         ([], "nothing listens at"),
     ],
 )
-def test_what_cannot_work_is_said_in_a_line(words: list[str], told: str, tmp_path: Path) -> None:
+def test_wrong_urls_and_models_are_errors_of_a_line(
+    words: list[str], told: str, tmp_path: Path
+) -> None:
     done = run([*BENCH, f"http://127.0.0.1:{free_port()}", *words], tmp_path)
     assert done.returncode == (1 if "nothing listens" in told else 2)
     assert told in done.stderr
@@ -256,7 +258,7 @@ def test_connections_are_used_again_and_no_more_than_clients(faulty: Threads) ->
     assert faulty.connections <= 3
 
 
-def test_nobody_there_is_a_failure_like_others() -> None:
+def test_a_refused_connection_is_counted_as_a_failure() -> None:
     found = ask(target(free_port()), ["good"])
     assert found.outcomes[0].failure[0] == "no connection"
 
@@ -284,6 +286,6 @@ def held_up(seconds: float) -> Iterator[BenchPrompt]:
         yield BenchPrompt("good", 5)
 
 
-def test_a_dialect_of_a_classic_method_sends_its_body_as_it_is() -> None:
+def test_a_classic_dialect_sends_its_body_unchanged() -> None:
     dialect: Dialect = bench_protocols.classic("/model/a:b", b"{ }")
     assert (dialect.path, dialect.to_body(BenchPrompt("", 1))) == ("/model/a:b", b"{ }")

@@ -11,7 +11,7 @@ import pytest
 
 from mindspore_serving.cli import bench_protocols
 from mindspore_serving.cli.bench_client import Connections
-from mindspore_serving.cli.bench_compare import in_turns, lines, ratios, to_json
+from mindspore_serving.cli.bench_compare import alternate, lines, ratios, to_json
 from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, Target
 from mindspore_serving.cli.bench_profiles import LoadProfile
 from mindspore_serving.cli.bench_prompts import BenchPrompt
@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
     assert ratios(*both, seed=3) != ratios(*both, seed=4)
 
 
-def test_pairs_of_which_one_failed_are_left_out_and_few_pairs_say_nothing() -> None:
+def test_failed_pairs_are_left_out_and_few_pairs_give_no_verdict() -> None:
     a = [FAILED, answered(1.0, 2.0), answered(1.0, 2.0)]
     b = [answered(9.0, 9.0), FAILED, answered(3.0, 6.0)]
     found = ratios(*runs(a, b), seed=0)
@@ -123,7 +123,9 @@ def compared(clients: int, words: list[str]) -> tuple[list[str], list[BenchRun]]
     async def work(targets: list[Target]) -> list[BenchRun]:
         load = LoadProfile("label", len(words), clients)
         try:
-            return await in_turns(targets, (BenchPrompt(w, 5) for w in words), load, lambda _: None)
+            return await alternate(
+                targets, (BenchPrompt(w, 5) for w in words), load, lambda _: None
+            )
         finally:
             for target in targets:
                 target.connections.close()

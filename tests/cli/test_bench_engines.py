@@ -64,7 +64,7 @@ def test_each_engine_has_its_interpreter_its_model_and_its_options(tmp_path: Pat
         (["--engine-model", "ours=model"], "--engine-model needs --engines"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
+def test_wrong_options_of_engines_are_refused(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["bench", str(tmp_path), *words]) == 2
@@ -78,7 +78,7 @@ def test_a_url_is_no_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.torch
-def test_engines_are_measured_in_turn_and_one_that_is_missing_is_a_line(
+def test_engines_are_measured_in_turn_and_a_missing_engine_is_a_line(
     model: Path, missing: str, tmp_path: Path
 ) -> None:
     words = [*SERVING, "bench", str(model), "--engines", f"{missing},ours", *SHORT]

@@ -46,7 +46,7 @@ def test_constant_is_at_equal_distances() -> None:
     assert len(load.arrivals) == load.count == 120
 
 
-def test_one_client_and_all_at_once() -> None:
+def test_synchronous_and_throughput_profiles() -> None:
     assert labels(profile="synchronous") == [("1 client", 8)]
     (load,) = loads(settings(profile="throughput", requests=5))
     assert (load.label, load.arrivals) == ("5 at once", (0.0,) * 5)
@@ -57,7 +57,7 @@ def of_rate(rate: float) -> BenchRun:
     return BenchRun("", [BenchOutcome(0, 0, 1, BenchAnswer())] * 10, seconds=10 / rate)
 
 
-def test_a_sweep_goes_from_the_rate_of_one_to_that_of_all_at_once() -> None:
+def test_a_sweep_spans_the_rates_of_a_single_client_and_of_all_at_once() -> None:
     assert labels(profile="sweep") == [("1 client", 8), ("64 at once", 64)]
     found = between([of_rate(1.0), of_rate(6.0)], settings(profile="sweep", requests=3))
     assert [load.label for load in found] == [f"{rate} req/s" for rate in (2, 3, 4, 5, 6)]
@@ -71,7 +71,7 @@ def test_two_servers_are_compared_with_fifty_pairs_or_more() -> None:
     assert labels(**given, requests=6) == [("1 client", 6), ("32 clients", 6)]
 
 
-def test_a_scenario_is_lengths_and_what_is_given_comes_first() -> None:
+def test_a_scenario_sets_lengths_unless_options_do() -> None:
     assert mix(settings()) == Mix(256, 128, 0.0, 0)
     assert mix(settings(scenario="chat")) == Mix(512, 256, 0.25, 0)
     given = settings(scenario="rag", input_tokens=10, spread=0.0, shared_prefix=3)
@@ -91,7 +91,7 @@ def test_a_scenario_is_lengths_and_what_is_given_comes_first() -> None:
         ({"rate": (1.0,), "concurrency": (1,)}, "--concurrency goes with --profile concurrent"),
         ({"compare": "u", "rate": (1.0,)}, "--compare goes with --profile concurrent or sync"),
         ({"compare": "u", "profile": "sweep"}, "--compare goes with --profile concurrent or sync"),
-        ({"scenario": "chat", "prompts": "f"}, "--scenario is of prompts made up"),
+        ({"scenario": "chat", "prompts": "f"}, "--scenario is for generated prompts"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(given: dict[str, Any], told: str) -> None:
@@ -147,7 +147,7 @@ def test_a_picture_has_the_same_charts(rows: int, lines: int, tmp_path: Path) ->
     assert struct.unpack(">II", head[16:]) == (1800, lines * 540)
 
 
-def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(
+def test_a_png_chart_without_matplotlib_is_refused_before_measuring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bench_png, "find_spec", lambda name: None)

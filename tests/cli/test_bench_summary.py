@@ -21,7 +21,7 @@ def two_answers_and_a_failure() -> BenchRun:
     return BenchRun("2 clients", outcomes, seconds=10.0, busy=1.0)
 
 
-def test_every_number_is_what_its_name_says() -> None:
+def test_numbers_of_a_run_match_their_names() -> None:
     row = summarize(two_answers_and_a_failure())
     assert (row["requests"], row["answered"], row["errors"]) == (3, 2, {"status 429": 1})
     assert row["requests_per_second"] == pytest.approx(0.2)
@@ -91,7 +91,7 @@ def test_arrivals_have_the_rate_and_come_again_with_the_seed() -> None:
     assert sum(gap > 0.25 for gap in gaps) / len(gaps) == pytest.approx(0.368, abs=0.02)
 
 
-def test_memory_is_a_column_only_where_it_was_measured() -> None:
+def test_memory_is_a_column_only_if_measured() -> None:
     row = summarize(two_answers_and_a_failure())
     lines = table([{**row, "memory_bytes": 300 << 20}, {**row, "memory_bytes": 0}])
     heads = ["load", "done", "failed", "req/s", "tok/s", "MiB"]

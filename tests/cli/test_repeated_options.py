@@ -25,7 +25,9 @@ VALUES = {int: "1", float: "1.5", options.ids: "0", options.pairs: "zone=a"}
 
 def optional(command):
     return [
-        one for one in COMMANDS[command]._actions if one.option_strings[-1:] not in ([], ["--help"])
+        action
+        for action in COMMANDS[command]._actions
+        if action.option_strings[-1:] not in ([], ["--help"], ["--help-all"])
     ]
 
 

@@ -8,8 +8,11 @@ import sys
 import pytest
 
 import mindspore_serving
+from mindspore_serving import cli
 from mindspore_serving.cli import main, report
+from mindspore_serving.cli.options import SERVE, flag
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.params import rows_of
 from tests.waiting import PATIENCE
 
 METHOD = ("add it", [{"name": name, "dtype": None, "shape": None} for name in ("x'1", "x2")])
@@ -117,13 +120,58 @@ def test_wrong_arguments_end_with_status_2(words: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 2
-    assert "--help lists what there is" in capsys.readouterr().err
+    assert "See 'mindspore-serving" in capsys.readouterr().err
 
 
-def test_the_help_of_serve_tells_the_layout_and_every_default(capsys) -> None:
-    with pytest.raises(SystemExit):
-        main(["serve", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
+def help_of(words: list[str], capsys: pytest.CaptureFixture[str], columns: int = 100) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit) as end:
+            main(words)
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_of_serve_fits_two_screens_and_names_every_option(capsys) -> None:
+    lines = help_of(["serve", "--help"], capsys).splitlines()
+    assert len(lines) <= 100
+    assert max(map(len, lines)) <= 100
+    text = "\n".join(lines)
+    rows = [row for row in rows_of(ServeSettings).values() if row.name_in(SERVE)]
+    for row in rows:
+        assert flag(row).removeprefix("--") in text
+    assert {row.group for row in rows} <= {line.removesuffix(":") for line in lines}
+
+
+def test_full_help_of_serve_has_details_of_every_option(capsys) -> None:
+    text = " ".join(help_of(["serve", "--help-all"], capsys).split())
+    for row in rows_of(ServeSettings).values():
+        if row.name_in(SERVE):
+            assert flag(row) in text
+            assert row.meaning.replace("`", "") in text
+            assert row.details.replace("`", "") in text
+
+
+def test_help_is_as_narrow_as_the_terminal(capsys) -> None:
+    lines = help_of(["worker", "--help"], capsys, columns=60).splitlines()
+    of_options = lines[lines.index("options:") :]
+    assert max(map(len, of_options)) <= 60
+
+
+@pytest.mark.parametrize("command", cli._parser()._subparsers._group_actions[0].choices)
+def test_help_texts_are_short_lines_that_say_unit_and_default_once(command: str) -> None:
+    parser = cli._parser()._subparsers._group_actions[0].choices[command]
+    for row in parser._rows.values():
+        assert len(row.meaning) <= 90, row.name
+        assert not row.meaning.endswith("."), row.name
+        assert "(default" not in row.meaning + row.details, row.name
+        assert "repeatable" not in row.meaning + row.details, row.name
+        if row.is_common:
+            assert len(row.meaning) <= 70, row.name
+
+
+def test_the_help_of_serve_tells_the_layout_and_defaults(capsys) -> None:
+    text = " ".join(help_of(["serve", "--help"], capsys).split())
     for words in ("servable_config.py", "NAME/1/", ".mindir", "127.0.0.1", "1500", "5500", "10000"):
         assert words in text
 

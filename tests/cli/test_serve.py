@@ -137,7 +137,7 @@ def test_a_model_that_cannot_be_served_is_named_and_keeps_no_other_down(tmp_path
     port = str(free_port())
     with serve(tmp_path, "models", "--http-port", port, "--no-grpc") as command:
         command.says(READY)
-        assert "Not served: scaler: 1/model.pkl is a pickle: to load it runs any" in command.text
+        assert "Not served: scaler: 1/model.pkl is a pickle: loading it runs any" in command.text
         assert "Not served: cut: " in line_with(command, "cut/net.onnx', model format: onnx")
         assert "Not served: typo: " in line_with(command, "No module named 'no_such_library'")
         assert "words, version 1, 1 worker\n" in command.text
@@ -170,7 +170,7 @@ def test_a_path_that_cannot_be_served_is_named_and_keeps_no_other_down(tmp_path:
         command.says(READY)
         for words in (
             "scaler: scaler.pkl is a pickle",
-            f"net: '{tmp_path}/net.jit' is no model file that is known",
+            f"net: '{tmp_path}/net.jit' is not a known model file",
             "readme: ",
             f"empty: There is no servable in '{tmp_path}/empty'",
             "my model: ",
@@ -543,7 +543,7 @@ def test_a_wrong_option_is_told_in_two_lines(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "mindspore-serving serve: error: argument --http-port: invalid int value: 'x'",
-        "mindspore-serving serve --help lists what there is",
+        "See 'mindspore-serving serve --help'.",
     ]
 
 

@@ -64,7 +64,7 @@ def test_sampling_parameters_are_the_rows_of_their_table():
     [
         ({"top_p": 0}, "top_p", "top_p is 0, expected a number from over 0 to 1"),
         ({"n": 129}, "n", "n is 129, expected an int of 1 to 128"),
-        ({"stop": "a"}, "stop", "stop is 'a', expected a list of texts that are not empty"),
+        ({"stop": "a"}, "stop", "stop is 'a', expected a list of non-empty strings"),
         ({"stop": ["a"] * 65}, "stop", "stop has 65 texts, expected at most 64"),
         ({"bad_words": [""]}, "bad_words", "bad_words is [''], expected a list of texts"),
         ({"ignore_eos": 1}, "ignore_eos", "ignore_eos is 1, expected True or False"),

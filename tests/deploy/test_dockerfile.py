@@ -12,7 +12,7 @@ def test_lines_are_joined_and_comments_left_out():
     assert [(one.name, one.text) for one in found] == [("RUN", "a  && b"), ("USER", "1:1")]
 
 
-def test_flags_are_apart_and_json_is_read_as_such():
+def test_flags_are_separate_and_json_is_parsed():
     copy, check = parse('COPY --from=build /a /b\nENTRYPOINT ["x", "a b"]\n')
     assert (copy.flags, copy.words()) == ({"from": "build"}, ["/a", "/b"])
     assert check.words() == ["x", "a b"]

@@ -69,14 +69,14 @@ def seconds(text: str) -> float:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.where)
-def test_every_command_line_is_one_that_the_program_takes(command):
+def test_the_program_accepts_every_command_line(command):
     settings(command.words)
 
 
 @pytest.mark.parametrize(
     "path", sorted(DEPLOY.rglob("server.yaml")), ids=lambda path: str(path.relative_to(DEPLOY))
 )
-def test_every_configuration_file_is_accepted_and_serves_the_mounted_models(path):
+def test_every_configuration_file_serves_the_mounted_models(path):
     found = configured(path.parent)
     assert found.host == "0.0.0.0"
     assert [one["paths"] for one in found.servables] == [("/models",)]
@@ -130,7 +130,7 @@ def test_containers_of_kserve_listen_where_their_probes_ask():
         assert settings(one["args"]).host == "0.0.0.0"
 
 
-def test_what_ends_a_server_gives_it_the_time_that_it_takes():
+def test_grace_periods_exceed_the_shutdown_timeout():
     default = settings(["serve", "/models"]).shutdown_timeout
     pod, join = machine()
     pause = pod_of_server()["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
@@ -160,7 +160,7 @@ def test_the_server_and_the_machines_use_the_same_port_paths_and_token():
 
 
 @pytest.mark.parametrize("where", ["base", "machines"])
-def test_containers_have_no_rights_and_mount_what_the_pod_has(where):
+def test_containers_have_no_rights_and_mount_the_volumes_of_the_pod(where):
     pod = pod_of_server() if where == "base" else machine()[0]
     (container,) = pod["containers"]
     assert {one["name"] for one in container["volumeMounts"]} == {
@@ -189,7 +189,7 @@ def test_files_that_kustomizations_and_compose_name_exist():
     assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Dockerfile")
 
 
-def test_compose_mounts_what_is_there_where_prometheus_and_grafana_look_for_it():
+def test_compose_mounts_files_where_prometheus_and_grafana_read_them():
     mounts = {}
     for name in ("prometheus", "grafana"):
         pairs = (text.split(":")[:2] for text in compose()[name]["volumes"])
@@ -216,7 +216,7 @@ def test_extras_that_images_are_built_with_exist():
     assert {name for one in found for name in one.split(",")} <= extras()
 
 
-def test_what_the_dockerfile_copies_is_sent_to_the_builder():
+def test_files_that_the_dockerfile_copies_are_sent_to_the_builder():
     is_ignored = Ignored((ROOT / ".dockerignore").read_text())
     copied = [one.words()[:-1] for one in instructions("COPY") if "from" not in one.flags]
     for source in (ROOT / name for names in copied for name in names):

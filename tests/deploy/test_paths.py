@@ -72,7 +72,7 @@ def test_every_metric_that_the_number_of_pods_follows_exists(metrics):
     assert asked_for() <= metrics
 
 
-def test_the_adapter_of_prometheus_offers_every_such_metric(metrics):
+def test_the_adapter_of_prometheus_offers_every_scaling_metric(metrics):
     (query,) = (one for _, document in all_documents() for one in find(document, "seriesQuery"))
     (pattern,) = re.findall(r'__name__=~"([^"]+)"', query)
     assert {name for name in metrics if re.fullmatch(pattern, name)} == asked_for()

@@ -105,7 +105,7 @@ def answers(texts: dict[str, str], models: list[str]) -> list[tuple[int, str]]:
     return [(200, texts[name]) for name in models]
 
 
-def test_what_is_loaded_is_answered_by_all_workers_and_listed(calls, place, texts):
+def test_a_loaded_adapter_is_listed_and_answers_in_all_workers(calls, place, texts):
     assert load(calls, "one", place / "adapters" / "one") == (
         200,
         "Success: LoRA adapter 'one' added successfully.",
@@ -119,7 +119,7 @@ def test_what_is_loaded_is_answered_by_all_workers_and_listed(calls, place, text
     assert ask_all(calls, models) == answers(texts, models)
 
 
-def test_what_is_unloaded_is_unknown_and_leaves_the_others_alone(calls, texts):
+def test_an_unloaded_adapter_is_unknown_and_other_adapters_stay(calls, texts):
     load(calls, "one", "one")
     load(calls, "two", "two")
     status, text = post(calls, UNLOAD, lora_name="one", lora_int_id=None)
@@ -219,7 +219,7 @@ def test_metrics_name_the_adapters(calls):
         ("new", "pickle", "adapter_model.safetensors is missing"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused_and_changes_nothing(calls, broken, texts, refused):
+def test_an_invalid_adapter_is_refused_and_changes_nothing(calls, broken, texts, refused):
     name, path, text = refused
     load(calls, "one", "one")
     status, answer = load(calls, name, path)

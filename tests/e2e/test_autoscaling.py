@@ -119,7 +119,7 @@ def test_a_start_that_fails_is_answered_and_tried_again(place):
         eventually(lambda: not workers(os.getpid()))
         (place / "toy" / "broken").touch()
         refused = calls.client("toy", "pid").infer({"x": 1})
-        assert "its workers have ended (one could not be started)" in refused["error"]
+        assert "its workers have ended (a worker could not be started)" in refused["error"]
         (place / "toy" / "broken").unlink()
         eventually(lambda: "error" not in calls.client("toy", "pid").infer({"x": 1}))
 

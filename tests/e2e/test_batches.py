@@ -125,7 +125,7 @@ def test_what_waits_for_too_long_is_refused_and_what_runs_is_answered(serve, thr
     rest = [threads.submit(calls.post, "toy", "slow_size", {"x": n}) for n in range(12)]
     texts = [future.result(PATIENCE)["error_msg"] for future in rest]
     assert {text.partition(": ")[2] for text in texts} == {
-        "it waited for over 0.2 s (max_queue_seconds)"
+        "the request waited for over 0.2 s (max_queue_seconds)"
     }
     go()
     assert running.result(PATIENCE)[0]["n"] == 1

@@ -84,4 +84,7 @@ def test_without_a_scheduler_the_reason_is_said(gang):
     server = gang.start_server("")
     assert (server.status(), agents.status()) == (1, 1)
     for text in (agents.text, server.text):
-        assert "it talks to other ranks (AllReduce), which meet by a scheduler on a CPU" in text
+        assert (
+            "it communicates with other ranks (AllReduce), which connect by a scheduler on a CPU"
+            in text
+        )

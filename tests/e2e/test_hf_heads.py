@@ -25,4 +25,4 @@ def test_a_head_that_is_not_served_is_named(tmp_path: Path) -> None:
         server.stop()
     text = str(raised.value)
     assert "BertForQuestionAnswering" in text
-    assert "those that end with ForSequenceClassification (text-classification)" in text
+    assert "models that end with ForSequenceClassification (text-classification)" in text

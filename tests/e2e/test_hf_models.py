@@ -100,7 +100,7 @@ def test_a_text_and_a_pair_are_answered_by_grpc_and_rest(calls: Calls, mood: Any
             assert_answer(answer, expected)
 
 
-def test_one_bad_instance_does_not_spoil_the_others(calls: Calls, mood: Any) -> None:
+def test_a_bad_instance_leaves_good_instances_answered(calls: Calls, mood: Any) -> None:
     instances = [{"text": "good"}, {"text": ""}, {"text": 7}, {"text": "x " * 999}, {"text": "bad"}]
     answers = calls.post("mood", "predict", instances)["instances"]
     assert_answer(answers[0], mood("good"))

@@ -72,7 +72,7 @@ def complete(calls: Calls, prompt: str, model: str = "far", **body: Any) -> tupl
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["plain", "stream"])
-def test_a_worker_outlives_what_its_upstream_sends(calls: Calls, is_stream: bool) -> None:
+def test_a_worker_survives_any_answer_of_its_upstream(calls: Calls, is_stream: bool) -> None:
     with living(calls):
         for name in QUICK:
             status, answer = complete(calls, name, stream=is_stream)

@@ -56,7 +56,7 @@ def read_texts(self, request):
     hold()
     return self.read_texts_now(request)
 
-def most_running():
+def max_running():
     try:
         return int((here / "pause").read_text() or 1)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def step(self):
     if (here / "break").exists():
         (here / "break").unlink()
         raise MemoryError("injected")
-    if self.stats().num_running >= most_running():
+    if self.stats().num_running >= max_running():
         self.started = []
         time.sleep(0.002)
         return []
@@ -173,7 +173,7 @@ class Client:
             self._pieces.cancel()
 
 
-def test_who_leaves_while_it_is_prepared_is_forgotten_at_once(calls, hold):
+def test_leaving_during_preparation_ends_the_request_at_once(calls, hold):
     held = hold.with_name("held")
     before = engine_of(calls, "held")["num_prompt_tokens"]
     for name in ASKS:
@@ -203,7 +203,7 @@ def test_who_leaves_before_its_turn_to_be_prepared_costs_no_work(calls, hold):
 
 
 @pytest.mark.parametrize("name", ASKS)
-def test_who_leaves_while_it_waits_gives_its_place_back(calls, pause, name):
+def test_leaving_the_queue_frees_its_slot(calls, pause, name):
     pause.write_text("4")
     running = [Client(calls, "openai stream") for _ in range(4)]
     eventually(lambda: engine_of(calls, "held")["num_running"] == 4)

@@ -82,7 +82,7 @@ def wait_until_it_runs(place: Path, name: str = "pause") -> int:
     return int(seen[0].name.rpartition("-")[2])
 
 
-def test_what_waited_and_what_had_no_output_are_answered_by_the_next_worker(calls, place, pool):
+def test_requests_without_output_are_answered_by_the_next_worker(calls, place, pool):
     pause = place / "frail" / "pause"
     expected = ask(calls, FINE)
     pause.touch()
@@ -114,9 +114,7 @@ def test_a_prompt_that_kills_workers_fails_and_those_that_wait_do_not(calls, pla
     assert (place / "frail" / "poisoned").read_text() == "xx"
 
 
-def test_a_stream_that_was_accepted_and_had_no_output_goes_on_with_the_next_worker(
-    calls, place, pool
-):
+def test_an_accepted_stream_without_output_moves_to_the_next_worker(calls, place, pool):
     expected = ask(calls, FINE)[1]["choices"][0]["text"]
     pause = place / "frail" / "pause"
     pause.touch()
@@ -152,7 +150,7 @@ def test_a_step_that_runs_too_long_costs_its_own_requests(calls, place, pool):
     assert victim not in workers(os.getpid())
 
 
-def test_a_request_that_comes_while_the_worker_is_replaced_waits_for_the_next(calls):
+def test_a_request_waits_while_the_worker_is_replaced(calls):
     (victim,) = workers(os.getpid())
     os.kill(victim, signal.SIGKILL)
     eventually(lambda: not workers(os.getpid()) or victim not in workers(os.getpid()))

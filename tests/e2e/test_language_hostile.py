@@ -61,7 +61,7 @@ def impatient(place: Path) -> Iterator[Calls]:
         yield found
 
 
-def test_what_takes_too_long_to_prepare_is_the_fault_of_the_request(impatient):
+def test_a_slow_preparation_is_the_fault_of_the_request(impatient):
     calls = impatient
     status, body = chat(calls, **with_grammar(SLOW))
     assert (status, body["error"]["type"]) == (400, "invalid_request_error")
@@ -73,7 +73,7 @@ def test_what_takes_too_long_to_prepare_is_the_fault_of_the_request(impatient):
     assert (status, json.loads(answer)["error_type"]) == (422, "validation")
 
 
-def test_clients_that_leave_free_what_prepares_their_requests(calls):
+def test_leaving_clients_free_the_processes_of_their_preparation(calls):
     (pid,) = workers(os.getpid())
     body = json.dumps({**CHAT, **with_grammar(SLOW)}).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
@@ -94,7 +94,7 @@ def test_a_text_that_is_forced_and_endless_is_generated_like_any_other(calls):
     assert body["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_grammar_that_reaches_its_limits_while_it_generates_is_the_fault_of_the_request(calls):
+def test_a_grammar_over_its_limits_is_the_fault_of_the_request(calls):
     wanted = {**with_grammar(GROWING), "max_tokens": 400, "ignore_eos": True}
     status, body = chat(calls, **wanted)
     assert (status, body["error"]["type"]) == (400, "invalid_request_error")
@@ -174,7 +174,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_too_large_or_out_of_range_is_the_fault_of_the_request(calls, name):
+def test_values_out_of_range_are_the_fault_of_the_request(calls, name):
     path, body, status = WRONG[name]
     headers = {"content-type": "application/json"}
     found, answer = calls.http_call("POST", path, json.dumps(body), headers)

@@ -265,7 +265,7 @@ def test_a_second_signal_ends_streams_at_once(scripted):
     eventually(lambda: not any(map(is_alive, pids)))
 
 
-def test_a_prompt_that_comes_again_goes_to_the_worker_that_has_computed_it(calls):
+def test_a_repeated_prompt_goes_to_the_worker_with_its_cache(calls):
     for number in range(4):  # a prompt of its own each, so that both workers have some
         prompt = f"{number} " + "the sea and the sky " * 40
         body = json.dumps({"model": "two", "prompt": prompt, "max_tokens": 1}).encode()

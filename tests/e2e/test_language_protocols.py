@@ -356,7 +356,7 @@ def test_an_unknown_model_or_a_prompt_too_long_is_told(calls, path, body, expect
     assert status == expected, answer
 
 
-def test_what_protocols_ask_of_a_worker_is_no_method_for_clients(calls):
+def test_internal_methods_are_not_callable_by_clients(calls):
     for method in ("@generate", "@embed", "@tokenize"):
         _, answer = calls.http_call("POST", f"/model/chatty:{method}", b'{"instances":[{"a":1}]}')
         assert method in json.loads(answer)["error_msg"]

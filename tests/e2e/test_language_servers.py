@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_stream_whose_worker_dies_ends_with_an_error_and_the_next_is_answered(place):
+def test_a_stream_ends_with_an_error_when_its_worker_dies(place):
     with serving(place, config(place, "chatty", llm_options=OPTIONS)) as calls:
         (pid,) = workers(os.getpid())
         pieces = calls.client("chatty", "generate").infer_stream({"prompt": "Hello", **LONG})
@@ -69,7 +69,7 @@ def test_too_many_waiting_requests_are_refused(place):
         running.close()
 
 
-def test_a_prompt_that_waits_for_too_long_is_refused_and_what_is_generated_goes_on(place):
+def test_a_prompt_is_refused_after_waiting_too_long(place):
     options = {**OPTIONS, "max_num_seqs": 1}
     served = config(place, "chatty", llm_options=options, max_queue_seconds=0.5)
     with serving(place, served) as calls:
@@ -80,7 +80,8 @@ def test_a_prompt_that_waits_for_too_long_is_refused_and_what_is_generated_goes_
         status, text = calls.http_call("POST", "/v1/completions", body)
         assert status == 429
         assert (
-            "it waited for over 0.5 s (max_queue_seconds)" in json.loads(text)["error"]["message"]
+            "the request waited for over 0.5 s (max_queue_seconds)"
+            in json.loads(text)["error"]["message"]
         )
         next(running)
         running.close()

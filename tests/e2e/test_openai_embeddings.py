@@ -108,7 +108,7 @@ def test_a_language_model_embeds_beside_its_answers(client):
     assert np.linalg.norm(vectors(found), axis=1) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_a_response_says_what_a_chat_says(client):
+def test_a_response_has_the_text_of_a_chat(client):
     chat = client.chat.completions.create(
         model="chatty",
         messages=[{"role": "system", "content": "A"}, {"role": "user", "content": "B"}],

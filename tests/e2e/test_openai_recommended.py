@@ -33,12 +33,12 @@ def test_the_best_token_is_taken_where_top_k_of_1_is_recommended(client):
     assert found.choices[0].text == greedy.choices[0].text
 
 
-def test_a_response_tells_what_it_was_sampled_with(client):
+def test_a_response_has_its_sampling_parameters(client):
     found = client.responses.create(model="chatty", input="Hello", max_output_tokens=4)
     assert (found.temperature, found.top_p) == (0.7, 0.9)
 
 
-def test_what_is_asked_for_counts(client):
+def test_requested_parameters_take_precedence(client):
     asked = {"model": "chatty", "prompt": "Hello", "max_tokens": 24, "extra_body": {"top_k": 0}}
     texts = {client.completions.create(**asked, seed=seed).choices[0].text for seed in range(4)}
     assert len(texts) > 1

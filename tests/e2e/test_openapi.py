@@ -37,7 +37,7 @@ def test_the_document_is_valid(whole: Any) -> None:
     validate(whole)
 
 
-def test_every_example_works_when_it_is_sent(calls: Calls, whole: Any) -> None:
+def test_every_example_works_when_sent(calls: Calls, whole: Any) -> None:
     refused, sent = [], 0
     for path, verbs in whole["paths"].items():
         for operation in verbs.values():
@@ -84,7 +84,7 @@ def test_a_method_that_streams_has_its_second_path(whole: Any) -> None:
         ("POST", "/api/generate", {"options": {"top_k": "x"}}, 400),
     ],
 )
-def test_what_the_document_forbids_is_refused(calls: Calls, verb, path, body, status) -> None:
+def test_requests_outside_the_document_are_refused(calls: Calls, verb, path, body, status) -> None:
     import httpx
 
     url = f"http://127.0.0.1:{calls.http}{path}"

@@ -27,7 +27,7 @@ def test_the_document_wants_a_key_where_requests_do(locked: Calls) -> None:
     assert "security" not in whole["paths"]["/servables"]["get"]
 
 
-def test_a_caller_sees_only_what_may_be_called(locked: Calls) -> None:
+def test_a_caller_sees_only_permitted_methods(locked: Calls) -> None:
     paths = document(locked, **BEARER)["paths"]
     assert "/v2/repository/index" in paths
     missing = ("/load", "/unload", "/systemsharedmemory", "/chat/completions", "/generate")

@@ -92,7 +92,7 @@ def test_a_picture_of_tgi_that_cannot_be_used_is_refused(calls, url, says):
     assert says in post(calls, "/generate", body, 422)["error"]
 
 
-def test_what_is_no_picture_in_markdown_is_text(calls):
+def test_markdown_that_is_no_image_is_text(calls):
     """Of a model that takes pictures, and all of it of one that takes none."""
     inputs = {"smolvlm": "![](cat.png) ![a](data:,)", "chatty": "![](data:image/png;base64,)"}
     for model, text in inputs.items():
@@ -136,7 +136,7 @@ def test_ollama_chats_and_prompts_have_pictures(calls, answer):
     assert "vision" in post(calls, "/api/show", {"model": "smolvlm"})["capabilities"]
 
 
-def test_models_say_what_they_read(calls):
+def test_models_list_their_input_modalities(calls):
     status, content = calls.http_call("GET", "/v1/models")
     found = {one["id"]: one.get("input_modalities") for one in json.loads(content)["data"]}
     assert (status, found) == (200, {"smolvlm": ["text", "image"], "chatty": None})
@@ -153,7 +153,7 @@ def test_models_say_what_they_read(calls):
         (seeing.chat(IMAGE, "<image>"), "smolvlm", "which stands for one"),
     ],
 )
-def test_what_is_wrong_with_a_picture_is_told(messages, model, told, calls):
+def test_errors_of_images_are_reported(messages, model, told, calls):
     error = completion(calls, messages, 400, model)["error"]
     assert told in error["message"]
     assert error["param"].startswith("messages")

@@ -242,7 +242,7 @@ def test_hugging_faces_client_embeds(url: str, vectors: Any) -> None:
     assert np.abs(asked - unit(vectors([PROMPTS["query"] + TEXTS[0]]))).max() < 1e-4
 
 
-def test_the_root_is_for_what_the_body_asks(url: str, vectors: Any) -> None:
+def test_the_root_answers_by_the_body(url: str, vectors: Any) -> None:
     client = huggingface_hub.InferenceClient(model=url, timeout=PATIENCE)
     found = client.feature_extraction(TEXTS[1])
     assert np.abs(found - unit(vectors(TEXTS[1:2]))).max() < 1e-4

@@ -63,7 +63,7 @@ def complete(calls: Calls, prompt: str, **options: Any) -> str:
     return str(json.loads(reply)["choices"][0]["text"])
 
 
-def test_it_knows_the_capital_of_france(calls):
+def test_the_model_knows_the_capital_of_france(calls):
     assert chat(calls, QUESTION)["content"] == "The capital of France is Paris."
 
 
@@ -75,11 +75,11 @@ def test_it_knows_the_capital_of_france(calls):
         ("Who wrote Romeo and Juliet?", "Shakespeare"),
     ],
 )
-def test_it_knows_facts(question: str, word: str, calls):
+def test_the_model_knows_facts(question: str, word: str, calls):
     assert word in chat(calls, question)["content"]
 
 
-def test_it_goes_on_with_a_text(calls):
+def test_the_model_continues_a_text(calls):
     assert "Paris" in complete(calls, "The Eiffel Tower stands in the city of")
 
 
@@ -110,13 +110,13 @@ def test_an_answer_in_words_goes_with_tools(calls):
     assert "tool_calls" not in answer
 
 
-def test_it_remembers_what_was_said_before(calls):
+def test_the_model_remembers_earlier_messages(calls):
     said = ["I have a dog called Rex.", "Rex is a great name for a dog!"]
     answer = chat(calls, *said, "What is the name of my dog?")
     assert "Rex" in answer["content"]
 
 
-def test_it_finds_a_needle_in_a_long_prompt(calls):
+def test_the_model_finds_a_needle_in_a_long_prompt(calls):
     days = [f"On day {i} the weather was mild and nothing happened." for i in range(100)]
     days.insert(66, "The secret password is BLUEBERRY.")
     answer = chat(calls, f"{' '.join(days)}\n\nWhat is the secret password?")

@@ -131,7 +131,7 @@ def test_calls_of_tools_go_both_ways(calls: Calls, far: Calls) -> None:
     assert here == there
 
 
-def test_what_the_upstream_has_not_is_refused_by_its_name(calls: Calls) -> None:
+def test_parameters_unknown_to_the_upstream_are_refused_by_name(calls: Calls) -> None:
     chat = {"model": "strict", "messages": [{"role": "user", "content": "Hello"}]}
     status, answer = ask(calls, "/v1/chat/completions", **chat, top_k=5)
     assert (status, answer["error"]["param"]) == (400, "top_k")
@@ -148,7 +148,7 @@ def test_what_the_upstream_has_not_is_refused_by_its_name(calls: Calls) -> None:
     assert (status, answer["error"]["param"]) == (400, "echo")
 
 
-def test_what_the_upstream_refuses_is_refused_in_its_words(calls: Calls) -> None:
+def test_refusals_of_the_upstream_are_passed_on(calls: Calls) -> None:
     long = [5] * 70_000
     status, answer = ask(calls, "/v1/completions", model="strict", prompt=long, max_tokens=4)
     assert status == 400

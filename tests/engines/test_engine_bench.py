@@ -22,7 +22,7 @@ OPTIONS = {  # as in KINDS: of a small cache, and a processor that others use, t
 }
 
 
-def test_one_table_has_every_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_table_has_every_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     pythons = {kind.engine: environment(kind) for kind in KINDS if kind.engine in OPTIONS}
     places = {f"/opt/{name.replace('.', '')}/bin/python": one for name, one in pythons.items()}

@@ -54,7 +54,7 @@ def test_the_options_are_those_of_serve(
     assert cli.main(["config", *words]) == 0
 
 
-def test_the_file_has_interpreters_and_environments_beside_it(tmp_path: Path) -> None:
+def test_interpreters_and_environments_are_relative_to_the_file(tmp_path: Path) -> None:
     (text,) = [block.text for block in blocks(PAGE) if block.language == "yaml"]
     (tmp_path / "server.yaml").write_text(text)
     old, new = config_file.read(str(tmp_path / "server.yaml"))["servables"]

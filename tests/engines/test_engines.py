@@ -99,7 +99,7 @@ def test_a_seed_gives_the_same_answers_again(calls: Calls) -> None:
     assert len(set(first)) == 3
 
 
-def test_a_stop_text_ends_the_answer_and_is_not_in_it(calls: Calls, expected: str) -> None:
+def test_a_stop_text_ends_the_answer_and_is_left_out(calls: Calls, expected: str) -> None:
     whole = expected
     stop = whole[len(whole) // 2 :][:2]
     (choice,) = complete(calls, stop=[stop])["choices"]
@@ -135,7 +135,7 @@ def test_a_parameter_that_the_engine_has_not_is_named(calls: Calls, kind: Kind) 
         assert texts(complete(calls, typical_p=0.5, max_tokens=2))
 
 
-def test_a_client_that_leaves_frees_what_it_had(calls: Calls, kind: Kind) -> None:
+def test_a_client_that_leaves_frees_its_request(calls: Calls, kind: Kind) -> None:
     most = 400 if kind.is_real else 16_000
     with streaming(calls, max_tokens=most) as stream:
         assert stream.recv(100).startswith(b"HTTP/1.1 200")

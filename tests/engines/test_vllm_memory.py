@@ -55,7 +55,7 @@ def machine(tmp_path, monkeypatch):
     return write
 
 
-def test_the_memory_of_a_node_is_what_can_be_freed_at_once(machine):
+def test_the_free_memory_of_a_node_includes_reclaimable_memory(machine):
     assert read_nodes(machine(node0=NODE, proc="MemTotal: 1 kB")) == [NodeMemory(TOTAL, FREE)]
     assert round(FREE / TOTAL, 3) == 0.5
 
@@ -89,7 +89,7 @@ def test_the_limit_of_a_container_counts(machine):
         ((0.02,), 1, 0.01),
     ],
 )
-def test_the_share_fits_what_is_free_on_every_node(free, workers, share):
+def test_the_share_fits_the_free_memory_of_every_node(free, workers, share):
     nodes = [NodeMemory(100 * GB, int(part * 100 * GB)) for part in free]
     assert choose_share(nodes, workers) == share
     on_each = math.ceil(workers / len(nodes))
@@ -109,7 +109,7 @@ def test_the_share_is_given_to_vllm_and_said(machine, capsys):
 
 
 @pytest.mark.parametrize("name", ["gpu_memory_utilization", "kv_cache_memory_bytes"])
-def test_what_the_operator_has_said_stays(machine, name):
+def test_options_of_the_operator_are_kept(machine, name):
     assert vllm_memory.with_share({name: 0.3}, machine(node0=NODE)) == {name: 0.3}
 
 

@@ -118,7 +118,7 @@ def test_an_unknown_adapter_is_refused_as_each_protocol_does(calls: Calls) -> No
     assert (status, answer["error"]["code"]) == (404, "model_not_found")
     status, answer = post(calls, "/generate", inputs=PROMPT, parameters={"adapter_id": "three"})
     assert (status, answer["error_type"]) == (422, "validation")
-    assert "'three' does not exist; there is: chatty, one, two" in answer["error"]
+    assert "'three' does not exist; available: chatty, one, two" in answer["error"]
 
 
 def test_a_salt_has_a_prefix_cache_of_its_own(calls: Calls) -> None:

@@ -17,12 +17,12 @@ def printed(demo):
     return demo.run()
 
 
-def test_it_makes_the_models_and_says_how_far_it_is(printed):
+def test_the_demo_makes_the_models_and_prints_progress(printed):
     assert re.search(r"\[2/4\] add: making the model\n +wrote .*tensor_add\.mindir", printed)
     assert [int(epoch) for epoch in re.findall(r"epoch +(\d+)/20", printed)] == list(range(1, 21))
 
 
-def test_it_prints_real_answers_of_both_protocols(printed):
+def test_the_demo_prints_real_answers_of_both_protocols(printed):
     assert "+ [[10.0, 20.0], [30.0, 40.0]] = [[11.0, 22.0], [33.0, 44.0]]" in printed
     assert "-> {'instances': [{'y': [[6.0, 8.0], [10.0, 12.0]]}]}" in printed
     held_out, right = re.search(r"(\d+) held-out digits .*: (\d+) right", printed).groups()
@@ -30,7 +30,7 @@ def test_it_prints_real_answers_of_both_protocols(printed):
     assert int(right) > 0.95 * 360
 
 
-def test_it_chats_in_words(printed):
+def test_the_demo_chats_in_words(printed):
     if re.search("(smollm2|tiny_llm): left out", printed):
         pytest.skip("what language models need is not installed")
     answer = re.search(r"OpenAI '.*' -> (.*)", printed).group(1)
@@ -40,11 +40,11 @@ def test_it_chats_in_words(printed):
         assert len(answer.split()) >= 3
 
 
-def test_it_says_what_to_install_for_a_real_model(printed):
+def test_the_demo_prints_how_to_install_a_real_model(printed):
     assert (INSTALL in printed) == (find_model() is None)
 
 
-def test_it_stops_by_itself_with_all_its_workers(demo, printed):
+def test_the_demo_stops_by_itself_with_all_its_workers(demo, printed):
     assert printed.splitlines()[-1] == "stopped"
     eventually(lambda: demo.processes() == [])
 

@@ -30,7 +30,7 @@ def test_a_shape_of_neither_graph_is_refused(matmul):
     assert "size 768 not match the size 384" in answer["error"]  # 2 rows given, 1 wanted
 
 
-def test_one_stage_runs_both_graphs(matmul):
+def test_a_single_stage_runs_both_graphs(matmul):
     (answer,) = matmul.client("step").infer({"x": X})
     np.testing.assert_allclose(answer["last"], X[-1:] @ WEIGHT, rtol=1e-4, atol=1e-4)
     assert answer["difference"] < 1e-4

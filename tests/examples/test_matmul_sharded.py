@@ -30,11 +30,11 @@ def test_the_sum_over_the_ranks_is_the_product_with_the_whole_matrix(matmul):
     np.testing.assert_allclose(ask(matmul), expected(matmul), rtol=1e-4, atol=1e-3)
 
 
-def test_the_client_prints_that_it_is_the_same(matmul):
+def test_the_client_prints_that_the_results_are_equal(matmul):
     assert matmul.run_client() == "y: (2, 256) as of the whole matrix: True\n"
 
 
-def test_when_a_rank_dies_the_others_meet_again_with_a_new_one(matmul):
+def test_when_a_rank_dies_the_gang_starts_again_with_a_new_rank(matmul):
     before = agents_of(matmul.agents)
     os.kill(before[2], signal.SIGKILL)
     eventually(lambda: isinstance(ask(matmul), np.ndarray) and agents_of(matmul.agents) != before)

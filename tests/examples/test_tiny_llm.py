@@ -91,7 +91,7 @@ def test_an_answer_without_an_end_is_made_of_words_as_well(llm, known):
     assert_is_words(answer.outputs[0].text, known)
 
 
-def test_it_says_who_wrote_the_novels(llm):
+def test_the_model_knows_who_wrote_the_novels(llm):
     (answer,) = llm.chat(asked("Who wrote Emma?"), SamplingParams(temperature=0.0), use_tqdm=False)
     assert answer.outputs[0].text == "Jane Austen wrote Emma."
 

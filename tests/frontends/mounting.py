@@ -22,4 +22,4 @@ def llm_serving_routes(state: AppState, form: Form = "r21") -> list[BaseRoute]:
 def tgi_routes(
     state: AppState, limits: tgi.RequestLimits | None = None, recorder: tgi.Recorder | None = None
 ) -> list[BaseRoute]:
-    return bind(tgi.ROUTES, tgi.TgiGenerating(state, limits, recorder))
+    return bind(tgi.ROUTES, tgi.TgiService(state, limits, recorder))

@@ -23,7 +23,9 @@ from tests.frontends.openai.serving import serving
 from tests.frontends.v2.test_own_infer import PATH, Models
 from tests.waiting import PATIENCE
 
-BUSY = Overloaded("it would take 5.0 s, which is too long; try again later", retry_after=7.2)
+BUSY = Overloaded(
+    "the request would take 5.0 s, which is too long; try again later", retry_after=7.2
+)
 ASKED = [{"role": "user", "content": "hello"}]
 BODIES = {
     "/v1/chat/completions": {"messages": ASKED},

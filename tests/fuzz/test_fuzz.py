@@ -50,7 +50,9 @@ async def test_no_request_harms_the_server(server: Server, protocol: str) -> Non
 
 
 @pytest.mark.parametrize("path", [known.to_param(path) for path in FOUND])
-async def test_what_was_found_stays_repaired(server: Server, path: str, tmp_path: Path) -> None:
+async def test_bugs_that_fuzzing_has_found_stay_repaired(
+    server: Server, path: str, tmp_path: Path
+) -> None:
     own = start(tmp_path) if known.harms(path) else None
     try:
         campaign = Campaign(own or server, is_single=True)

@@ -85,7 +85,9 @@ def test_no_answer_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(("code", "is_right"), [(0, True), (2, True), (1, True), (3, False)])
-def test_the_code_of_a_reply_over_grpc_says_whose_fault_it_is(code: int, is_right: bool) -> None:
+def test_the_code_of_a_grpc_reply_distinguishes_client_and_server_errors(
+    code: int, is_right: bool
+) -> None:
     reply = pb.PredictReply(error_msg=[pb.ErrorMsg(error_code=code, error_msg=b"no")])
     exchanged = Exchanged(replies=[reply.SerializeToString()], status="OK")
     assert (problem_of(Case("grpc", "Predict", b""), exchanged) == "") is is_right

@@ -222,7 +222,7 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path):
         LLM(tmp_path / "nowhere", runtime="toy")
 
 
-def test_an_unknown_runtime_is_refused_with_the_known_ones(directory):
+def test_unknown_runtime_error_lists_known_runtimes(directory):
     with pytest.raises(StartError, match="runtime is 'abacus', expected one of openvino, torch"):
         LLM(directory, runtime="abacus")
 

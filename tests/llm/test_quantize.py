@@ -204,7 +204,7 @@ def test_what_cannot_be_quantised_is_refused(root, tmp_path):
         quantize(source, tmp_path / "q", "int8")
     with pytest.raises(StartError, match="is quantised already"):
         quantize(tmp_path / "q", tmp_path / "again", "int4")
-    with pytest.raises(StartError, match="is 'int4', but .* is quantised to int8 already"):
+    with pytest.raises(StartError, match="is 'int4', but .* is already quantised to int8"):
         logits(tmp_path / "q", quantization="int4")
 
 

@@ -25,7 +25,7 @@ class Worker:
         self.num_sent = 0
         self.at = []  # the parts that it runs, as far as can be seen
         self.overdue = None
-        self.why_ended = ""
+        self.end_reason = ""
 
     @property
     def parts(self):
@@ -65,11 +65,11 @@ class Window:
         self.worker = worker
 
     @property
-    def num_held(self):
+    def num_in_flight(self):
         return len(self.worker.held)
 
     def room(self, batch_size):
-        return self.worker.size - self.num_held
+        return self.worker.size - self.num_in_flight
 
     def limit_messages(self, most): ...
     def sent(self, parts, now): ...

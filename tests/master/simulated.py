@@ -178,7 +178,7 @@ async def _simulate(loop, worker, load, rate, seed):
     report = MethodReport("m", ["x"], ["y"], 1, True, False, kind.streams)
     service = dispatcher.registry.add_worker(Deployment("d", "s"), 1, [report], worker)
     if kind.streams:
-        service.methods["m"].admission.shared.most_running = kind.MOST
+        service.methods["m"].admission.shared.max_running = kind.MOST
     running = loop.create_task(worker.run())
     answered, outcomes, began, draw = Counter(), Counter(), loop.time(), random.Random(seed)
 

@@ -59,7 +59,7 @@ async def join(adapters: ServedAdapters, worker: Any) -> ModelCard:
         return card
 
 
-async def test_all_workers_load_an_adapter_and_the_card_names_it() -> None:
+async def test_all_workers_load_an_adapter_and_the_card_lists_its_name() -> None:
     first, second = Worker(), Worker()
     adapters, service = served(first, second)
     await join(adapters, first)
@@ -71,7 +71,9 @@ async def test_all_workers_load_an_adapter_and_the_card_names_it() -> None:
 
 
 @pytest.mark.parametrize("failing", [{"broken": ["new"]}, {"fatal": ["new"]}])
-async def test_if_one_worker_cannot_load_it_none_has_it(failing: dict[str, list[str]]) -> None:
+async def test_an_adapter_that_a_worker_cannot_load_is_loaded_by_none(
+    failing: dict[str, list[str]],
+) -> None:
     good, bad = Worker(), Worker(**failing)
     adapters, service = served(good, bad)
     await join(adapters, good)
@@ -83,7 +85,7 @@ async def test_if_one_worker_cannot_load_it_none_has_it(failing: dict[str, list[
     assert good.has == {"given": "/given", "other": "/other"}
 
 
-async def test_one_that_cannot_be_replaced_stays() -> None:
+async def test_an_adapter_that_cannot_be_replaced_stays() -> None:
     good, bad = Worker(), Worker()
     adapters, _ = served(good, bad)
     await join(adapters, good)
@@ -96,7 +98,7 @@ async def test_one_that_cannot_be_replaced_stays() -> None:
     assert good.has["new"] == "/new"
 
 
-async def test_a_worker_that_starts_later_has_what_the_others_have() -> None:
+async def test_a_later_worker_has_the_adapters_of_the_first_workers() -> None:
     first, later = Worker(), Worker()
     adapters, _ = served(first)
     await join(adapters, first)
@@ -107,7 +109,7 @@ async def test_a_worker_that_starts_later_has_what_the_others_have() -> None:
     assert card.adapters == ("new",)
 
 
-async def test_what_a_later_worker_cannot_load_is_unloaded_by_all() -> None:
+async def test_an_adapter_that_a_later_worker_cannot_load_is_unloaded_by_all() -> None:
     """Requests that name it are refused, and not only by some."""
     first, later = Worker(), Worker(broken=["new"])
     adapters, service = served(first)

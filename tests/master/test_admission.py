@@ -3,10 +3,10 @@
 import pytest
 
 from mindspore_serving.errors import Overloaded
-from mindspore_serving.master.admission import AdmissionControl, Open
+from mindspore_serving.master.admission import AdmissionControl, OpenRequest
 from mindspore_serving.master.patience import Patience
 from mindspore_serving.master.rates import DrainRate, SharedRate
-from mindspore_serving.master.streamed import STAYING as STAYING_SHARED
+from mindspore_serving.master.streamed import SERVED_SHARE as STAYING_SHARED
 
 
 def drained(rate, seconds, start=100.0):
@@ -22,7 +22,7 @@ def drained(rate, seconds, start=100.0):
 # --- the queue ----------------------------------------------------------------------------------
 
 
-def test_how_long_a_request_waits_is_known_from_those_before_it():
+def test_the_wait_of_a_request_is_predicted_from_earlier_requests():
     queue, now = drained(rate=50, seconds=4)
     assert queue.wait(100, now) == pytest.approx(2.0, rel=0.05)
 
@@ -38,7 +38,7 @@ def test_nothing_is_known_of_a_queue_that_nobody_has_left():
     assert queue.wait(100, 2.0) == 0.0
 
 
-def test_a_queue_is_standing_when_it_was_not_empty_for_a_while():
+def test_a_queue_is_standing_after_a_while_without_being_empty():
     queue = DrainRate()
     queue.fill(1.0)
     assert not queue.is_standing(1.05)
@@ -60,7 +60,7 @@ def test_the_patience_of_clients_is_not_known_before_some_have_left():
     assert patience.seconds(10.0) == pytest.approx(3.0, rel=0.1)
 
 
-def test_the_patience_of_clients_that_still_wait_is_longer_than_they_have_waited():
+def test_the_patience_of_waiting_clients_exceeds_their_wait_so_far():
     ages = [5.0] * 20
     patience = Patience(0.5, lambda now: ages)
     for _ in range(10):
@@ -108,7 +108,7 @@ def test_clients_that_leave_at_once_make_nobody_else_impatient():
     assert patience.seconds(10.0) == 1.0
 
 
-def test_without_clients_that_leave_patience_is_thought_to_be_longer_and_longer():
+def test_the_patience_estimate_grows_while_no_client_leaves():
     patience = Patience()
     for _ in range(10):
         patience.left(3.0, 10.0)
@@ -129,14 +129,14 @@ def overloaded():
     return admission, now
 
 
-def test_what_can_be_answered_in_time_is_taken(overloaded):
+def test_a_request_that_can_be_answered_in_time_is_admitted(overloaded):
     admission, now = overloaded
     admission.check(100, 3.0, now)  # 2 s, and 0.2
 
 
-def test_what_would_be_late_is_refused_with_the_time_to_come_again(overloaded):
+def test_a_request_that_would_be_late_is_refused_with_retry_after(overloaded):
     admission, now = overloaded
-    with pytest.raises(Overloaded, match="it would wait for 4") as caught:
+    with pytest.raises(Overloaded, match="the request would wait for 4") as caught:
         admission.check(200, 3.0, now)
     assert caught.value.retry_after == pytest.approx(4.0 - (0.9 * 3.0 - 0.2), abs=0.3)
 
@@ -161,7 +161,7 @@ def test_clients_that_leave_are_a_deadline_for_all(overloaded):
     assert not admission.is_late(now - 2.0, None, now)
 
 
-def test_what_waits_is_late_when_it_cannot_be_run_before_its_deadline(overloaded):
+def test_a_queued_request_is_late_if_its_deadline_is_before_its_run(overloaded):
     admission, now = overloaded
     assert admission.is_late(now - 1, now + 0.1, now)
     assert not admission.is_late(now - 1, now + 0.3, now)
@@ -185,8 +185,8 @@ def shared(num_open, seconds, count=200, start=100.0):
     opened = [rate.begin(now) for _ in range(num_open)]
     for _ in range(count):
         now += seconds / num_open
-        begun = opened.pop(0)
-        rate.answered(rate.work(begun, now), max(1e-9, now - begun.started), now)
+        arrival = opened.pop(0)
+        rate.answered(rate.work(arrival, now), max(1e-9, now - arrival.started), now)
         rate.end(now)
         opened.append(rate.begin(now))
     return rate, now
@@ -199,19 +199,19 @@ def test_work_of_a_request_is_its_share_of_the_time_until_its_answer():
     assert rate.work(first, 3.0) == pytest.approx(1.0 + 2.0 / 2)
 
 
-def test_work_of_those_that_an_engine_computes_is_shared_by_no_more_than_it_computes():
+def test_the_work_of_running_requests_is_shared_by_max_running_at_most():
     rate = SharedRate()
-    rate.most_running = 2
+    rate.max_running = 2
     first, *_, last = [rate.begin(0.0) for _ in range(4)]
     assert rate.work(first, 1.0) == pytest.approx(1 / 2)
     assert rate.work(last, 1.0) == pytest.approx(1 / 4)
 
 
-def test_requests_that_are_computed_together_take_as_long_as_there_are_many():
+def test_the_time_of_requests_computed_together_grows_with_their_number():
     rate, now = shared(32, 1.6)
     assert rate.sojourn(32) == pytest.approx(1.6, rel=0.05)
     assert rate.sojourn(320) == pytest.approx(16.0, rel=0.05)
-    assert rate.most(3.0, now) == pytest.approx(60, rel=0.05)
+    assert rate.max_open(3.0, now) == pytest.approx(60, rel=0.05)
 
 
 def test_few_open_requests_say_nothing_of_many():
@@ -227,7 +227,7 @@ def test_quick_answers_to_few_do_not_make_the_share_of_many_longer():
     assert rate.sojourn(32) == pytest.approx(1.6, rel=0.05)
 
 
-def test_what_was_late_makes_the_share_longer_and_what_left_early_does_not():
+def test_late_requests_raise_the_measured_work_and_early_leavers_do_not():
     rate, _ = shared(32, 1.6)
     before = rate.sojourn(32)
     rate.late(0.01, 0.3)
@@ -238,19 +238,19 @@ def test_what_was_late_makes_the_share_longer_and_what_left_early_does_not():
 
 def test_a_worker_that_gives_no_answer_any_more_takes_fewer_at_once():
     rate, now = shared(32, 1.6)
-    assert rate.most(3.0, now + 1.0) < 0.8 * rate.most(3.0, now)
+    assert rate.max_open(3.0, now + 1.0) < 0.8 * rate.most(3.0, now)
 
 
-def test_a_worker_all_of_whose_requests_are_late_is_in_doubt_and_gets_few_until_one_is_answered():
+def test_a_rate_is_uncertain_while_all_requests_are_late():
     rate, now = shared(32, 1.6)
     for _ in range(34):
         rate.late(0.06, 3.0)
-    assert rate.is_in_doubt
-    assert rate.most(2.0, now) == pytest.approx(4.0)
-    assert rate.most(60.0, now) > 100  # whoever waits for longer was not late
+    assert rate.is_uncertain
+    assert rate.max_open(2.0, now) == pytest.approx(4.0)
+    assert rate.max_open(60.0, now) > 100  # whoever waits for longer was not late
     rate.answered(0.3, 2.4, now)
-    assert not rate.is_in_doubt
-    assert rate.most(2.4, now) == pytest.approx(8.0)
+    assert not rate.is_uncertain
+    assert rate.max_open(2.4, now) == pytest.approx(8.0)
 
 
 def shared_admission(num_left=0, num_stayed=0):
@@ -270,11 +270,11 @@ def open_more(admission, count, now):
     return now + 0.04  # they did not all come just now
 
 
-def test_one_more_that_would_be_late_is_refused_and_few_never_are():
+def test_a_late_arrival_is_refused_unless_few_requests_are_open():
     admission, now = shared_admission()
     admission.check_shared(3.0, now + 0.04)
     now = open_more(admission, 67, now)
-    with pytest.raises(Overloaded, match=r"it would take 5\.0 s") as caught:
+    with pytest.raises(Overloaded, match=r"the request would take 5\.0 s") as caught:
         admission.check_shared(3.0, now)
     assert caught.value.retry_after == pytest.approx(5.0 - 0.75 * 3.0, abs=0.1)
     admission.check_shared(None, now)
@@ -283,20 +283,20 @@ def test_one_more_that_would_be_late_is_refused_and_few_never_are():
     few.check_shared(0.01, now)
 
 
-def test_what_is_shared_is_refused_when_it_would_take_longer_than_half_of_the_clients_wait():
+def test_a_shared_request_slower_than_median_patience_is_refused():
     admission, now = shared_admission(num_left=11, num_stayed=5)
     admission.check_shared(None, now + 0.04)
     now = open_more(admission, 67, now)
-    with pytest.raises(Overloaded, match=r"it would take 5\.0 s"):
+    with pytest.raises(Overloaded, match=r"the request would take 5\.0 s"):
         admission.check_shared(None, now)
 
 
-def test_what_is_shared_is_not_refused_for_the_few_that_leave():
+def test_a_shared_request_is_not_refused_if_few_clients_leave():
     admission, now = shared_admission(num_left=11, num_stayed=20)
     admission.check_shared(None, open_more(admission, 67, now))
 
 
-def test_one_that_comes_with_others_is_refused_where_there_is_room_for_few_more():
+def test_simultaneous_arrivals_are_refused_near_the_limit():
     admission, now = shared_admission(num_left=11)
     admission.shared.begin(now)
     with pytest.raises(Overloaded):
@@ -305,28 +305,28 @@ def test_one_that_comes_with_others_is_refused_where_there_is_room_for_few_more(
 
 
 def opened(admission, count, now, deadline=None):
-    return [Open(admission.shared.begin(now), deadline) for _ in range(count)]
+    return [OpenRequest(admission.shared.begin(now), deadline) for _ in range(count)]
 
 
-def test_those_that_wait_longest_are_shed_when_more_are_open_than_can_be_answered_in_time():
+def test_the_longest_waiting_requests_are_shed_beyond_the_limit():
     admission, now = shared_admission(num_left=11)
-    admission.shared.most_running = 32
+    admission.shared.max_running = 32
     requests = opened(admission, 400, now)
     shed = admission.shed_shared(requests, now)
     assert len(shed) == pytest.approx(400, abs=40)
     assert sorted(shed)[:300] == list(range(300))
 
 
-def test_nothing_is_shed_of_patient_clients_or_when_all_will_be_answered_in_time():
+def test_no_request_is_shed_if_clients_are_patient_or_all_are_in_time():
     patient, now = shared_admission()
     assert patient.shed_shared(opened(patient, 400, now), now) == []
     admission, now = shared_admission(num_left=11)
     assert admission.shed_shared(opened(admission, 5, now), now) == []
 
 
-def test_those_that_came_last_are_kept_when_nobody_knows_how_fast_the_worker_is():
+def test_the_last_arrivals_are_kept_while_the_rate_is_unknown():
     admission, now = AdmissionControl(STAYING_SHARED), 100.0
     requests = opened(admission, 100, now, deadline=now + 3.0)
     for one in requests[:6]:
-        admission.late_shared(one.begun, now + 3.0)
+        admission.late_shared(one.arrival, now + 3.0)
     assert admission.shed_shared(requests, now + 3.0) == list(range(92))

@@ -1,4 +1,4 @@
-"""How many workers are wanted, with answers computed by hand."""
+"""How many workers are target, with answers computed by hand."""
 
 import pytest
 
@@ -12,40 +12,40 @@ def scaler(num_workers=1, **changes):
 
 
 @pytest.mark.parametrize(
-    ("num_requests", "wanted"), [(0, 1), (8, 1), (9, 2), (16, 2), (17, 3), (1000, 4)]
+    ("num_requests", "target"), [(0, 1), (8, 1), (9, 2), (16, 2), (17, 3), (1000, 4)]
 )
-def test_one_worker_is_wanted_for_so_many_requests_between_the_bounds(num_requests, wanted):
-    assert scaler().wanted(num_requests, 1.0) == wanted
+def test_the_number_of_workers_follows_requests_between_the_bounds(num_requests, target):
+    assert scaler().target(num_requests, 1.0) == target
 
 
 def test_more_workers_are_wanted_at_once_and_fewer_after_the_delay():
-    wanted = scaler().wanted
-    assert wanted(20, 1.0) == 3
-    assert wanted(0, 2.0) == 3
-    assert wanted(12, 30.0) == 2 + 1
-    assert wanted(0, 61.0) == 3
-    assert wanted(0, 61.5) == 2  # 20 are over 60 seconds ago, 12 are not
-    assert wanted(0, 90.0) == 2
-    assert wanted(0, 90.5) == 1
+    target = scaler().target
+    assert target(20, 1.0) == 3
+    assert target(0, 2.0) == 3
+    assert target(12, 30.0) == 2 + 1
+    assert target(0, 61.0) == 3
+    assert target(0, 61.5) == 2  # 20 are over 60 seconds ago, 12 are not
+    assert target(0, 90.0) == 2
+    assert target(0, 90.5) == 1
 
 
 def test_a_load_that_comes_back_begins_the_delay_anew():
-    wanted = scaler().wanted
-    assert wanted(20, 1.0) == 3
-    assert wanted(20, 50.0) == 3
-    assert wanted(0, 100.0) == 3
-    assert wanted(0, 110.5) == 1
+    target = scaler().target
+    assert target(20, 1.0) == 3
+    assert target(20, 50.0) == 3
+    assert target(0, 100.0) == 3
+    assert target(0, 110.5) == 1
 
 
 def test_nothing_is_wanted_when_nobody_asks_if_the_bounds_allow_that():
-    wanted = scaler(min_workers=0).wanted
-    assert wanted(0, 1.0) == 1  # that which was started first
-    assert wanted(0, 60.5) == 0
-    assert wanted(1, 61.0) == 1
+    target = scaler(min_workers=0).target
+    assert target(0, 1.0) == 1  # that which was started first
+    assert target(0, 60.5) == 0
+    assert target(1, 61.0) == 1
 
 
-def test_what_is_remembered_does_not_grow():
+def test_the_memory_of_a_scaler_does_not_grow():
     one = scaler()
     for number in range(10_000):
-        one.wanted(10_000 - number, number * 0.001)
+        one.target(10_000 - number, number * 0.001)
     assert len(one._needs) <= 4

@@ -8,7 +8,7 @@ import uvloop
 
 from mindspore_serving.errors import Overloaded, ServableUnavailable, WorkerUnavailable
 from mindspore_serving.master import batched, dispatcher
-from mindspore_serving.master.method import MOST_PARTS
+from mindspore_serving.master.method import MAX_PARTS
 from mindspore_serving.master.request import PendingPart
 from tests.master.served import Served, Worker, turn
 from tests.waiting import until
@@ -16,7 +16,7 @@ from tests.waiting import until
 # --- handing out --------------------------------------------------------------------------------
 
 
-async def test_requests_of_one_turn_leave_in_one_message():
+async def test_requests_of_a_turn_leave_in_a_single_message():
     served = Served(worker := Worker())
     for _ in range(5):
         served.submit()
@@ -25,14 +25,14 @@ async def test_requests_of_one_turn_leave_in_one_message():
     assert worker.sizes == [5]
 
 
-async def test_a_request_of_several_batches_is_spread_over_workers_batch_by_batch():
+async def test_a_request_of_several_batches_is_spread_over_workers_by_batch():
     served = Served(first := Worker(), second := Worker(), batch_size=4)
     served.submit(8)
     await turn()
     assert [[len(part.chunks) for part in worker.held] for worker in (first, second)] == [[4], [4]]
 
 
-async def test_small_requests_fill_the_batch_of_one_worker_before_they_go_to_another():
+async def test_small_requests_fill_a_batch_before_another_worker_gets_any():
     served = Served(first := Worker(), second := Worker(), batch_size=4)
     for _ in range(6):
         served.submit()
@@ -76,7 +76,7 @@ async def test_slow_workers_get_their_part_of_a_request_too():
     assert [worker.sizes for worker in (fast, slow, slower)] == [[1], [1], [1]]
 
 
-async def test_a_method_with_a_long_queue_leaves_turns_to_the_others_of_its_worker():
+async def test_a_long_queue_leaves_turns_to_other_methods_of_the_worker():
     served = Served(worker := Worker(room=2), others=["other"])
     for _ in range(100):
         served.submit()
@@ -88,7 +88,7 @@ async def test_a_method_with_a_long_queue_leaves_turns_to_the_others_of_its_work
     assert len(served.method._queue) > 90
 
 
-async def test_of_a_method_without_retry_a_worker_has_only_the_batch_that_it_runs():
+async def test_a_method_without_retry_sends_a_worker_a_single_batch():
     served = Served(worker := Worker(), batch_size=4, method_retry=False, has_real_windows=True)
     for _ in range(10):
         served.submit()
@@ -102,7 +102,7 @@ async def test_of_a_method_without_retry_a_worker_has_only_the_batch_that_it_run
     assert worker.sizes == [4, 4]
 
 
-async def test_what_waits_is_not_failed_by_a_death_though_it_may_not_be_retried():
+async def test_queued_parts_survive_a_death_even_without_retry():
     served = Served(worker := Worker(), method_retry=False, has_real_windows=True)
     served.submit(), served.submit()
     await turn()
@@ -114,7 +114,7 @@ async def test_what_waits_is_not_failed_by_a_death_though_it_may_not_be_retried(
     assert served.replies[1].failure is None
 
 
-async def test_a_new_worker_gets_what_waits():
+async def test_a_new_worker_gets_the_queued_parts():
     served = Served(worker := Worker(room=0))
     served.submit()
     await turn()
@@ -123,7 +123,7 @@ async def test_a_new_worker_gets_what_waits():
     assert (worker.sizes, second.sizes) == ([], [1])
 
 
-async def test_what_waits_fails_when_no_worker_is_expected_any_more():
+async def test_queued_parts_fail_when_no_worker_is_expected_any_more():
     served = Served(worker := Worker(room=1))
     served.submit()
     served.submit()
@@ -172,7 +172,7 @@ async def test_a_retry_is_next():
 
 
 @pytest.mark.parametrize(("owns_models", "most"), [(True, 2), (False, 8)])
-async def test_a_worker_has_few_messages_unless_others_run_its_models(owns_models, most):
+async def test_a_worker_has_few_messages_unless_its_models_run_elsewhere(owns_models, most):
     worker = Worker()
     worker.owns_models = owns_models
     served = Served(worker, batch_size=100, has_real_windows=True)
@@ -208,12 +208,12 @@ async def test_the_preferred_size_counts_instances_not_requests():
     assert len(served.method._queue) == 1
 
 
-async def test_a_request_is_cut_into_a_limited_number_of_parts_however_many_instances_it_has():
+async def test_the_number_of_parts_of_a_request_is_limited():
     served = Served(Worker(), max_batch_delay_ms=60000, preferred_batch_size=3)
-    served.submit(MOST_PARTS * 2 + 1)
-    assert len(served.method._queue) <= MOST_PARTS
+    served.submit(MAX_PARTS * 2 + 1)
+    assert len(served.method._queue) <= MAX_PARTS
     chunks = [len(part.chunks) for part in served.method._queue]
-    assert (sum(chunks), max(chunks)) == (MOST_PARTS * 2 + 1, 3)
+    assert (sum(chunks), max(chunks)) == (MAX_PARTS * 2 + 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ async def lose_at(served, worker, count):
     return suspects
 
 
-async def test_suspects_are_run_one_at_a_time_and_nothing_beside_them():
+async def test_quarantined_parts_run_alone_in_their_worker():
     served = Served(first := Worker(), second := Worker(room=0))
     for _ in range(5):
         served.submit()
@@ -290,7 +290,7 @@ async def test_suspects_are_run_one_at_a_time_and_nothing_beside_them():
     assert [reply.failure for reply in served.replies] == [None] * 5
 
 
-async def test_of_many_that_ran_only_the_one_that_kills_workers_fails():
+async def test_of_many_running_parts_only_the_part_that_kills_workers_fails():
     served = Served(first := Worker())
     for _ in range(8):
         served.submit()
@@ -388,7 +388,7 @@ async def test_a_worker_is_free_after_its_suspect_though_another_left_meanwhile(
     assert len(its_worker.held) == 1
 
 
-async def test_a_suspect_that_a_silent_worker_does_not_run_goes_to_another_by_itself():
+async def test_a_quarantined_part_moves_from_a_silent_worker_and_runs_alone():
     served = Served(first := Worker(), second := Worker(), third := Worker())
     request = served.submit()
     await turn()
@@ -434,7 +434,7 @@ async def overload(served, worker, clock):
     assert served.method.admission.queue.is_standing(clock.now)
 
 
-async def test_a_request_that_would_be_late_is_refused_at_once_and_told_when_to_come_again(clock):
+async def test_a_late_request_is_refused_at_once_with_retry_after(clock):
     served = Served(worker := Worker())
     await overload(served, worker, clock)
     served.submit(timeout=0.02)
@@ -456,7 +456,7 @@ async def test_a_client_that_left_is_not_counted_among_those_ahead():
     assert served.method.num_ahead == 4
 
 
-async def test_the_oldest_are_refused_when_more_wait_than_clients_have_patience_for(clock):
+async def test_the_oldest_parts_are_refused_beyond_clients_patience(clock):
     served = Served(worker := Worker())
     await overload(served, worker, clock)
     later = [served.submit() for _ in range(300)]
@@ -483,7 +483,7 @@ async def test_a_late_request_of_several_parts_leaves_nothing_counted(clock):
     assert served.method.num_ahead == len(served.method._queue) > 0
 
 
-async def test_what_nobody_waits_for_does_not_gather_behind_a_worker_that_is_busy():
+async def test_cancelled_parts_do_not_pile_up_behind_a_busy_worker():
     served = Served(worker := Worker(room=0))
     first = served.submit()
     for number in range(3 * batched.MAX_DROPPED):

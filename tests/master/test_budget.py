@@ -23,7 +23,7 @@ class Servable:
 @pytest.fixture
 def budget():
     made = LoadBudget()
-    made.most = 2
+    made.limit = 2
     return made
 
 
@@ -35,17 +35,17 @@ def test_without_a_limit_every_servable_may_be_loaded():
     assert LoadBudget().admit([Servable(1), Servable(2), Servable(3)])
 
 
-def test_what_is_not_loaded_takes_no_room(budget):
+def test_unloaded_servables_do_not_count_against_the_budget(budget):
     assert budget.admit([Servable(1), Servable(2, is_loaded=False)])
 
 
-def test_the_one_that_was_not_used_for_the_longest_time_gives_way(budget):
+def test_the_least_recently_used_servable_is_unloaded(budget):
     others = [Servable(5), Servable(3), Servable(4, is_loaded=False)]
     assert not budget.admit(others)
     assert unloaded(*others) == [3]
 
 
-def test_only_one_gives_way_for_one(budget):
+def test_a_single_servable_is_unloaded_per_admission(budget):
     others = [Servable(5), Servable(3)]
     assert not budget.admit(others)
     assert not budget.admit(others)
@@ -54,7 +54,7 @@ def test_only_one_gives_way_for_one(budget):
     assert budget.admit(others)
 
 
-def test_one_that_is_used_does_not_give_way(budget):
+def test_a_servable_in_use_is_not_unloaded(budget):
     others = [Servable(5), Servable(3, is_idle=False)]
     assert not budget.admit(others)
     assert unloaded(*others) == [5]

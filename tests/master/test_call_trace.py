@@ -3,13 +3,13 @@
 from mindspore_serving.errors import Code
 from mindspore_serving.ipc.messages import Fault, PartReply, RequestPart, SpanReport, WorkerCall
 from mindspore_serving.master.call_trace import CallTrace
-from mindspore_serving.master.request import ANONYMOUS, PendingPart
+from mindspore_serving.master.request import NO_REQUEST, PendingPart
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.span import SERVABLE, WORKER, SpanContext
 from tests.master.served import Served, Worker, turn
 
 PARENT = SpanContext(0xA, 0xB, is_sampled=True, state="them=1")
-PART = PendingPart(ANONYMOUS, 0, "native", [b"1"])
+PART = PendingPart(NO_REQUEST, 0, "native", [b"1"])
 
 
 class Recorded:
@@ -64,7 +64,7 @@ def test_a_request_that_no_worker_got_has_waited_to_its_end():
     assert recorded.request.has_failed
 
 
-def test_an_instance_that_fails_fails_the_spans_above_it():
+def test_a_failed_instance_fails_the_spans_above():
     recorded = Recorded()
     recorded.trace.sent(PART, "first")
     faults = [None, Fault(Code.SYSTEM_ERROR, "secret")]
@@ -75,7 +75,7 @@ def test_an_instance_that_fails_fails_the_spans_above_it():
     assert "secret" not in str(recorded.spans)
 
 
-def test_the_spans_of_a_worker_are_recorded_as_it_reports_them():
+def test_the_spans_of_a_worker_are_recorded_as_reported():
     recorded = Recorded()
     other = SpanContext(0xC, 0xD, is_sampled=True)
     report = SpanReport("batch", 7, 5, 10, 20, {"size": 2}, links=[other.traceparent])
@@ -96,7 +96,7 @@ def test_a_request_that_is_not_sampled_has_a_context_and_no_spans():
     assert recorded.spans == []
 
 
-async def test_what_a_worker_asks_of_another_belongs_to_its_span():
+async def test_a_call_between_workers_belongs_to_the_span_of_the_caller():
     served, recorded = Served(worker := Worker()), Recorded()
     served.dispatcher.recorder = recorded
     item = RequestPart(5, "m", "native", [b"1"], None, traceparent=PARENT.traceparent)

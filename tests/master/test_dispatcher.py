@@ -17,7 +17,7 @@ from mindspore_serving.errors import (
 )
 from mindspore_serving.ipc.messages import RequestPart, WorkerCall
 from mindspore_serving.master import dispatcher
-from mindspore_serving.wire import cutting
+from mindspore_serving.wire import splitting
 from tests.master.served import Served, Worker, turn
 from tests.waiting import until
 
@@ -47,7 +47,7 @@ async def test_a_reply_reaches_its_request(serve):
     ]
 
 
-async def test_one_worker_gets_the_body_whole(serve):
+async def test_a_single_worker_gets_the_whole_body(serve):
     served = serve(worker := Worker())
     served.submit(3)
     await turn()
@@ -111,7 +111,7 @@ async def test_a_body_that_cannot_be_cut_is_refused(serve):
 
 
 async def test_a_codec_that_fails_leaves_nothing_in_flight(serve, monkeypatch):
-    monkeypatch.setattr(cutting, "split", lambda codec, body: 1 // 0)
+    monkeypatch.setattr(splitting, "split", lambda codec, body: 1 // 0)
     served = serve(Worker(), Worker())
     served.submit(4)
     await turn()
@@ -127,7 +127,7 @@ async def test_a_request_without_instances_is_refused(serve):
     assert served.dispatcher.num_in_flight == 0
 
 
-async def test_a_stream_of_several_instances_is_refused_and_nothing_of_it_is_sent(serve):
+async def test_a_stream_of_several_instances_is_refused_and_not_sent(serve):
     served = serve(first := Worker(), second := Worker())
     served.submit(2, is_stream=True)
     await turn()
@@ -135,7 +135,7 @@ async def test_a_stream_of_several_instances_is_refused_and_nothing_of_it_is_sen
     assert first.sent == second.sent == []
 
 
-async def test_over_the_limit_requests_are_refused_until_others_end(serve):
+async def test_over_the_limit_requests_are_refused_until_earlier_requests_end(serve):
     served = serve(worker := Worker())
     served.dispatcher.shares.limit = 2
     for _ in range(3):
@@ -153,7 +153,7 @@ async def test_over_the_limit_requests_are_refused_until_others_end(serve):
 # --- deadlines and cancellation -----------------------------------------------------------------
 
 
-async def test_no_answer_in_time_is_reported_and_the_worker_is_sent_a_cancellation(serve):
+async def test_a_timeout_is_reported_and_cancels_the_part_in_the_worker(serve):
     served = serve(worker := Worker())
     served.submit(timeout=0.01)
     await until(lambda: served.replies[0])
@@ -164,7 +164,7 @@ async def test_no_answer_in_time_is_reported_and_the_worker_is_sent_a_cancellati
 
 
 async def test_a_deadline_that_is_far_away_is_kept_too(serve, monkeypatch):
-    monkeypatch.setattr(dispatcher, "NEAR", 0.01)
+    monkeypatch.setattr(dispatcher, "NEAR_SECONDS", 0.01)
     served = serve(Worker())
     far = served.submit(timeout=0.05)
     served.submit(timeout=3600)
@@ -247,7 +247,7 @@ async def test_a_request_is_retried_on_another_worker(serve):
     assert served.failure() is None
 
 
-async def test_a_request_that_two_workers_were_running_when_they_died_is_not_retried_again(serve):
+async def test_a_request_that_ran_in_two_dead_workers_is_not_retried(serve):
     served = serve(first := Worker(), second := Worker(), third := Worker())
     served.submit()
     await turn()
@@ -263,7 +263,7 @@ async def test_a_request_that_two_workers_were_running_when_they_died_is_not_ret
     assert str(served.failure()) == "servable(s) method(m): it died"
 
 
-async def test_what_only_waited_in_a_worker_that_died_is_not_failed_by_that(serve):
+async def test_a_part_that_only_waited_in_a_dead_worker_is_retried(serve):
     served = serve(first := Worker(), second := Worker(), third := Worker())
     served.submit()
     served.submit()
@@ -280,13 +280,13 @@ async def test_what_only_waited_in_a_worker_that_died_is_not_failed_by_that(serv
     served.answer(third)
 
 
-async def test_what_a_worker_ran_for_too_long_fails_with_the_reason_and_is_not_retried(serve):
+async def test_an_overdue_part_fails_with_the_reason_and_is_not_retried(serve):
     served = serve(first := Worker(), second := Worker())
     served.submit()
     await turn()
     first.at = first.held
     (first.overdue,) = first.running()
-    first.why_ended = "stage 1 ran for over 5 s (stage_timeout)"
+    first.end_reason = "stage 1 ran for over 5 s (stage_timeout)"
     served.lose(first)
     await turn()
     assert second.sent == []
@@ -294,7 +294,7 @@ async def test_what_a_worker_ran_for_too_long_fails_with_the_reason_and_is_not_r
     assert str(served.failure()).endswith("stage 1 ran for over 5 s (stage_timeout)")
 
 
-async def test_a_worker_that_is_withheld_gets_nothing_and_what_waits_there_goes_elsewhere(serve):
+async def test_parts_waiting_in_a_withheld_worker_go_elsewhere(serve):
     served = serve(first := Worker(), second := Worker())
     for _ in range(4):
         served.submit()
@@ -318,7 +318,7 @@ async def test_a_worker_that_is_withheld_gets_nothing_and_what_waits_there_goes_
     assert first in served.method.workers
 
 
-async def test_a_request_is_retried_on_the_worker_that_survives_when_two_die_at_once(serve):
+async def test_when_two_workers_die_at_once_the_third_gets_the_request(serve):
     served = serve(first := Worker(), second := Worker(), third := Worker())
     served.submit()
     await turn()
@@ -357,7 +357,7 @@ async def test_a_retry_waits_for_the_next_worker_unless_none_is_expected(serve):
 
 
 @pytest.mark.parametrize("forbidden", [{"method_retry": False}, {"retry": False}], ids=str)
-async def test_what_must_not_run_twice_is_not_retried(serve, forbidden):
+async def test_a_request_that_must_not_run_twice_is_not_retried(serve, forbidden):
     served = serve(first := Worker(), second := Worker(), **forbidden)
     served.submit()
     await turn()
@@ -425,7 +425,7 @@ def call_of(method="m", servable="s", chunks=(b"1", b"2")):
     return WorkerCall(servable, 1, RequestPart(5, method, "native", list(chunks), None))
 
 
-async def test_a_call_of_a_worker_is_answered_to_it(serve):
+async def test_the_calling_worker_gets_the_answer_of_its_call(serve):
     asking = Worker()
     served = serve(worker := Worker())
     served.dispatcher.on_call(asking, call_of())

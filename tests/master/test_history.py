@@ -1,7 +1,7 @@
 """The history of an hour: what it keeps, and how much."""
 
 from mindspore_serving.master import history
-from mindspore_serving.master.history import COLUMNS, MOST_ROWS, MOST_SERVABLES, History
+from mindspore_serving.master.history import COLUMNS, MAX_ROWS, MAX_SERVABLES, History
 
 
 def row(name: str = "a", **engine: int) -> dict:
@@ -12,8 +12,8 @@ def row(name: str = "a", **engine: int) -> dict:
 
 def test_each_look_is_a_row_with_its_age() -> None:
     past = History(lambda: [row(num_running=7)])
-    past.look(10.0)
-    past.look(15.0)
+    past.sample(10.0)
+    past.sample(15.0)
     shown = past.show(20.0)
     (one,) = shown["servables"]
     assert [age for age, *_ in one["rows"]] == [10.0, 5.0]
@@ -22,38 +22,38 @@ def test_each_look_is_a_row_with_its_age() -> None:
     assert (found["p50_ms"], found["engine.num_steps"]) == (None, None)
 
 
-def test_it_keeps_an_hour_and_no_more() -> None:
+def test_the_history_keeps_an_hour() -> None:
     past = History(lambda: [row()])
-    for now in range(MOST_ROWS + 3):
-        past.look(float(now))
-    (one,) = past.show(float(MOST_ROWS + 2))["servables"]
-    assert len(one["rows"]) == MOST_ROWS
-    assert one["rows"][0] == [MOST_ROWS - 1, *one["rows"][-1][1:]]
-    assert MOST_ROWS * history.SECONDS == 3600
+    for now in range(MAX_ROWS + 3):
+        past.sample(float(now))
+    (one,) = past.show(float(MAX_ROWS + 2))["servables"]
+    assert len(one["rows"]) == MAX_ROWS
+    assert one["rows"][0] == [MAX_ROWS - 1, *one["rows"][-1][1:]]
+    assert MAX_ROWS * history.SECONDS == 3600
 
 
-def test_it_keeps_so_many_servables_and_forgets_those_that_are_gone() -> None:
-    names = [f"s{number}" for number in range(MOST_SERVABLES + 1)]
+def test_the_history_has_max_servables_and_drops_removed_servables() -> None:
+    names = [f"s{number}" for number in range(MAX_SERVABLES + 1)]
     past = History(lambda: [row(name) for name in names])
-    past.look(0.0)
+    past.sample(0.0)
     assert [one["name"] for one in past.show(0.0)["servables"]] == names[:-1]
     del names[0]
-    past.look(1.0)
+    past.sample(1.0)
     assert [one["name"] for one in past.show(1.0)["servables"]] == names
 
 
-def test_a_copy_stays_as_it_was() -> None:
+def test_a_copy_of_the_history_does_not_change() -> None:
     past = History(lambda: [row()])
-    past.look(0.0)
+    past.sample(0.0)
     copied = past.copy()
-    past.look(1.0)
+    past.sample(1.0)
     assert len(copied.show(1.0)["servables"][0]["rows"]) == 1
     assert len(past.show(1.0)["servables"][0]["rows"]) == 2
 
 
 def test_a_classic_servable_has_no_numbers_of_an_engine() -> None:
     past = History(lambda: [row()])
-    past.look(0.0)
+    past.sample(0.0)
     (one,) = past.show(0.0)["servables"]
     engine = [at for at, name in enumerate(COLUMNS, 1) if name.startswith("engine.")]
     assert {one["rows"][0][at] for at in engine} == {None}

@@ -25,7 +25,7 @@ from mindspore_serving.ipc.messages import (
     WorkerCall,
     WorkerReady,
 )
-from mindspore_serving.master import lent as lending
+from mindspore_serving.master import payload_lender as lending
 from mindspore_serving.master import storing
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.request import PendingPart, PendingRequest
@@ -128,7 +128,7 @@ async def bench():
 # --- work and answers ---------------------------------------------------------------------------
 
 
-async def test_work_goes_out_in_one_message_with_ids_and_the_time_left(bench):
+async def test_parts_leave_in_a_single_message_with_ids_and_remaining_time(bench):
     parts = [bench.part(b"1", b"2"), bench.part(b"3", deadline=103.5), bench.part(deadline=99.0)]
     bench.send(*parts, now=100.0)
     work = await bench.hear()
@@ -194,7 +194,7 @@ async def test_answers_go_back_the_way_their_parts_came(bench):
     assert bench.strategy.sizes == [2]  # together, as they came
 
 
-async def test_what_a_closed_link_had_can_be_taken_once(bench):
+async def test_the_parts_of_a_closed_link_can_be_taken_once(bench):
     first, second = bench.part(), bench.part()
     bench.send(first, second)
     bench.say(Done([PartReply(1, [b"a"])]))
@@ -203,7 +203,7 @@ async def test_what_a_closed_link_had_can_be_taken_once(bench):
     assert bench.link.take_parts() == []
 
 
-async def test_a_cancelled_part_is_held_until_it_is_answered(bench):
+async def test_a_cancelled_part_is_kept_until_the_answer(bench):
     part = bench.part()
     bench.send(part)
     await bench.hear()
@@ -237,7 +237,7 @@ async def test_a_large_answer_is_copied_and_given_back_with_the_next_work(bench)
     assert (await bench.hear()).freed == [payload.offset]
 
 
-async def test_the_space_of_what_a_stage_has_kept_comes_back_when_the_worker_says_so(bench):
+async def test_memory_that_a_stage_keeps_is_freed_by_a_later_message(bench):
     bench.send(bench.part(LARGE, LARGE))
     (part,) = (await bench.hear()).parts
     first, second = part.chunks
@@ -257,7 +257,7 @@ def lent(bench, part):
     return payload
 
 
-async def test_an_answer_in_tensors_is_lent_and_given_back_when_nobody_has_it(bench):
+async def test_tensors_of_an_answer_are_lent_until_their_last_reference(bench):
     payload = lent(bench, bench.part())
     await bench.hear()
     await bench.until(lambda: bench.strategy.answers)
@@ -281,7 +281,7 @@ async def test_a_lent_answer_can_be_read_when_its_worker_is_gone(bench):
 
 
 async def test_answers_are_copied_while_clients_that_read_slowly_have_many(bench, monkeypatch):
-    monkeypatch.setattr(lending, "MOST_LENT", 2 * len(LARGE))
+    monkeypatch.setattr(lending, "MAX_LENT", 2 * len(LARGE))
     for _ in range(3):
         lent(bench, bench.part())
     await bench.until(lambda: len(bench.strategy.answers) == 3)
@@ -365,7 +365,7 @@ async def test_the_end_is_reported_once(bench):
     assert bench.owner.lost == [bench.link]
 
 
-async def test_a_closed_link_swallows_what_is_said_to_it(bench):
+async def test_a_closed_link_ignores_messages_to_the_worker(bench):
     part = bench.part()
     bench.send(part)
     bench.link.close()
@@ -414,12 +414,12 @@ async def test_a_worker_that_sends_nonsense_is_ended(bench, data):
     await bench.until(lambda: bench.link.process.is_killed)
 
 
-async def test_a_worker_that_cannot_go_on_is_ended_with_its_reason_behind_its_answers(bench):
+async def test_a_worker_that_fails_after_its_answers_is_killed_with_its_reason(bench):
     part = bench.part()
     bench.send(part)
     bench.say(WorkerReady(1, [], {}), Done([PartReply(1, [b"a"])]), Failed("rank 3 is lost"))
     await bench.until(lambda: bench.link.process.is_killed)
-    assert bench.link.why_ended == "rank 3 is lost"
+    assert bench.link.end_reason == "rank 3 is lost"
     assert bench.link.parts == {}
 
 
@@ -437,7 +437,7 @@ async def test_answers_before_nonsense_in_a_message_count(bench, wrong):
     assert bench.link.take_parts() == [second]
 
 
-async def test_what_the_socket_does_not_take_is_sent_later_and_in_order(bench):
+async def test_bytes_that_the_socket_does_not_take_are_sent_later_in_order(bench):
     chunk = b"c" * 30_000  # small enough to travel inline
     bench.send(bench.part(*[chunk] * 100))
     bench.link.ask_to_exit()
@@ -455,7 +455,7 @@ async def test_a_worker_that_reads_nothing_is_ended(bench, monkeypatch):
     assert bench.link.process.is_killed
 
 
-async def test_a_large_part_is_copied_while_others_are_sent(bench, monkeypatch):
+async def test_small_parts_are_sent_while_a_large_part_is_copied(bench, monkeypatch):
     """And cancelled behind its work, if that is cancelled meanwhile."""
     arena, go_on = bench.master_arena, threading.Event()
 

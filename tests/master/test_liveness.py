@@ -4,26 +4,26 @@ import pytest
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.ipc.status import STAGES, STEPS, Running
-from mindspore_serving.master.liveness import Pulse, find_overdue, interval
+from mindspore_serving.master.liveness import HeartbeatMonitor, find_overdue, interval
 
 
-def states(pulse, *looks):
-    """What the pulse is after each look of (count, elapsed): lives, silent or dead."""
+def states(monitor, *looks):
+    """What the monitor is after each look of (count, elapsed): lives, silent or dead."""
     found = []
     for count, elapsed in looks:
-        pulse.see(count, elapsed)
-        found.append("dead" if pulse.is_dead else "silent" if pulse.is_silent else "lives")
+        monitor.update(count, elapsed)
+        found.append("dead" if monitor.is_dead else "silent" if monitor.is_silent else "lives")
     return found
 
 
 def test_a_worker_whose_heartbeats_are_counted_lives():
     looks = [(count, 9.0) for count in range(1, 6)]
-    assert states(Pulse(10.0), *looks) == ["lives"] * 5
+    assert states(HeartbeatMonitor(10.0), *looks) == ["lives"] * 5
 
 
-def test_a_worker_without_a_heartbeat_is_silent_and_three_times_as_long_dead():
+def test_a_worker_without_heartbeats_is_silent_then_dead():
     looks = [(7, 5.0)] * 8
-    assert states(Pulse(10.0), *looks) == [
+    assert states(HeartbeatMonitor(10.0), *looks) == [
         *["lives"] * 2,
         *["silent"] * 4,
         *["dead"] * 2,
@@ -31,8 +31,8 @@ def test_a_worker_without_a_heartbeat_is_silent_and_three_times_as_long_dead():
 
 
 def test_a_heartbeat_makes_a_silent_worker_live_again():
-    pulse = Pulse(10.0)
-    assert states(pulse, (1, 1.0), (1, 20.0), (2, 5.0), (2, 5.0)) == [
+    monitor = HeartbeatMonitor(10.0)
+    assert states(monitor, (1, 1.0), (1, 20.0), (2, 5.0), (2, 5.0)) == [
         "lives",
         "silent",
         "lives",
@@ -40,12 +40,12 @@ def test_a_heartbeat_makes_a_silent_worker_live_again():
     ]
 
 
-def test_without_a_timeout_it_always_lives():
-    assert states(Pulse(0.0), (1, 100.0), (1, 1e6)) == ["lives", "lives"]
+def test_without_a_timeout_a_worker_is_always_alive():
+    assert states(HeartbeatMonitor(0.0), (1, 100.0), (1, 1e6)) == ["lives", "lives"]
 
 
 def test_a_worker_whose_heartbeats_cannot_be_seen_lives():
-    assert states(Pulse(10.0), (None, 100.0), (None, 1e6)) == ["lives", "lives"]
+    assert states(HeartbeatMonitor(10.0), (None, 100.0), (None, 1e6)) == ["lives", "lives"]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_worker_whose_heartbeats_cannot_be_seen_lives():
         (STEPS, 71.0, ""),
     ],
 )
-def test_what_runs_for_longer_than_its_timeout_is_overdue(lane, since, text):
+def test_a_stage_that_runs_for_longer_than_its_timeout_is_overdue(lane, since, text):
     deployment = Deployment("d", "s", stage_timeout=5.0, step_timeout=30.0)
     running = Running(lane, since, 2, frozenset({1}))
     overdue = find_overdue([running], deployment, 100.0)

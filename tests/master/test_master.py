@@ -111,7 +111,7 @@ async def test_a_deployed_servable_answers(server):
     ]
 
 
-async def test_several_workers_share_the_instances_of_one_request(server):
+async def test_several_workers_share_the_instances_of_a_request(server):
     await server.deploy(server.deployment(num_parallel_workers=2))
     assert len(await server.pids(2)) == 2
 
@@ -123,7 +123,7 @@ async def test_unknown_servables_and_methods_are_refused(server):
         assert isinstance(reply.failure, NotFound)
 
 
-async def test_nothing_is_ready_before_it_is_deployed(server):
+async def test_a_server_without_deployments_is_not_ready(server):
     assert not server.master.control.is_ready
     assert server.master.control.describe() == []
 
@@ -140,7 +140,7 @@ async def test_a_servable_that_cannot_be_loaded_is_a_start_error_with_its_reason
     assert "servable_config.py, line" in str(caught.value)
 
 
-async def test_a_worker_that_dies_while_loading_is_a_start_error_with_the_end_of_its_log(server):
+async def test_a_death_while_loading_is_a_start_error_with_the_end_of_the_log(server):
     server.write("tiny", "print('no such key', flush=True)\nos._exit(7)")
     with pytest.raises(StartError, match="(?s)exit status 7.*no such key"):
         await server.deploy(server.deployment(num_parallel_workers=1))
@@ -189,7 +189,7 @@ async def test_while_the_only_worker_is_away_requests_wait_for_the_next(server, 
 
 async def test_a_worker_that_dies_again_and_again_is_not_waited_for(server, monkeypatch):
     monkeypatch.setattr(backoff, "FIRST_DELAY", 0.001)
-    monkeypatch.setattr(backoff, "MOST_DELAY", 60.0)
+    monkeypatch.setattr(backoff, "MAX_DELAY", 60.0)
     await server.deploy(server.deployment(num_parallel_workers=1))
     monkeypatch.setattr(backoff, "FIRST_DELAY", 7.0)  # doubled from the second on
     server.write("tiny", "os._exit(4)")
@@ -203,7 +203,7 @@ async def test_a_worker_that_dies_again_and_again_is_not_waited_for(server, monk
     assert "its workers have ended" in str(reply.failure)
 
 
-async def test_what_is_deployed_is_ready_until_the_server_stops(server):
+async def test_a_deployed_servable_is_ready_until_the_server_stops(server):
     await server.deploy(server.deployment(num_parallel_workers=1))
     (readiness,) = server.master.control.readiness()
     assert (readiness.name, readiness.is_ready, readiness.reason) == ("tiny", True, "")
@@ -225,7 +225,7 @@ async def test_the_end_of_all_workers_by_a_signal_is_reported(server):
 # --- ending -------------------------------------------------------------------------------------
 
 
-async def test_stop_answers_what_is_under_way_and_ends_workers_that_hang(server):
+async def test_stop_answers_pending_requests_and_kills_hanging_workers(server):
     await server.deploy(server.deployment(num_parallel_workers=1))
     pending = asyncio.create_task(server.ask("hanging", {"x": 1}))
     await server.until(lambda: server.master.dispatcher.num_in_flight)
@@ -234,7 +234,7 @@ async def test_stop_answers_what_is_under_way_and_ends_workers_that_hang(server)
     assert not server.all_gone.is_set()  # it was wanted
 
 
-async def test_drain_waits_for_what_is_under_way_but_not_forever(server):
+async def test_drain_waits_for_pending_requests_but_not_forever(server):
     await server.deploy(server.deployment(num_parallel_workers=1))
     assert await server.master.drain(0.0)
     pending = asyncio.create_task(server.ask("hanging", {"x": 1}))
@@ -263,7 +263,7 @@ async def test_stop_may_be_called_again_and_without_workers(server):
 # --- models of other workers ----------------------------------------------------------------------
 
 
-async def test_a_worker_without_a_device_has_its_models_run_by_one_that_has(server):
+async def test_a_worker_without_a_device_calls_models_of_a_device_worker(server):
     server.write("model", WITH_MODEL)
     await server.deploy(
         server.deployment("model", device_type="cpu", device_ids=(0,), num_parallel_workers=2)

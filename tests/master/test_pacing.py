@@ -3,7 +3,7 @@
 import pytest
 
 from mindspore_serving.core.service import Reply
-from mindspore_serving.master.pacing import MOST, Pace, Window
+from mindspore_serving.master.pacing import MAX_WINDOW, Pace, Window
 from mindspore_serving.master.request import PendingPart
 
 
@@ -31,7 +31,7 @@ def test_a_fast_worker_gets_four_milliseconds_of_work():
 
 
 def test_a_very_fast_worker_gets_at_most_the_limit():
-    assert paced((1000, 0.001)).window(1) == MOST
+    assert paced((1000, 0.001)).window(1) == MAX_WINDOW
 
 
 def test_two_batches_may_be_more_than_the_limit():
@@ -69,15 +69,15 @@ def last(*some):
     return [(part, Reply([b"y"])) for part in some]
 
 
-def test_room_is_the_window_less_what_is_held():
-    window = Window(most_messages=2)
+def test_room_is_the_window_less_the_parts_in_flight():
+    window = Window(max_messages=2)
     assert window.room(4) == 8
     window.sent(parts(1, 2, 3), 0.0)
-    assert (window.num_held, window.room(4)) == (3, 5)
+    assert (window.num_in_flight, window.room(4)) == (3, 5)
 
 
-def test_a_message_counts_until_it_is_answered_in_full():
-    window = Window(most_messages=2)
+def test_a_message_counts_until_all_its_parts_are_answered():
+    window = Window(max_messages=2)
     first, second = parts(1, 2), parts(5, 6)  # other ways use the link, too: ids have gaps
     window.sent(first, 0.0)
     assert window.room(4) > 0
@@ -88,21 +88,21 @@ def test_a_message_counts_until_it_is_answered_in_full():
     window.answered(last(second[0]), 2.0)
     assert window.room(4) == 7
     window.answered(last(first[1]), 3.0)
-    assert (window.num_held, window.room(4)) == (0, 8)
+    assert (window.num_in_flight, window.room(4)) == (0, 8)
 
 
 def test_an_answer_before_the_last_changes_nothing():
-    window = Window(most_messages=1)
+    window = Window(max_messages=1)
     (part,) = parts(1)
     window.sent([part], 0.0)
     window.answered([(part, Reply([b"y"], is_last=False))], 1.0)
-    assert (window.num_held, window.room(1)) == (1, 0)
+    assert (window.num_in_flight, window.room(1)) == (1, 0)
     window.answered(last(part), 1.0)
-    assert (window.num_held, window.room(1)) == (0, 2)
+    assert (window.num_in_flight, window.room(1)) == (0, 2)
 
 
 def test_a_window_grows_with_the_pace_of_answers():
-    window = Window(most_messages=2)
+    window = Window(max_messages=2)
     some = parts(*range(1, 11))
     window.sent(some, 0.0)
     window.answered(last(*some[:5]), 0.0005)  # 0.1 ms each: 40 are 4 ms, and 5 are held
@@ -110,7 +110,7 @@ def test_a_window_grows_with_the_pace_of_answers():
 
 
 def test_the_pace_is_measured_from_sending_to_an_idle_worker():
-    window = Window(most_messages=2)
+    window = Window(max_messages=2)
     first, second = parts(1), parts(2)
     window.sent(first, 0.0)
     window.answered(last(*first), 2**-13)  # seconds: 32.8 of them are 4 ms

@@ -30,7 +30,7 @@ class Unclear(Seen):
         return super().running() if self.is_clear else [*super().running(), ANYTHING]
 
 
-async def test_what_waits_in_the_queue_of_a_method_is_refused_and_what_runs_is_not():
+async def test_overdue_queued_parts_are_refused_and_running_parts_are_not():
     served = Served(worker := Worker(room=1), max_queue_seconds=LIMIT)
     served.submit()
     await turn()
@@ -38,14 +38,14 @@ async def test_what_waits_in_the_queue_of_a_method_is_refused_and_what_runs_is_n
     served.submit()
     await until(lambda: served.replies[1])
     assert isinstance(served.failure(1), Overloaded)
-    assert str(served.failure(1)).endswith("it waited for over 0.05 s (max_queue_seconds)")
+    assert str(served.failure(1)).endswith("the request waited for over 0.05 s (max_queue_seconds)")
     assert served.failure(1).retry_after == LIMIT
     served.answer(worker)
     assert served.failure(0) is None
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_what_waits_in_a_worker_is_refused_there_and_the_worker_is_told(streams):
+async def test_overdue_parts_that_wait_in_a_worker_are_refused_and_cancelled(streams):
     served = Served(worker := Worker(), streams=streams, max_queue_seconds=LIMIT)
     served.submit()
     await turn()
@@ -59,7 +59,7 @@ async def test_what_waits_in_a_worker_is_refused_there_and_the_worker_is_told(st
     assert served.replies[0] is None
 
 
-async def test_what_ran_when_its_time_was_over_may_rest_later():
+async def test_a_part_that_ran_at_its_limit_may_pause_later():
     served = Served(worker := Seen(), streams=True, max_queue_seconds=LIMIT)
     served.submit()
     first = list(worker.held)
@@ -81,7 +81,7 @@ async def test_a_worker_that_is_between_two_steps_is_looked_at_again():
     assert served.failure(0) is None
 
 
-async def test_a_worker_that_does_not_say_what_it_runs_is_looked_at_until_it_does():
+async def test_a_worker_with_unclear_status_is_checked_until_the_status_is_clear():
     served = Served(worker := Unclear(), streams=True, max_queue_seconds=LIMIT)
     served.submit()
     await until(lambda: worker.num_looks > 4)

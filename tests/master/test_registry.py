@@ -42,7 +42,7 @@ def test_version_0_is_the_newest_that_runs(registry):
     assert registry.find("math", 0, "add").version == 10
 
 
-def test_version_0_of_a_servable_with_one_version_is_that(registry):
+def test_version_0_of_a_servable_with_a_single_version_is_that_version(registry):
     deploy(registry, 7, "worker")
     assert registry.find("math", 0, "add").version == 7
 
@@ -100,14 +100,16 @@ def test_an_explicit_version_is_not_replaced_by_another(registry):
         ),
     ],
 )
-def test_what_does_not_exist_is_not_found(registry, servable, version, method, text):
+def test_unknown_servables_versions_and_methods_are_not_found(
+    registry, servable, version, method, text
+):
     deploy(registry, 1, "worker")
     with pytest.raises(NotFound) as caught:
         registry.find(servable, version, method)
     assert str(caught.value) == text
 
 
-def test_what_nobody_runs_now_is_unavailable_with_the_reason_if_no_worker_is_expected(registry):
+def test_a_method_without_expected_workers_is_unavailable_with_the_reason(registry):
     service = deploy(registry, 1, "worker")
     registry.remove_worker(service, "worker")
     assert registry.find("math", 0, "add").workers == []
@@ -180,7 +182,7 @@ def test_retry_needs_the_consent_of_method_and_deployment(registry, report, retr
     assert registry.find("math", 1, report.name).can_retry is can_retry
 
 
-def test_a_higher_generation_is_found_when_it_is_promoted(registry):
+def test_a_higher_generation_is_found_after_promotion(registry):
     deploy(registry, 1, "old")
     new = deploy(registry, 1, "new", generation=1)
     assert registry.find("math", 1, "add").workers == ["old"]
@@ -189,7 +191,7 @@ def test_a_higher_generation_is_found_when_it_is_promoted(registry):
     assert list(registry) == [new]
 
 
-def test_workers_of_one_generation_have_one_service(registry):
+def test_workers_of_a_generation_share_a_service(registry):
     old = deploy(registry, 1, "old")
     new = deploy(registry, 1, "new", generation=1)
     registry.promote(new.deployment)
@@ -197,7 +199,7 @@ def test_workers_of_one_generation_have_one_service(registry):
     assert deploy(registry, 1, "another", generation=1) is new
 
 
-def test_what_is_withdrawn_is_not_found(registry):
+def test_a_withdrawn_deployment_is_not_found(registry):
     service = deploy(registry, 1, "worker")
     registry.withdraw(service.deployment)
     with pytest.raises(NotFound):
@@ -205,20 +207,20 @@ def test_what_is_withdrawn_is_not_found(registry):
     assert deploy(registry, 1, "late") is service
     with pytest.raises(NotFound):
         registry.find("math", 0, "add")
-    registry.forget(service.deployment)
+    registry.remove(service.deployment)
     assert deploy(registry, 1, "next") is not service
     assert registry.find("math", 0, "add").workers == ["next"]
 
 
-def test_withdrawing_the_one_before_leaves_the_current_one(registry):
+def test_withdrawing_the_old_generation_leaves_the_current_generation(registry):
     old = deploy(registry, 1, "old")
     new = deploy(registry, 1, "new", generation=1)
     registry.promote(new.deployment)
-    registry.forget(old.deployment)
+    registry.remove(old.deployment)
     assert registry.find("math", 1, "add").workers == ["new"]
 
 
-def test_the_signature_of_a_servable_is_that_of_its_newest_version_that_runs(registry):
+def test_the_signature_of_a_servable_is_that_of_the_newest_running_version(registry):
     for version in (2, 10, 9):
         deploy(registry, version, f"worker {version}", ADD, SUB)
     found = registry.signature("math", 0)
@@ -227,7 +229,7 @@ def test_the_signature_of_a_servable_is_that_of_its_newest_version_that_runs(reg
     assert registry.signature("math", 9).version == 9
 
 
-def test_there_is_no_signature_of_what_never_ran(registry):
+def test_a_version_that_never_ran_has_no_signature(registry):
     deploy(registry, 1, "worker")
     assert registry.signature("math", 2) is None
     assert registry.signature("other", 0) is None

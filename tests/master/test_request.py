@@ -4,7 +4,7 @@ import pytest
 
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Code, InvalidInputs, StageFailed
-from mindspore_serving.master.request import PendingRequest, cut
+from mindspore_serving.master.request import PendingRequest, split_parts
 
 
 class Caller:
@@ -18,9 +18,9 @@ class Caller:
         assert request is self.request
         self.codes.append(code)
 
-    def cut(self, count, workers, batch_size=1):
+    def split(self, count, workers, batch_size=1):
         chunks = [b"%d" % number for number in range(count)]
-        self.request.parts = cut(
+        self.request.parts = split_parts(
             self.request, "ms_json_items", chunks, num_workers=workers, batch_size=batch_size
         )
         return self.request.parts
@@ -40,12 +40,12 @@ class Caller:
     ],
 )
 def test_instances_are_shared_over_workers_in_whole_batches(count, workers, batch_size, sizes):
-    parts = Caller().cut(count, workers, batch_size)
+    parts = Caller().split(count, workers, batch_size)
     assert [len(part.chunks) for part in parts] == sizes
 
 
 def test_the_parts_hold_every_instance_once_and_in_order():
-    parts = Caller().cut(7, 3)
+    parts = Caller().split(7, 3)
     assert [chunk for part in parts for chunk in part.chunks] == [b"%d" % i for i in range(7)]
     assert [part.index for part in parts] == [0, 1, 2]
     assert [part.first for part in parts] == [0, 3, 6]
@@ -54,7 +54,7 @@ def test_the_parts_hold_every_instance_once_and_in_order():
 
 def test_answers_are_joined_in_the_order_of_the_request():
     caller = Caller()
-    first, second = caller.cut(3, 2)
+    first, second = caller.split(3, 2)
     caller.request.answer(second, Reply([b"c"]))
     assert caller.replies == []
     caller.request.answer(first, Reply([b"a", b"b"]))
@@ -66,7 +66,7 @@ def test_answers_are_joined_in_the_order_of_the_request():
 def test_faults_keep_their_instance():
     caller = Caller()
     fault = StageFailed("raised")
-    first, second = caller.cut(3, 2)
+    first, second = caller.split(3, 2)
     caller.request.answer(first, Reply([b"a", b"b"]))
     caller.request.answer(second, Reply([b""], [fault]))
     assert caller.replies == [Reply([b"a", b"b", b""], [None, None, fault])]
@@ -74,7 +74,7 @@ def test_faults_keep_their_instance():
 
 def test_a_part_that_failed_as_a_whole_fails_the_request():
     caller = Caller()
-    first, second = caller.cut(2, 2)
+    first, second = caller.split(2, 2)
     failure = InvalidInputs("bad")
     caller.request.answer(second, Reply(failure=failure))
     caller.request.answer(first, Reply([b"a"]))
@@ -82,9 +82,9 @@ def test_a_part_that_failed_as_a_whole_fails_the_request():
     assert caller.codes == [Code.INVALID_INPUTS]
 
 
-def test_a_request_of_one_part_gets_its_answer_as_it_is():
+def test_a_request_of_a_single_part_gets_the_reply_unchanged():
     caller = Caller()
-    (part,) = caller.cut(1, 1)
+    (part,) = caller.split(1, 1)
     reply = Reply([b"a"])
     caller.request.answer(part, reply)
     assert caller.replies[0] is reply
@@ -92,7 +92,7 @@ def test_a_request_of_one_part_gets_its_answer_as_it_is():
 
 def test_a_stream_ends_with_its_last_reply():
     caller = Caller()
-    (part,) = caller.cut(1, 1)
+    (part,) = caller.split(1, 1)
     caller.request.answer(part, Reply([b"a"], is_last=False))
     assert not caller.request.is_done
     caller.request.answer(part, Reply([b"b"]))
@@ -103,7 +103,7 @@ def test_a_stream_ends_with_its_last_reply():
 
 def test_nothing_is_replied_after_cancel():
     caller = Caller()
-    (part,) = caller.cut(1, 1)
+    (part,) = caller.split(1, 1)
     caller.request.cancel()
     caller.request.answer(part, Reply([b"a"]))
     caller.request.fail(InvalidInputs("late"))
@@ -114,7 +114,7 @@ def test_nothing_is_replied_after_cancel():
 
 def test_cancel_after_the_answer_does_nothing():
     caller = Caller()
-    (part,) = caller.cut(1, 1)
+    (part,) = caller.split(1, 1)
     caller.request.answer(part, Reply([b"a"]))
     caller.request.cancel()
     assert len(caller.replies) == 1

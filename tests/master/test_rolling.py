@@ -71,7 +71,7 @@ async def test_a_servable_comes_while_another_serves(server):
     assert server.master.deployments == [one, two]
 
 
-async def test_a_servable_that_leaves_answers_what_it_has(server):
+async def test_a_leaving_servable_answers_its_pending_requests(server):
     one, two = (server.deployment(name, num_parallel_workers=1) for name in ("one", "two"))
     await server.deploy(one, two)
     path = hold(server, "one")
@@ -87,7 +87,7 @@ async def test_a_servable_that_leaves_answers_what_it_has(server):
     assert not server.all_gone.is_set()
 
 
-async def test_what_a_leaving_servable_does_not_answer_in_time_is_refused(server):
+async def test_requests_that_a_leaving_servable_does_not_answer_are_refused(server):
     one = server.deployment("one", num_parallel_workers=1)
     await server.deploy(one)
     path = hold(server, "one")
@@ -99,7 +99,7 @@ async def test_what_a_leaving_servable_does_not_answer_in_time_is_refused(server
     assert server.master.deployments == []
 
 
-async def test_the_next_generation_takes_the_place_when_it_is_ready(server):
+async def test_the_next_generation_takes_over_when_ready(server):
     one = server.deployment("one", num_parallel_workers=1)
     await server.deploy(one)
     path = hold(server, "one")
@@ -155,7 +155,7 @@ async def test_the_last_servable_may_leave_without_the_end_of_the_server(server)
     assert await answer(server, "one") == 1
 
 
-async def test_a_worker_of_a_leaving_generation_that_dies_is_replaced_in_it(server):
+async def test_a_dead_worker_of_a_leaving_generation_is_replaced(server):
     one = server.deployment("one", num_parallel_workers=1)
     await server.deploy(one)
     path = hold(server, "one")
@@ -169,7 +169,7 @@ async def test_a_worker_of_a_leaving_generation_that_dies_is_replaced_in_it(serv
     await rolling
 
 
-async def test_what_cannot_start_is_left_out_with_the_reason_if_that_is_allowed(server):
+async def test_a_deployment_that_cannot_start_is_dropped_unless_strict(server):
     server.write("two", "raise RuntimeError('two is broken')")
     one, two = (server.deployment(name, num_parallel_workers=2) for name in ("one", "two"))
     deploying = server.master.deploy([one, two], is_strict=False)
@@ -183,7 +183,7 @@ async def test_what_cannot_start_is_left_out_with_the_reason_if_that_is_allowed(
         await asyncio.wait_for(server.master.deploy([two], is_strict=False), PATIENCE)
 
 
-async def test_what_is_loaded_beside_others_does_not_make_the_server_unready(server):
+async def test_loading_another_servable_does_not_make_the_server_unready(server):
     one, two = (server.deployment(name, num_parallel_workers=1) for name in ("one", "two"))
     await server.deploy(one)
     path = server.directory / "two" / "hold"

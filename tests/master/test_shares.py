@@ -37,7 +37,7 @@ def test_a_servable_may_have_a_limit_of_its_own():
     assert num_taken(shares, other) == 75
 
 
-def test_what_ends_makes_room():
+def test_requests_that_end_make_room():
     shares = Shares(4)
     share = shares.share("a")
     for _ in range(10):

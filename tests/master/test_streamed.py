@@ -51,7 +51,7 @@ async def test_the_worker_with_fewer_open_streams_gets_more():
     assert num_open(served, first, second) == [3, 3]
 
 
-async def test_among_equal_workers_the_one_that_waited_longest_is_next():
+async def test_among_equal_workers_the_longest_waiting_worker_is_next():
     served = serve(first := Worker(), second := Worker())
     for worker in (first, second, first, second):
         served.submit()
@@ -74,7 +74,7 @@ async def test_a_prompt_goes_where_its_beginning_was():
     assert len(first.held) + len(third.held) == 5
 
 
-async def test_a_prompt_goes_elsewhere_when_its_worker_has_far_more_than_others():
+async def test_a_prompt_goes_elsewhere_if_its_worker_has_far_more_streams():
     served = serve(first := Worker(), second := Worker())
     for _ in range(7):
         served.submit(prefix=[LONG])
@@ -83,7 +83,7 @@ async def test_a_prompt_goes_elsewhere_when_its_worker_has_far_more_than_others(
     assert [len(first.held), len(second.held)] == [5, 3]
 
 
-async def test_a_prompt_that_no_worker_had_goes_to_the_one_with_the_fewest_streams():
+async def test_a_new_prompt_goes_to_the_worker_with_the_fewest_streams():
     served = serve(first := Worker(), second := Worker())
     served.submit(prefix=["a", LONG])
     served.submit(prefix=["b", LONG])
@@ -101,7 +101,7 @@ async def test_a_stream_is_open_until_its_last_answer():
     assert num_open(served, worker) == [0]
 
 
-async def test_a_cancelled_stream_is_open_until_the_worker_has_answered_it():
+async def test_a_cancelled_stream_is_open_until_the_worker_has_answered():
     served = serve(worker := Worker())
     served.submit(is_stream=True).cancel()
     assert num_open(served, worker) == [1]
@@ -132,7 +132,7 @@ async def test_batched_work_does_not_count():
     assert num_open(served, first, second) == [1, 0]
 
 
-async def test_what_finds_no_worker_waits_for_the_next_one():
+async def test_parts_without_a_worker_wait_for_the_next_worker():
     served = serve(first := Worker())
     request = served.submit()
     cancelled = served.submit()
@@ -157,7 +157,7 @@ def leave_after(served, seconds, clock, count=10):
 
 
 @pytest.mark.parametrize(("seconds", "is_refused"), [(3.0, True), (0.5, False)])
-async def test_clients_that_leave_after_a_wait_are_a_limit_for_others_and_quick_ones_are_not(
+async def test_clients_that_leave_after_a_wait_limit_admission_and_quick_do_not(
     seconds, is_refused
 ):
     served = serve(worker := Worker())
@@ -192,7 +192,7 @@ def generate(served):
     return served.submit(method="@generate")
 
 
-async def test_what_an_engine_has_no_room_for_is_refused_before_it_is_sent_there():
+async def test_requests_beyond_the_capacity_of_an_engine_are_refused_unsent():
     served = with_card(worker := Worker(), max_num_seqs=2, max_num_waiting=3)
     for _ in range(6):
         generate(served)
@@ -231,5 +231,5 @@ async def test_a_refusal_is_told_beforehand_while_there_is_no_room():
     assert not dispatcher.is_refusing
 
 
-async def test_a_refusal_of_what_does_not_exist_is_left_to_its_request():
+async def test_refusal_leaves_unknown_servables_to_submit():
     assert serve(Worker()).dispatcher.refusal("other", 0, "m", None) is None

@@ -33,7 +33,7 @@ class Link:
     def __init__(self):
         self.closed = asyncio.get_running_loop().create_future()
         self.process = Process(self.end)
-        self.why_ended = ""
+        self.end_reason = ""
         self.is_asked_to_exit = False
         self.leaves = True
         self.is_silent = False
@@ -110,7 +110,7 @@ async def test_the_reason_has_the_status_and_the_end_of_the_log(replica):
     await one.supervisor.stop(1.0)
 
 
-async def test_a_worker_is_awaited_after_a_death_unless_others_decide_when_it_starts(replica):
+async def test_a_worker_is_awaited_after_a_death_if_its_restart_is_awaited(replica):
     for is_awaited in (True, False):
         one = replica(is_awaited=is_awaited)
         await one.supervisor.start()
@@ -137,7 +137,7 @@ async def test_five_quick_deaths_are_the_end(replica):
 async def test_a_shortage_while_restarting_is_no_death_and_is_tried_again_later(
     replica, monkeypatch
 ):
-    monkeypatch.setattr(backoff, "MOST_DELAY", 0.002)
+    monkeypatch.setattr(backoff, "MAX_DELAY", 0.002)
     one = replica()
     await one.supervisor.start()
     one.errors = [ResourceShortage("no descriptors") for _ in range(40)]
@@ -151,17 +151,15 @@ async def test_a_shortage_while_restarting_is_no_death_and_is_tried_again_later(
 async def test_a_worker_that_we_ended_died_for_our_reason(replica):
     one = replica()
     await one.supervisor.start()
-    one.links[0].why_ended = "no heartbeat for 30 s"
+    one.links[0].end_reason = "no heartbeat for 30 s"
     one.links[0].process.kill()
     await one.until(lambda: len(one.links) == 2)
     assert one.supervisor.last_exit == "no heartbeat for 30 s"
     await one.supervisor.stop(1.0)
 
 
-async def test_a_worker_that_always_dies_is_restarted_for_ever_but_not_waited_for(
-    replica, monkeypatch
-):
-    monkeypatch.setattr(backoff, "MOST_DELAY", 0.002)
+async def test_a_worker_that_keeps_dying_is_restarted_but_not_awaited(replica, monkeypatch):
+    monkeypatch.setattr(backoff, "MAX_DELAY", 0.002)
     one = replica("always")
     await one.supervisor.start()
     for number in range(1, 12):
@@ -181,7 +179,7 @@ async def test_restarts_that_fail_count_as_quick_deaths(replica):
     assert one.supervisor.reason == "error 4"  # the death, and four starts: five
 
 
-async def test_a_restart_may_work_after_one_that_failed(replica):
+async def test_a_restart_may_work_after_a_failed_restart(replica):
     one = replica()
     await one.supervisor.start()
     one.errors = [StartError("busy")]

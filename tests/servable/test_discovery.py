@@ -92,7 +92,7 @@ def test_a_model_file_is_a_servable(make_servable, tmp_path, file):
     (spec,) = declaration.models.values()
     assert spec.key == file
     assert repository.model_paths(directory, file, 1, spec) == (os.path.join(directory, file),)
-    assert discover(os.path.join(directory, file)).places == of(directory, file)
+    assert discover(os.path.join(directory, file)).servables == of(directory, file)
     assert bare.file_alias(directory, file) == file.rpartition(".")[0]
 
 
@@ -142,7 +142,7 @@ def test_a_servable_config_wins_over_a_bare_model(servable):
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("model.pkl", "1/model.pkl is a pickle: to load it runs any code .* --allow-pickle"),
+        ("model.pkl", "1/model.pkl is a pickle: loading it runs any code .* --allow-pickle"),
         ("forest.joblib", "skops.io.dump"),
         ("net.ckpt", "1/net.ckpt is a checkpoint, weights without .* mindspore.export"),
         ("net.om", "export the model as MindIR"),
@@ -167,7 +167,7 @@ def test_a_pickle_is_a_model_where_the_operator_allows_it(servable):
     declaration, _ = repository.make_declaration(*place, allow_pickle=True)
     expected = DeclaredModel("model.pkl", "sklearn", ("model.pkl",), allow_pickle=True)
     assert list(declaration.models.values()) == [expected]
-    assert discover(servable.directory, allow_pickle=True).places == of(*place)
+    assert discover(servable.directory, allow_pickle=True).servables == of(*place)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_discover_finds_the_servables_of_a_directory(make_servable, tmp_path):
     make_servable(".hidden").add("1/model.onnx")
     (tmp_path / "file").write_text("")
     found = discover(str(tmp_path))
-    assert found.places == of(tmp_path, "a", "b", "d")
+    assert found.servables == of(tmp_path, "a", "b", "d")
     (text,) = map(str, found.refused)
     assert text.startswith("c: ")
     assert text.endswith("it has weights.bin")
@@ -231,7 +231,7 @@ def test_links_that_go_in_circles_keep_no_servable_down(make_servable, tmp_path)
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "self").symlink_to(".")
     found = discover(str(tmp_path))
-    assert found.places == of(tmp_path, "good")
+    assert found.servables == of(tmp_path, "good")
     assert [str(one).partition(":")[0] for one in found.refused] == ["self"]
     assert repository.versions(str(tmp_path), "good") == [1]
 
@@ -247,7 +247,7 @@ def test_a_directory_that_cannot_be_read_keeps_no_other_down(make_servable, tmp_
 
     monkeypatch.setattr(os, "listdir", list_some)  # root may read all
     found = discover(str(tmp_path))
-    assert found.places == of(tmp_path, "good")
+    assert found.servables == of(tmp_path, "good")
     (text,) = map(str, found.refused)
     assert text.startswith("closed cannot be read: [Errno 13] Permission denied")
     with pytest.raises(StartError, match=r"closed' cannot be read: .* Permission denied"):
@@ -260,7 +260,7 @@ def test_a_config_that_is_no_object_is_no_language_models(make_servable, tmp_pat
     make_servable("odd").add("config.json")
     (tmp_path / "odd" / "config.json").write_text(text)
     found = discover(str(tmp_path))
-    assert found.places == of(tmp_path, "good")
+    assert found.servables == of(tmp_path, "good")
     assert [str(one).partition(":")[0] for one in found.refused] == ["odd"]
 
 
@@ -290,7 +290,7 @@ def test_a_copy_of_a_torchscript_file_is_not_a_second_model_of_its_directory(ser
 @pytest.mark.parametrize("file", ["page.jit", "code.ts", "data.old"])
 def test_a_file_that_is_no_archive_of_pytorch_is_no_model(make_servable, tmp_path, file):
     write(make_servable("models"), file)
-    with pytest.raises(StartError, match="no model file that is known"):
+    with pytest.raises(StartError, match="not a known model file"):
         discover(str(tmp_path / "models" / file))
 
 
@@ -300,7 +300,7 @@ def test_discover_takes_a_servable_itself(servable, make_servable):
     make_servable("direct").add("net.mindir", "net_variables/data_0")
     for name in ("tiny", "bare", "direct"):
         path = os.path.join(servable.directory, name)
-        assert discover(path + "/").places == of(servable.directory, name)
+        assert discover(path + "/").servables == of(servable.directory, name)
 
 
 def test_discover_says_what_it_looked_for(tmp_path):
@@ -325,7 +325,7 @@ def test_discover_refuses_a_name_that_cannot_be_served(make_servable, tmp_path):
     with pytest.raises(InvalidInputs, match="'my model'"):
         discover(str(tmp_path / "my model"))
     make_servable("good").add("1/model.onnx")
-    assert discover(str(tmp_path)).places == of(tmp_path, "good")
+    assert discover(str(tmp_path)).servables == of(tmp_path, "good")
 
 
 def test_a_path_that_leaves_the_servable_is_refused(servable):

@@ -19,7 +19,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_a_file_is_declared_as_a_language_model_under_its_name(directory: Path) -> None:
     path = directory / "tiny.Q4_1.gguf"
-    assert discover(str(path)).places == [(str(directory), path.name)]
+    assert discover(str(path)).servables == [(str(directory), path.name)]
     assert file_alias(str(directory), path.name) == "tiny.Q4_1"
     declaration, version = make_declaration(str(directory), path.name)
     assert version == 1
@@ -28,7 +28,7 @@ def test_a_file_is_declared_as_a_language_model_under_its_name(directory: Path) 
 
 
 def test_a_directory_with_a_file_is_a_language_model(directory: Path) -> None:
-    assert discover(str(directory)).places == [(str(directory.parent), "models")]
+    assert discover(str(directory)).servables == [(str(directory.parent), "models")]
 
 
 def test_servable_config_says_what_the_files_beside_it_are(directory: Path) -> None:

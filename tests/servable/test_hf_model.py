@@ -50,12 +50,15 @@ def test_features_can_be_taken_of_any_model(declare, bert):
     [
         ('register.declare_hf_model("bert", task="ranking")', "task is 'ranking', expected one of"),
         ('register.declare_hf_model(3)', "Parameter 'path'"),
-        ('register.declare_hf_model("nowhere")', "names architecture '', expected one that ends"),
+        ('register.declare_hf_model("nowhere")', "has architecture '', expected one that ends"),
         (
             'register.declare_hf_model("bert")\nregister.declare_hf_model("bert")',
             "the model 'bert' has already been declared",
         ),
-        (DECLARED.replace("outputs_count=2", "outputs_count=5"), r"and gives label, score, labels"),
+        (
+            DECLARED.replace("outputs_count=2", "outputs_count=5"),
+            "and returns the first of label, score, labels",
+        ),
         (DECLARED.replace("review, o", "*[review] * 5, o"), "5 input.s. and 2 output"),
         (DECLARED.replace('declare_hf_model("bert", truncate=True)', 'HFModel("x")'), "declared"),
     ],

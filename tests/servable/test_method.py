@@ -406,7 +406,7 @@ def test_a_placeholder_cannot_decide_a_condition(declare):
 def test_a_placeholder_cannot_be_computed_with(declare, computed):
     body = predict(computed)
     text = text_of(declare, body)
-    assert "write a function that computes, and give that to add_stage" in text
+    assert "write a function that computes, and pass it to add_stage" in text
     assert "servable_config.py, line 18)" in text
 
 

@@ -3,8 +3,8 @@ import os
 import pytest
 
 from mindspore_serving.core.declaration import Declaration, DistributedSpec
+from mindspore_serving.servable.method_builder import declaring
 from mindspore_serving.servable.model import Model, declare_model
-from mindspore_serving.servable.tracing import declaring
 from mindspore_serving.server import distributed
 
 

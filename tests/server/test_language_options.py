@@ -132,7 +132,7 @@ def test_options_of_tasks_are_those_of_a_directory_that_has_one(directory: Path)
 def test_a_servable_with_a_configuration_takes_its_options_there(directory: Path) -> None:
     (directory / "model" / "servable_config.py").write_text("")
     made = ServableStartConfig(str(directory), "model", llm_options={"dtype": "f32"})
-    with pytest.raises(ServingError, match="options dtype are not for it; give them to declare"):
+    with pytest.raises(ServingError, match="options dtype do not apply; pass them to declare"):
         merge_config([made])
 
 

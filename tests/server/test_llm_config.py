@@ -229,7 +229,7 @@ def test_what_cannot_be_used_is_named_with_the_file(place, changes, words):
         ("config.yaml", "a:\n" + "- " * 5000, "this is no yaml: it is nested too deeply"),
         ("config.yaml", "a: 2026-99-99", "a value cannot be read .* month must be in 1..12"),
         ("config.yaml", "text", "the file holds str, expected blocks of keys"),
-        ("config.py", "a = (", "this is no Python"),
+        ("config.py", "a = (", "this is not Python"),
         ("config.py", "Baseconfig = 3", "Baseconfig and AgentConfig are no EasyDict"),
         ("missing.yaml", None, "cannot be read"),
     ],

@@ -111,7 +111,7 @@ def test_a_picture_may_be_an_array(vit: OpenTask) -> None:
     ],
     ids=range(10),
 )
-def test_what_is_no_picture_fails_alone(vit: OpenTask, image: Any, text: str) -> None:
+def test_an_input_that_is_no_image_fails_alone(vit: OpenTask, image: Any, text: str) -> None:
     good, bad = vit.run([(encoded(picture()),), (image,)])
     assert good[0] in checkpoints.ANIMALS
     with pytest.raises(InvalidInputs, match=text):
@@ -179,7 +179,7 @@ def test_a_directory_that_is_incomplete_or_contradicts_itself_is_refused(
         opened(path)
 
 
-def test_images_have_one_runtime(place: Path) -> None:
+def test_images_have_a_single_runtime(place: Path) -> None:
     with pytest.raises(StartError, match="runtime is 'openvino', expected transformers for images"):
         opened(place / "vit", "openvino")
     with pytest.raises(StartError, match="runtime 'transformers' has no quantization"):

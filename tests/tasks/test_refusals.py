@@ -62,7 +62,7 @@ def number(value: Any) -> Any:
         ("text-classification", ("x " * 300,), "has 302 tokens, the model takes 200 tokens; set"),
         ("text-classification", ("x" * 60_000, "", "", number(True)), "60,000 characters"),
         ("text-classification", ("x", "x " * 30_000, "", number(True)), "60,001 characters"),
-        ("text-classification", ("\ud800",), "the text cannot be cut into tokens"),
+        ("text-classification", ("\ud800",), "the text cannot be tokenized"),
         ("token-classification", ("x", "first"), "aggregation is 'first', expected simple or none"),
         (
             "fill-mask",
@@ -111,13 +111,13 @@ def remove(name: str) -> Callable[[Path], None]:
         (change(hidden_size=96), "is .*, expected"),
         (
             change(architectures=["BertForQuestionAnswering"]),
-            "'BertForQuestionAnswering'.*, whose head is not served; expected one for text-class",
+            "'BertForQuestionAnswering'.*, whose head is not supported; expected one for text-cl",
         ),
         (
             change(architectures=["BertForTokenClassification"]),
             "which is of token-classification; expected one for text-classification",
         ),
-        (change(architectures=[]), "whose head is not served"),
+        (change(architectures=[]), "whose head is not supported"),
         (
             change(architectures=["SecretForSequenceClassification"], model_type="secret"),
             "transformers cannot load",
@@ -140,7 +140,7 @@ def test_a_mask_that_the_tokenizer_does_not_name_is_missed(tmp_path: Path) -> No
     config = json.loads((path / "tokenizer_config.json").read_text())
     del config["mask_token"]
     (path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(StartError, match="names no mask_token"):
+    with pytest.raises(StartError, match="has no mask_token"):
         open_task(TaskSpec(str(path), "fill-mask"))
 
 

@@ -158,7 +158,7 @@ def test_another_runtime_gives_the_same_answers(place: Path, runtime: str) -> No
 
 
 @pytest.mark.parametrize("family", ["bert", "electra"])
-def test_what_else_is_in_a_batch_changes_no_answer(place: Path, family: str) -> None:
+def test_other_texts_of_a_batch_change_no_answer(place: Path, family: str) -> None:
     labels = checkpoints.SENTIMENTS
     path = build(place, family, "ForSequenceClassification", labels=labels)
     task = opened(path, "text-classification", max_num_seqs=8, max_num_batched_tokens=100)
@@ -191,9 +191,7 @@ def test_top_k_is_that_of_the_request_or_the_option_or_five(place: Path) -> None
 
 
 @pytest.mark.parametrize("family", ["bert", "electra"])
-def test_a_long_text_is_refused_or_cut_where_the_tokenizer_cuts_it(
-    place: Path, family: str
-) -> None:
+def test_a_long_text_is_refused_or_cut_where_the_tokenizer_cuts(place: Path, family: str) -> None:
     labels = checkpoints.SENTIMENTS
     path = build(place, family, "ForSequenceClassification", labels=labels)
     long = "the quick fox " * 200
@@ -212,7 +210,7 @@ def test_a_long_text_is_refused_or_cut_where_the_tokenizer_cuts_it(
     task.close()
 
 
-def test_a_directory_of_sentence_transformers_is_pooled_as_it_says(place: Path) -> None:
+def test_sentence_transformers_are_pooled_as_configured(place: Path) -> None:
     path = checkpoints.build(place / "pooled", "bert", "Model")
     modules = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
     (path / "modules.json").write_text(json.dumps(modules))

@@ -80,7 +80,7 @@ def test_null_beside_floats_is_nan_where_no_type_is_known():
 @pytest.mark.parametrize(
     "item", [b"null", b"[null]", b"[1, null]", b"[true, null]", b'["a", null]']
 )
-def test_null_is_refused_by_name_for_what_is_no_float(kind, item):
+def test_null_is_refused_for_an_input_of_another_dtype_than_float(kind, item):
     method = METHOD if kind is None else typed(kind)
     with pytest.raises(InvalidInputs, match="null is a missing value of floats.*input x"):
         classic(method, b'{"instances": {"x": %b}}' % item)
@@ -136,7 +136,7 @@ NEARLY = """1NaN|NaN1|-NaN|NaN.5|NaNaN|1.NaN|+Infinity|1Infinity|Infinity0|--Inf
 
 @both
 @pytest.mark.parametrize("item", re.split("[|\n]", NEARLY))
-def test_what_is_nearly_a_literal_is_no_json(decode, item):
+def test_texts_similar_to_literals_are_invalid_json(decode, item):
     with pytest.raises(InvalidInputs, match="Illegal JSON format"):
         decode(typed("f4"), b'{"instances": [{"x": [%b]}]}' % item.encode())
 
@@ -152,7 +152,7 @@ def test_the_place_in_an_error_is_that_of_the_text():
         json_literals.Decoder().decode(b"[NaN, Infinity, ?]")
 
 
-def test_a_text_that_is_too_long_for_literals_says_what_to_do():
+def test_the_error_of_a_too_long_text_with_literals_has_a_hint():
     text = b"[NaN" + b" " * json_literals.MAX_SIZE + b"]"
     with pytest.raises(msgspec.DecodeError, match="at most 8388608 bytes: write null for NaN"):
         json_literals.Decoder().decode(text)
@@ -167,7 +167,7 @@ ANY = st.recursive(
 
 
 @given(ANY)
-def test_what_python_writes_is_read_as_python_reads_it(value):
+def test_json_written_by_python_is_decoded_as_by_python(value):
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
         found = json_literals.Decoder().decode(text.encode())
         assert json.dumps(found) == json.dumps(json.loads(text))

@@ -28,7 +28,7 @@ def count(value):
 
 
 @given(VALUES, st.booleans(), st.integers(1, 64))
-def test_what_is_counted_is_what_is_read(value, is_ascii, chunk):
+def test_the_counts_of_a_text_are_those_of_the_decoded_values(value, is_ascii, chunk):
     text = json.dumps(value, ensure_ascii=is_ascii).encode()
     whole = json_shape._CHUNK
     json_shape._CHUNK = chunk

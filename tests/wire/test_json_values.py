@@ -82,7 +82,7 @@ def test_numbers_become_the_type_that_the_model_wants(value, wanted):
         ([1], "?", "i4"),
     ],
 )
-def test_what_does_not_fit_is_left_in_a_type_that_the_model_refuses(value, wanted, left):
+def test_numbers_that_do_not_fit_keep_a_dtype_that_the_model_refuses(value, wanted, left):
     np.testing.assert_array_equal(
         to_value(value, np.dtype(wanted)), np.array(value, left), strict=True
     )
@@ -223,7 +223,7 @@ KEYS = "['b64', 'type', 'shape']"
         ),
     ],
 )
-def test_what_is_not_in_the_table_is_refused(value, text):
+def test_values_outside_of_the_table_are_refused(value, text):
     with pytest.raises(InvalidInputs) as raised:
         to_value(value)
     assert text in str(raised.value)

@@ -256,7 +256,7 @@ instances = st.dictionaries(st.text(min_size=1, max_size=5), values, min_size=1,
 
 
 @given(instances)
-def test_what_is_encoded_the_library_reads(instance):
+def test_the_protobuf_library_reads_encoded_instances(instance):
     items = pb.Instance.FromString(ms_proto.encode(instance)).items
     assert set(items) == set(instance)
     for name, value in instance.items():
@@ -289,7 +289,7 @@ def test_a_strided_array_is_encoded_in_c_order():
 @pytest.mark.parametrize(
     "value", [np.array(["a"]), np.array([1], object), np.array([1j]), "\ud800", np.zeros(1, ">f4")]
 )
-def test_what_cannot_be_sent_is_an_error_of_the_stage(value):
+def test_a_value_that_cannot_be_sent_is_an_error_of_the_stage(value):
     with pytest.raises(StageFailed, match="Failed to construct the response"):
         ms_proto.encode({"y": value})
 

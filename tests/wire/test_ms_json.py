@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("decode", [ms_json.decode, decode_in_parts])
 
 
 @both
-def test_one_object_is_one_instance(decode):
+def test_a_single_object_is_a_single_instance(decode):
     (instance,) = decode(b' { "instances" : {"x": 1, "other": null} } ', METHOD, "s")
     assert list(instance) == ["x"]
     np.testing.assert_array_equal(instance["x"], np.array(1, np.int32), strict=True)
@@ -150,12 +150,12 @@ def test_equal_failures_of_all_instances_are_told_once():
     assert ms_json.assemble([b""], [(2, "no")]) == b'{"error_msg":"no"}'
 
 
-def test_different_failures_are_told_one_by_one():
+def test_different_failures_are_reported_per_instance():
     reply = json.loads(ms_json.assemble([b"", b"", b'{"y":1}'], [(2, "a"), (2, "b"), None]))
     assert reply == {"instances": [{"error_msg": "a"}, {"error_msg": "b"}, {"y": 1}]}
 
 
-def test_a_tensor_that_does_not_fit_is_named_with_its_index_among_others():
+def test_the_error_of_a_bad_tensor_has_the_index_of_its_instance():
     errors = [None, (Code.INVALID_TENSOR, "wrong shape")]
     reply = json.loads(ms_json.assemble([b'{"y":1}', b""], errors))
     error = {"error_msg": "wrong shape (instance 1, counted from 0)"}

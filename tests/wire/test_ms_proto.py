@@ -1,4 +1,4 @@
-"""The master's half: cutting requests and assembling replies, checked by the protobuf library."""
+"""The master's half: splitting requests and assembling replies, checked by the protobuf library."""
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -13,7 +13,7 @@ from mindspore_serving.wire.ms_instance import sized, to_varint
 SPEC = bytes.fromhex("0a03 616464 1208 6164645f63617374 1801")
 
 
-def test_a_tensor_that_does_not_fit_is_named_with_its_index_among_others():
+def test_the_error_of_a_bad_tensor_has_the_index_of_its_instance():
     reply = pb.PredictReply.FromString(
         ms_proto.assemble(b"", [b"", b""], [None, (Code.INVALID_TENSOR, "wrong")])
     )
@@ -32,7 +32,7 @@ def test_split_gives_the_instances_without_a_copy(golden):
     assert all(chunk.obj is body for chunk in chunks)
 
 
-def test_the_golden_request_is_what_the_library_reads(golden):
+def test_the_protobuf_library_reads_the_golden_request(golden):
     request = pb.PredictRequest.FromString(golden("predict_request.hex"))
     assert request.servable_spec.method_name == "add_cast"
     assert request.instances[1].items["s"].bytes_val[0] == b"hi"
@@ -96,7 +96,7 @@ def test_specs_are_forgotten_before_there_are_too_many():
     assert len(ms_proto._specs) <= 1024
 
 
-def test_a_reply_with_one_failed_instance_is_the_golden_one(golden):
+def test_a_reply_with_a_failed_instance_equals_the_golden_reply(golden):
     good = bytes.fromhex("0a0d 0a0179 1208 100b 1a0400004040")
     reply = ms_proto.assemble(SPEC, [good, b"dropped"], [None, (Code.SYSTEM_ERROR, "boom")])
     assert reply == golden("predict_reply.hex")
@@ -105,7 +105,7 @@ def test_a_reply_with_one_failed_instance_is_the_golden_one(golden):
     assert [len(instance.items) for instance in parsed.instances] == [1, 0]
 
 
-def test_a_whole_failure_is_the_golden_one(golden):
+def test_a_failed_request_equals_the_golden_error(golden):
     assert ms_proto.assemble_error(SPEC, Code.INVALID_INPUTS, "nope") == golden("predict_error.hex")
 
 
@@ -115,7 +115,7 @@ def test_equal_failures_of_all_instances_are_told_once(golden):
         assert reply == golden("predict_error.hex")
 
 
-def test_different_failures_are_told_one_by_one():
+def test_different_failures_are_reported_per_instance():
     reply = pb.PredictReply.FromString(ms_proto.assemble(b"", [b"", b""], [(1, "a"), (1, "b")]))
     assert [error.error_msg for error in reply.error_msg] == [b"a", b"b"]
     assert len(reply.instances) == 2
@@ -129,7 +129,7 @@ def test_a_good_reply_has_no_error_messages(errors):
     assert reply.servable_spec.version_number == 1
 
 
-def test_an_error_without_a_text_gets_one_and_our_codes_become_the_original_ones():
+def test_an_error_without_text_gets_a_text_and_an_original_code():
     reply = pb.PredictReply.FromString(ms_proto.assemble_error(b"", Code.NOT_FOUND, ""))
     assert (reply.error_msg[0].error_code, reply.error_msg[0].error_msg) == (2, b"Predict failed")
 

@@ -105,7 +105,7 @@ def test_a_broken_message_is_refused(message, text):
 
 
 @pytest.mark.parametrize("value", [np.array(["a"]), np.array([None]), "\ud800"])
-def test_what_cannot_be_sent_is_an_error_of_the_stage(value):
+def test_a_value_that_cannot_be_sent_is_an_error_of_the_stage(value):
     with pytest.raises(StageFailed, match="Failed to construct the response"):
         native.encode_values([value])
 

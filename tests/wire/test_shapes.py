@@ -16,7 +16,7 @@ sizes = st.sampled_from([0, 0, 1, 2, 3, 2**31 - 1, 2**31, 2**40, 2**62, 2**64])
 
 @pytest.mark.parametrize("count", COUNTS)
 @given(st.lists(sizes, max_size=6))
-def test_numpy_can_make_what_is_accepted(count, shape):
+def test_numpy_can_create_accepted_shapes(count, shape):
     found = count(tuple(shape))
     if found is None:
         assert 0 in shape or math.prod(shape) >= 2**31
@@ -28,7 +28,7 @@ def test_numpy_can_make_what_is_accepted(count, shape):
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("shape", [(2**40, 2**40, 0), (2**31 - 1, 2**31 - 1, 0), (2**31,), (-1, 3)])
-def test_a_shape_that_is_too_large_is_refused_also_with_a_0_in_it(count, shape):
+def test_a_shape_that_is_too_large_is_refused_even_with_a_0_dimension(count, shape):
     assert count(shape) is None
 
 

@@ -19,7 +19,7 @@ def test_grpc_names_exist_in_grpc():
         assert grpc.StatusCode[row.grpc]
 
 
-def test_http_statuses_say_whose_fault_it_is():
+def test_http_statuses_distinguish_client_and_server_errors():
     assert status.of(Code.INVALID_INPUTS).http == 400
     assert status.of(Code.NOT_FOUND).http == 404
     assert status.of(Code.SYSTEM_ERROR).http == 500
@@ -30,7 +30,7 @@ def test_an_unknown_number_counts_as_failed():
     assert status.of(77) == status.of(Code.FAILED)
 
 
-def test_a_failure_is_common_only_if_every_instance_has_it():
+def test_a_failure_is_common_only_if_every_instance_has_the_same():
     assert status.common_failure([(1, "a"), (1, "a")]) == (1, "a")
     assert status.common_failure([(1, "a"), (1, "b")]) is None
     assert status.common_failure([(1, "a"), (2, "a")]) is None

@@ -1,7 +1,7 @@
-"""Anthropic's protocol: messages, the count of their tokens, models.
+"""Anthropic's protocol: messages, token counts, models.
 
-Each route reads a body into a struct of `requests`, makes a request of `core.llm_messages` of it,
-and writes the events that answer it as Anthropic's JSON.
+Each route decodes a body to a struct of `requests`, translates it to a request of
+`core.llm_messages`, and writes the events of the answer as Anthropic's JSON.
 """
 
 from mindspore_serving.frontends.anthropic.routes import PROTOCOL, ROUTES

@@ -1,4 +1,4 @@
-"""POST /v1/messages, and /v1/messages/count_tokens."""
+"""POST /v1/messages and /v1/messages/count_tokens."""
 
 from contextlib import ExitStack
 
@@ -13,9 +13,13 @@ from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_event
 from mindspore_serving.frontends.anthropic.fields import MESSAGES
 from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
 from mindspore_serving.frontends.anthropic.tools import read_tools
-from mindspore_serving.frontends.anthropic.writing import PING, AnthropicWriting, write_whole
+from mindspore_serving.frontends.anthropic.writing import (
+    PING,
+    AnthropicMessageBuilder,
+    collect_message,
+)
 from mindspore_serving.frontends.app_state import AppState
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.messages import to_template
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
@@ -26,25 +30,25 @@ from mindspore_serving.frontends.sse import EventStream
 
 
 async def answer(state: AppState, http: Request, body: MessagesRequest) -> Response:
-    """The answer to a conversation: one object, or a stream of events."""
+    """Answer a conversation with one object, or with a stream of events."""
     model = find_generator(state.models, body.model)
     request = to_request(body, model)
     with ExitStack() as stack:
-        with naming("messages", MESSAGES, body):
+        with renaming_fields("messages", MESSAGES, body):
             generation = stack.enter_context(model.generate(request, request_options_of(http)))
             started = await while_connected(http, generation.begin())
-        writing = AnthropicWriting(model.name, request.params, started.num_prompt_tokens)
+        builder = AnthropicMessageBuilder(model.name, request.params, started.num_prompt_tokens)
         headers = capped_header("max_tokens", started)
         if body.stream:
-            events = generation.written(writing.begin(), writing.write, to_event)
+            events = generation.stream_bytes(builder.begin(), builder.write, to_event)
             stream = EventStream(OwnedStream(events, stack.pop_all()), headers, ping=PING)
-            return _reported(stream)
-        whole = await while_connected(http, write_whole(generation, writing))
-    return _reported(Response(whole, 200, headers, "application/json"))
+            return _with_request_id(stream)
+        message = await while_connected(http, collect_message(generation, builder))
+    return _with_request_id(Response(message, 200, headers, "application/json"))
 
 
 async def count(state: AppState, http: Request, body: CountRequest) -> Response:
-    """How many tokens the model reads."""
+    """Count the tokens that the model reads."""
     model = find_generator(state.models, body.model)
     MESSAGES.refuse(body)
     tools, choice = read_tools(body)
@@ -54,15 +58,18 @@ async def count(state: AppState, http: Request, body: CountRequest) -> Response:
         tool_choice=choice,
         template_options=MESSAGES.options(body, model.card).get("template_options", {}),
     )
-    with naming("messages", MESSAGES, body):
-        found = await while_connected(
+    with renaming_fields("messages", MESSAGES, body):
+        tokenized = await while_connected(
             http, model.call(request, Tokenized, request_options_of(http))
         )
-    return _reported(to_json(Count(len(found.tokens))))
+    return _with_request_id(to_json(Count(len(tokenized.tokens))))
 
 
 def to_request(body: MessagesRequest, model: ServedModel) -> Generate:
-    """The request to the model.  Raises InvalidField."""
+    """Translate the body to the request to the model.
+
+    Raises InvalidField.
+    """
     MESSAGES.refuse(body)
     tools, choice = read_tools(body)
     return Generate(
@@ -77,7 +84,7 @@ def to_request(body: MessagesRequest, model: ServedModel) -> Generate:
     )
 
 
-def _reported(response: Response) -> Response:
-    """With what Anthropic's clients look for in the headers."""
+def _with_request_id(response: Response) -> Response:
+    """Add the request id to the headers, where Anthropic's clients look for it."""
     response.headers[REQUEST_ID] = log.request_id.get()
     return response

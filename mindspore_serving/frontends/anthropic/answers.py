@@ -1,4 +1,4 @@
-"""What the routes of Anthropic's protocol answer."""
+"""Bodies of the answers of Anthropic's protocol."""
 
 from typing import Any
 
@@ -6,17 +6,23 @@ import msgspec
 
 
 class AnthropicProblem(msgspec.Struct):
+    """Type and text of an error."""
+
     type: str
     message: str
 
 
 class AnthropicError(msgspec.Struct, kw_only=True):
+    """Body of an error."""
+
     type: str = "error"
     error: AnthropicProblem
     request_id: str | None
 
 
 class AnthropicAnswer(msgspec.Struct, kw_only=True):
+    """Answer of /v1/messages."""
+
     id: str
     type: str = "message"
     role: str = "assistant"
@@ -28,4 +34,6 @@ class AnthropicAnswer(msgspec.Struct, kw_only=True):
 
 
 class Count(msgspec.Struct):
+    """Answer of /v1/messages/count_tokens."""
+
     input_tokens: int

@@ -1,7 +1,7 @@
-"""The content blocks of an answer: text, thinking, uses of tools, made chunk by chunk, with the
-events of each.
+"""Content blocks of an answer: text, thinking and tool uses, built chunk by chunk.
 
-A block is open until one of another kind begins.  Knows no sockets and no request.
+A block stays open until a block of another type begins.  Every step returns the events of the
+stream.  Knows no sockets and no request.
 """
 
 import secrets
@@ -14,7 +14,7 @@ from mindspore_serving.core.llm_messages import Chunk, ToolCallDelta
 
 Object = dict[str, Any]
 
-UNSIGNED = "unsigned"  # thinking is not signed here, and clients drop what has no signature
+UNSIGNED = "unsigned"  # a placeholder: clients drop thinking without a signature
 _DELTAS = {  # by the type of a block: the type of its deltas, and their field
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
@@ -24,7 +24,7 @@ _DELTAS = {  # by the type of a block: the type of its deltas, and their field
 
 @dataclass(slots=True)
 class _Block:
-    """`start` is the block without its content, which is in `pieces`."""
+    """A block; `start` is the block without its content, which is in `pieces`."""
 
     index: int
     start: Object
@@ -32,6 +32,7 @@ class _Block:
 
     @property
     def kind(self) -> str:
+        """Type of the block."""
         kind: str = self.start["type"]
         return kind
 
@@ -39,7 +40,7 @@ class _Block:
         return {"type": f"content_block_{name}", "index": self.index, **fields}
 
     def to_object(self) -> Object | None:
-        """The block as a whole; None for a use of a tool whose input was cut off."""
+        """Return the complete block; None for a tool use whose input was cut off."""
         text = "".join(self.pieces)
         if self.kind == "thinking":
             return {**self.start, "thinking": text, "signature": UNSIGNED}
@@ -52,13 +53,14 @@ class _Block:
 
 
 class Content:
-    """The blocks of one answer so far.  Every method returns the events of what it did."""
+    """Blocks of one answer; every method returns the events to send."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
         self._is_open = False
 
     def take(self, chunk: Chunk) -> list[Object]:
+        """Add a chunk."""
         events: list[Object] = []
         if chunk.reasoning:
             events += self._add("thinking", chunk.reasoning)
@@ -69,7 +71,7 @@ class Content:
         return events
 
     def finish(self) -> list[Object]:
-        """Nothing follows."""
+        """Close the last block."""
         if not self._is_open:
             return []
         self._is_open = False
@@ -81,20 +83,20 @@ class Content:
         return [last.event("delta", delta=delta), stop]
 
     def to_objects(self) -> list[Object]:
-        """The blocks as a whole."""
-        found = [block.to_object() for block in self._blocks]
-        return [one for one in found if one is not None]
+        """Return the complete blocks."""
+        objects = [block.to_object() for block in self._blocks]
+        return [block for block in objects if block is not None]
 
     def _add(self, kind: str, text: str) -> list[Object]:
         events = []
         if not self._is_open or self._blocks[-1].kind != kind:
-            signed = {"signature": ""} if kind == "thinking" else {}
-            events = self._begin({"type": kind, kind: "", **signed})
-        return [*events, self._more(text)]
+            signature = {"signature": ""} if kind == "thinking" else {}
+            events = self._begin({"type": kind, kind: "", **signature})
+        return [*events, self._append(text)]
 
     def _add_call(self, call: ToolCallDelta) -> list[Object]:
         if call.name is None:
-            return [self._more(call.arguments)]
+            return [self._append(call.arguments)]
         name = f"toolu_{secrets.token_hex(12)}"
         return self._begin({"type": "tool_use", "id": name, "name": call.name, "input": {}})
 
@@ -104,7 +106,7 @@ class Content:
         self._is_open = True
         return [*events, self._blocks[-1].event("start", content_block=start)]
 
-    def _more(self, text: str) -> Object:
+    def _append(self, text: str) -> Object:
         block = self._blocks[-1]
         block.pieces.append(text)
         kind, name = _DELTAS[block.kind]

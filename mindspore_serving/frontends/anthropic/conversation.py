@@ -1,5 +1,6 @@
-"""A conversation of content blocks as messages of a chat: what one message has in several blocks
-is several messages there, or one; and the names of what is in it and ignored.
+"""Conversations of content blocks as messages of a chat, and their ignored fields.
+
+The blocks of a message may become several messages, and consecutive messages of a role become one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ _ACCEPTED = {  # by role
     "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
 }
 _MEDIA = ("image", "document", "search_result")
-_NEEDED = {  # by type
+_REQUIRED = {  # by type
     "text": ["text"],
     "image": ["source"],
     "thinking": ["thinking"],
@@ -33,77 +34,80 @@ _NEEDED = {  # by type
 
 
 @dataclass(slots=True)
-class _Said:
-    """What one role says, in one message or several in turn."""
+class _Turn:
+    """Consecutive content of one role, from one message or several."""
 
     role: str
     texts: list[ContentPart] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
-    answers: str | None = None  # the id of the call that a tool answers
+    call_id: str | None = None  # the call that this is the result of
 
     def to_message(self) -> ChatMessage:
         return ChatMessage(
             self.role,
             self.texts or None,
             tool_calls=self.calls or None,
-            tool_call_id=self.answers,
-            reasoning_content="".join(self.thoughts) or None,
+            tool_call_id=self.call_id,
+            reasoning_content="".join(self.reasoning) or None,
         )
 
 
 class _Conversation:
     def __init__(self) -> None:
-        self._said: list[_Said] = []
+        self._turns: list[_Turn] = []
 
-    def by(self, role: str) -> _Said:
-        """What `role` says now."""
-        if not self._said or self._said[-1].role != role:
-            self._said.append(_Said(role))
-        return self._said[-1]
+    def turn_of(self, role: str) -> _Turn:
+        """Return the turn of `role`: the last one, or a new one if that is another role's."""
+        if not self._turns or self._turns[-1].role != role:
+            self._turns.append(_Turn(role))
+        return self._turns[-1]
 
-    def answer(self, block: Block, text: str) -> None:
-        """What a tool gave."""
+    def add_result(self, block: Block, text: str) -> None:
+        """Append the result of a tool."""
         text = f"Error: {text}" if block.is_error else text
-        self._said.append(_Said("tool", [ContentPart("text", text)], answers=block.tool_use_id))
+        self._turns.append(_Turn("tool", [ContentPart("text", text)], call_id=block.tool_use_id))
 
     def to_messages(self) -> list[ChatMessage]:
-        return [one.to_message() for one in self._said]
+        return [turn.to_message() for turn in self._turns]
 
 
 def to_messages(body: CountRequest, card: ModelCard) -> list[ChatMessage]:
-    """The messages of a chat with a model, the system prompt first.  Raises InvalidField."""
-    found = _Conversation()
-    for place, role, content in _turns(body):
+    """Return the messages of the chat, the system prompt first.
+
+    Raises InvalidField.
+    """
+    conversation = _Conversation()
+    for path, role, content in _turns(body):
         if isinstance(content, str):
-            found.by(role).texts.append(ContentPart("text", content))
+            conversation.turn_of(role).texts.append(ContentPart("text", content))
             continue
         if not content:
-            raise InvalidField(place, "is [], expected a text or at least one block")
+            raise InvalidField(path, "is [], expected a text or at least one block")
         for index, block in enumerate(content):
             if block.type == "image" and not card.takes_images:
-                _refuse(f"{place}[{index}]", block, ("text",), f"of {role}")
-            _add(found, role, f"{place}[{index}]", block)
-    messages = found.to_messages()
+                _refuse(f"{path}[{index}]", block, ("text",), f"of {role}")
+            _add(conversation, role, f"{path}[{index}]", block)
+    messages = conversation.to_messages()
     if messages and messages[-1].role == "assistant" and messages[-1].tool_calls:
-        raise InvalidField("messages", "ends with a tool_use, expected its tool_result behind it")
+        raise InvalidField("messages", "ends with a tool_use, expected its tool_result after it")
     return messages
 
 
 def find_ignored(body: CountRequest) -> Iterator[str]:
-    """The names of fields that are given and change nothing here, but may elsewhere."""
+    """Iterate over the names of fields that are set and have no effect here."""
     if body.context_management is not None:
         yield "context_management"
     if body.thinking is not None:
         names = ("budget_tokens", "display")
         yield from (f"thinking.{name}" for name in names if getattr(body.thinking, name))
-    blocks = [block for _, _, content in _turns(body) for block in _all(content)]
-    if any(one.cache_control is not None for one in (body, *blocks, *(body.tools or ()))):
+    blocks = [block for _, _, content in _turns(body) for block in _flatten(content)]
+    if any(part.cache_control is not None for part in (body, *blocks, *(body.tools or ()))):
         yield "cache_control"
 
 
 def _turns(body: CountRequest) -> Iterator[tuple[str, str, str | list[Block]]]:
-    """Place, role and content of the system prompt and of each message."""
+    """Iterate over path, role and content of the system prompt and of each message."""
     if body.system:
         yield "system", "system", body.system
     for index, message in enumerate(body.messages):
@@ -113,38 +117,38 @@ def _turns(body: CountRequest) -> Iterator[tuple[str, str, str | list[Block]]]:
         yield f"messages[{index}].content", message.role, message.content
 
 
-def _all(content: str | Sequence[Block] | None) -> Iterator[Block]:
+def _flatten(content: str | Sequence[Block] | None) -> Iterator[Block]:
     for block in content if isinstance(content, list) else ():
         yield block
-        yield from _all(block.content)
+        yield from _flatten(block.content)
 
 
-def _add(found: _Conversation, role: str, place: str, block: Block) -> None:
-    _check(place, block, _ACCEPTED[role], f"of {role}")
+def _add(conversation: _Conversation, role: str, path: str, block: Block) -> None:
+    _check(path, block, _ACCEPTED[role], f"of {role}")
     if block.type == "text":
-        found.by(role).texts.append(ContentPart("text", block.text))
+        conversation.turn_of(role).texts.append(ContentPart("text", block.text))
     elif block.type == "image":
-        found.by(role).texts.append(_picture(f"{place}.source", block))
+        conversation.turn_of(role).texts.append(_image_part(f"{path}.source", block))
     elif block.type == "thinking":
-        found.by(role).thoughts.append(block.thinking or "")
+        conversation.turn_of(role).reasoning.append(block.thinking or "")
     elif block.type == "tool_use":
-        check_free(f"{place}.input", block.input)
+        check_free(f"{path}.input", block.input)
         called = CalledFunction(block.name or "", block.input)
-        found.by(role).calls.append(ToolCall(called, block.id, "function"))
+        conversation.turn_of(role).calls.append(ToolCall(called, block.id, "function"))
     elif block.type == "tool_result":
-        found.answer(block, _text(f"{place}.content", block.content))
+        conversation.add_result(block, _text(f"{path}.content", block.content))
 
 
-def _text(place: str, content: str | list[Block] | None) -> str:
-    """What a tool gave."""
+def _text(path: str, content: str | list[Block] | None) -> str:
+    """Return the text of a tool's result."""
     if not isinstance(content, list):
         return content or ""
     for index, block in enumerate(content):
-        _check(f"{place}[{index}]", block, ("text",), "of a tool's result")
+        _check(f"{path}[{index}]", block, ("text",), "of a tool's result")
     return "\n".join([block.text or "" for block in content])
 
 
-def _picture(place: str, block: Block) -> ContentPart:
+def _image_part(path: str, block: Block) -> ContentPart:
     source = block.source
     assert source is not None
     if source.type == "base64" and source.data:
@@ -153,19 +157,22 @@ def _picture(place: str, block: Block) -> ContentPart:
         )
     if source.type == "url" and source.url:
         return ContentPart("image_url", image_url=source.url)
-    raise InvalidField(place, "has no picture, expected type base64 with data, or url with url")
+    raise InvalidField(path, "has no image, expected type base64 with data, or type url with url")
 
 
-def _refuse(place: str, block: Block, accepted: Sequence[str], where: str) -> None:
+def _refuse(path: str, block: Block, accepted: Sequence[str], where: str) -> None:
     why = ": the model reads no images or documents" if block.type in _MEDIA else ""
     expected = f"{' or '.join(accepted)} in a message {where}"
-    raise unexpected(f"{place}.type", block.type, f"{expected}{why}")
+    raise unexpected(f"{path}.type", block.type, f"{expected}{why}")
 
 
-def _check(place: str, block: Block, accepted: Sequence[str], where: str) -> None:
-    """Raises InvalidField for a block that is of another type, or lacks what its type needs."""
+def _check(path: str, block: Block, accepted: Sequence[str], where: str) -> None:
+    """Check that a block has an accepted type and the fields of its type.
+
+    Raises InvalidField.
+    """
     if block.type not in accepted:
-        _refuse(place, block, accepted, where)
-    for name in _NEEDED.get(block.type, ()):
+        _refuse(path, block, accepted, where)
+    for name in _REQUIRED.get(block.type, ()):
         if getattr(block, name) is None:
-            raise InvalidField(f"{place}.{name}", "is missing")
+            raise InvalidField(f"{path}.{name}", "is missing")

@@ -1,4 +1,4 @@
-"""Errors as Anthropic's clients read them: a type that goes with the status, and a text."""
+"""Errors in Anthropic's form: a text, and a type that belongs to the status."""
 
 from dataclasses import dataclass
 
@@ -33,13 +33,13 @@ class AnthropicFailure:
     retry_after: str | None = None
 
     def to_body(self) -> bytes:
-        other = "invalid_request_error" if self.status < 500 else "api_error"
-        problem = AnthropicProblem(_TYPES.get(self.status, other), self.text)
+        default = "invalid_request_error" if self.status < 500 else "api_error"
+        problem = AnthropicProblem(_TYPES.get(self.status, default), self.text)
         request_id = log.request_id.get() or None
         return msgspec.json.encode(AnthropicError(error=problem, request_id=request_id))
 
     def to_event(self) -> bytes:
-        """For a stream that has begun."""
+        """Return the event that ends a stream."""
         return sse.event(self.to_body(), b"error")
 
     def to_response(self) -> Response:
@@ -50,31 +50,33 @@ class AnthropicFailure:
 
 
 def to_failure(error: Exception) -> AnthropicFailure:
-    """The answer to a request that ended with `error`, which is being handled.  A server that has
-    too much to do is overloaded.
+    """Return the answer to a request that ended with `error`, which is being handled.
+
+    Too many requests are Anthropic's status 529, "overloaded".
     """
-    found = openai.to_failure(error)
-    status = OVERLOADED if found.status == 429 else found.status
-    too_long = found.reason == "context_length_exceeded"
-    text = f"prompt is too long: {found.text}" if too_long else found.text
-    return AnthropicFailure(status, text, found.retry_after)
+    failure = openai.to_failure(error)
+    status = OVERLOADED if failure.status == 429 else failure.status
+    too_long = failure.reason == "context_length_exceeded"
+    text = f"prompt is too long: {failure.text}" if too_long else failure.text
+    return AnthropicFailure(status, text, failure.retry_after)
 
 
 def to_response(error: Exception) -> Response:
+    """Return the answer to a request that ended with `error`, which is being handled."""
     return to_failure(error).to_response()
 
 
 def to_event(error: Exception) -> bytes:
-    """The end of a stream that has begun."""
+    """Return the event that ends a stream."""
     return to_failure(error).to_event()
 
 
 def to_refusal(error: Exception) -> Response:
-    """The answer to a request that is refused before any route, for what its key may do."""
-    found = openai.to_failure(error)
-    return AnthropicFailure(found.status, found.text, found.retry_after).to_response()
+    """Return the answer to a request that is refused before any route, for its key."""
+    failure = openai.to_failure(error)
+    return AnthropicFailure(failure.status, failure.text, failure.retry_after).to_response()
 
 
-def asks_as_anthropic(scope: Scope) -> bool:
-    """Whether a client of Anthropic's asks, on whatever path: all of its requests say so."""
+def is_from_anthropic_client(scope: Scope) -> bool:
+    """Return whether one of Anthropic's clients sent the request: all of theirs have the header."""
     return any(name == b"anthropic-version" for name, _ in scope["headers"])

@@ -1,4 +1,4 @@
-"""The fields of Anthropic's requests: which are refused, translated and ignored."""
+"""Fields of Anthropic's requests: refused, translated and ignored."""
 
 from typing import Any
 
@@ -16,10 +16,11 @@ _SCHEMA = "output_config.format"
 
 @translation("thinking", "output_config", "messages", to="template_options")
 def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
-    """variables of the chat template: `thinking.type` "enabled" and "disabled" set
-    `enable_thinking` and `thinking`, `output_config.effort` sets `reasoning_effort`; "adaptive" is
-    the template's default, "enabled" is refused if the model does not reason; `messages` that end
-    with the assistant's are gone on with, without thinking
+    """Set variables of the chat template from `thinking.type` and `output_config.effort`.
+
+    "enabled" and "disabled" set `enable_thinking` and `thinking`, "adaptive" is the template's
+    default, the effort sets `reasoning_effort`. "enabled" is refused if the model does not reason.
+    If `messages` end with the assistant's, the model continues that message, without thinking.
     """
     options: dict[str, Any] = {}
     kind = body.thinking.type if body.thinking else "adaptive"
@@ -30,7 +31,9 @@ def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
         raise InvalidField("thinking.type", problem)
     is_continued = bool(body.messages) and body.messages[-1].role == "assistant"
     if is_continued and kind == "enabled":
-        raise InvalidField("messages", "ends with the assistant's, expected no thinking with it")
+        raise InvalidField(
+            "messages", "ends with the assistant's, expected thinking not to be enabled"
+        )
     if is_continued:
         options, kind = {"continue_final_message": True}, "disabled"
     if kind != "adaptive":
@@ -42,16 +45,16 @@ def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
 
 @translation("output_config", to="grammar")
 def grammar(body: Any, _: ModelCard) -> Grammar | None:
-    """`output_config.format`, a JSON schema: the model can write nothing else"""
-    wanted = body.output_config.format if body.output_config else None
-    if wanted is None:
+    """Constrain the answer to the JSON schema of `output_config.format`."""
+    output_format = body.output_config.format if body.output_config else None
+    if output_format is None:
         return None
-    if wanted.type != "json_schema":
-        raise unexpected(f"{_SCHEMA}.type", wanted.type, "json_schema")
-    if wanted.schema is None:
+    if output_format.type != "json_schema":
+        raise unexpected(f"{_SCHEMA}.type", output_format.type, "json_schema")
+    if output_format.schema is None:
         raise InvalidField(f"{_SCHEMA}.schema", "is missing")
-    check_free(f"{_SCHEMA}.schema", wanted.schema)
-    return Grammar("json_schema", msgspec.json.encode(closed(wanted.schema)).decode())
+    check_free(f"{_SCHEMA}.schema", output_format.schema)
+    return Grammar("json_schema", msgspec.json.encode(closed(output_format.schema)).decode())
 
 
 MESSAGES = Fields(
@@ -60,8 +63,10 @@ MESSAGES = Fields(
         FieldRefusal(
             "temperature", "is {}, expected a number from 0 to 1", lambda value: not 0 <= value <= 1
         ),
-        FieldRefusal("mcp_servers", "is not supported: call them yourself, and give tools"),
-        FieldRefusal("container", "is not supported: there are no tools of the server"),
+        FieldRefusal(
+            "mcp_servers", "is not supported: call the servers in the client, and send tools"
+        ),
+        FieldRefusal("container", "is not supported: the server runs no tools"),
     ),
     translated=(template_options, grammar),
     ignored=(

@@ -1,4 +1,4 @@
-"""The bodies that clients send.  What every client may send and no model reads is not here."""
+"""Bodies of Anthropic's requests; fields that no model reads are left out."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 
 class AnthropicSource(msgspec.Struct):
-    """Of a picture: base64 in `data`, or a `url`."""
+    """Source of an image: base64 in `data`, or a `url`."""
 
     type: str
     media_type: str | None = None
@@ -20,7 +20,7 @@ class AnthropicSource(msgspec.Struct):
 
 
 class Block(msgspec.Struct):
-    """A block of content, of any type: what is needed depends on `type`."""
+    """Content block of any type; the fields that it needs depend on `type`."""
 
     type: str
     text: str | None = None
@@ -36,11 +36,15 @@ class Block(msgspec.Struct):
 
 
 class AnthropicMessage(msgspec.Struct):
+    """A message."""
+
     role: str
     content: str | list[Block]
 
 
 class AnthropicTool(msgspec.Struct):
+    """A tool."""
+
     name: str
     type: str | None = None
     description: str | None = None
@@ -50,29 +54,37 @@ class AnthropicTool(msgspec.Struct):
 
 
 class AnthropicToolChoice(msgspec.Struct):
+    """Choice of a tool."""
+
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
 class AnthropicThinking(msgspec.Struct):
+    """Options of the thinking."""
+
     type: str
     budget_tokens: Int | None = None
     display: str | None = None
 
 
 class OutputFormat(msgspec.Struct):
+    """Format of the answer."""
+
     type: str
     schema: Object | None = None
 
 
 class OutputConfig(msgspec.Struct):
+    """Effort and format of the answer."""
+
     effort: str | None = None
     format: OutputFormat | None = None
 
 
 class CountRequest(msgspec.Struct, kw_only=True):
-    """The body of /v1/messages/count_tokens: all that the model reads."""
+    """Body of /v1/messages/count_tokens: everything that the model reads."""
 
     messages: list[AnthropicMessage]
     model: str | None = None
@@ -87,7 +99,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
 @MESSAGES.extend
 class MessagesRequest(CountRequest, kw_only=True):
-    """The body of /v1/messages; sampling parameters are added from their table."""
+    """Body of /v1/messages; `Fields.extend` adds sampling parameters."""
 
     max_tokens: Int
     stream: bool | None = None

@@ -1,4 +1,4 @@
-"""The routes of Anthropic's protocol.  Those of models answer only clients of Anthropic's."""
+"""Routes of Anthropic's protocol; those of models answer only Anthropic's clients."""
 
 from functools import partial
 
@@ -23,13 +23,15 @@ _HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 
 _route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
 _post = partial(_route, "POST", decodes=True, find_ignored=find_ignored)
-_models = partial(_route, "GET", applies=models.is_anthropics)  # OpenAI's have the same paths
+_models = partial(
+    _route, "GET", applies=models.is_models_request
+)  # OpenAI's protocol has the same paths
 
 ROUTES = (
     _post(
         "/v1/messages",
         answering.answer,
-        "Answer a conversation; with `stream`, as events",
+        "Answer a chat; with `stream`, as events",
         {JSON: AnthropicAnswer, EVENTS: EVENT},
         body=Body(MessagesRequest, {MessagesRequest: MESSAGES}, {**_HELLO, "max_tokens": 8}),
         refused_early=GENERATING,
@@ -37,7 +39,7 @@ ROUTES = (
     _post(
         "/v1/messages/count_tokens",
         answering.count,
-        "How many tokens a conversation has",
+        "Count the tokens of a conversation",
         {JSON: Count},
         body=Body(CountRequest, {CountRequest: MESSAGES}, _HELLO),
     ),

@@ -1,4 +1,4 @@
-"""The tools of a request, and which of them the model calls."""
+"""Tools of a request, and which of them the model may or must call."""
 
 import re
 from collections.abc import Collection
@@ -22,34 +22,35 @@ Tools = list[dict[str, Any]]
 
 
 def read_tools(body: CountRequest) -> tuple[Tools, ToolChoice]:
-    """The tools that may be called, as a request to a model has them, and how.  Raises
-    InvalidField.
+    """Return the tools in the form of the request to a model, and the choice among them.
+
+    Raises InvalidField.
     """
-    found = [_to_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())]
+    tools = [_to_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())]
     names: dict[str, None] = {}
-    for name in [tool["function"]["name"] for tool in found]:
+    for name in [tool["function"]["name"] for tool in tools]:
         if name in names:
             raise InvalidField("tools", f"has {show(name)} twice, expected different names")
         names[name] = None
-    return found, _choice(body, names)
+    return tools, _choice(body, names)
 
 
-def _to_tool(place: str, tool: AnthropicTool) -> dict[str, Any]:
+def _to_tool(path: str, tool: AnthropicTool) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
-        raise unexpected(f"{place}.type", tool.type, "custom: there are no built-in tools")
+        raise unexpected(f"{path}.type", tool.type, "custom: there are no built-in tools")
     if not _NAME.fullmatch(tool.name):
-        raise unexpected(f"{place}.name", tool.name, "1 to 128 letters, digits, - or _")
+        raise unexpected(f"{path}.name", tool.name, "1 to 128 letters, digits, - or _")
     if tool.input_schema is None:
-        raise InvalidField(f"{place}.input_schema", "is missing")
-    check_free(f"{place}.input_schema", tool.input_schema)
+        raise InvalidField(f"{path}.input_schema", "is missing")
+    check_free(f"{path}.input_schema", tool.input_schema)
     function = {
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.input_schema,
         "strict": tool.strict,
     }
-    given = {name: value for name, value in function.items() if value is not None}
-    return {"type": "function", "function": given}
+    present = {name: value for name, value in function.items() if value is not None}
+    return {"type": "function", "function": present}
 
 
 def _choice(body: CountRequest, names: Collection[str]) -> ToolChoice:

@@ -1,4 +1,4 @@
-"""The answer to a request for messages, as a whole or as the events of a stream."""
+"""Answers of /v1/messages: complete, or as the events of a stream."""
 
 import secrets
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ PING = sse.event(b'{"type": "ping"}', b"ping")
 _encode = msgspec.json.Encoder().encode
 
 
-class AnthropicWriting:
-    """One message: what is known from the start, and what the model has written so far."""
+class AnthropicMessageBuilder:
+    """Builds one message from the model's events."""
 
     def __init__(self, model: str, params: SamplingParams, num_prompt_tokens: int) -> None:
         self._model = model
@@ -31,7 +31,10 @@ class AnthropicWriting:
         self._usage = _usage(num_prompt_tokens, 0, 0)
 
     def take(self, event: Event) -> list[Object]:
-        """The events that an event of the model makes.  Raises ServingError if it failed."""
+        """Add an event of the model and return the events for the client.
+
+        Raises ServingError if the model failed.
+        """
         if isinstance(event, Chunk):
             reason = finish_reason(event)
             events = self._content.take(event)
@@ -48,22 +51,22 @@ class AnthropicWriting:
         return []
 
     def begin(self) -> bytes:
-        """The first events of a stream."""
+        """Return the first events of a stream."""
         return _write([{"type": "message_start", "message": self.to_object()}]) + PING
 
     def write(self, event: Event) -> bytes:
-        """As `take`, in bytes."""
+        """Add an event of the model and return the events for the client as bytes."""
         return _write(self.take(event))
 
     def to_object(self) -> AnthropicAnswer:
-        """The message as it is now."""
+        """Return the message in its present state."""
         content = self._content.to_objects()
         return AnthropicAnswer(
             id=self._name, model=self._model, content=content, usage=self._usage, **self._stop()
         )
 
     def _stop(self) -> Object:
-        """Why the answer ended, and with which of the client's texts."""
+        """Return why the answer ended, and at which of the client's stop texts."""
         last = self._last
         if last is None:
             return {"stop_reason": None, "stop_sequence": None}
@@ -97,12 +100,15 @@ def _usage(num_prompt: int, num_cached: int, num_generated: int) -> Object:
     }
 
 
-async def write_whole(generation: Generation, writing: AnthropicWriting) -> bytes:
-    """The message of `generation`, which has begun, when it is complete.  Raises ServingError."""
+async def collect_message(generation: Generation, builder: AnthropicMessageBuilder) -> bytes:
+    """Return the complete message of `generation`, which has begun.
+
+    Raises ServingError.
+    """
     async for event in generation:
-        writing.take(event)
-    return _encode(writing.to_object())
+        builder.take(event)
+    return _encode(builder.to_object())
 
 
 def _write(events: Sequence[Object]) -> bytes:
-    return b"".join([sse.event(_encode(one), one["type"].encode()) for one in events])
+    return b"".join([sse.event(_encode(event), event["type"].encode()) for event in events])

@@ -1,1 +1,1 @@
-"""What the protocols of language models share: models, messages, tools, fields, errors."""
+"""Parts common to the protocols of language models: models, messages, tools, fields, errors."""

@@ -1,5 +1,6 @@
-"""Errors as OpenAI's clients read them: an object of four keys, and the status that names the
-exception.  Knows every `ServingError`, and no request.
+"""Errors in OpenAI's form: an object with four keys, and the HTTP status of the exception.
+
+Knows every `ServingError`, and no request.
 """
 
 from collections.abc import Iterator
@@ -18,22 +19,24 @@ from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.wire import status
 
 _SERVER = ("server_error", None)
-_CROWDED = ("requests", "rate_limit_exceeded")
+_OVERLOADED = ("requests", "rate_limit_exceeded")
 _REQUEST = "invalid_request_error"
 _KINDS: dict[int, tuple[str, str | None]] = {
     Code.INVALID_INPUTS: (_REQUEST, None),
     Code.NOT_FOUND: (_REQUEST, "model_not_found"),
     Code.TOO_LARGE: (_REQUEST, "request_too_large"),
-    Code.OVERLOADED: _CROWDED,
+    Code.OVERLOADED: _OVERLOADED,
     Code.UNAUTHORIZED: (_REQUEST, "invalid_api_key"),
     Code.FORBIDDEN: (_REQUEST, None),
     Code.NO_ROUTE: (_REQUEST, None),
     Code.WRONG_VERB: (_REQUEST, None),
 }
-_PROMPT = ("context", "template", "empty")  # reasons to refuse that are about the prompt
+_PROMPT = ("context", "template", "empty")  # reasons that concern the prompt
 
 
 class Problem(msgspec.Struct):
+    """Error of a request: text, type, field and code."""
+
     message: str
     type: str
     param: str | None
@@ -41,11 +44,13 @@ class Problem(msgspec.Struct):
 
 
 class Error(msgspec.Struct):
+    """Body of an error."""
+
     error: Problem
 
 
 class RefusedField(InvalidField):
-    """A field that the model refused; `reason` is the word clients look for, if there is one."""
+    """A field that the model refused; `reason` becomes the error's `code`, if there is one."""
 
     def __init__(self, field: str, text: str, reason: str | None) -> None:
         super().__init__(field, text=text)
@@ -57,8 +62,9 @@ class RefusedField(InvalidField):
 
 @dataclass(frozen=True, slots=True)
 class ChatFailure:
-    """An error as an answer.  `kind` and `reason` are the body's `type` and `code`, `retry_after`
-    is in seconds.
+    """An error as an answer.
+
+    `kind` and `reason` are the body's `type` and `code`; `retry_after` is in seconds.
     """
 
     status: int
@@ -75,7 +81,7 @@ class ChatFailure:
         return msgspec.json.encode(self.to_object())
 
     def to_event(self) -> bytes:
-        """For a stream that has begun."""
+        """Return the event that ends a stream."""
         return sse.event(self.to_body())
 
     def to_response(self) -> Response:
@@ -83,36 +89,37 @@ class ChatFailure:
 
 
 def to_failure(error: Exception) -> ChatFailure:
-    """The answer to a request that ended with `error`, which is being handled.  One that is no
-    ServingError is described in the log alone.
+    """Return the answer to a request that ended with `error`.
+
+    Called while `error` is handled: anything but a ServingError is described in the log alone.
     """
     if isinstance(error, RequestRefused):
         return _of_refused(error.refused)
     if not isinstance(error, ServingError):
-        log.error("answering a request", exc_info=True)
-        return ChatFailure(500, "The server failed to answer; its log says why.", _SERVER[0])
+        log.error("a request failed", exc_info=True)
+        return ChatFailure(500, "The server failed; its log says why.", _SERVER[0])
     kind, reason = _KINDS.get(error.code, _SERVER)
     param = "model" if reason == "model_not_found" else None
     if isinstance(error, InvalidField):
         param, reason = error.field or None, getattr(error, "reason", None)
-    again = status.retry_after(error)
-    return ChatFailure(status.of(error.code).http, str(error), kind, param, reason, again)
+    retry_after = status.retry_after(error)
+    return ChatFailure(status.of(error.code).http, str(error), kind, param, reason, retry_after)
 
 
 def to_response(error: Exception) -> Response:
-    """The answer to a request that ended with `error`, which is being handled."""
+    """Return the answer to a request that ended with `error`, which is being handled."""
     return to_failure(error).to_response()
 
 
 def to_event(error: Exception) -> bytes:
-    """The end of a stream that has begun."""
+    """Return the event that ends a stream with `error`, which is being handled."""
     return to_failure(error).to_event()
 
 
 def _of_refused(refused: Refused) -> ChatFailure:
     if refused.reason == "overloaded":
-        again = status.seconds_of(refused.retry_after)
-        return ChatFailure(429, refused.text, _CROWDED[0], None, _CROWDED[1], again)
+        retry_after = status.seconds_of(refused.retry_after)
+        return ChatFailure(429, refused.text, _OVERLOADED[0], None, _OVERLOADED[1], retry_after)
     if refused.reason == "context":
         text = f"{refused.text}: the maximum context length is {refused.max_model_len} tokens"
         return ChatFailure(400, text, _REQUEST, None, "context_length_exceeded")
@@ -120,9 +127,10 @@ def _of_refused(refused: Refused) -> ChatFailure:
 
 
 @contextmanager
-def naming(prompt: str, fields: Fields, body: msgspec.Struct) -> Iterator[None]:
-    """Give what the model refuses the name that the field has in `body`; `prompt` is that of what
-    the model reads.
+def renaming_fields(prompt: str, fields: Fields, body: msgspec.Struct) -> Iterator[None]:
+    """Raise what the model refuses under the field names of `body`.
+
+    `prompt` is the name of the field that holds the prompt.
     """
     try:
         yield
@@ -132,6 +140,6 @@ def naming(prompt: str, fields: Fields, body: msgspec.Struct) -> Iterator[None]:
             raise
         if refused.reason in _PROMPT:
             raise RefusedField(prompt, failure.text, failure.reason) from None
-        found = RefusedField(refused.field, failure.text, failure.reason)
+        renamed = RefusedField(refused.field, failure.text, failure.reason)
         name = "grammar" if refused.reason == "grammar" else refused.field
-        raise (found.renamed(fields.name_of(name, body)) if name else found) from None
+        raise (renamed.renamed(fields.name_of(name, body)) if name else renamed) from None

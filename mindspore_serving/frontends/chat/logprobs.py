@@ -1,6 +1,4 @@
-"""Log-probabilities of tokens in the two forms clients read: the chat's and the older one of
-completions.
-"""
+"""Log-probabilities of tokens in OpenAI's formats: that of chats, and the older of completions."""
 
 import codecs
 from collections.abc import Iterable, Sequence
@@ -8,11 +6,11 @@ from typing import Any
 
 from mindspore_serving.core.llm_messages import GeneratedToken
 
-LEAST = -9999.0  # "very unlikely"
+MIN_LOGPROB = -9999.0  # OpenAI's value for a very unlikely token
 
 
-def of_chat(tokens: Iterable[GeneratedToken]) -> dict[str, Any]:
-    """`logprobs` of a choice of a chat."""
+def to_chat_logprobs(tokens: Iterable[GeneratedToken]) -> dict[str, Any]:
+    """Return the `logprobs` of a choice of a chat."""
     content = [
         {**_entry(token), "top_logprobs": [_entry(other) for other in token.top]}
         for token in tokens
@@ -21,12 +19,12 @@ def of_chat(tokens: Iterable[GeneratedToken]) -> dict[str, Any]:
 
 
 def _entry(token: GeneratedToken) -> dict[str, Any]:
-    logprob = LEAST if token.logprob is None else token.logprob
+    logprob = MIN_LOGPROB if token.logprob is None else token.logprob
     return {"token": token.text, "logprob": logprob, "bytes": list(token.data)}
 
 
-def name_of(token: GeneratedToken) -> str:
-    """A text of its own for every token: one that is part of a character shows its bytes."""
+def unique_text(token: GeneratedToken) -> str:
+    """Return a text that is unique to the token: part of a character is shown as its bytes."""
     try:
         return token.data.decode()
     except UnicodeDecodeError:
@@ -34,7 +32,7 @@ def name_of(token: GeneratedToken) -> str:
 
 
 class CompletionLogprobs:
-    """`logprobs` of the choices of a completion; follows how far the text is.
+    """Builds the `logprobs` of a completion's choice, tracking the offset in the text.
 
     Args:
         shows_special: whether the text has the special tokens.
@@ -47,10 +45,10 @@ class CompletionLogprobs:
         self._offset = start
 
     def take(self, tokens: Iterable[GeneratedToken]) -> dict[str, Any]:
-        """The next tokens."""
+        """Return the entries of the next tokens."""
         names, logprobs, tops, offsets = [], [], [], []
         for token in tokens:
-            names.append(name_of(token))
+            names.append(unique_text(token))
             logprobs.append(token.logprob)
             tops.append(_top(token))
             offsets.append(self._offset)
@@ -65,37 +63,40 @@ class CompletionLogprobs:
 
 
 def _top(token: GeneratedToken) -> dict[str, float] | None:
-    """The likeliest and the token's own, by name."""
+    """Return the log-probabilities of the likeliest tokens and of the token itself, by name."""
     if token.logprob is None:
         return None
-    found: dict[str, float] = {}
-    for one in (*token.top, token):
-        found.setdefault(name_of(one), LEAST if one.logprob is None else one.logprob)
-    return found
+    logprobs: dict[str, float] = {}
+    for candidate in (*token.top, token):
+        logprob = MIN_LOGPROB if candidate.logprob is None else candidate.logprob
+        logprobs.setdefault(unique_text(candidate), logprob)
+    return logprobs
 
 
-def of_prompt(tokens: Sequence[GeneratedToken], count: int) -> list[dict[str, Any] | None]:
-    """`prompt_logprobs` as vLLM has them: for each token of the prompt its own and the `count`
-    likeliest, by id; None for the first, which follows nothing.
+def to_prompt_logprobs(tokens: Sequence[GeneratedToken], count: int) -> list[dict[str, Any] | None]:
+    """Return `prompt_logprobs` in vLLM's format: one entry for each token of the prompt.
+
+    An entry has the token itself and the `count` likeliest, by id. It is None for the first token,
+    which has no context.
     """
     return [None if token.logprob is None else _by_id(token, count) for token in tokens]
 
 
 def _by_id(token: GeneratedToken, count: int) -> dict[str, Any]:
-    found = {str(one.id): _ranked(one, rank) for rank, one in enumerate(token.top[:count], 1)}
-    rank = next((place for place, one in enumerate(token.top, 1) if one.id == token.id), None)
-    found.setdefault(str(token.id), _ranked(token, rank))
-    return found
+    ranks = {candidate.id: rank for rank, candidate in enumerate(token.top, 1)}
+    entries = {str(top.id): _ranked(top, ranks[top.id]) for top in token.top[:count]}
+    entries.setdefault(str(token.id), _ranked(token, ranks.get(token.id)))
+    return entries
 
 
 def _ranked(token: GeneratedToken, rank: int | None) -> dict[str, Any]:
     return {"logprob": token.logprob, "rank": rank, "decoded_token": token.text}
 
 
-def joined(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Those of several runs of tokens of one choice as one."""
-    whole = CompletionLogprobs().take(())
+def concatenate(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Concatenate the entries of several runs of tokens of one choice."""
+    result = CompletionLogprobs().take(())
     for part in parts:
-        for name, entries in whole.items():
+        for name, entries in result.items():
             entries.extend(part[name])
-    return whole
+    return result

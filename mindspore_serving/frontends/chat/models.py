@@ -1,6 +1,7 @@
-"""Language models as front ends see them: find one by name, send it a request, iterate the events.
+"""Language models as the front ends see them: find one by name, send a request, read its events.
 
-Knows no protocol: each makes an `LLMRequest` of its own request and its own answer of the `Event`s.
+Knows no protocol: each front end translates its request to an `LLMRequest`, and the `Event`s to its
+own answer.
 """
 
 from collections import deque
@@ -36,7 +37,8 @@ from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.frontends.request_options import RequestOptions
 
 DEFAULT_MAX_N = 16
-ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send for the only model
+# Names that clients send if they mean the only model.
+ANY_MODEL = frozenset({"", "default", "dummy", "tgi"})
 
 Answer = TypeVar("Answer")
 Purpose: TypeAlias = Literal["generate", "embed", "score", "rank"]
@@ -45,8 +47,8 @@ Purpose: TypeAlias = Literal["generate", "embed", "score", "rank"]
 class Generation:
     """The events of one `Generate`: await `begin`, then iterate.
 
-    Leaving it before its end needs `cancel`, which frees what the request has; `with` does that.
-    `limits` are those of Replies.
+    Leaving it early needs `cancel`, which frees the request's resources; `with` does that.
+    `limits` are passed to `Replies`.
     """
 
     def __init__(
@@ -59,44 +61,52 @@ class Generation:
         self._replies = Replies(inference, request, limits)
 
     async def begin(self) -> Started:
-        """The first event.  Raises RequestRefused, or another ServingError."""
+        """Return the first event.
+
+        Raises RequestRefused, or another ServingError.
+        """
         event = await self.next()
         if isinstance(event, Refused):
             raise RequestRefused(event)
         if not isinstance(event, Started):
-            raise ServingError("the model gave no answer")
+            raise ServingError("the model returned no answer")
         return event
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """The other events, `Finished` last.  Raises ServingError if the model is lost."""
+        """Iterate over the events after the first; `Finished` is the last.
+
+        Raises ServingError if the model's worker is lost.
+        """
         while True:
             event = await self.next()
             if event is None:
-                raise ServingError("the model did not finish its answer")
+                raise ServingError("the answer ended early")
             if isinstance(event, Finished):
                 access.note_tokens(event.num_prompt_tokens, event.num_generated_tokens)
             yield event
             if isinstance(event, Finished):
                 return
 
-    async def written(
+    async def stream_bytes(
         self, first: bytes, write: Callable[[Event], bytes], fail: Callable[[Exception], bytes]
     ) -> AsyncIterator[bytes]:
-        """What a client gets of an answer that has begun: `first`, then what `write` makes of each
-        event, and at an error what `fail` makes of that.
+        """Iterate over the bytes of an answer that has begun.
+
+        They are `first`, then the result of `write` for each event, and after an error that of
+        `fail`.
         """
         if first:
             yield first
         try:
             async for event in self:
-                made = write(event)
-                if made:
-                    yield made
+                data = write(event)
+                if data:
+                    yield data
         except Exception as error:
             yield fail(error)
 
     def cancel(self) -> None:
-        """Nobody reads any more.  Harmless at the end."""
+        """Cancel the request; has no effect after its end."""
         self._replies.cancel()
 
     def __enter__(self) -> "Generation":
@@ -106,7 +116,10 @@ class Generation:
         self.cancel()
 
     async def next(self) -> Event | None:
-        """The next event; None behind the last.  Raises ServingError if the model is lost."""
+        """Return the next event, None after the last.
+
+        Raises ServingError if the model's worker is lost.
+        """
         while not self._events:
             reply = await self._replies.next()
             if reply is None:
@@ -120,11 +133,11 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class LanguageRules:
-    """What clients may ask of language models.
+    """Limits and permissions of requests to language models.
 
-    `max_n` answers to one prompt at most, a priority only if `allows_priority`, a chat template of
-    their own only if `allows_templates`, the time that `limits` has, and what `content` has room
-    for.
+    `max_n` is the largest number of answers to a prompt.  Requests may set a priority only with
+    `allows_priority`, and a chat template only with `allows_templates`.  `limits` has the timeouts,
+    `content` the limits of a request's size.
     """
 
     max_n: int = DEFAULT_MAX_N
@@ -134,21 +147,26 @@ class LanguageRules:
     allows_templates: bool = False
 
     def check(self, request: Generate) -> None:
-        """Raises RequestRefused."""
+        """Check a request.
+
+        Raises RequestRefused.
+        """
         if request.params.n > self.max_n:
             text = f"n is {request.params.n}, expected at most {self.max_n} (--max-n)"
             raise RequestRefused(Refused("input", text, field="n"))
         if request.priority and not self.allows_priority:
-            text = f"priority is {request.priority}, expected 0 without --allow-priority"
+            text = f"priority is {request.priority}, expected 0 as --allow-priority is not set"
             raise RequestRefused(Refused("input", text, field="priority"))
         if request.chat_template and not self.allows_templates:
-            text = "chat_template is given, expected none without --allow-chat-template"
+            text = (
+                "chat_template is set, expected none: the server runs without --allow-chat-template"
+            )
             raise RequestRefused(Refused("input", text, field="chat_template"))
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that takes requests; `adapter` if the name is that of a LoRA adapter of it."""
+    """A model that takes requests; `adapter` is set if the name is that of a LoRA adapter."""
 
     name: str
     servable: str
@@ -159,7 +177,10 @@ class ServedModel:
     rules: LanguageRules = LanguageRules()
 
     def can(self, purpose: Purpose) -> bool:
-        """An adapter can only generate; a classifier of one label ranks."""
+        """Return whether the model serves `purpose`.
+
+        An adapter only generates; a classifier with a single label can rank.
+        """
         card = self.card
         if purpose == "generate":
             return card.can_generate
@@ -167,7 +188,10 @@ class ServedModel:
         return can_read and not self.adapter and (purpose != "rank" or len(card.labels) == 1)
 
     def generate(self, request: Generate, options: RequestOptions) -> Generation:
-        """Start a generation.  Raises RequestRefused for what clients may not ask for."""
+        """Start a generation.
+
+        Raises RequestRefused for what clients may not request.
+        """
         self.rules.check(request)
         if options.priority:
             request = msgspec.structs.replace(request, priority=request.priority + options.priority)
@@ -177,24 +201,27 @@ class ServedModel:
     async def call(
         self, request: LLMRequest, expected: type[Answer], options: RequestOptions
     ) -> Answer:
-        """The one answer to any other request.  Raises RequestRefused, or another ServingError."""
+        """Return the only answer to a request other than `Generate`.
+
+        Raises RequestRefused, or another ServingError.
+        """
         with Generation(self.inference, self._wrap(request, options)) as generation:
             event = await generation.next()
         if isinstance(event, Refused):
             raise RequestRefused(event)
         if not isinstance(event, expected):
-            raise ServingError("the model gave no answer")
+            raise ServingError("the model returned no answer")
         return event
 
     def _wrap(self, request: LLMRequest, options: RequestOptions) -> Request:
-        most = self.rules.limits.request_timeout
-        timeout = min(options.timeout or most, most)
+        max_timeout = self.rules.limits.request_timeout
+        timeout = min(options.timeout or max_timeout, max_timeout)
         method = next(name for name, kind in METHODS.items() if kind is type(request))
         self.rules.content.check(request)
         try:
             body = encode_request(request)
         except OverflowError:
-            raise InvalidInputs("a number is an integer of over 64 bits, expected fewer") from None
+            raise InvalidInputs("a number does not fit into 64 bits") from None
         wrapped = Request(
             self.servable, method, self.version, CODEC, body, timeout=timeout, is_stream=True
         )
@@ -204,8 +231,10 @@ class ServedModel:
 
 
 def _prefix(request: Generate) -> Iterator[str | Sequence[int]]:
-    """What two requests must have in common to share the beginning of a prompt.  Nothing in it is
-    empty: who reads so many characters has read no more texts.
+    """Iterate over what two requests must share to have a prompt prefix in common.
+
+    No entry is empty: readers stop after a number of characters, which empty texts would never
+    reach.
     """
     yield f"{request.adapter} {request.cache_salt} {len(request.tools or ())}"
     if request.prompt is not None:
@@ -222,12 +251,15 @@ def _text(value: object) -> str:
 
 
 def _is_any(name: str | None) -> bool:
-    """Whether a client means the only model: some send their endpoint's URL as its name."""
-    return name is None or name in ANY or name.startswith(("http://", "https://"))
+    """Return whether a client means the only model.
+
+    Some clients send the URL of their endpoint as the model's name.
+    """
+    return name is None or name in ANY_MODEL or name.startswith(("http://", "https://"))
 
 
 class LanguageModels:
-    """All that are served now.  Used on the event loop's thread."""
+    """The language models that are served now; used on the event loop's thread."""
 
     def __init__(
         self, inference: Inference, control: Control, rules: LanguageRules | None = None
@@ -238,23 +270,26 @@ class LanguageModels:
 
     @property
     def limits(self) -> LanguageLimits:
-        """Of what a request may hold."""
+        """Limits of a request's size."""
         return self._rules.content
 
     def all(self) -> list[ServedModel]:
-        """The newest version of each, by name, and behind each its adapters."""
-        found = []
+        """Return the newest version of each model, by name, each followed by its adapters."""
+        models = []
         for servable, version, card in self._control.language_models():
             for adapter in ("", *card.adapters):
                 name = adapter or servable
                 served = ServedModel(
                     name, servable, version, card, self._inference, adapter, self._rules
                 )
-                found.append(served)
-        return found
+                models.append(served)
+        return models
 
     def listed(self) -> list[ServedModel]:
-        """`all`, once it is complete.  Raises ServableUnavailable."""
+        """Return `all`, unless a model is still loading.
+
+        Raises ServableUnavailable.
+        """
         missing = still_loading(self._control)
         if missing is not None:
             raise missing
@@ -263,9 +298,11 @@ class LanguageModels:
     def find(
         self, name: str | None, *, purpose: Purpose = "generate", is_exact: bool = False
     ) -> ServedModel:
-        """The model called `name`; unless `is_exact`, with a name of `ANY`, a URL or none the first
-        that can do what `purpose` says.  Raises NotFound naming those that exist, or
-        ServableUnavailable while there may be more soon.
+        """Return the model called `name`.
+
+        Unless `is_exact`, no name, a URL or one of `ANY_MODEL` selects the first model that serves
+        `purpose`.  Raises NotFound naming the models that exist, or ServableUnavailable while one
+        is still loading.
         """
         models = self.all()
         accepts_any = not is_exact and _is_any(name)
@@ -279,26 +316,30 @@ class LanguageModels:
             raise missing
         names = ", ".join(model.name for model in models) or "none"
         if models and accepts_any:
-            raise NotFound(f"No model here is made to {purpose}; there is: {names}")
-        raise NotFound(f"The model '{name or 'default'}' does not exist; there is: {names}")
+            raise NotFound(f"No model here can {purpose}; available: {names}")
+        raise NotFound(f"The model '{name or 'default'}' does not exist; available: {names}")
 
 
 def find_generator(models: LanguageModels, name: str | None) -> ServedModel:
-    """The model `name`.  Raises NotFound, or InvalidField if it generates no text."""
+    """Return the model `name`.
+
+    Raises NotFound, or InvalidField if it generates no text.
+    """
     model = models.find(name)
     if not model.card.can_generate:
-        text = f"the model {model.name} embeds texts, and generates none"
+        text = f"the model {model.name} embeds texts and cannot generate"
         raise InvalidField("model", text=text)
     return model
 
 
 def finish_reason(chunk: Chunk) -> str | None:
-    """`finish_reason` of a choice; clients know no others.  Raises ServingError if the model
-    failed.
+    """Return the `finish_reason` of a choice, one that OpenAI's clients know.
+
+    Raises ServingError if the model failed.
     """
     reason = chunk.finish_reason
     if reason == "error":
         raise chunk.to_error()
     if reason == "abort":
-        raise ServingError("the answer was finished by the server")
+        raise ServingError("the server ended the answer")
     return reason

@@ -13,22 +13,23 @@ Prompt = str | list[int]
 
 
 def to_prompts(
-    given: str | Sequence[str | int | list[int]], card: ModelCard, param: str = "prompt"
+    value: str | Sequence[str | int | list[int]], card: ModelCard, param: str = "prompt"
 ) -> list[Prompt]:
-    """The prompts of a text, a list of texts, token ids, or a list of lists of token ids.  Raises
-    InvalidField; `param` is the field's name.
+    """Return the prompts: of a text, a list of texts, token ids, or a list of lists of token ids.
+
+    Raises InvalidField; `param` is the field's name.
     """
-    if isinstance(given, str):
-        return [given]
-    kinds: set[type] = set(map(type, given))
-    if not given or len(kinds) > 1:
-        raise unexpected(param, given, "a text, texts, token ids, or lists of token ids")
+    if isinstance(value, str):
+        return [value]
+    kinds: set[type] = set(map(type, value))
+    if not value or len(kinds) > 1:
+        raise unexpected(param, value, "a text, texts, token ids, or lists of token ids")
     if kinds == {int}:
-        ids = cast("list[int]", given)
+        ids = cast("list[int]", value)
         check_tokens(param, ids, card)
         return [ids]
-    _check_count(len(given), card, param)
-    prompts = [entry if isinstance(entry, list) else str(entry) for entry in given]
+    _check_count(len(value), card, param)
+    prompts = [entry if isinstance(entry, list) else str(entry) for entry in value]
     for prompt in prompts:
         if isinstance(prompt, list):
             check_tokens(param, prompt, card)
@@ -36,17 +37,20 @@ def to_prompts(
 
 
 def _check_count(count: int, card: ModelCard, param: str) -> None:
-    most = MAX_PROMPTS
+    max_prompts = MAX_PROMPTS
     if card.max_num_waiting is not None:
-        most = min(most, card.max_num_waiting + card.max_num_seqs)
-    if count > most:
-        raise InvalidField(param, f"has {count} prompts, expected at most {most}")
+        max_prompts = min(max_prompts, card.max_num_waiting + card.max_num_seqs)
+    if count > max_prompts:
+        raise InvalidField(param, f"has {count} prompts, expected at most {max_prompts}")
 
 
 def check_tokens(field: str, token_ids: Collection[int], card: ModelCard) -> None:
-    """Raises InvalidField if the model does not have all these tokens."""
+    """Check that the model has all these tokens.
+
+    Raises InvalidField.
+    """
     for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
         if not 0 <= token_id < card.vocab_size:
             last = card.vocab_size - 1
-            problem = f"has token id {token_id}, expected 0 to {last}, which is what the model has"
+            problem = f"has token id {token_id}, expected 0 to {last}, the range of the model"
             raise InvalidField(field, problem)

@@ -1,6 +1,6 @@
-"""Requests to language models that are refused before they are read, in the form of their protocol.
+"""Early refusal of requests to language models: answered before the body is read.
 
-Which model a request is for is in its body; so that is done only when none has room.
+The model's name is in the body, so a request is refused early only if every model is full.
 """
 
 import secrets
@@ -19,38 +19,38 @@ from mindspore_serving.frontends.mindspore.rest import to_timeout
 from mindspore_serving.frontends.protocols import ROUTES
 from mindspore_serving.frontends.routes import GENERATING
 
-_MARK = f"id-{secrets.token_hex(16)}"  # in place of the id of a request
-_MOST_KEPT = 256
+_MARK = f"id-{secrets.token_hex(16)}"  # stands for the id of a request in a cached answer
+_MAX_CACHED = 256
 Answer = tuple[int, Fields, bytes]
+Open = Callable[[FastPath, RequestHead, ExchangeOutput], Exchange | None]
 
 
 PATHS = {row.path.encode(): row for row in ROUTES if row.refused_early}
 
 
 class LanguageRefusals:
-    """Opens the exchanges of one server; `limits` say how long any may take.  `others`
-    opens those of other requests.
+    """Opens the exchanges of requests that are refused early; `others` opens all other exchanges.
+
+    `limits` has the longest time a request may take.
     """
 
     def __init__(
         self,
         control: Control,
         limits: ServerLimits,
-        others: Callable[[FastPath, RequestHead, ExchangeOutput], Exchange | None] = lambda *_: (
-            None
-        ),
+        open_other: Open = lambda *_: None,
     ) -> None:
         self._control = control
-        self._longest = limits.request_timeout
-        self._others = others
+        self._max_timeout = limits.request_timeout
+        self._open_other = open_other
         self._answers: dict[tuple[bytes, str, float | None], Answer] = {}
 
     def __call__(
         self, path: FastPath, head: RequestHead, output: ExchangeOutput
     ) -> Exchange | None:
         if not path.inference.is_refusing or head.target not in PATHS:
-            return self._others(path, head, output)
-        if not self._may_ask(path, head):
+            return self._open_other(path, head, output)
+        if not self._is_acceptable(path, head):
             return None  # the application says why
         row = PATHS[head.target]
         error = self._find_refusal(path, row.refused_early, head.fields.get(b"x-request-timeout"))
@@ -62,7 +62,7 @@ class LanguageRefusals:
         exchange.protocol = row.protocol.name
         return exchange
 
-    def _may_ask(self, path: FastPath, head: RequestHead) -> bool:
+    def _is_acceptable(self, path: FastPath, head: RequestHead) -> bool:
         fields = head.fields
         if path.origins is not None and not path.origins.is_plain_json(fields):
             return False
@@ -77,9 +77,12 @@ class LanguageRefusals:
         return True
 
     def _find_refusal(self, path: FastPath, method: str, timeout: bytes | None) -> Temporary | None:
-        """Why no model would take it: what the one says that has room first."""
+        """Return why no model can take the request, None if one can.
+
+        Of several errors, the one with the shortest time to retry.
+        """
         try:
-            seconds = min(self._longest, to_timeout(timeout) if timeout else self._longest)
+            seconds = min(self._max_timeout, to_timeout(timeout) if timeout else self._max_timeout)
         except ServingError:
             return None
         first: Temporary | None = None
@@ -94,7 +97,7 @@ class LanguageRefusals:
         return first
 
     def _answer(self, target: bytes, error: Temporary) -> Answer:
-        """What is written, with a mark where the request's id belongs."""
+        """Return the answer, with a mark in place of the request's id."""
         key = target, str(error), error.retry_after
         answer = self._answers.get(key)
         if answer is None:
@@ -102,7 +105,7 @@ class LanguageRefusals:
                 response = PATHS[target].protocol.to_response(error)
             fields = [pair for pair in response.raw_headers if pair[0] != b"content-length"]
             answer = response.status_code, fields, bytes(response.body)
-            if len(self._answers) >= _MOST_KEPT:
+            if len(self._answers) >= _MAX_CACHED:
                 self._answers.clear()
             self._answers[key] = answer
         return answer

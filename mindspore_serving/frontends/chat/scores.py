@@ -1,4 +1,4 @@
-"""The scores of texts: the model that gives them, and its answer.  Knows no protocol's answers."""
+"""Scores of texts: finds the model and runs it. Knows no protocol's answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,10 @@ Numbers = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """[texts, labels] each; `probabilities` are what the model's directory makes of `logits`."""
+    """Scores of shape [texts, labels] each.
+
+    `probabilities` are `logits` after the activation that the model's directory names.
+    """
 
     logits: Numbers
     probabilities: Numbers
@@ -26,30 +29,40 @@ class Scores:
 
 
 def find_scorer(models: LanguageModels, name: str | None, *, ranks: bool = True) -> ServedModel:
-    """The model `name`; if it `ranks`, one whose only output is how well two texts fit.  Raises
-    NotFound, or InvalidField if it is of another kind.
+    """Return the model `name`.
+
+    With `ranks`, it must have a single output: how well two texts fit.  Raises NotFound, or
+    InvalidField if the model is of another kind.
     """
     model = models.find(name, purpose="rank" if ranks else "score")
     if not model.can("score"):
-        text = f"the model {model.name} is no classifier and no reranker, so it scores no texts"
+        text = (
+            f"the model {model.name} cannot score texts: it is neither a classifier nor a reranker"
+        )
         raise InvalidField("model", text=text)
     labels = model.card.labels
     if ranks and len(labels) != 1:
-        text = f"the model {model.name} has {len(labels)} labels, expected one of one to rank by"
+        text = (
+            f"the model {model.name} has {len(labels)} labels, expected a reranker, which has one"
+        )
         raise InvalidField("model", text=text)
     return model
 
 
 async def score(http: Request, model: ServedModel, request: Score) -> Scores:
-    """Raises RequestRefused, or another ServingError; cancelled when the client leaves."""
-    found = await while_connected(http, model.call(request, Scored, request_options_of(http)))
+    """Run the model; cancelled when the client disconnects.
+
+    Raises RequestRefused, or another ServingError.
+    """
+    scored = await while_connected(http, model.call(request, Scored, request_options_of(http)))
     logits, probabilities = (
-        np.frombuffer(one, "<f4").reshape(-1, found.size) for one in (found.logits, found.scores)
+        np.frombuffer(data, "<f4").reshape(-1, scored.size)
+        for data in (scored.logits, scored.scores)
     )
-    return Scores(logits, probabilities, sum(found.num_prompt_tokens))
+    return Scores(logits, probabilities, sum(scored.num_prompt_tokens))
 
 
 def best_first(scores: Sequence[float] | Numbers) -> list[int]:
-    """The places of `scores`, the largest first; of equals the first."""
+    """Return the indices of `scores`, largest score first; ties keep their order."""
     order: list[int] = np.argsort(-np.asarray(scores), kind="stable").tolist()
     return order

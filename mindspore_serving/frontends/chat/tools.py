@@ -1,4 +1,4 @@
-"""The tools of a request, and which of them the model calls."""
+"""Tools of a request, and which of them the model may or must call."""
 
 import re
 from collections.abc import Sequence
@@ -19,6 +19,8 @@ _MODES: dict[str, Mode] = {"none": "none", "auto": "auto", "required": "required
 
 
 class Function(msgspec.Struct):
+    """A function: its name, description and the JSON schema of its parameters."""
+
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -26,25 +28,35 @@ class Function(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
+    """A tool; only those of type "function" are supported."""
+
     type: str
     function: Function | None = None
 
 
 class NamedFunction(msgspec.Struct):
+    """Name of a function."""
+
     name: str
 
 
 class AllowedTool(msgspec.Struct):
+    """A tool of `allowed_tools`."""
+
     type: str = "function"
     function: NamedFunction | None = None
 
 
 class AllowedTools(msgspec.Struct):
+    """The tools that may ("auto") or must ("required") be called."""
+
     mode: str
     tools: list[AllowedTool]
 
 
 class ToolChoiceBody(msgspec.Struct):
+    """Choice of one function, or of a set of tools."""
+
     type: str
     function: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
@@ -53,7 +65,10 @@ class ToolChoiceBody(msgspec.Struct):
 def read_tools(
     tools: Sequence[Tool], choice: str | ToolChoiceBody | None, *, parallel: bool
 ) -> tuple[Tools, ToolChoice]:
-    """The tools that may be called, and how.  Raises InvalidField."""
+    """Return the tools that may be called, and the choice among them.
+
+    Raises InvalidField.
+    """
     known = to_tools(tools)
     names = [tool["function"]["name"] for tool in known]
     mode, name = _mode(choice, names)
@@ -64,39 +79,41 @@ def read_tools(
 
 
 def to_tools(tools: Sequence[Tool]) -> Tools:
-    """The tools as the messages to a model have them.  Raises InvalidField for those that are no
-    functions, and for wrong or doubled names.
+    """Return the tools in the form of the request to a model.
+
+    Raises InvalidField for tools that are no functions, and for invalid or repeated names.
     """
-    found: dict[str, dict[str, Any]] = {}
+    converted: dict[str, dict[str, Any]] = {}
     for index, tool in enumerate(tools):
-        place = f"tools[{index}]"
+        path = f"tools[{index}]"
         if tool.type != "function":
-            raise unexpected(f"{place}.type", tool.type, "function")
+            raise unexpected(f"{path}.type", tool.type, "function")
         if tool.function is None:
-            raise InvalidField(f"{place}.function", "is missing")
-        _check(place, tool.function)
+            raise InvalidField(f"{path}.function", "is missing")
+        _check(path, tool.function)
         name = tool.function.name
-        if name in found:
+        if name in converted:
             raise InvalidField("tools", f"has {show(name)} twice, expected different names")
-        found[name] = {"type": "function", "function": _to_object(tool.function)}
-    return list(found.values())
+        converted[name] = {"type": "function", "function": _to_object(tool.function)}
+    return list(converted.values())
 
 
-def _check(place: str, function: Function) -> None:
+def _check(path: str, function: Function) -> None:
     if not _NAME.fullmatch(function.name):
         accepted = "1 to 64 letters, digits, - or _"
-        raise unexpected(f"{place}.function.name", function.name, accepted)
-    check_free(f"{place}.function.parameters", function.parameters)
+        raise unexpected(f"{path}.function.name", function.name, accepted)
+    check_free(f"{path}.function.parameters", function.parameters)
 
 
 def _to_object(function: Function) -> dict[str, Any]:
-    given: dict[str, Any] = msgspec.structs.asdict(function)
-    return {name: value for name, value in given.items() if value is not None}
+    fields: dict[str, Any] = msgspec.structs.asdict(function)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _mode(choice: str | ToolChoiceBody | None, names: Sequence[str]) -> tuple[Mode, str | None]:
-    """The mode, and the one tool that must be called.  Raises InvalidField if it is none that is
-    known, or names a tool that is not there.
+    """Return the mode of the choice, and the tool that must be called, if one is named.
+
+    Raises InvalidField for an unknown mode or tool.
     """
     if choice is None:
         return ("auto" if names else "none"), None
@@ -124,15 +141,15 @@ def _mode(choice: str | ToolChoiceBody | None, names: Sequence[str]) -> tuple[Mo
 
 
 def _allowed(allowed: AllowedTools, names: Sequence[str]) -> set[str]:
-    place = "tool_choice.allowed_tools.tools"
+    path = "tool_choice.allowed_tools.tools"
     chosen = [tool.function.name for tool in allowed.tools if tool.function is not None]
     if not chosen:
-        raise InvalidField(place, "names no function")
+        raise InvalidField(path, "has no function")
     for name in chosen:
-        _check_known(place, name, names)
+        _check_known(path, name, names)
     return set(chosen)
 
 
-def _check_known(place: str, name: str, names: Sequence[str]) -> None:
+def _check_known(path: str, name: str, names: Sequence[str]) -> None:
     if name not in names:
-        raise unexpected(place, name, f"one of the tools: {', '.join(names) or 'none'}")
+        raise unexpected(path, name, f"one of the tools: {', '.join(names) or 'none'}")

@@ -1,5 +1,6 @@
-"""The vectors of an embedding: the model that makes them, and their numbers as JSON.  Knows no
-protocol's answers.
+"""Vectors of embeddings: finds the model and writes the vectors as JSON.
+
+Knows no protocol's answers.
 """
 
 import asyncio
@@ -15,51 +16,58 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import unexpected
 from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
 
-NUMBERS_AT_ONCE = 1 << 14  # written before others have their turn: about a millisecond
+NUMBERS_AT_ONCE = 1 << 14  # encoded between two turns of the event loop: about a millisecond
 
 Vectors = npt.NDArray[np.float32]
 _encode = msgspec.json.Encoder().encode
 
 
 def find_embedder(models: LanguageModels, name: str | None) -> ServedModel:
-    """The model `name`.  Raises NotFound, or InvalidField if it embeds no texts."""
+    """Return the model `name`.
+
+    Raises NotFound, or InvalidField if it does not embed texts.
+    """
     model = models.find(name, purpose="embed")
     if not model.card.can_embed:
         what = "scores texts" if model.card.can_score else "generates text"
-        text = f"the model {model.name} {what}, and embeds none without embeddings=true"
+        text = f"the model {model.name} {what}; to embed, serve it with embeddings=true"
         raise InvalidField("model", text=text)
     if model.adapter:
-        text = f"{model.name} is an adapter, which embeds nothing; its model is {model.servable}"
+        text = f"{model.name} is a LoRA adapter and cannot embed; use its model {model.servable}"
         raise InvalidField("model", text=text)
     return model
 
 
 def check_dimensions(count: int | None, model: ServedModel) -> None:
-    """Raises InvalidField if the model's vectors cannot be cut to so many numbers."""
+    """Check that the model's vectors can be truncated to `count` numbers.
+
+    Raises InvalidField.
+    """
     card = model.card
-    most, sizes = card.embedding_size, card.dimensions
-    if count is None or count == most:
+    size, sizes = card.embedding_size, card.dimensions
+    if count is None or count == size:
         return
     if sizes and not card.any_dimensions:
         if count not in sizes:
             accepted = ", ".join(map(str, sizes))
             raise unexpected("dimensions", count, f"one of {accepted}")
-    elif not 1 <= count <= most:
-        raise unexpected("dimensions", count, f"1 to {most}, which is what the model has")
+    elif not 1 <= count <= size:
+        raise unexpected("dimensions", count, f"1 to {size}, the range of the model")
     elif not card.any_dimensions:
         raise InvalidField(
             "dimensions",
             f"is {count}, but the model's config.json names no matryoshka_dimensions: leave it out "
-            f"for all {most}, or serve the model with the option matryoshka=true",
+            f"for all {size}, or serve the model with the option matryoshka=true",
         )
 
 
-def vectors_of(found: Embedded, dimensions: int | None, *, normalizes: bool = True) -> Vectors:
-    """[number of prompts, size]; of `dimensions` the first so many, scaled to length 1 again if
-    `normalizes`.
+def vectors_of(embedded: Embedded, dimensions: int | None, *, normalizes: bool = True) -> Vectors:
+    """Return the vectors, of shape [prompts, size].
+
+    With `dimensions` only the first numbers are kept; `normalizes` scales them back to length 1.
     """
-    vectors = np.frombuffer(found.vectors, "<f4").reshape(-1, found.size)
-    if dimensions is None or dimensions == found.size:
+    vectors = np.frombuffer(embedded.vectors, "<f4").reshape(-1, embedded.size)
+    if dimensions is None or dimensions == embedded.size:
         return vectors
     kept = vectors[:, :dimensions]
     if not normalizes:
@@ -70,8 +78,9 @@ def vectors_of(found: Embedded, dimensions: int | None, *, normalizes: bool = Tr
 
 
 async def write_vectors(vectors: Vectors, *, is_base64: bool = False) -> list[Any]:
-    """Each as a `msgspec.Raw` of numbers, or of base64 of float32, little-endian.  Many are written
-    in turns with everything else.
+    """Return each vector as a `msgspec.Raw`: numbers, or base64 of little-endian float32.
+
+    Yields to the event loop after every `NUMBERS_AT_ONCE` numbers.
     """
     written = []
     at_once = max(1, NUMBERS_AT_ONCE // vectors.shape[1])

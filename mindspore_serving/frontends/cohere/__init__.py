@@ -1,4 +1,4 @@
-"""Cohere's protocol for ranking documents, with the fields that Jina and vLLM have as well."""
+"""Cohere's protocol for ranking documents, with the fields of Jina and vLLM."""
 
 from mindspore_serving.frontends.cohere.rerank import PROTOCOL, ROUTES
 

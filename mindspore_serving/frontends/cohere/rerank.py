@@ -1,6 +1,6 @@
-"""POST /v2/rerank and /v1/rerank: documents in the order in which they answer a query.
+"""POST /v2/rerank and /v1/rerank: rank documents by a query.
 
-A body of this kind for /rerank, which is TEI's path too, is answered by /v1/rerank.
+A body of this kind for /rerank, which is also TEI's path, is answered by /v1/rerank.
 """
 
 import secrets
@@ -26,26 +26,28 @@ FIELDS = Fields("openai", ignored=("max_tokens_per_doc", "max_chunks_per_doc", "
 
 
 def to_response(error: Exception) -> Response:
-    """An error as Cohere's clients read it: an object with a message, and the status that names the
-    exception.
-    """
+    """Return the answer to a request that ended with `error`: a message and the HTTP status."""
     failure = to_failure(error)
     return to_json(CohereError(failure.text), failure.status, failure.retry_after)
 
 
 class CohereError(msgspec.Struct):
+    """Body of an error."""
+
     message: str
 
 
 class Document(msgspec.Struct):
-    """Further fields are not read."""
+    """A document; other fields are ignored."""
 
     text: str
 
 
 class CohereRerankRequest(msgspec.Struct, kw_only=True):
-    """The body.  `truncation` cuts documents that are too long; `instruction` says what a document
-    is judged by, to a model that reads instructions.
+    """Body of a request.
+
+    `truncation` truncates documents that are too long.  `instruction` tells a model that reads
+    instructions what to rank by.
     """
 
     query: str
@@ -59,13 +61,19 @@ class CohereRerankRequest(msgspec.Struct, kw_only=True):
 
 
 class CohereRank(msgspec.Struct, omit_defaults=True):
+    """Score of a document."""
+
     index: int
     relevance_score: float
     document: Document | None = None
 
 
 class Ranking(msgspec.Struct):
-    """Cohere reads `id`, `results` and `meta`, Jina and vLLM `model`, `results` and `usage`."""
+    """Answer of both routes.
+
+    Cohere's clients read `id`, `results` and `meta`, those of Jina and vLLM `model`, `results` and
+    `usage`.
+    """
 
     id: str
     model: str
@@ -75,8 +83,10 @@ class Ranking(msgspec.Struct):
 
 
 async def rerank(state: AppState, http: Request, body: CohereRerankRequest) -> Response:
-    """The `top_n` best documents, best first.  Their texts come along on the path of Jina and
-    vLLM, unless the body says otherwise.
+    """Return the `top_n` best documents, best first.
+
+    On /v1/rerank, the path of Jina and vLLM, their texts are included unless the body says
+    otherwise.
     """
     model = find_scorer(state.models, body.model)
     texts = to_texts(body)
@@ -86,22 +96,25 @@ async def rerank(state: AppState, http: Request, body: CohereRerankRequest) -> R
         instruction=body.instruction or "",
         truncate="" if body.truncation is False else "right",
     )
-    found = await score(http, model, request)
-    shows = body.return_documents
-    if shows is None:
-        shows = http.url.path != V2
-    values = found.probabilities[:, 0].tolist()
+    scores = await score(http, model, request)
+    has_texts = body.return_documents
+    if has_texts is None:
+        has_texts = http.url.path != V2
+    values = scores.probabilities[:, 0].tolist()
     order = best_first(values)[: body.top_n]
-    results = [CohereRank(i, values[i], Document(texts[i]) if shows else None) for i in order]
-    usage = {"prompt_tokens": found.num_tokens, "total_tokens": found.num_tokens}
+    results = [CohereRank(i, values[i], Document(texts[i]) if has_texts else None) for i in order]
+    usage = {"prompt_tokens": scores.num_tokens, "total_tokens": scores.num_tokens}
     version = "2" if http.url.path == V2 else "1"
-    meta = {"api_version": {"version": version}, "tokens": {"input_tokens": found.num_tokens}}
+    meta = {"api_version": {"version": version}, "tokens": {"input_tokens": scores.num_tokens}}
     name = f"rerank-{secrets.token_hex(16)}"
     return to_json(Ranking(name, model.name, results, usage, meta))
 
 
 def to_texts(body: CohereRerankRequest) -> list[str]:
-    """Raises InvalidField."""
+    """Return the texts of the documents.
+
+    Raises InvalidField.
+    """
     if not body.query.strip():
         raise InvalidField("query", "is empty, expected a text")
     if not body.documents:
@@ -109,8 +122,10 @@ def to_texts(body: CohereRerankRequest) -> list[str]:
     if body.top_n is not None and body.top_n < 1:
         raise unexpected("top_n", body.top_n, "an integer over 0")
     if body.rank_fields not in (None, ["text"]):
-        raise unexpected("rank_fields", body.rank_fields, "text alone: it is what is judged")
-    return [one if isinstance(one, str) else one.text for one in body.documents]
+        raise unexpected(
+            "rank_fields", body.rank_fields, "text alone, the only field that is ranked"
+        )
+    return [entry if isinstance(entry, str) else entry.text for entry in body.documents]
 
 
 PROTOCOL = HttpProtocol(
@@ -133,5 +148,5 @@ _rank = partial(
 
 ROUTES = (
     _rank(V2, summary="Rank documents by a query"),
-    _rank(V1, summary="The same, with the documents' texts"),
+    _rank(V1, summary="Rank documents by a query and return their texts"),
 )

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2 as pb
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
 from mindspore_serving.frontends.grpc.calls import OpenCalls, abort
-from mindspore_serving.frontends.health import are_ready, of_servable
+from mindspore_serving.frontends.health import are_ready, versions_of
 from mindspore_serving.frontends.memory import Quota
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.mindspore.grpc import SERVICE as MS_SERVICE
@@ -86,7 +86,7 @@ class HealthService:
         if name in ("", MS_SERVICE):
             is_ready = self._control.is_ready
         else:
-            versions = of_servable(self._control, name)
+            versions = versions_of(self._control, name)
             if not versions:
                 return states.SERVICE_UNKNOWN
             is_ready = are_ready(self._control, versions)

@@ -145,7 +145,7 @@ class Application(Exchange):
         try:
             await self._app(self._scope, self._receive, self._send)
         except Exception:
-            log.error("answering a request", exc_info=True)
+            log.error("a request failed", exc_info=True)
         finally:
             self._is_running = False
             self._release()

@@ -116,7 +116,7 @@ def to_response(error: Exception) -> Response:
     if isinstance(error, WrongRequest):
         return error.to_response()
     if not isinstance(error, ServingError):
-        log.error("answering a request", exc_info=True)
+        log.error("a request failed", exc_info=True)
         return to_detail(500, "the server failed; its log says why")
     if isinstance(error, RequestRefused) and error.refused.reason == "overloaded":
         error = Overloaded(str(error), error.refused.retry_after)

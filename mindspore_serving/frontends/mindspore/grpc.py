@@ -66,7 +66,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
 def _to_error(raw: bytes, error: Exception, context: Context) -> bytes:
     fail(error)
     if not isinstance(error, ServingError):
-        log.error("answering a request", exc_info=True)
+        log.error("a request failed", exc_info=True)
         return ms_proto.assemble_error(raw, Code.FAILED, "Predict failed")
     context.set_trailing_metadata(trailing(error))
     return ms_proto.assemble_error(raw, error.code, str(error))

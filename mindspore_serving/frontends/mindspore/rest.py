@@ -55,7 +55,7 @@ class MsRest:
             code, body = to_body(reply)
         except Exception:
             with log.of_request(request_id.decode()):
-                log.error("answering a request", exc_info=True)
+                log.error("a request failed", exc_info=True)
             return self.refuse(ServingError("Failed to construct the response"))
         if code == 200:
             return code, body, None

@@ -1,7 +1,7 @@
-"""Ollama's protocol: chats, prompts, embeddings, and what models there are.
+"""Ollama's protocol: chats, prompts, embeddings and models.
 
-Each route reads a body into a struct of `requests`, makes a request of `core.llm_messages` of it,
-and writes the events that answer it as lines of JSON.
+Each route decodes a body to a struct of `requests`, translates it to a request of
+`core.llm_messages`, and writes the events of the answer as lines of JSON.
 """
 
 from mindspore_serving.frontends.ollama.routes import PROTOCOL, ROUTES

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import Forbidden, InvalidField
 from mindspore_serving.frontends.app_state import AppState
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Fields, capped_header
 from mindspore_serving.frontends.chat.messages import ChatMessage, to_template
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
@@ -26,22 +26,22 @@ from mindspore_serving.frontends.ollama.models import without_tag
 from mindspore_serving.frontends.ollama.requests import (
     OllamaChatRequest,
     OllamaGenerateRequest,
-    OllamaGenerating,
+    OllamaGenerationRequest,
     to_content,
     to_messages,
 )
-from mindspore_serving.frontends.ollama.writing import LINES, OllamaWriting, write_whole
+from mindspore_serving.frontends.ollama.writing import LINES, OllamaAnswerBuilder, collect_answer
 from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.sse import EventStream
 
 
 async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Response:
-    """The answer to a conversation; without messages, that the model is loaded."""
+    """Answer a chat; without messages, report that the model is loaded."""
     model = find_generator(state.models, without_tag(body.model))
-    writing = OllamaWriting(body.model or model.name, is_chat=True)
+    builder = OllamaAnswerBuilder(body.model or model.name, is_chat=True)
     common = _common(CHAT, body, model)
     if not body.messages:
-        return _loaded(body, writing)
+        return _loaded(body, builder)
     tools, choice = read_tools(body.tools or (), None, parallel=True)
     request = Generate(
         messages=to_template(to_messages(body, model.card), model.card),
@@ -50,76 +50,88 @@ async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Respo
         parse_output=True,
         **common,
     )
-    with naming("messages", CHAT, body):
-        return await _answer(http, body, model.generate(request, request_options_of(http)), writing)
+    with renaming_fields("messages", CHAT, body):
+        return await _answer(http, body, model.generate(request, request_options_of(http)), builder)
 
 
 async def generate(state: AppState, http: Request, body: OllamaGenerateRequest) -> Response:
-    """The answer to a prompt; without one, that the model is loaded."""
+    """Answer a prompt; without a prompt, report that the model is loaded."""
     model = find_generator(state.models, without_tag(body.model))
-    writing = OllamaWriting(body.model or model.name, is_chat=False)
+    builder = OllamaAnswerBuilder(body.model or model.name, is_chat=False)
     common = _common(GENERATE, body, model)
     if not body.prompt:
-        return _loaded(body, writing)
+        return _loaded(body, builder)
     request = _to_request(body, model, common)
-    with naming("prompt", GENERATE, body):
-        return await _answer(http, body, model.generate(request, request_options_of(http)), writing)
+    with renaming_fields("prompt", GENERATE, body):
+        return await _answer(http, body, model.generate(request, request_options_of(http)), builder)
 
 
 async def _answer(
-    http: Request, body: OllamaGenerating, generation: Generation, writing: OllamaWriting
+    http: Request,
+    body: OllamaGenerationRequest,
+    generation: Generation,
+    builder: OllamaAnswerBuilder,
 ) -> Response:
-    """One object, or a stream of lines; what the model does is streamed in both, for its times."""
+    """Answer with one object, or with a stream of lines.
+
+    The model streams in both cases, so that its times can be measured.
+    """
     with ExitStack() as stack:
         stack.enter_context(generation)
         started = await while_connected(http, generation.begin())
-        given = (body.options or {}).get("num_predict") is not None
-        headers = capped_header("options.num_predict" if given else "", started)
-        writing.start()
+        has_limit = (body.options or {}).get("num_predict") is not None
+        headers = capped_header("options.num_predict" if has_limit else "", started)
+        builder.start()
         if body.stream is False:
-            whole = await while_connected(http, write_whole(generation, writing))
-            return Response(whole, 200, headers, "application/json")
-        lines = generation.written(b"", writing.line, to_line)
+            answer = await while_connected(http, collect_answer(generation, builder))
+            return Response(answer, 200, headers, "application/json")
+        lines = generation.stream_bytes(b"", builder.line, to_line)
         owned = OwnedStream(lines, stack.pop_all())
         return EventStream(owned, headers, media_type=LINES, ping=b" ")
 
 
-def _loaded(body: OllamaGenerating, writing: OllamaWriting) -> Response:
-    """The answer to a request that asks for nothing but the model.  Raises Forbidden if it is to
-    be unloaded.
+def _loaded(body: OllamaGenerationRequest, builder: OllamaAnswerBuilder) -> Response:
+    """Return the answer to a request that only loads the model.
+
+    Raises Forbidden if it would unload the model.
     """
     if body.keep_alive in (0, "0", "0s"):
-        raise Forbidden("keep_alive is 0: a model is not unloaded by a request to it")
-    return Response(writing.loaded(), media_type="application/json")
+        raise Forbidden("keep_alive is 0, but clients cannot unload models of this server")
+    return Response(builder.loaded(), media_type="application/json")
 
 
 def _to_request(
     body: OllamaGenerateRequest, model: ServedModel, common: dict[str, Any]
 ) -> Generate:
-    """The request for a prompt, which is a conversation unless it is raw, or the model knows none.
-    Raises InvalidField.
+    """Return the request for a prompt.
+
+    It is a chat unless it is raw, or the model has no chat template.  Raises InvalidField.
     """
     if not body.raw and model.card.has_chat_template:
-        said = [
+        messages = [
             ChatMessage("user", to_content("images", body.prompt or "", body.images, model.card))
         ]
         if body.system:
-            said.insert(0, ChatMessage("system", body.system))
-        messages = to_template(said, model.card)
-        return Generate(messages=messages, parse_output=True, **common)
+            messages.insert(0, ChatMessage("system", body.system))
+        return Generate(messages=to_template(messages, model.card), parse_output=True, **common)
     if body.images:
-        raise InvalidField("images", f"{NO_IMAGES} in a prompt that is raw")
+        raise InvalidField("images", f"{NO_IMAGES} in a raw prompt")
     if body.system:
-        raise InvalidField("system", "is given, expected none with raw, or without chat template")
+        raise InvalidField(
+            "system", "is set, but the prompt is raw or the model has no chat template"
+        )
     return Generate(prompt=body.prompt, **common)
 
 
-def _common(fields: Fields, body: OllamaGenerating, model: ServedModel) -> dict[str, Any]:
-    """What the requests for both have in common.  Raises InvalidField."""
+def _common(fields: Fields, body: OllamaGenerationRequest, model: ServedModel) -> dict[str, Any]:
+    """Return the fields that the requests of chats and prompts share.
+
+    Raises InvalidField.
+    """
     fields.refuse(body)
-    made = fields.options(body, model.card, has_sampling=True)
+    options = fields.options(body, model.card, has_sampling=True)
     sampling = {"max_tokens": None, **dict(model.card.sampling)}
-    count = made.pop("logprobs", None)
+    count = options.pop("logprobs", None)
     params = to_params(body.options, model.card, sampling, logprobs=count)
     has_tokens = params.logprobs is not None
     return {
@@ -127,5 +139,5 @@ def _common(fields: Fields, body: OllamaGenerating, model: ServedModel) -> dict[
         "is_stream": True,
         "has_tokens": has_tokens,
         "adapter": model.adapter,
-        **made,
+        **options,
     }

@@ -1,4 +1,4 @@
-"""What the routes of Ollama's protocol answer."""
+"""Bodies of the answers of Ollama's protocol."""
 
 from typing import Any
 
@@ -7,10 +7,14 @@ from msgspec import UNSET, UnsetType
 
 
 class OllamaError(msgspec.Struct):
+    """Body of an error."""
+
     error: str
 
 
 class OllamaAnswerMessage(msgspec.Struct):
+    """Message of the assistant."""
+
     role: str
     content: str
     thinking: str | UnsetType = UNSET
@@ -18,7 +22,7 @@ class OllamaAnswerMessage(msgspec.Struct):
 
 
 class ChatAnswer(msgspec.Struct, kw_only=True):
-    """The answer to a chat, or a part of it; the last has counts, and times in nanoseconds."""
+    """Answer to a chat, or a part of it; the last part has counts, and times in nanoseconds."""
 
     model: str
     created_at: str
@@ -35,7 +39,7 @@ class ChatAnswer(msgspec.Struct, kw_only=True):
 
 
 class GenerateAnswer(msgspec.Struct, kw_only=True):
-    """The same of an answer to a prompt."""
+    """Answer to a prompt, or a part of it; the last part has counts, and times in nanoseconds."""
 
     model: str
     created_at: str
@@ -53,6 +57,8 @@ class GenerateAnswer(msgspec.Struct, kw_only=True):
 
 
 class OllamaEmbeddings(msgspec.Struct, kw_only=True):
+    """Answer of /api/embed."""
+
     model: str
     embeddings: list[list[float]]
     total_duration: int
@@ -61,10 +67,14 @@ class OllamaEmbeddings(msgspec.Struct, kw_only=True):
 
 
 class Vector(msgspec.Struct):
+    """Answer of /api/embeddings."""
+
     embedding: list[float]
 
 
 class OllamaDetails(msgspec.Struct):
+    """Details of a model."""
+
     parent_model: str
     format: str
     family: str
@@ -74,7 +84,7 @@ class OllamaDetails(msgspec.Struct):
 
 
 class ListedModel(msgspec.Struct, kw_only=True):
-    """`size` is not known; of a model that runs there are the last three."""
+    """A model; `size` is unknown, and only running models have the last three fields."""
 
     name: str
     model: str
@@ -88,10 +98,14 @@ class ListedModel(msgspec.Struct, kw_only=True):
 
 
 class OllamaModels(msgspec.Struct):
+    """Answer of /api/tags and /api/ps."""
+
     models: list[ListedModel]
 
 
 class OllamaModelDetails(msgspec.Struct):
+    """Answer of /api/show."""
+
     modelfile: str
     parameters: str
     template: str
@@ -102,8 +116,12 @@ class OllamaModelDetails(msgspec.Struct):
 
 
 class Pulled(msgspec.Struct):
+    """Progress of /api/pull."""
+
     status: str
 
 
 class Version(msgspec.Struct):
+    """Answer of /api/version."""
+
     version: str

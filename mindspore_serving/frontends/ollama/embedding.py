@@ -1,4 +1,4 @@
-"""POST /api/embed: a vector for each text; and /api/embeddings, the older form for one."""
+"""POST /api/embed, a vector for each text, and the older /api/embeddings, for a single text."""
 
 import time
 from typing import Any
@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.frontends.app_state import AppState
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.chat.vectors import (
     check_dimensions,
@@ -24,7 +24,7 @@ from mindspore_serving.frontends.request_options import request_options_of
 
 
 async def embed(state: AppState, http: Request, body: OllamaEmbedRequest) -> OllamaEmbeddings:
-    """The vectors of `input`, in its order; none of none."""
+    """Return the vectors of `input`, in its order; an empty list without input."""
     began = time.monotonic_ns()
     model = find_embedder(state.models, without_tag(body.model))
     check_dimensions(body.dimensions, model)
@@ -33,12 +33,12 @@ async def embed(state: AppState, http: Request, body: OllamaEmbedRequest) -> Oll
     if body.input:
         prompts = to_prompts(body.input, model.card, "input")
         request = Embed(prompts=prompts, **EMBED.options(body, model.card))
-        with naming("input", EMBED, body):
-            found = await while_connected(
+        with renaming_fields("input", EMBED, body):
+            embedded = await while_connected(
                 http, model.call(request, Embedded, request_options_of(http))
             )
-        rows = await write_vectors(vectors_of(found, body.dimensions))
-        count = sum(found.num_prompt_tokens)
+        rows = await write_vectors(vectors_of(embedded, body.dimensions))
+        count = sum(embedded.num_prompt_tokens)
     return OllamaEmbeddings(
         model=body.model or model.name,
         embeddings=rows,
@@ -47,13 +47,15 @@ async def embed(state: AppState, http: Request, body: OllamaEmbedRequest) -> Oll
     )
 
 
-async def embed_one(state: AppState, http: Request, body: EmbeddingsRequest) -> Vector:
-    """The vector of `prompt`; an empty one of none."""
+async def embed_prompt(state: AppState, http: Request, body: EmbeddingsRequest) -> Vector:
+    """Return the vector of `prompt`; an empty one without a prompt."""
     model = find_embedder(state.models, without_tag(body.model))
     if not body.prompt:
         return Vector([])
-    with naming("prompt", EMBED, body):
+    with renaming_fields("prompt", EMBED, body):
         request = Embed(prompts=[body.prompt])
-        found = await while_connected(http, model.call(request, Embedded, request_options_of(http)))
-    (row,) = await write_vectors(vectors_of(found, None))
+        embedded = await while_connected(
+            http, model.call(request, Embedded, request_options_of(http))
+        )
+    (row,) = await write_vectors(vectors_of(embedded, None))
     return Vector(row)

@@ -1,4 +1,4 @@
-"""Errors as Ollama's clients read them: a text and the status."""
+"""Errors in Ollama's form: a text and the status."""
 
 import msgspec
 from starlette.responses import Response
@@ -9,11 +9,11 @@ from mindspore_serving.frontends.ollama.answers import OllamaError
 
 
 def to_line(error: Exception) -> bytes:
-    """The end of a stream that has begun, because of `error`, which is being handled."""
+    """Return the line that ends a stream with `error`, which is being handled."""
     return msgspec.json.encode(OllamaError(to_failure(error).text)) + b"\n"
 
 
 def to_response(error: Exception) -> Response:
-    """The answer to a request that ended with `error`, which is being handled."""
+    """Return the answer to a request that ended with `error`, which is being handled."""
     failure = to_failure(error)
     return to_json(OllamaError(failure.text), failure.status, failure.retry_after)

@@ -1,4 +1,4 @@
-"""The fields of Ollama's requests and of their options: which are refused, translated, ignored."""
+"""Fields of Ollama's requests and of their options: refused, translated, ignored."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,26 +25,26 @@ NO_IMAGES = "is not supported: the model reads no images"
 
 @translation("num_predict", to="max_tokens")
 def max_tokens(options: Any, _: ModelCard) -> int | None:
-    """up to the end of the context if it is not given, or negative"""
+    """Limit the tokens of the answer; unset or negative, to the end of the context."""
     count: int | None = options.num_predict
     return None if count is None or count < 0 else count
 
 
 @translation("seed")
 def seed(options: Any, _: ModelCard) -> int | None:
-    """a random one if it is negative"""
+    """Set the seed; a negative one is random."""
     return None if options.seed is None or options.seed < 0 else options.seed
 
 
 @translation("stop")
 def stop(options: Any, _: ModelCard) -> list[str] | None:
-    """a text or texts"""
+    """Stop at a text, or at any of several."""
     return [options.stop] if isinstance(options.stop, str) else options.stop
 
 
 @translation("repeat_penalty", "repeat_last_n", to="repetition_penalty")
 def repetition_penalty(options: Any, _: ModelCard) -> float | None:
-    """of all tokens so far; none if `repeat_last_n` is 0, whose other values change nothing"""
+    """Penalize all tokens so far; `repeat_last_n` turns it off with 0 and has no other effect."""
     penalty: float | None = options.repeat_penalty
     return 1.0 if options.repeat_last_n == 0 else penalty
 
@@ -52,8 +52,10 @@ def repetition_penalty(options: Any, _: ModelCard) -> float | None:
 OPTIONS = Fields(
     "ollama",
     refused=(
-        FieldRefusal("mirostat", "is {}, expected 0: there is no Mirostat, give top_p or min_p"),
-        FieldRefusal("tfs_z", "is {}, expected 1: give top_p or min_p", lambda value: value != 1),
+        FieldRefusal(
+            "mirostat", "is {}, expected 0: Mirostat is not supported, use top_p or min_p"
+        ),
+        FieldRefusal("tfs_z", "is {}, expected 1: use top_p or min_p", lambda value: value != 1),
     ),
     translated=(max_tokens, seed, stop, repetition_penalty),
     ignored=(
@@ -66,7 +68,7 @@ OPTIONS = Fields(
 
 @OPTIONS.extend
 class Options(msgspec.Struct, kw_only=True):
-    """The `options` of a request; sampling parameters are added from their table."""
+    """The `options` of a request; `Fields.extend` adds sampling parameters."""
 
     stop: str | list[str] | None = None
     repeat_last_n: int | None = None
@@ -74,9 +76,10 @@ class Options(msgspec.Struct, kw_only=True):
 
 @translation("think", to="template_options")
 def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
-    """variables of the chat template: true and false set `enable_thinking` and `thinking`, a text
-    sets `reasoning_effort`, too; all but false are refused if the model does not reason.
-    `messages` that end with the assistant's are gone on with, without thinking
+    """Set variables of the chat template: `enable_thinking` and `thinking`.
+
+    A text also sets `reasoning_effort`.  Only false is accepted if the model does not reason.  If
+    `messages` end with the assistant's, the model continues that message, without thinking.
     """
     think = body.think
     messages = getattr(body, "messages", None)
@@ -93,21 +96,21 @@ def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
 
 @translation("format", to="grammar")
 def grammar(body: Any, _: ModelCard) -> Grammar | None:
-    """ "json" or a JSON schema: the model can write nothing else"""
-    wanted = body.format
-    if not wanted and wanted != {}:
+    """Constrain the answer to "json" or to a JSON schema."""
+    format_ = body.format
+    if not format_ and format_ != {}:
         return None
-    if wanted == "json":
+    if format_ == "json":
         return Grammar("json_object")
-    if not isinstance(wanted, dict):
-        raise unexpected("format", wanted, '"json" or a JSON schema')
-    check_free("format", wanted)
-    return Grammar("json_schema", msgspec.json.encode(wanted).decode())
+    if not isinstance(format_, dict):
+        raise unexpected("format", format_, '"json" or a JSON schema')
+    check_free("format", format_)
+    return Grammar("json_schema", msgspec.json.encode(format_).decode())
 
 
 @translation("logprobs", "top_logprobs", to="logprobs")
 def logprobs(body: Any, _: ModelCard) -> int | None:
-    """of each token, and of so many others, at most 20"""
+    """Return the log-probability of each token and of up to 20 alternatives."""
     count = body.top_logprobs or 0
     if not 0 <= count <= MAX_LOGPROBS:
         raise unexpected("top_logprobs", count, f"0 to {MAX_LOGPROBS}")
@@ -116,20 +119,16 @@ def logprobs(body: Any, _: ModelCard) -> int | None:
 
 @translation("truncate", to="drop_turns")
 def drop_turns(body: Any, _: ModelCard) -> bool | None:
-    """true: the oldest turns of a conversation that is too long are left out; else it is refused,
-    also if the field is not given
-    """
-    found: bool | None = body.truncate
-    return found
+    """Drop the oldest turns of a chat that is too long, if true; it is refused by default."""
+    value: bool | None = body.truncate
+    return value
 
 
 @translation("truncate")
 def truncate(body: Any, card: ModelCard) -> int | None:
-    """true, with `raw`: of a prompt that is too long the end is kept; else it is refused, also if
-    the field is not given
-    """
+    """Keep the end of a raw prompt that is too long, if true; it is refused by default."""
     if body.truncate and not body.raw and card.has_chat_template:
-        raise InvalidField("truncate", "is true, expected false: only a raw prompt is cut")
+        raise InvalidField("truncate", "is true, expected false: only raw prompts are truncated")
     return card.max_model_len - 1 if body.truncate else None
 
 
@@ -139,10 +138,10 @@ GENERATE = Fields(
     "ollama",
     refused=(
         FieldRefusal(
-            "suffix", "is not supported: the models answer behind the prompt, not inside it"
+            "suffix", "is not supported: models continue the prompt, they do not fill in the middle"
         ),
-        FieldRefusal("template", "is not supported: give the whole prompt, and raw: true"),
-        FieldRefusal("context", "is not supported: give the conversation to /api/chat"),
+        FieldRefusal("template", "is not supported: send the complete prompt, and raw: true"),
+        FieldRefusal("context", "is not supported: send the conversation to /api/chat"),
     ),
     translated=(*_BOTH, truncate),
     ignored=CHAT.ignored,
@@ -151,7 +150,7 @@ GENERATE = Fields(
 
 @translation("truncate")
 def cut_end(body: Any, _: ModelCard) -> str:
-    """the end of a text that is too long is cut off; false: it is refused"""
+    """Truncate the end of a text that is too long; with false it is refused."""
     return "" if body.truncate is False else "right"
 
 
@@ -161,27 +160,29 @@ _KNOWN = KnownFields("Ollama, options", Options, OPTIONS.ignored)
 
 
 def to_params(
-    given: dict[str, Any] | None, card: ModelCard, defaults: Mapping[str, Any], **others: Any
+    sent: dict[str, Any] | None, card: ModelCard, defaults: Mapping[str, Any], **overrides: Any
 ) -> SamplingParams:
-    """The sampling parameters of the options of a request, whose numbers may be texts.  Raises
-    InvalidField.
+    """Return the sampling parameters of `options`, whose numbers may be strings.
+
+    `overrides` replace their values.  Raises InvalidField.
     """
     try:
-        options = msgspec.convert(given or {}, Options, strict=False)
+        options = msgspec.convert(sent or {}, Options, strict=False)
     except msgspec.ValidationError as error:
-        text, _, place = str(error).partition(" - at ")
-        name = place.strip("`").replace("$", "options", 1)
+        text, _, path = str(error).partition(" - at ")
+        name = path.strip("`").replace("$", "options", 1)
         raise InvalidField(name, text=f"{name} is wrong: {text}") from None
     try:
         OPTIONS.refuse(options)
-        return OPTIONS.params(options, card, defaults, **others)
+        return OPTIONS.params(options, card, defaults, **overrides)
     except InvalidField as error:
         raise error.renamed(f"options.{error.field}") from None
 
 
 def find_ignored(body: Any) -> Iterator[str]:
-    """The names of fields that are given and change nothing here.  Raises InvalidField for an
-    option that is nearly called like another.
+    """Iterate over the names of fields that are set and have no effect here.
+
+    Raises InvalidField for a misspelt option.
     """
     if body.keep_alive is not None:
         yield "keep_alive"

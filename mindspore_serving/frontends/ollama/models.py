@@ -1,5 +1,6 @@
-"""What there is: GET /api/tags, /api/ps and /api/version, POST /api/show; and what would change the
-models, which is refused.
+"""Models: GET /api/tags, /api/ps and /api/version, POST /api/show.
+
+Requests that would change the models are refused.
 """
 
 import hashlib
@@ -35,20 +36,27 @@ Object = dict[str, Any]
 
 
 def refuse_change(_: AppState, http: Request) -> NoReturn:
+    """Refuse a request that would change the models.
+
+    Raises Forbidden.
+    """
     raise Forbidden(
-        f"{http.url.path} is not for clients: the operator of this server says what is served"
+        f"{http.url.path} is not allowed: only the operator of this server chooses its models"
     )
 
 
 def list_all(state: AppState) -> OllamaModels:
+    """Return the served models."""
     return OllamaModels([_listed(model) for model in state.models.listed()])
 
 
 def list_running(state: AppState) -> OllamaModels:
+    """Return the served models, which are all loaded."""
     return OllamaModels([_running(model) for model in state.models.listed()])
 
 
 async def show(state: AppState, _: Request, body: ModelRequest) -> OllamaModelDetails:
+    """Return the details of a model."""
     model = state.models.find(without_tag(body.model or body.name), is_exact=True)
     card = model.card
     return OllamaModelDetails(
@@ -63,32 +71,35 @@ async def show(state: AppState, _: Request, body: ModelRequest) -> OllamaModelDe
 
 
 async def pull(state: AppState, _: Request, body: PullRequest) -> Response:
-    """A model that is served is there already.  Raises Forbidden for another."""
+    """Confirm that a model is served.
+
+    Raises Forbidden for a model that is not.
+    """
     name = body.model or body.name
     try:
         state.models.find(without_tag(name), is_exact=True)
     except NotFound as error:
-        text = f"{error}. Clients pull none: the operator of this server says what is served"
+        text = f"{error}. Clients cannot pull models: the operator of this server chooses them"
         raise Forbidden(text) from None
     if body.stream is False:
         return to_json(Pulled("success"))
-    lines = b"".join([msgspec.json.encode(Pulled(one)) + b"\n" for one in _PULLED])
+    lines = b"".join([msgspec.json.encode(Pulled(status)) + b"\n" for status in _PULLED])
     return Response(lines, media_type=LINES)
 
 
 def without_tag(name: str | None) -> str | None:
-    """The name of a model, which clients may give with the tag that all models have here."""
+    """Remove the tag that all models have here from a model's name."""
     return None if name is None else name.removesuffix(TAG)
 
 
 def _listed(model: ServedModel) -> ListedModel:
-    """The digest is another when it is loaded anew."""
-    made_of = (model.name, model.version, model.card.created)
+    """Return a model's entry; its digest changes whenever the model is loaded."""
+    parts = (model.name, model.version, model.card.created)
     return ListedModel(
         name=model.name + TAG,
         model=model.name + TAG,
         modified_at=to_time(model.card.created),
-        digest=hashlib.sha256(repr(made_of).encode()).hexdigest(),
+        digest=hashlib.sha256(repr(parts).encode()).hexdigest(),
         details=_details(model),
     )
 
@@ -111,22 +122,22 @@ def _details(model: ServedModel) -> OllamaDetails:
 
 
 def _about(card: ModelCard) -> Object:
-    found: Object = {
+    info: Object = {
         "general.architecture": card.architecture,
         f"{card.architecture}.context_length": card.max_model_len,
         f"{card.architecture}.vocab_size": card.vocab_size,
     }
     if card.embedding_size:
-        found[f"{card.architecture}.embedding_length"] = card.embedding_size
-    return found
+        info[f"{card.architecture}.embedding_length"] = card.embedding_size
+    return info
 
 
 def _capabilities(card: ModelCard) -> list[str]:
-    having = {
+    capabilities = {
         "completion": card.can_generate,
         "tools": card.can_generate and bool(card.tool_format),
         "vision": card.takes_images,
         "thinking": card.can_generate and bool(card.reasoning_format),
         "embedding": card.can_embed,
     }
-    return [name for name, has in having.items() if has]
+    return [name for name, has in capabilities.items() if has]

@@ -1,4 +1,4 @@
-"""The bodies that clients send."""
+"""Bodies of Ollama's requests."""
 
 from typing import Any
 
@@ -15,6 +15,8 @@ Object = dict[str, Any]
 
 
 class OllamaMessage(msgspec.Struct):
+    """A message."""
+
     role: str
     content: str | None = None
     thinking: str | None = None
@@ -25,7 +27,7 @@ class OllamaMessage(msgspec.Struct):
 
 
 class ModelRequest(msgspec.Struct, kw_only=True):
-    """The body of /api/show, where older clients have the model's `name`."""
+    """Body of /api/show; older clients send the model as `name`."""
 
     model: str | None = None
     name: str | None = None
@@ -33,22 +35,22 @@ class ModelRequest(msgspec.Struct, kw_only=True):
 
 
 class PullRequest(ModelRequest, kw_only=True):
-    """The body of /api/pull."""
+    """Body of /api/pull."""
 
     stream: bool | None = None
     insecure: bool | None = None
 
 
 class OllamaRequest(msgspec.Struct, kw_only=True):
-    """What every request to a model may have."""
+    """Fields that every request to a model may have."""
 
     model: str | None = None
     options: Object | None = None
     keep_alive: float | str | None = None
 
 
-class OllamaGenerating(OllamaRequest, kw_only=True):
-    """What chats and prompts share."""
+class OllamaGenerationRequest(OllamaRequest, kw_only=True):
+    """Fields that chats and prompts share."""
 
     stream: bool | None = None
     format: Any = None
@@ -58,15 +60,15 @@ class OllamaGenerating(OllamaRequest, kw_only=True):
     truncate: bool | None = None
 
 
-class OllamaChatRequest(OllamaGenerating, kw_only=True):
-    """The body of /api/chat."""
+class OllamaChatRequest(OllamaGenerationRequest, kw_only=True):
+    """Body of /api/chat."""
 
     messages: list[OllamaMessage] = []
     tools: list[Tool] | None = None
 
 
-class OllamaGenerateRequest(OllamaGenerating, kw_only=True):
-    """The body of /api/generate."""
+class OllamaGenerateRequest(OllamaGenerationRequest, kw_only=True):
+    """Body of /api/generate."""
 
     prompt: str | None = None
     system: str | None = None
@@ -77,19 +79,23 @@ class OllamaGenerateRequest(OllamaGenerating, kw_only=True):
     images: list[Any] | None = None
 
 
-# As the bodies are described.
+# The bodies as /openapi.json describes them; requests are decoded to the classes above.
 
 
 class ChatBody(OllamaChatRequest, kw_only=True):
-    options: Options | None = None  # type: ignore[assignment]  # what is read of the object
+    """Body of /api/chat with typed options."""
+
+    options: Options | None = None  # type: ignore[assignment]
 
 
 class GenerateBody(OllamaGenerateRequest, kw_only=True):
+    """Body of /api/generate with typed options."""
+
     options: Options | None = None  # type: ignore[assignment]
 
 
 class OllamaEmbedRequest(OllamaRequest, kw_only=True):
-    """The body of /api/embed."""
+    """Body of /api/embed."""
 
     input: str | list[str]
     truncate: bool | None = None
@@ -97,35 +103,39 @@ class OllamaEmbedRequest(OllamaRequest, kw_only=True):
 
 
 class EmbeddingsRequest(OllamaRequest, kw_only=True):
-    """The body of /api/embeddings, the older form for one text."""
+    """Body of /api/embeddings, the older route for a single text."""
 
     prompt: str | None = None
 
 
-def to_content(place: str, text: str, images: list[Any] | None, card: ModelCard) -> Any:
-    """A content as one of OpenAI's chats, the images first.  Raises InvalidField for images that
-    the model does not read.
+def to_content(field: str, text: str, images: list[Any] | None, card: ModelCard) -> Any:
+    """Return the content of a message in OpenAI's form, images first.
+
+    Raises InvalidField for images that the model does not read.
     """
     if not images:
         return text
     if not card.takes_images:
-        raise InvalidField(place, NO_IMAGES)
+        raise InvalidField(field, NO_IMAGES)
     if not all(isinstance(image, str) for image in images):
-        raise InvalidField(place, "is wrong, expected a list of pictures in base64")
+        raise InvalidField(field, "is invalid, expected a list of images in base64")
     parts = [ContentPart("image_url", image_url=f"data:;base64,{image}") for image in images]
     return [*parts, ContentPart("text", text)]
 
 
 def to_messages(body: OllamaChatRequest, card: ModelCard) -> list[ChatMessage]:
-    """The messages as those of OpenAI's chats.  Raises InvalidField."""
+    """Return the messages in the form of OpenAI's chats.
+
+    Raises InvalidField.
+    """
     return [
         ChatMessage(
-            one.role,
-            to_content(f"messages[{index}].images", one.content or "", one.images, card),
-            name=one.tool_name,
-            tool_calls=one.tool_calls,
-            tool_call_id=one.tool_call_id,
-            reasoning_content=one.thinking or None,
+            message.role,
+            to_content(f"messages[{index}].images", message.content or "", message.images, card),
+            name=message.tool_name,
+            tool_calls=message.tool_calls,
+            tool_call_id=message.tool_call_id,
+            reasoning_content=message.thinking or None,
         )
-        for index, one in enumerate(body.messages)
+        for index, message in enumerate(body.messages)
     ]

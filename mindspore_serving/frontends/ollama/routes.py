@@ -1,4 +1,4 @@
-"""The routes of Ollama's protocol."""
+"""Routes of Ollama's protocol."""
 
 from functools import partial
 
@@ -29,7 +29,7 @@ PROTOCOL = HttpProtocol(
     about="Ollama's protocol, for language models.",
     errors={JSON: answers.OllamaError},
 )
-_SHOWN = {"model": MODEL}
+_MODEL = {"model": MODEL}
 _HELLO = {"model": MODEL, "options": {"num_predict": 8}}
 _CHANGING = ("push", "create", "copy", "blobs/{digest}")
 
@@ -37,7 +37,7 @@ _route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
 _get = partial(_route, "GET")
 _post = partial(_route, "POST", decodes=True)
 _ask = partial(_post, find_ignored=find_ignored)
-_CHANGED = "403: models are not changed by clients"
+_CHANGED = "Always 403: clients cannot change the models"
 _refused = partial(_route, handler=models.refuse_change)
 
 
@@ -46,7 +46,7 @@ def _generating() -> tuple[HttpRoute, ...]:
         _ask(
             "/api/chat",
             answering.chat,
-            "Answer a conversation, as lines of JSON unless `stream` is false",
+            "Answer a chat, as lines of JSON unless `stream` is false",
             {JSON: answers.ChatAnswer, LINES: STRING},
             body=Body(
                 requests.ChatBody,
@@ -77,15 +77,15 @@ def _embedding() -> tuple[HttpRoute, ...]:
         _ask(
             "/api/embed",
             embedding.embed,
-            "A vector for each text, by a model that embeds",
+            "Embed texts",
             {JSON: answers.OllamaEmbeddings},
             body=Body(requests.OllamaEmbedRequest, {requests.OllamaEmbedRequest: EMBED}),
             refused_early=EMBEDDING,
         ),
         _ask(
             "/api/embeddings",
-            embedding.embed_one,
-            "A vector for one text",
+            embedding.embed_prompt,
+            "Embed a text",
             {JSON: answers.Vector},
             body=Body(requests.EmbeddingsRequest, {requests.EmbeddingsRequest: EMBED}),
         ),
@@ -97,34 +97,34 @@ def _about_models() -> tuple[HttpRoute, ...]:
         _get(
             "/api/tags",
             lambda state, _: models.list_all(state),
-            "The models",
+            "List the models",
             {JSON: answers.OllamaModels},
         ),
         _get(
             "/api/ps",
             lambda state, _: models.list_running(state),
-            "The models, which are all loaded",
+            "List the models, which are all loaded",
             {JSON: answers.OllamaModels},
         ),
         _get(
             "/api/version",
             lambda *_: answers.Version(models.VERSION),
-            "That of this server",
+            "Get the version of this server",
             {JSON: answers.Version},
         ),
         _post(
             "/api/show",
             models.show,
-            "One model",
+            "Get a model",
             {JSON: answers.OllamaModelDetails},
-            body=Body(requests.ModelRequest, example=_SHOWN),
+            body=Body(requests.ModelRequest, example=_MODEL),
         ),
         _post(
             "/api/pull",
             models.pull,
-            "That a model is served, as lines of JSON unless `stream` is false; else 403",
+            "Confirm that a model is served, as lines of JSON unless `stream` is false; else 403",
             {JSON: answers.Pulled, LINES: STRING},
-            body=Body(requests.PullRequest, example={**_SHOWN, "stream": False}),
+            body=Body(requests.PullRequest, example={**_MODEL, "stream": False}),
         ),
         *(_refused("POST", f"/api/{name}", summary=_CHANGED) for name in _CHANGING),
         *(_refused("HEAD", f"/api/{name}") for name in _CHANGING),

@@ -1,4 +1,4 @@
-"""The answer to a chat or a prompt, as one object or as lines of a stream, with its times."""
+"""Answers to chats and prompts, as one object or as lines of a stream, with their times."""
 
 import secrets
 import time
@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, ToolCallDelta
-from mindspore_serving.frontends.chat.logprobs import of_chat
+from mindspore_serving.frontends.chat.logprobs import to_chat_logprobs
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
 from mindspore_serving.frontends.ollama.answers import (
     ChatAnswer,
@@ -26,7 +26,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class OllamaPart:
-    """A part of an answer, or all of it."""
+    """Part of an answer, or all of it."""
 
     text: str = ""
     thinking: str = ""
@@ -35,9 +35,11 @@ class OllamaPart:
 
     @property
     def is_empty(self) -> bool:
+        """True if the part has no content."""
         return not (self.text or self.thinking or self.calls or self.logprobs)
 
     def add(self, other: "OllamaPart") -> None:
+        """Append another part."""
         self.text += other.text
         self.thinking += other.thinking
         self.calls += other.calls
@@ -45,7 +47,7 @@ class OllamaPart:
 
 
 class _Calls:
-    """Puts the calls of tools together, which have their arguments as an object here."""
+    """Assembles tool calls, whose arguments Ollama sends as one object."""
 
     def __init__(self) -> None:
         self._name = ""
@@ -53,16 +55,16 @@ class _Calls:
         self._num_made = 0
 
     def take(self, delta: ToolCallDelta) -> list[Object]:
-        """The call before, where another begins."""
+        """Add a delta; where a call begins, return the one before it."""
         if delta.name is None:
             self._arguments.append(delta.arguments)
             return []
-        found = self.finish()
+        call = self.finish()
         self._name = delta.name
-        return found
+        return call
 
     def finish(self) -> list[Object]:
-        """The last call; none that was cut off."""
+        """Return the last call; none if its arguments were cut off."""
         name, text = self._name, "".join(self._arguments) or "{}"
         self._name, self._arguments = "", []
         if not name:
@@ -76,8 +78,8 @@ class _Calls:
         return [{"id": f"call_{secrets.token_hex(6)}", "function": function}]
 
 
-class OllamaWriting:
-    """One answer to a request that has just come."""
+class OllamaAnswerBuilder:
+    """Builds the answer to a request that has just arrived."""
 
     def __init__(self, model: str, *, is_chat: bool) -> None:
         self._model = model
@@ -88,23 +90,28 @@ class OllamaWriting:
         self._reason = ""
 
     def start(self) -> None:
-        """The model begins with the prompt."""
+        """Record that the model begins with the prompt."""
         self._started = time.monotonic_ns()
 
     def take(self, chunk: Chunk) -> OllamaPart:
-        """What `chunk` has.  Raises ServingError if the model failed."""
+        """Return the part of the answer in `chunk`.
+
+        Raises ServingError if the model failed.
+        """
         self._first = self._first or time.monotonic_ns()
         reason = finish_reason(chunk)
         calls = [call for delta in chunk.tool_calls for call in self._calls.take(delta)]
         if reason is not None:
             self._reason = "length" if reason == "length" else "stop"
             calls += self._calls.finish()
-        logprobs = of_chat(chunk.tokens)["content"] if chunk.tokens else []
+        logprobs = to_chat_logprobs(chunk.tokens)["content"] if chunk.tokens else []
         return OllamaPart(chunk.text, chunk.reasoning, calls, logprobs)
 
     def end(self, part: OllamaPart, finished: Finished) -> bytes:
-        """The last part, or all of it, with counts and times, in nanoseconds.  The model was loaded
-        before, and the time of the prompt is up to the first text.
+        """Return the last part, or all of the answer, with counts, and times in nanoseconds.
+
+        The model was loaded before, so `load_duration` is 0; the prompt's time lasts until the
+        first text.
         """
         now = time.monotonic_ns()
         return self._object(
@@ -120,18 +127,18 @@ class OllamaWriting:
         )
 
     def line(self, event: Event) -> bytes:
-        """The line that an event of the model makes, perhaps none."""
+        """Return the line of an event, b"" if the client gets nothing of it."""
         if isinstance(event, Finished):
             return self.end(OllamaPart(), event) + b"\n"
         part = self.take(event) if isinstance(event, Chunk) else OllamaPart()
         return b"" if part.is_empty else self._object(part, done=False) + b"\n"
 
     def loaded(self) -> bytes:
-        """The answer to a request that asks for nothing but that the model is there."""
+        """Return the answer to a request that only loads the model."""
         return self._object(OllamaPart(), done=True, done_reason="load")
 
     def _object(self, part: OllamaPart, **fields: Any) -> bytes:
-        """The answer to a chat is a message, that to a prompt a text."""
+        """Return an answer: to a chat with a message, to a prompt with a text."""
         created, thinking = to_time(time.time()), part.thinking or UNSET
         fields["logprobs"] = part.logprobs or UNSET
         if self._is_chat:
@@ -151,16 +158,19 @@ class OllamaWriting:
 
 
 def to_time(seconds: float) -> str:
-    """Seconds since 1970 as clients read them."""
+    """Return seconds since 1970 as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-async def write_whole(generation: Generation, writing: OllamaWriting) -> bytes:
-    """The answer of `generation`, which has begun, when it is complete.  Raises ServingError."""
-    whole, made = OllamaPart(), b""
+async def collect_answer(generation: Generation, builder: OllamaAnswerBuilder) -> bytes:
+    """Return the complete answer of `generation`, which has begun.
+
+    Raises ServingError.
+    """
+    answer, body = OllamaPart(), b""
     async for event in generation:
         if isinstance(event, Chunk):
-            whole.add(writing.take(event))
+            answer.add(builder.take(event))
         elif isinstance(event, Finished):
-            made = writing.end(whole, event)
-    return made
+            body = builder.end(answer, event)
+    return body

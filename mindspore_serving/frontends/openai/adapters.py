@@ -12,7 +12,10 @@ _FIELDS = {"name": "lora_name", "path": "lora_path", "model": "model"}
 
 
 class LoadRequest(msgspec.Struct):
-    """`model` is our own: whose adapter it is, where there are several models."""
+    """Body of /v1/load_lora_adapter.
+
+    `model` is an extension: the base model of the adapter, needed where several models are served.
+    """
 
     lora_name: str
     lora_path: str
@@ -21,13 +24,14 @@ class LoadRequest(msgspec.Struct):
 
 
 class UnloadRequest(msgspec.Struct):
-    """`lora_int_id` means nothing here."""
+    """Body of /v1/unload_lora_adapter; `lora_int_id` is accepted and ignored."""
 
     lora_name: str
     lora_int_id: int | None = None
 
 
 async def load(state: AppState, _: Request, body: LoadRequest) -> Response:
+    """Load a LoRA adapter."""
     try:
         await _control(state).load(
             body.lora_name, body.lora_path, body.model or "", in_place=body.load_inplace
@@ -38,16 +42,17 @@ async def load(state: AppState, _: Request, body: LoadRequest) -> Response:
 
 
 async def unload(state: AppState, _: Request, body: UnloadRequest) -> Response:
+    """Unload a LoRA adapter."""
     await _control(state).unload(body.lora_name)
     return _done(body.lora_name, "removed")
 
 
 def _control(state: AppState) -> AdapterControl:
     if state.adapters is None:
-        raise Forbidden("this server has no LoRA adapters that come and go")
+        raise Forbidden("this server cannot load or unload LoRA adapters")
     return state.adapters
 
 
-def _done(name: str, what: str) -> Response:
-    text = f"Success: LoRA adapter '{name}' {what} successfully."
+def _done(name: str, action: str) -> Response:
+    text = f"Success: LoRA adapter '{name}' {action} successfully."
     return Response(text, media_type="text/plain")

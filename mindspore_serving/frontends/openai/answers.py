@@ -1,4 +1,4 @@
-"""What the routes of OpenAI's protocol answer; fields that are not set are left out."""
+"""Bodies of the answers of OpenAI's protocol; fields that are not set are left out."""
 
 from typing import Any
 
@@ -7,11 +7,16 @@ from msgspec import UNSET, UnsetType
 
 
 class PromptDetails(msgspec.Struct):
+    """Breakdown of the prompt's tokens."""
+
     cached_tokens: int
 
 
 class CompletionDetails(msgspec.Struct):
-    """Predictions are tokens that the engine guessed; the rejected ones are not generated."""
+    """Breakdown of the completion's tokens.
+
+    Predictions are draft tokens of speculative decoding; rejected ones are not part of the answer.
+    """
 
     reasoning_tokens: int
     accepted_prediction_tokens: int
@@ -19,6 +24,8 @@ class CompletionDetails(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
+    """Token counts of an answer."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -27,7 +34,7 @@ class Usage(msgspec.Struct):
 
 
 class ChunkHead(msgspec.Struct, kw_only=True):
-    """The same in every chunk of an answer.  `created` is in seconds since 1970."""
+    """Fields that every chunk of an answer repeats; `created` is in seconds since 1970."""
 
     id: str
     object: str
@@ -37,6 +44,8 @@ class ChunkHead(msgspec.Struct, kw_only=True):
 
 
 class AnswerMessage(msgspec.Struct):
+    """Message of the assistant."""
+
     role: str
     content: str | None
     refusal: None = None
@@ -45,6 +54,8 @@ class AnswerMessage(msgspec.Struct):
 
 
 class ChatChoice(msgspec.Struct):
+    """Choice of a chat."""
+
     index: int
     message: AnswerMessage
     logprobs: dict[str, Any] | None
@@ -53,6 +64,8 @@ class ChatChoice(msgspec.Struct):
 
 
 class ChatCompletion(ChunkHead, kw_only=True):
+    """Answer of /v1/chat/completions."""
+
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
@@ -60,6 +73,8 @@ class ChatCompletion(ChunkHead, kw_only=True):
 
 
 class CompletionChoice(msgspec.Struct):
+    """Choice of a completion."""
+
     index: int
     text: str
     logprobs: dict[str, Any] | None
@@ -70,11 +85,15 @@ class CompletionChoice(msgspec.Struct):
 
 
 class OpenAICompletion(ChunkHead, kw_only=True):
+    """Answer of /v1/completions."""
+
     choices: list[CompletionChoice]
     usage: Usage
 
 
 class OpenAIResponse(msgspec.Struct, kw_only=True):
+    """Answer of /v1/responses."""
+
     id: str
     object: str = "response"
     created_at: int
@@ -105,6 +124,8 @@ class OpenAIResponse(msgspec.Struct, kw_only=True):
 
 
 class Compacted(msgspec.Struct):
+    """Answer of /v1/responses/compact."""
+
     id: str
     object: str
     created_at: int
@@ -113,12 +134,16 @@ class Compacted(msgspec.Struct):
 
 
 class Deleted(msgspec.Struct):
+    """Answer to the deletion of a stored response."""
+
     id: str
     object: str = "response"
     deleted: bool = True
 
 
 class InputItems(msgspec.Struct):
+    """Page of the input items of a stored response."""
+
     object: str
     data: list[dict[str, Any]]
     has_more: bool
@@ -127,17 +152,23 @@ class InputItems(msgspec.Struct):
 
 
 class InputTokens(msgspec.Struct, kw_only=True):
+    """Answer of /v1/responses/input_tokens."""
+
     object: str = "response.input_tokens"
     input_tokens: int
 
 
 class Embedding(msgspec.Struct):
+    """Vector of one text: numbers, or base64 of little-endian float32."""
+
     object: str
     index: int
     embedding: list[float] | str
 
 
 class OpenAIEmbeddings(msgspec.Struct):
+    """Answer of /v1/embeddings."""
+
     object: str
     data: list[Embedding]
     model: str
@@ -145,9 +176,11 @@ class OpenAIEmbeddings(msgspec.Struct):
 
 
 class OpenAIModel(msgspec.Struct, kw_only=True):
-    """`max_model_len`, `root`, `parent` and `input_modalities` are not OpenAI's: tokens of prompt
-    and answer together, the directory of an adapter, the model that it belongs to, and what a model
-    reads beside text.
+    """A model, or a LoRA adapter.
+
+    Extensions of OpenAI's schema: `max_model_len` (tokens of prompt and answer together), `root`
+    (the directory of an adapter), `parent` (the model it belongs to) and `input_modalities`
+    ("text", "image").
     """
 
     id: str
@@ -161,11 +194,15 @@ class OpenAIModel(msgspec.Struct, kw_only=True):
 
 
 class OpenAIModels(msgspec.Struct, kw_only=True):
+    """Answer of /v1/models."""
+
     object: str = "list"
     data: list[OpenAIModel]
 
 
 class Tokens(msgspec.Struct):
+    """Answer of /tokenize."""
+
     count: int
     max_model_len: int
     tokens: list[int]
@@ -173,4 +210,6 @@ class Tokens(msgspec.Struct):
 
 
 class OpenAIPrompt(msgspec.Struct):
+    """Answer of /detokenize."""
+
     prompt: str

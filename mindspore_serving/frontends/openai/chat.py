@@ -16,7 +16,7 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat import messages
-from mindspore_serving.frontends.chat.errors import naming, to_event
+from mindspore_serving.frontends.chat.errors import renaming_fields, to_event
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.tools import read_tools
@@ -26,7 +26,7 @@ from mindspore_serving.frontends.openai.answers import ChatCompletion, ChunkHead
 from mindspore_serving.frontends.openai.chat_choices import (
     ChatChunks,
     ChatResponseOptions,
-    WholeChoice,
+    CompleteChoice,
 )
 from mindspore_serving.frontends.openai.envelope import make_head, to_usage
 from mindspore_serving.frontends.openai.fields import CHAT
@@ -38,29 +38,32 @@ TGI = "tgi"  # what the Python client of TGI calls every model
 
 
 async def answer(state: AppState, http: Request, body: OpenAIChatRequest) -> Response:
-    """The answer to a chat: one object, or a stream of chunks."""
+    """Answer a chat with one object, or with a stream of chunks."""
     model = find_generator(state.models, body.model)
     wants_usage = has_usage(body)
     request = to_request(body, model)
     head = make_head("chatcmpl", "chat.completion", model)
     with ExitStack() as stack:
-        with naming("messages", CHAT, body):
+        with renaming_fields("messages", CHAT, body):
             generation = stack.enter_context(model.generate(request, request_options_of(http)))
             started = await while_connected(http, generation.begin())
-        showing = _showing(body, request, started)
+        options = _response_options(body, request, started)
         headers = capped_header(field_of_length(CHAT, body), started)
         if body.stream:
-            chunks = ChatChunks(head, request.params.n, showing, has_usage=wants_usage)
+            chunks = ChatChunks(head, request.params.n, options, has_usage=wants_usage)
             if body.model == TGI and "openai" not in http.headers.get("user-agent", "").lower():
-                chunks.suit_tgi()
-            events = generation.written(chunks.begin(), chunks.take, to_event)
+                chunks.adapt_to_tgi()
+            events = generation.stream_bytes(chunks.begin(), chunks.take, to_event)
             return EventStream(OwnedStream(events, stack.pop_all()), headers)
-        whole = await while_connected(http, _collect(generation, head, showing))
-    return to_json(whole, headers=headers)
+        completion = await while_connected(http, _collect(generation, head, options))
+    return to_json(completion, headers=headers)
 
 
 def to_request(body: OpenAIChatRequest, model: ServedModel) -> Generate:
-    """The request to the model.  Raises InvalidField."""
+    """Translate the body to the request to the model.
+
+    Raises InvalidField.
+    """
     CHAT.refuse(body)
     parallel = body.parallel_tool_calls is not False
     tools, choice = read_tools(body.tools or (), body.tool_choice, parallel=parallel)
@@ -82,7 +85,9 @@ def to_request(body: OpenAIChatRequest, model: ServedModel) -> Generate:
     )
 
 
-def _showing(body: OpenAIChatRequest, request: Generate, started: Started) -> ChatResponseOptions:
+def _response_options(
+    body: OpenAIChatRequest, request: Generate, started: Started
+) -> ChatResponseOptions:
     last = (request.messages or [{}])[-1]
     is_echoed = bool(body.echo) and last.get("role") == "assistant"
     ids = [token.id for token in started.prompt or ()] if body.return_token_ids else None
@@ -96,14 +101,14 @@ def _showing(body: OpenAIChatRequest, request: Generate, started: Started) -> Ch
 
 
 async def _collect(
-    generation: Generation, head: ChunkHead, showing: ChatResponseOptions
+    generation: Generation, head: ChunkHead, options: ChatResponseOptions
 ) -> ChatCompletion:
-    choices: dict[int, WholeChoice] = {}
+    choices: dict[int, CompleteChoice] = {}
     finished: list[Finished] = []
     prompt: list[GeneratedToken] = []
     async for event in generation:
         if isinstance(event, Chunk):
-            choices.setdefault(event.index, WholeChoice(showing)).add(event)
+            choices.setdefault(event.index, CompleteChoice(options)).add(event)
         elif isinstance(event, PromptScored):
             prompt += event.tokens
         elif isinstance(event, Finished):
@@ -112,5 +117,5 @@ async def _collect(
         **msgspec.structs.asdict(head),
         choices=[choices[index].to_object(index) for index in sorted(choices)],
         usage=to_usage(finished),
-        **showing.of_prompt(prompt),
+        **options.of_prompt(prompt),
     )

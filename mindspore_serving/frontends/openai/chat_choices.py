@@ -1,4 +1,4 @@
-"""The choices of a chat: as a whole, or as the chunks of a stream."""
+"""Choices of a chat: complete, or as the chunks of a stream."""
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from mindspore_serving.core.llm_messages import (
     GeneratedToken,
     ToolCallDelta,
 )
-from mindspore_serving.frontends.chat.logprobs import of_chat, of_prompt
+from mindspore_serving.frontends.chat.logprobs import to_chat_logprobs, to_prompt_logprobs
 from mindspore_serving.frontends.chat.models import finish_reason
 from mindspore_serving.frontends.openai.answers import AnswerMessage, ChatChoice, ChunkHead
 from mindspore_serving.frontends.openai.envelope import DONE, ChunkWriter, encode, to_usage
@@ -24,11 +24,11 @@ _ROLE: Mapping[str, object] = {"role": "assistant", "content": "", "refusal": No
 
 @dataclass(frozen=True, slots=True)
 class ChatResponseOptions:
-    """What is shown to a client besides the answers.
+    """Parts of an answer that the client may add to its text.
 
-    `echo` is put before each; `prompt_ids` are those of the prompt, None if no ids are wanted;
-    `num_prompt_logprobs` alternatives for each token of the prompt, None if they are not wanted;
-    `may_call` if the answer may have calls of tools.
+    `echo` is put before each answer.  `prompt_ids` are the prompt's token ids, None if the client
+    wants no token ids.  `num_prompt_logprobs` is the number of alternatives for each token of the
+    prompt, None for no log-probabilities.  `may_call` says whether the answer may have tool calls.
     """
 
     echo: str = ""
@@ -38,23 +38,23 @@ class ChatResponseOptions:
     may_call: bool = False
 
     def of_prompt(self, tokens: Sequence[GeneratedToken]) -> dict[str, Any]:
-        """The fields of the prompt, of which `tokens` have log-probabilities if they are wanted."""
-        found: dict[str, Any] = {}
+        """Return the fields about the prompt; `tokens` have the requested log-probabilities."""
+        fields: dict[str, Any] = {}
         if self.num_prompt_logprobs is not None and tokens:
-            found["prompt_logprobs"] = of_prompt(tokens, self.num_prompt_logprobs)
+            fields["prompt_logprobs"] = to_prompt_logprobs(tokens, self.num_prompt_logprobs)
         if self.prompt_ids is not None:
-            found["prompt_token_ids"] = self.prompt_ids
-        return found
+            fields["prompt_token_ids"] = self.prompt_ids
+        return fields
 
     def of_answer(self, token_ids: Sequence[int]) -> dict[str, Any]:
         return {} if self.prompt_ids is None else {"token_ids": token_ids}
 
 
 @dataclass(slots=True)
-class WholeChoice:
-    """An answer that is shown as a whole."""
+class CompleteChoice:
+    """Collects the chunks of a choice that is not streamed."""
 
-    showing: ChatResponseOptions
+    options: ChatResponseOptions
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -63,7 +63,10 @@ class WholeChoice:
     finish_reason: str | None = None
 
     def add(self, chunk: Chunk) -> None:
-        """Raises ServingError if the model failed."""
+        """Append a chunk.
+
+        Raises ServingError if the model failed.
+        """
         self.content.append(chunk.text)
         self.reasoning.append(chunk.reasoning)
         for call in chunk.tool_calls:
@@ -79,45 +82,50 @@ class WholeChoice:
             self.calls[call.index]["function"]["arguments"] += call.arguments
 
     def to_object(self, index: int) -> ChatChoice:
-        showing = self.showing
-        content, reasoning = showing.echo + "".join(self.content), "".join(self.reasoning)
+        options = self.options
+        content, reasoning = options.echo + "".join(self.content), "".join(self.reasoning)
         is_empty = not content and (self.calls or reasoning)
         message = AnswerMessage("assistant", None if is_empty else content)
         if reasoning:
             message.reasoning_content = reasoning
         if self.calls:
             message.tool_calls = self.calls
-        logprobs = of_chat(self.tokens) if showing.has_logprobs else None
-        ids = showing.of_answer(self.token_ids)
+        logprobs = to_chat_logprobs(self.tokens) if options.has_logprobs else None
+        ids = options.of_answer(self.token_ids)
         return ChatChoice(index, message, logprobs, self.finish_reason, **ids)
 
 
 class ChatChunks:
-    """Makes the events of `n` choices."""
+    """Writes the events of `n` streamed choices."""
 
     def __init__(
-        self, head: ChunkHead, n: int, showing: ChatResponseOptions, *, has_usage: bool
+        self, head: ChunkHead, n: int, options: ChatResponseOptions, *, has_usage: bool
     ) -> None:
         self._writer = ChunkWriter(
             replace(head, object="chat.completion.chunk"), has_usage=has_usage
         )
-        self._choices = [_StreamedChoice(self._writer, index, showing) for index in range(n)]
+        self._choices = [_StreamedChoice(self._writer, index, options) for index in range(n)]
         self._done = DONE
 
-    def suit_tgi(self) -> None:
-        """For TGI's own client, which wants the role in every event and reads [DONE] as JSON.
-        Others, which may call the model so too, would join the roles.
+    def adapt_to_tgi(self) -> None:
+        """Write as TGI's own client expects: the role in every event, and no [DONE].
+
+        It reads [DONE] as JSON. Other clients, which may also name the model "tgi", would
+        concatenate the roles.
         """
         self._done = b""
         for choice in self._choices:
             choice.role = {"role": "assistant", "tool_calls": None}
 
     def begin(self) -> bytes:
-        """The first event of each choice."""
+        """Return the first event of each choice."""
         return b"".join([choice.begin() for choice in self._choices])
 
     def take(self, event: Event) -> bytes:
-        """What `event` makes, perhaps nothing.  Raises ServingError if the model failed."""
+        """Return the bytes of `event`, b"" if the client gets nothing of it.
+
+        Raises ServingError if the model failed.
+        """
         if isinstance(event, Chunk):
             return self._choices[event.index].take(event)
         if not isinstance(event, Finished):
@@ -127,51 +135,55 @@ class ChatChunks:
 
 
 class _StreamedChoice:
-    def __init__(self, writer: ChunkWriter, index: int, showing: ChatResponseOptions) -> None:
+    def __init__(self, writer: ChunkWriter, index: int, options: ChatResponseOptions) -> None:
         self._writer = writer
-        self._showing = showing
+        self._options = options
         self._index = index
         self._has_role = False  # whether it was sent
-        self.role: dict[str, str | None] = {}  # in every event
-        self._waiting: list[GeneratedToken] = []  # whose log-probabilities no event has had yet
-        self._new_ids: list[int] = []  # the same of ids
+        self.role: dict[str, str | None] = {}  # repeated in every event
+        self._waiting: list[GeneratedToken] = []  # whose log-probabilities are not sent yet
+        self._new_ids: list[int] = []  # token ids that are not sent yet
         self._before, self._after = writer.frame(
             b'{"index":%d,"delta":{"content":' % index, b'},"logprobs":null,"finish_reason":null}'
         )
 
     def begin(self) -> bytes:
-        """The role, and what the answer goes on with; nothing yet of one that may be calls, in
-        which there is no text, not even an empty one.
+        """Return the event with the role, and one with the echo.
+
+        Return b"" if the answer may be tool calls: their first event has no content, not even an
+        empty string, so the role waits for the first chunk.
         """
-        echo = self._showing.echo
+        echo = self._options.echo
         if not echo:
-            return b"" if self._showing.may_call else self._open("")
+            return b"" if self._options.may_call else self._open("")
         return self._open("") + self._event({"content": echo})
 
     def _open(self, content: str | None) -> bytes:
-        """The event with the role."""
+        """Return the event with the role."""
         self._has_role = True
-        return self._event({**_ROLE, "content": content}, beside=self._showing.of_prompt(()))
+        return self._event({**_ROLE, "content": content}, beside=self._options.of_prompt(()))
 
     def take(self, chunk: Chunk) -> bytes:
         is_text = chunk.finish_reason is None and chunk.tokens is None and not self.role
         is_text = is_text and self._has_role
+        # The common chunk, plain text: written around a prepared frame, without building a dict.
         if is_text and not self._waiting and not chunk.reasoning and not chunk.tool_calls:
             text = chunk.text
             return b"%b%b%b" % (self._before, encode(text), self._after) if text else b""
-        if self._showing.has_logprobs:
+        if self._options.has_logprobs:
             self._waiting += chunk.tokens or ()
         self._new_ids += chunk.token_ids
-        deltas, made = [*_deltas(chunk)], b""
+        deltas, data = [*_deltas(chunk)], b""
         if not self._has_role and (deltas or chunk.finish_reason is not None):
+            # Log-probabilities and ids go with the content, not with the role's event.
             waiting, self._waiting = self._waiting, []
             new_ids, self._new_ids = self._new_ids, []
-            made = self._open(None if deltas and "content" not in deltas[0] else "")
+            data = self._open(None if deltas and "content" not in deltas[0] else "")
             self._waiting, self._new_ids = waiting, new_ids
-        made += b"".join([self._event(delta) for delta in deltas])
+        data += b"".join([self._event(delta) for delta in deltas])
         if chunk.finish_reason is not None:
-            made += self._event({}, finish_reason(chunk))
-        return made
+            data += self._event({}, finish_reason(chunk))
+        return data
 
     def _event(
         self,
@@ -179,8 +191,8 @@ class _StreamedChoice:
         reason: str | None = None,
         beside: Mapping[str, object] | None = None,
     ) -> bytes:
-        logprobs = of_chat(self._waiting) if self._waiting else None
-        ids = self._showing.of_answer(self._new_ids)
+        logprobs = to_chat_logprobs(self._waiting) if self._waiting else None
+        ids = self._options.of_answer(self._new_ids)
         self._waiting, self._new_ids = [], []
         choice = {"index": self._index, "delta": {**self.role, **delta}, "logprobs": logprobs}
         return self._writer.of_choice(encode({**choice, "finish_reason": reason, **ids}), beside)
@@ -196,14 +208,17 @@ def _deltas(chunk: Chunk) -> Iterator[dict[str, Any]]:
 
 
 def _call(call: ToolCallDelta) -> dict[str, Any]:
-    """Clients add up the strings of events, so id and name of a call are in its first one only."""
+    """Return the delta of a call.
+
+    Clients concatenate the strings of deltas, so only the first one of a call has its id and name.
+    """
     if call.name is None:
         return {"index": call.index, "function": {"arguments": call.arguments}}
     return {"index": call.index, **_begin_call(call.name)}
 
 
 def _begin_call(name: str) -> dict[str, Any]:
-    """A call without arguments."""
+    """Return a call with empty arguments."""
     return {
         "id": f"call_{secrets.token_hex(12)}",
         "type": "function",

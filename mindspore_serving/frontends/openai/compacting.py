@@ -1,5 +1,6 @@
-"""POST /v1/responses/compact: a long conversation made short.  What users said stays, and the model
-sums all of it up, in an item that clients give back as it is.
+"""POST /v1/responses/compact: shorten a long conversation.
+
+The users' messages stay. The model summarises the rest in an item that clients send back as it is.
 """
 
 import secrets
@@ -11,7 +12,7 @@ from starlette.requests import Request
 
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.app_state import AppState
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import find_generator
@@ -28,11 +29,11 @@ from mindspore_serving.frontends.openai.response_input import (
 )
 from mindspore_serving.frontends.openai.response_requests import (
     CompactRequest,
+    ItemType,
     MessageItem,
-    ResponseKind,
     ResponseRequest,
 )
-from mindspore_serving.frontends.openai.response_writing import ResponseWriting, write_whole
+from mindspore_serving.frontends.openai.response_writing import ResponseBuilder, collect_response
 from mindspore_serving.frontends.openai.stored_responses import conversation_before
 from mindspore_serving.frontends.request_options import request_options_of
 
@@ -40,50 +41,51 @@ FIELDS = Fields(
     "openai",
     ignored=("image", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
 )
-_ASK = (
+_INSTRUCTION = (
     "Sum up this conversation for whoever goes on with it: what is to be done, what was found out "
     "and decided, what is still open. Answer with the summary alone."
 )
-_SHARE = 4  # of the context, for the summary
+_SUMMARY_SHARE = 4  # the summary may fill a quarter of the context
 
 Object = dict[str, Any]
 
 
 async def compact(state: AppState, http: Request, body: CompactRequest) -> Compacted:
-    """The short conversation."""
+    """Return the users' messages of a conversation and a summary of all of it."""
     model = find_generator(state.models, body.model)
     before = await conversation_before(state, http, body.previous_response_id)
     if not body.input and not before:
         raise InvalidField("input", "is missing, expected a text, items or previous_response_id")
     items = [*before, *(to_items(body.input) if body.input else ())]
-    messages = to_messages([msgspec.Raw(item) for item in items], body.instructions)
-    most = max(1, model.card.max_model_len // _SHARE)
-    asked = OpenAIChatRequest(
-        messages=[*messages.found, ChatMessage("user", _ASK)], max_completion_tokens=most
+    conversation = to_messages([msgspec.Raw(item) for item in items], body.instructions)
+    max_tokens = max(1, model.card.max_model_len // _SUMMARY_SHARE)
+    chat_body = OpenAIChatRequest(
+        messages=[*conversation.messages, ChatMessage("user", _INSTRUCTION)],
+        max_completion_tokens=max_tokens,
     )
-    writing = ResponseWriting(ResponseRequest(input=""), model.name)
-    with naming("input", CHAT, asked):
-        generation = model.generate(chat.to_request(asked, model), request_options_of(http))
+    builder = ResponseBuilder(ResponseRequest(input=""), model.name)
+    with renaming_fields("input", CHAT, chat_body):
+        generation = model.generate(chat.to_request(chat_body, model), request_options_of(http))
         with generation:
             await while_connected(http, generation.begin())
-            whole = await while_connected(http, write_whole(generation, writing))
+            response = await while_connected(http, collect_response(generation, builder))
     summary = {
         "id": f"cmp_{secrets.token_hex(16)}",
         "type": "compaction",
-        "encrypted_content": encode_summary(_text_of(whole)),
+        "encrypted_content": encode_summary(_text_of(response)),
     }
-    output = [*(_shown(item) for item in items if _is_users(item)), summary]
-    return Compacted(whole.id, "response.compaction", int(time.time()), output, whole.usage)
+    output = [*(_to_user_message(item) for item in items if _is_user_message(item)), summary]
+    return Compacted(response.id, "response.compaction", int(time.time()), output, response.usage)
 
 
-def _is_users(item: bytes) -> bool:
-    if read("input", item, ResponseKind).type not in (None, "message"):
+def _is_user_message(item: bytes) -> bool:
+    if read("input", item, ItemType).type not in (None, "message"):
         return False
     return read("input", item, MessageItem).role == "user"
 
 
-def _shown(item: bytes) -> Object:
-    """What a user said, as clients give it back."""
+def _to_user_message(item: bytes) -> Object:
+    """Return a user's message in the form in which clients send it back."""
     message: Object = msgspec.json.decode(item)
     content = message["content"]
     if isinstance(content, str):
@@ -93,6 +95,6 @@ def _shown(item: bytes) -> Object:
     return {**fixed, "content": content}
 
 
-def _text_of(whole: OpenAIResponse) -> str:
-    parts = [part for item in whole.output for part in item.get("content") or ()]
+def _text_of(response: OpenAIResponse) -> str:
+    parts = [part for item in response.output for part in item.get("content") or ()]
     return "".join(part["text"] for part in parts if part["type"] == "output_text")

@@ -1,5 +1,7 @@
-"""The choices of completions: text, perhaps behind the prompt, and log-probabilities; as a whole,
-or as the chunks of a stream in which the answers to several prompts are read as one.
+"""Choices of completions: text, optionally behind its prompt, and log-probabilities.
+
+A choice is written complete, or as the chunks of a stream that merges the answers to several
+prompts.
 """
 
 import asyncio
@@ -18,23 +20,28 @@ from mindspore_serving.core.llm_messages import (
     Started,
 )
 from mindspore_serving.frontends.chat.errors import to_event
-from mindspore_serving.frontends.chat.logprobs import CompletionLogprobs, joined, of_prompt
+from mindspore_serving.frontends.chat.logprobs import (
+    CompletionLogprobs,
+    concatenate,
+    to_prompt_logprobs,
+)
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
 from mindspore_serving.frontends.openai.answers import ChunkHead, CompletionChoice
 from mindspore_serving.frontends.openai.envelope import DONE, ChunkWriter, encode, to_usage
 
-MOST_UNREAD = 64  # events that are held for a reader that is slower than the models
+MAX_UNREAD = 64  # events buffered for a client that reads more slowly than the models write
 
 Queue: TypeAlias = "asyncio.Queue[tuple[int, Event] | Exception | None]"
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionResponseOptions:
-    """What is shown to a client.
+    """Parts of an answer that the client chooses: choices, echo, log-probabilities, token ids.
 
-    `n` choices for each prompt; the prompt before the answer if `echo`, which lacks its beginning
-    if `is_cut`, and only it if not `has_answer`; special tokens in the text if `shows_special`;
-    token ids if `has_ids`; `num_prompt_logprobs` alternatives for each token of the prompt.
+    Each prompt gets `n` choices.  `echo` puts the prompt before the answer; `is_cut` says that it
+    lacks its beginning.  Without `has_answer` the prompt is all there is.  `shows_special` keeps
+    special tokens in the text.  `has_ids` adds token ids, `num_prompt_logprobs` that many
+    alternatives for each token of the prompt.
     """
 
     n: int
@@ -47,13 +54,13 @@ class CompletionResponseOptions:
     num_prompt_logprobs: int | None = None
 
     def of_prompt(self, echo: "Echo") -> dict[str, Any]:
-        """The fields of the prompt that were asked for, in each of its choices."""
-        found: dict[str, Any] = {}
+        """Return the requested fields about the prompt, which each of its choices repeats."""
+        fields: dict[str, Any] = {}
         if self.num_prompt_logprobs is not None:
-            found["prompt_logprobs"] = of_prompt(echo.tokens, self.num_prompt_logprobs)
+            fields["prompt_logprobs"] = to_prompt_logprobs(echo.tokens, self.num_prompt_logprobs)
         if self.has_ids:
-            found["prompt_token_ids"] = echo.ids
-        return found
+            fields["prompt_token_ids"] = echo.ids
+        return fields
 
     def of_answer(self, chunk: Chunk) -> dict[str, Any]:
         if not self.has_ids:
@@ -63,8 +70,10 @@ class CompletionResponseOptions:
 
 @dataclass(slots=True)
 class Echo:
-    """What stands before the answers to a prompt.  `tokens` are those of the prompt with their
-    log-probabilities, as they come; `ids` all of them, if they are wanted.
+    """The prompt, as it stands before its answers.
+
+    `tokens` are the prompt's tokens with log-probabilities, as they arrive; `ids` all its token
+    ids, if they were requested.
     """
 
     text: str = ""
@@ -72,52 +81,59 @@ class Echo:
     tokens: list[GeneratedToken] = field(default_factory=list)
 
 
-def to_echo(prompt: str | list[int], started: Started, showing: CompletionResponseOptions) -> Echo:
-    """`started` has the tokens of the prompt if it cannot be shown as it was given."""
-    ids = [token.id for token in started.prompt or ()] if showing.has_ids else []
-    if not showing.echo:
+def to_echo(prompt: str | list[int], started: Started, options: CompletionResponseOptions) -> Echo:
+    """Return the echo of a prompt.
+
+    `started` has the prompt's tokens if the text cannot be repeated as it was sent.
+    """
+    ids = [token.id for token in started.prompt or ()] if options.has_ids else []
+    if not options.echo:
         return Echo(ids=ids)
-    if isinstance(prompt, str) and not showing.is_cut:
+    if isinstance(prompt, str) and not options.is_cut:
         return Echo(prompt, ids)
     shown = [
         token.data
         for token in started.prompt or ()
-        if showing.shows_special or not token.is_special
+        if options.shows_special or not token.is_special
     ]
     return Echo(b"".join(shown).decode("utf-8", "replace"), ids)
 
 
 def to_choice(
-    index: int, chunk: Chunk, echo: Echo, showing: CompletionResponseOptions
+    index: int, chunk: Chunk, echo: Echo, options: CompletionResponseOptions
 ) -> CompletionChoice:
-    """The choice of an answer that is there.  Raises ServingError if the model failed."""
+    """Return the choice of a complete answer.
+
+    Raises ServingError if the model failed.
+    """
     logprobs = None
-    if showing.has_logprobs:
-        before = _prompt_logprobs(echo, showing)
-        answer = (chunk.tokens or ()) if showing.has_answer else ()
-        logprobs = joined([before, _answer_logprobs(echo, showing).take(answer)])
-    text = echo.text + (chunk.text if showing.has_answer else "")
-    more = {**showing.of_prompt(echo), **showing.of_answer(chunk)}
-    return CompletionChoice(index, text, logprobs, _reason_of(chunk, showing), **more)
+    if options.has_logprobs:
+        before = _prompt_logprobs(echo, options)
+        answer = (chunk.tokens or ()) if options.has_answer else ()
+        logprobs = concatenate([before, _answer_logprobs(echo, options).take(answer)])
+    text = echo.text + (chunk.text if options.has_answer else "")
+    more = {**options.of_prompt(echo), **options.of_answer(chunk)}
+    return CompletionChoice(index, text, logprobs, _reason_of(chunk, options), **more)
 
 
-def _reason_of(chunk: Chunk, showing: CompletionResponseOptions) -> str | None:
+def _reason_of(chunk: Chunk, options: CompletionResponseOptions) -> str | None:
     reason = finish_reason(chunk)
-    return reason if showing.has_answer or reason is None else "length"
+    return reason if options.has_answer or reason is None else "length"
 
 
-def _prompt_logprobs(echo: Echo, showing: CompletionResponseOptions) -> dict[str, Any]:
-    return CompletionLogprobs(shows_special=showing.shows_special).take(echo.tokens)
+def _prompt_logprobs(echo: Echo, options: CompletionResponseOptions) -> dict[str, Any]:
+    return CompletionLogprobs(shows_special=options.shows_special).take(echo.tokens)
 
 
-def _answer_logprobs(echo: Echo, showing: CompletionResponseOptions) -> CompletionLogprobs:
-    """Those of the tokens behind the prompt, to be taken as they come."""
-    return CompletionLogprobs(shows_special=showing.shows_special, start=len(echo.text))
+def _answer_logprobs(echo: Echo, options: CompletionResponseOptions) -> CompletionLogprobs:
+    """Return the builder of log-probabilities of the tokens behind the prompt."""
+    return CompletionLogprobs(shows_special=options.shows_special, start=len(echo.text))
 
 
 def best(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
-    """The `n` likeliest, best first, by the mean log-probability of a token; or all, in order of
-    their index, if there are no more.
+    """Return the `n` completions with the largest mean log-probability of a token, best first.
+
+    If there are no more than `n`, return all in order of their index.
     """
     if len(chunks) <= n:
         return sorted(chunks, key=lambda chunk: chunk.index)
@@ -132,103 +148,105 @@ def _mean_logprob(chunk: Chunk) -> float:
 async def stream_completions(
     generations: Sequence[Generation], chunks: "CompletionChunks"
 ) -> AsyncIterator[bytes]:
-    """The events of the answers of `generations`, which have begun."""
+    """Iterate over the events of the answers of `generations`, which have begun."""
     try:
-        async with aclosing(merged(generations)) as events:
-            async for place, event in events:
-                made = chunks.take(place, event)
-                if made:
-                    yield made
+        async with aclosing(merge(generations)) as events:
+            async for prompt_index, event in events:
+                data = chunks.take(prompt_index, event)
+                if data:
+                    yield data
         yield chunks.end()
     except Exception as error:
         yield to_event(error)
 
 
 class CompletionChunks:
-    """Makes chunks of events; `echoes` has one entry for each prompt."""
+    """Writes the events of a stream; `echoes` has one entry for each prompt."""
 
     def __init__(
         self,
         head: ChunkHead,
-        showing: CompletionResponseOptions,
+        options: CompletionResponseOptions,
         echoes: Sequence[Echo],
         *,
         has_usage: bool,
     ) -> None:
         self._writer = ChunkWriter(head, has_usage=has_usage)
         self._prompts = [
-            _Prompt(self._writer, place * showing.n, echo, showing)
-            for place, echo in enumerate(echoes)
+            _Prompt(self._writer, prompt_index * options.n, echo, options)
+            for prompt_index, echo in enumerate(echoes)
         ]
-        self._showing = showing
+        self._options = options
         self._finished: list[Finished] = []
 
-    def take(self, place: int, event: Event) -> bytes:
-        """What an event of prompt `place` makes, perhaps nothing.  Raises ServingError if the
-        model failed.
+    def take(self, prompt_index: int, event: Event) -> bytes:
+        """Return the bytes of an event of a prompt, b"" if the client gets nothing of it.
+
+        Raises ServingError if the model failed.
         """
         if isinstance(event, Chunk):
-            return self._prompts[place].take(event)
+            return self._prompts[prompt_index].take(event)
         if isinstance(event, PromptScored):
-            self._prompts[place].echo.tokens += event.tokens
+            self._prompts[prompt_index].echo.tokens += event.tokens
         elif isinstance(event, Finished):
             self._finished.append(event)
         return b""
 
     def end(self) -> bytes:
+        """Return the last events: token counts, if requested, and [DONE]."""
         if not self._writer.has_usage:
             return DONE
-        usage = to_usage(self._finished, has_answer=self._showing.has_answer)
+        usage = to_usage(self._finished, has_answer=self._options.has_answer)
         return self._writer.usage(usage) + DONE
 
 
 class _Prompt:
-    """The choices of one prompt; `first` is the index of the first of them."""
+    """Choices of one prompt; `first` is the index of its first choice."""
 
     def __init__(
-        self, writer: ChunkWriter, first: int, echo: Echo, showing: CompletionResponseOptions
+        self, writer: ChunkWriter, first: int, echo: Echo, options: CompletionResponseOptions
     ) -> None:
         self.echo = echo
-        self._has_begun = not (showing.echo or showing.has_ids)
-        self._choices = [_Choice(writer, first + i, echo, showing) for i in range(showing.n)]
+        self._has_begun = not (options.echo or options.has_ids)
+        self._choices = [_Choice(writer, first + i, echo, options) for i in range(options.n)]
 
     def take(self, chunk: Chunk) -> bytes:
-        made = self._choices[chunk.index].take(chunk)
+        data = self._choices[chunk.index].take(chunk)
         if self._has_begun:
-            return made
+            return data
         self._has_begun = True  # all of the prompt is scored before the first chunk
-        return b"".join([choice.begin() for choice in self._choices]) + made
+        return b"".join([choice.begin() for choice in self._choices]) + data
 
 
 class _Choice:
     def __init__(
-        self, writer: ChunkWriter, index: int, echo: Echo, showing: CompletionResponseOptions
+        self, writer: ChunkWriter, index: int, echo: Echo, options: CompletionResponseOptions
     ) -> None:
         self._writer = writer
         self._index = index
         self._echo = echo
-        self._showing = showing
-        self._logprobs = _answer_logprobs(echo, showing) if showing.has_logprobs else None
+        self._options = options
+        self._logprobs = _answer_logprobs(echo, options) if options.has_logprobs else None
         self._before, self._after = writer.frame(
             b'{"index":%d,"text":' % index, b',"logprobs":null,"finish_reason":null}'
         )
 
     def begin(self) -> bytes:
-        """The prompt."""
-        showing = self._showing
-        logprobs = _prompt_logprobs(self._echo, showing) if showing.has_logprobs else None
-        return self._chunk(self._echo.text, logprobs, None, showing.of_prompt(self._echo))
+        """Return the chunk with the prompt."""
+        options = self._options
+        logprobs = _prompt_logprobs(self._echo, options) if options.has_logprobs else None
+        return self._chunk(self._echo.text, logprobs, None, options.of_prompt(self._echo))
 
     def take(self, chunk: Chunk) -> bytes:
-        showing, text = self._showing, chunk.text
-        is_text = self._logprobs is None and chunk.finish_reason is None and not showing.has_ids
-        if is_text and showing.has_answer:
+        options, text = self._options, chunk.text
+        is_text = self._logprobs is None and chunk.finish_reason is None and not options.has_ids
+        if is_text and options.has_answer:
             return b"%b%b%b" % (self._before, encode(text), self._after) if text else b""
-        reason = _reason_of(chunk, showing)
-        if not showing.has_answer:
+        reason = _reason_of(chunk, options)
+        if not options.has_answer:
             return self._chunk("", None, reason) if reason else b""
         logprobs = self._logprobs.take(chunk.tokens or ()) if self._logprobs else None
-        return self._chunk(text, logprobs, reason, showing.of_answer(chunk))
+        return self._chunk(text, logprobs, reason, options.of_answer(chunk))
 
     def _chunk(
         self,
@@ -242,24 +260,29 @@ class _Choice:
 
 
 async def begin_all(generations: Sequence[Generation]) -> list[Started]:
-    """The first event of each.  Raises what the first refused one raises."""
+    """Return the first event of each generation.
+
+    Raises what the first refused generation raises.
+    """
     return [await generation.begin() for generation in generations]
 
 
-async def merged(
+async def merge(
     generations: Sequence[Generation],
 ) -> AsyncGenerator[tuple[int, Event], None]:
-    """Events as they come, each with the place of its generation; all have begun.  Raises
-    ServingError if the model is lost.  Close it if it is left early.
+    """Iterate over the events of all generations, each with the index of its generation.
+
+    Events come in the order in which they arrive. All generations have begun. Close the iterator
+    when leaving it early. Raises ServingError if the model's worker is lost.
     """
     if len(generations) == 1:
         async for event in generations[0]:
             yield 0, event
         return
-    queue: Queue = asyncio.Queue(MOST_UNREAD)
+    queue: Queue = asyncio.Queue(MAX_UNREAD)
     readers = [
-        asyncio.ensure_future(_read(place, generation, queue))
-        for place, generation in enumerate(generations)
+        asyncio.ensure_future(_read(prompt_index, generation, queue))
+        for prompt_index, generation in enumerate(generations)
     ]
     try:
         num_open = len(readers)
@@ -277,10 +300,10 @@ async def merged(
         await asyncio.gather(*readers, return_exceptions=True)
 
 
-async def _read(place: int, generation: Generation, queue: Queue) -> None:
+async def _read(prompt_index: int, generation: Generation, queue: Queue) -> None:
     try:
         async for event in generation:
-            await queue.put((place, event))
+            await queue.put((prompt_index, event))
         await queue.put(None)
     except Exception as error:
         await queue.put(error)

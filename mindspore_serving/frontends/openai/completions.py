@@ -14,7 +14,7 @@ from mindspore_serving.core.llm_messages import (
     PromptScored,
 )
 from mindspore_serving.frontends.app_state import AppState
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.prompts import to_prompts
@@ -39,30 +39,35 @@ from mindspore_serving.frontends.sse import EventStream
 
 
 async def answer(state: AppState, http: Request, body: CompletionRequest) -> Response:
-    """The answer to one or several prompts: one object, or a stream of chunks."""
+    """Answer one or several prompts with one object, or with a stream of chunks."""
     model = find_generator(state.models, body.model)
     wants_usage = has_usage(body)
-    requests, showing = to_requests(body, model), _showing(body)
+    requests, options = to_requests(body, model), _response_options(body)
     head, options = make_head("cmpl", "text_completion", model), request_options_of(http)
     with ExitStack() as stack:
-        with naming("prompt", COMPLETIONS, body):
-            generations = [stack.enter_context(model.generate(one, options)) for one in requests]
+        with renaming_fields("prompt", COMPLETIONS, body):
+            generations = [
+                stack.enter_context(model.generate(request, options)) for request in requests
+            ]
             started = await while_connected(http, begin_all(generations))
         echoes = [
-            to_echo(request.prompt or "", one, showing)
-            for request, one in zip(requests, started, strict=True)
+            to_echo(request.prompt or "", event, options)
+            for request, event in zip(requests, started, strict=True)
         ]
         headers = capped_header(field_of_length(COMPLETIONS, body), *started)
         if body.stream:
-            chunks = CompletionChunks(head, showing, echoes, has_usage=wants_usage)
+            chunks = CompletionChunks(head, options, echoes, has_usage=wants_usage)
             events = stream_completions(generations, chunks)
             return EventStream(OwnedStream(events, stack.pop_all()), headers)
-        whole = await while_connected(http, _collect(generations, echoes, head, showing))
-    return to_json(whole, headers=headers)
+        completion = await while_connected(http, _collect(generations, echoes, head, options))
+    return to_json(completion, headers=headers)
 
 
 def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:
-    """The request to the model for each prompt.  Raises InvalidField."""
+    """Translate the body to one request to the model for each prompt.
+
+    Raises InvalidField.
+    """
     COMPLETIONS.refuse(body)
     params = COMPLETIONS.params(body, model.card, dict(model.card.sampling))
     options = COMPLETIONS.options(body, model.card)
@@ -85,7 +90,7 @@ def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:
     ]
 
 
-def _showing(body: CompletionRequest) -> CompletionResponseOptions:
+def _response_options(body: CompletionRequest) -> CompletionResponseOptions:
     return CompletionResponseOptions(
         n=1 if body.n is None else body.n,
         echo=bool(body.echo),
@@ -102,11 +107,11 @@ async def _collect(
     generations: Sequence[Generation],
     echoes: Sequence[Echo],
     head: ChunkHead,
-    showing: CompletionResponseOptions,
+    options: CompletionResponseOptions,
 ) -> OpenAICompletion:
     choices: list[CompletionChoice] = []
     finished: list[Finished] = []
-    for generation, echo in zip(generations, echoes, strict=True):  # all are under way together
+    for generation, echo in zip(generations, echoes, strict=True):  # all run concurrently
         chunks = []
         async for event in generation:
             if isinstance(event, Chunk):
@@ -115,7 +120,7 @@ async def _collect(
                 echo.tokens += event.tokens
             elif isinstance(event, Finished):
                 finished.append(event)
-        for chunk in best(chunks, showing.n):
-            choices.append(to_choice(len(choices), chunk, echo, showing))
-    usage = to_usage(finished, has_answer=showing.has_answer)
+        for chunk in best(chunks, options.n):
+            choices.append(to_choice(len(choices), chunk, echo, options))
+    usage = to_usage(finished, has_answer=options.has_answer)
     return OpenAICompletion(**msgspec.structs.asdict(head), choices=choices, usage=usage)

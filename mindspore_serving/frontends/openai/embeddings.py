@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.frontends.app_state import AppState
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Int, unexpected
 from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.chat.vectors import (
@@ -25,7 +25,7 @@ FORMATS = ("float", "base64")
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
-    """The body; further fields are accepted and not read."""
+    """Body of /v1/embeddings; other fields are accepted and ignored."""
 
     input: str | list[str | Int | list[Int]]
     model: str | None = None
@@ -36,7 +36,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
 
 
 async def answer(state: AppState, http: Request, body: EmbeddingRequest) -> OpenAIEmbeddings:
-    """The vectors of `input`, in its order, as JSON numbers or as base64."""
+    """Return the vectors of `input`, in its order, as JSON numbers or as base64."""
     model = find_embedder(state.models, body.model)
     EMBEDDINGS.refuse(body)
     if body.encoding_format not in (None, *FORMATS):
@@ -44,11 +44,13 @@ async def answer(state: AppState, http: Request, body: EmbeddingRequest) -> Open
     check_dimensions(body.dimensions, model)
     prompts = to_prompts(body.input, model.card, "input")
     request = Embed(prompts=prompts, prompt_name=body.prompt_name)
-    with naming("input", EMBEDDINGS, body):
-        found = await while_connected(http, model.call(request, Embedded, request_options_of(http)))
-    vectors = vectors_of(found, body.dimensions)
+    with renaming_fields("input", EMBEDDINGS, body):
+        embedded = await while_connected(
+            http, model.call(request, Embedded, request_options_of(http))
+        )
+    vectors = vectors_of(embedded, body.dimensions)
     written = await write_vectors(vectors, is_base64=body.encoding_format == "base64")
-    rows = [Embedding("embedding", index, one) for index, one in enumerate(written)]
-    count = sum(found.num_prompt_tokens)
+    rows = [Embedding("embedding", index, vector) for index, vector in enumerate(written)]
+    count = sum(embedded.num_prompt_tokens)
     usage = {"prompt_tokens": count, "total_tokens": count}
     return OpenAIEmbeddings("list", rows, model.name, usage)

@@ -1,5 +1,6 @@
-"""What is around the choices of every answer: id, time, model, counts of tokens; as an object, and
-as the bytes of the events of a stream.
+"""Fields around the choices of every answer: id, time, model and token counts.
+
+They are written as an object, or as the bytes of a stream's events.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def make_head(prefix: str, kind: str, model: ServedModel) -> ChunkHead:
-    """A new answer of `model`, which is a `kind`; `prefix` begins its id."""
+    """Return the head of a new answer; `kind` is its `object`, `prefix` begins its id."""
     return ChunkHead(
         id=f"{prefix}-{secrets.token_hex(16)}",
         object=kind,
@@ -39,26 +40,29 @@ def make_head(prefix: str, kind: str, model: ServedModel) -> ChunkHead:
 
 @lru_cache(maxsize=64)
 def fingerprint(card: ModelCard) -> str:
-    """What the same seed gives the same answer with."""
-    made_of = (__version__, card.architecture, card.runtime, card.dtype, card.quantization)
-    return "fp_" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:10]
+    """Return the `system_fingerprint`: with it and a seed equal, answers are equal."""
+    parts = (__version__, card.architecture, card.runtime, card.dtype, card.quantization)
+    return "fp_" + hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
 
 
 def to_usage(finished: Sequence[Finished], *, has_answer: bool = True) -> Usage:
-    """`usage` of an answer to as many prompts; of the prompts alone if not `has_answer`."""
-    num_prompt = sum(one.num_prompt_tokens for one in finished)
+    """Return the `usage` of an answer to one or several prompts.
+
+    Without `has_answer` only the prompts' tokens count.
+    """
+    num_prompt = sum(event.num_prompt_tokens for event in finished)
     answered = finished if has_answer else ()
-    num_generated = sum(one.num_generated_tokens for one in answered)
-    num_guesses = sum(one.num_guesses for one in answered)
-    num_right = sum(one.num_right_guesses for one in answered)
-    num_reasoning = sum(one.num_reasoning_tokens for one in answered)
+    num_generated = sum(event.num_generated_tokens for event in answered)
+    num_draft = sum(event.num_guesses for event in answered)
+    num_accepted = sum(event.num_right_guesses for event in answered)
+    num_reasoning = sum(event.num_reasoning_tokens for event in answered)
     return Usage(
         prompt_tokens=num_prompt,
         completion_tokens=num_generated,
         total_tokens=num_prompt + num_generated,
-        prompt_tokens_details=PromptDetails(sum(one.num_cached_tokens for one in finished)),
+        prompt_tokens_details=PromptDetails(sum(event.num_cached_tokens for event in finished)),
         completion_tokens_details=CompletionDetails(
-            num_reasoning, num_right, num_guesses - num_right
+            num_reasoning, num_accepted, num_draft - num_accepted
         ),
     )
 
@@ -66,7 +70,7 @@ def to_usage(finished: Sequence[Finished], *, has_answer: bool = True) -> Usage:
 class ChunkWriter:
     """Writes the events of one stream.
 
-    What is the same in all of them is encoded once, for an event is made for every token.
+    The constant parts are encoded once, as there is an event for every token.
     """
 
     def __init__(self, head: ChunkHead, *, has_usage: bool) -> None:
@@ -75,17 +79,18 @@ class ChunkWriter:
         self._end = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
 
     def of_choice(self, choice: bytes, beside: Mapping[str, object] | None = None) -> bytes:
-        """An event of one choice, which is JSON; `beside` are further fields of the event."""
+        """Return an event of one choice, given as JSON; `beside` has more fields of the event."""
         if not beside:
             return b"%b%b%b" % (self._start, choice, self._end)
         return b"%b%b],%b%b" % (self._start, choice, encode(beside)[1:-1], self._end[1:])
 
     def frame(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
-        """What stands around the only part that changes, if a choice is `before`, that part and
-        `after`.
+        """Return the constant bytes around a choice's only changing part.
+
+        The choice itself is `before`, that part and `after`.
         """
         return self._start + before, after + self._end
 
     def usage(self, usage: Usage) -> bytes:
-        """The event without choices that counts."""
+        """Return the event without choices that has the token counts."""
         return b'%b],"usage":%b}\n\n' % (self._start, encode(usage))

@@ -1,4 +1,4 @@
-"""The fields of OpenAI's requests: which are refused, translated and ignored, by route."""
+"""Fields of OpenAI's requests by route: refused, translated, ignored."""
 
 from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields
 from mindspore_serving.frontends.openai import translations as to
@@ -7,17 +7,16 @@ MAX_TEMPERATURE = 2.0
 
 
 def not_supported(**advice: str) -> tuple[FieldRefusal, ...]:
-    return tuple(
-        FieldRefusal(field, f"is not supported: {problem}") for field, problem in advice.items()
-    )
+    """Return refusals of unsupported fields, each with advice on what to send instead."""
+    return tuple(FieldRefusal(field, f"is not supported: {hint}") for field, hint in advice.items())
 
 
 _REFUSED = (
     *not_supported(
-        guided_json="give response_format or structured_outputs",
-        guided_regex="give structured_outputs",
-        guided_choice="give structured_outputs",
-        guided_grammar="give structured_outputs",
+        guided_json="use response_format or structured_outputs",
+        guided_regex="use structured_outputs",
+        guided_choice="use structured_outputs",
+        guided_grammar="use structured_outputs",
     ),
     FieldRefusal(
         "temperature",
@@ -39,9 +38,9 @@ CHAT = Fields(
     "openai",
     refused=(
         *not_supported(
-            functions="give tools",
-            function_call="give tool_choice",
-            audio="the answer is text",
+            functions="use tools",
+            function_call="use tool_choice",
+            audio="answers are text only",
             web_search_options="there is no web search",
         ),
         *_REFUSED,
@@ -70,7 +69,9 @@ CHAT = Fields(
 COMPLETIONS = Fields(
     "openai",
     refused=(
-        *not_supported(suffix="the models answer behind the prompt, not inside it; leave it out"),
+        *not_supported(
+            suffix="models continue the prompt and cannot fill in the middle; leave it out"
+        ),
         *_REFUSED,
     ),
     translated=(
@@ -88,7 +89,7 @@ EMBEDDINGS = Fields(
     refused=(
         FieldRefusal(
             "truncate_prompt_tokens",
-            "is not supported: longer texts are refused; cut them yourself",
+            "is not supported: texts that are too long are refused; shorten them",
             lambda value: True,
         ),
     ),

@@ -1,4 +1,4 @@
-"""The form of an answer, `response_format` and `structured_outputs`, as a grammar."""
+"""Structured outputs: `response_format` and `structured_outputs` as a grammar."""
 
 import re
 from typing import Any
@@ -14,8 +14,8 @@ from mindspore_serving.frontends.decoding import check_free
 _SCHEMA_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-_BESIDE = ("json_schema", "schema", "value")
-_ACCEPTED = {  # by type: what may be beside it
+_FIELDS = ("json_schema", "schema", "value")
+_ACCEPTED = {  # by type: the fields that may accompany it
     "text": (),
     "json_object": ("schema", "value"),
     "json_schema": ("json_schema", "value"),
@@ -31,6 +31,8 @@ _EXPECTED = {
 
 
 class JsonSchema(msgspec.Struct):
+    """Named JSON schema of an answer."""
+
     name: str
     description: str | None = None
     schema: dict[str, Any] | None = None
@@ -38,8 +40,10 @@ class JsonSchema(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    """`schema` and `value` are those of other servers: a schema beside `json_object` (llama.cpp,
-    TGI), and what TGI has beside every type.
+    """Format of the answer.
+
+    `schema` and `value` are fields of other servers: llama.cpp and TGI put a schema beside
+    `json_object`, TGI puts `value` beside every type.
     """
 
     type: str
@@ -49,7 +53,7 @@ class ResponseFormat(msgspec.Struct):
 
 
 class StructuredOutputs(msgspec.Struct):
-    """Just one is given."""
+    """vLLM's constraints of the answer; exactly one of them is set."""
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None
@@ -60,84 +64,90 @@ class StructuredOutputs(msgspec.Struct):
 def to_grammar(
     response_format: ResponseFormat | None, structured: StructuredOutputs | None
 ) -> Grammar | None:
-    """Raises InvalidField."""
+    """Return the grammar of the answer, None for free text.
+
+    Raises InvalidField.
+    """
     by_format = _of_format(response_format) if response_format is not None else None
     by_structure = _of_structure(structured) if structured is not None else None
     if by_format is not None and by_structure is not None:
         raise InvalidField(
             "structured_outputs",
-            text="response_format and structured_outputs both say what the answer looks like: "
-            "give one",
+            text="response_format and structured_outputs both constrain the answer: set only one",
         )
     return by_format or by_structure
 
 
-def _of_format(wanted: ResponseFormat) -> Grammar | None:
-    others = [name for name in _BESIDE if getattr(wanted, name) is not None]
-    accepted = _ACCEPTED.get(wanted.type)
+def _of_format(response_format: ResponseFormat) -> Grammar | None:
+    present = [name for name in _FIELDS if getattr(response_format, name) is not None]
+    accepted = _ACCEPTED.get(response_format.type)
     if accepted is None:
-        raise unexpected("response_format.type", wanted.type, _TYPES)
-    wrong = [name for name in others if name not in accepted] or others[1:]
+        raise unexpected("response_format.type", response_format.type, _TYPES)
+    wrong = [name for name in present if name not in accepted] or present[1:]
     if wrong:
         name = f"response_format.{wrong[0]}"
-        raise InvalidField(name, f"does not go with type {show(wanted.type)}: leave it out")
-    if wanted.type == "text":
+        raise InvalidField(
+            name, f"cannot be combined with type {show(response_format.type)}: leave it out"
+        )
+    if response_format.type == "text":
         return None
-    if not others and wanted.type != "json_object":
+    if not present and response_format.type != "json_object":
         name = f"response_format.{accepted[0]}"
-        raise InvalidField(name, "is missing, expected " + _EXPECTED[wanted.type])
-    if wanted.json_schema is not None:
-        return _of_schema("response_format.json_schema", wanted.json_schema)
-    if not others:
+        raise InvalidField(name, "is missing, expected " + _EXPECTED[response_format.type])
+    if response_format.json_schema is not None:
+        return _of_schema("response_format.json_schema", response_format.json_schema)
+    if not present:
         return Grammar("json_object")
-    place = f"response_format.{others[0]}"
-    return _of_value(wanted.type, place, getattr(wanted, others[0]))
+    field = f"response_format.{present[0]}"
+    return _of_value(response_format.type, field, getattr(response_format, present[0]))
 
 
-def _of_value(kind: str, place: str, value: Any) -> Grammar:
-    """The forms of other servers."""
+def _of_value(kind: str, field: str, value: Any) -> Grammar:
+    """Return the grammar of a format in the form of llama.cpp or TGI."""
     if kind == "regex":
         if not isinstance(value, str):
-            raise unexpected(place, value, _EXPECTED[kind])
+            raise unexpected(field, value, _EXPECTED[kind])
         return Grammar("regex", value)
     if kind == "json_schema":
         if not isinstance(value, dict) or "schema" not in value:
-            raise unexpected(place, value, _EXPECTED[kind])
-        place, value = f"{place}.schema", value["schema"]
+            raise unexpected(field, value, _EXPECTED[kind])
+        field, value = f"{field}.schema", value["schema"]
     if isinstance(value, str):
         return Grammar("json_schema", value)
     if not isinstance(value, dict):
-        raise unexpected(place, value, "a schema, or its text")
-    check_free(place, value)
+        raise unexpected(field, value, "a schema, or a string with it")
+    check_free(field, value)
     return Grammar("json_schema", msgspec.json.encode(value).decode())
 
 
-def _of_schema(place: str, wanted: JsonSchema) -> Grammar:
-    """The grammar holds whether or not the schema is strict; a strict one has no properties but
-    those that it states.
+def _of_schema(field: str, json_schema: JsonSchema) -> Grammar:
+    """Return the grammar of a JSON schema.
+
+    It is enforced whether or not the schema is strict; a strict one excludes properties that it
+    does not list.
     """
-    if not _SCHEMA_NAME.fullmatch(wanted.name):
-        raise unexpected(f"{place}.name", wanted.name, "1 to 64 letters, digits, - or _")
-    if wanted.schema is None:
+    if not _SCHEMA_NAME.fullmatch(json_schema.name):
+        raise unexpected(f"{field}.name", json_schema.name, "1 to 64 letters, digits, - or _")
+    if json_schema.schema is None:
         return Grammar("json_object")
-    check_free(f"{place}.schema", wanted.schema)
-    schema = closed(wanted.schema) if wanted.strict else wanted.schema
+    check_free(f"{field}.schema", json_schema.schema)
+    schema = closed(json_schema.schema) if json_schema.strict else json_schema.schema
     return Grammar("json_schema", msgspec.json.encode(schema).decode())
 
 
-def _of_structure(wanted: StructuredOutputs) -> Grammar:
-    given = {
+def _of_structure(structured: StructuredOutputs) -> Grammar:
+    constraints = {
         name: value
         for name in ("json", "regex", "choice", "grammar")
-        if (value := getattr(wanted, name)) is not None
+        if (value := getattr(structured, name)) is not None
     }
-    if len(given) != 1:
+    if len(constraints) != 1:
         raise InvalidField(
             "structured_outputs",
-            f"has {', '.join(given) or 'none'}, expected just one of json, regex, choice and "
-            "grammar",
+            f"has {', '.join(constraints) or 'none'}, expected exactly one of json, regex, choice "
+            "and grammar",
         )
-    ((name, value),) = given.items()
+    ((name, value),) = constraints.items()
     if name == "choice":
         return _of_choices(value)
     if name != "json":
@@ -150,7 +160,7 @@ def _of_structure(wanted: StructuredOutputs) -> Grammar:
 
 def _of_choices(choices: list[str]) -> Grammar:
     if not choices or not all(choices):
-        raise unexpected("structured_outputs.choice", choices, "texts that are not empty")
+        raise unexpected("structured_outputs.choice", choices, "non-empty strings")
     words = " | ".join(msgspec.json.encode(choice).decode() for choice in choices)
     # As a terminal: the compiler takes far more alternatives of one than of a rule.
     return Grammar("lark", f"start: CHOICE\nCHOICE: {words}")

@@ -1,4 +1,4 @@
-"""GET /v1/models: what is served, by the names that requests give."""
+"""GET /v1/models: the served models, by the names that requests use."""
 
 from msgspec import UNSET
 from starlette.types import Scope
@@ -10,11 +10,12 @@ from mindspore_serving.frontends.openai.answers import OpenAIModel
 
 
 def names_model(_: AppState, scope: Scope) -> bool:
-    """Whether a path below /v1/models is of a model, and not of a call by protocol v1."""
+    """Return whether a path below /v1/models names a model and is no call of protocol v1."""
     return not is_predict(scope["path"])
 
 
 def to_model(model: ServedModel) -> OpenAIModel:
+    """Return the description of a model."""
     return OpenAIModel(
         id=model.name,
         created=model.card.created,

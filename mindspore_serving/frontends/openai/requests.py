@@ -1,5 +1,7 @@
-"""The bodies that clients send.  Fields that are not here are accepted and not read, as clients
-send many that mean nothing to a server of one's own.
+"""Bodies of OpenAI's requests.
+
+Fields that are not listed are accepted and ignored, as clients send many that mean nothing to a
+self-hosted server.
 """
 
 from typing import Any
@@ -18,11 +20,13 @@ Object = dict[str, Any]
 
 
 class StreamOptions(msgspec.Struct):
+    """Options of a streamed answer."""
+
     include_usage: bool | None = None
 
 
 class OpenAIRequest(msgspec.Struct, kw_only=True):
-    """What chats and completions share; other sampling parameters are added from their table."""
+    """Fields common to chats and completions; `Fields.extend` adds other sampling parameters."""
 
     model: str | None = None
     stream: bool | None = None
@@ -43,7 +47,7 @@ class OpenAIRequest(msgspec.Struct, kw_only=True):
 
 @CHAT.extend
 class OpenAIChatRequest(OpenAIRequest, kw_only=True):
-    """The body of /v1/chat/completions."""
+    """Body of /v1/chat/completions."""
 
     messages: list[ChatMessage]
     max_completion_tokens: Int | None = None
@@ -62,7 +66,7 @@ class OpenAIChatRequest(OpenAIRequest, kw_only=True):
 
 @COMPLETIONS.extend
 class CompletionRequest(OpenAIRequest, kw_only=True):
-    """The body of /v1/completions."""
+    """Body of /v1/completions."""
 
     prompt: str | list[str | Int | list[Int]]
     best_of: Int | None = None
@@ -71,7 +75,7 @@ class CompletionRequest(OpenAIRequest, kw_only=True):
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
-    """The body of /tokenize."""
+    """Body of /tokenize."""
 
     model: str | None = None
     prompt: str | None = None
@@ -84,16 +88,19 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
-    """The body of /detokenize."""
+    """Body of /detokenize."""
 
     model: str | None = None
     tokens: list[Int]
 
 
 def has_usage(body: OpenAIRequest) -> bool:
-    """Whether the stream ends with a chunk that counts tokens.  Raises InvalidField."""
+    """Return whether the stream ends with a chunk of token counts.
+
+    Raises InvalidField.
+    """
     if body.stream_options is None:
         return False
     if not body.stream:
-        raise InvalidField("stream_options", "is given, expected stream: true with it")
+        raise InvalidField("stream_options", "is set, expected stream: true with it")
     return bool(body.stream_options.include_usage)

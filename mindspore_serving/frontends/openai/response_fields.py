@@ -1,6 +1,4 @@
-"""The fields of a response's request: which are refused, ignored, and translated to those of a
-chat.
-"""
+"""Fields of /v1/responses: refused, ignored, and translated to fields of a chat."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,72 +22,78 @@ from mindspore_serving.frontends.openai.response_requests import LOGPROBS, Respo
 
 @translation("max_output_tokens", to="max_completion_tokens")
 def max_completion_tokens(body: Any, _: ModelCard) -> int | None:
-    """up to the end of the context if it is not given"""
+    """Limit the tokens of the answer, by default to the end of the context."""
     count: int | None = body.max_output_tokens
     return count
 
 
 @translation("include", "top_logprobs", to="logprobs")
 def logprobs(body: Any, _: ModelCard) -> bool:
-    """true if `include` has "message.output_text.logprobs", or `top_logprobs` is given"""
+    """Return log-probabilities if `include` has "message.output_text.logprobs".
+
+    Setting `top_logprobs` requests them, too.
+    """
     return LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
 
 
 @translation("text", to="response_format")
 def response_format(body: Any, _: ModelCard) -> ResponseFormat | None:
-    """`text.format`, with name and schema beside the type"""
-    wanted = body.text.format if body.text else None
-    if wanted is None or wanted.type != "json_schema":
-        return None if wanted is None else ResponseFormat(wanted.type)
-    if wanted.name is None or wanted.schema is None:
-        name = f"text.format.{'name' if wanted.name is None else 'schema'}"
+    """Constrain the answer to `text.format`, which has name and schema beside the type."""
+    text_format = body.text.format if body.text else None
+    if text_format is None or text_format.type != "json_schema":
+        return None if text_format is None else ResponseFormat(text_format.type)
+    if text_format.name is None or text_format.schema is None:
+        name = f"text.format.{'name' if text_format.name is None else 'schema'}"
         raise InvalidField(name, "is missing")
     return ResponseFormat(
-        wanted.type, JsonSchema(wanted.name, schema=wanted.schema, strict=wanted.strict)
+        text_format.type,
+        JsonSchema(text_format.name, schema=text_format.schema, strict=text_format.strict),
     )
 
 
 @translation("reasoning", to="reasoning_effort")
 def reasoning_effort(body: Any, _: ModelCard) -> str | None:
-    """`reasoning.effort`; there are no summaries"""
+    """Take `reasoning.effort`; there are no summaries of the reasoning."""
     effort: str | None = body.reasoning.effort if body.reasoning else None
     return effort
 
 
 @translation("tools")
 def tools(body: Any, _: ModelCard) -> list[ChatTool]:
-    """functions, with name and parameters beside the type; the model does not see other tools, and
-    `x-ignored-fields` names them
+    """Offer functions, with name and parameters beside the type.
+
+    Other tools are not shown to the model; `x-ignored-fields` names them.
     """
-    return [_to_tool(place, tool) for place, tool in _read_tools(body) if _is_function(tool)]
+    return [_to_tool(path, tool) for path, tool in _read_tools(body) if _is_function(tool)]
 
 
-def find_left_out(body: Any) -> list[str]:
-    """The places of tools that the model does not see: agents send those of OpenAI's server
-    together with their own.
+def find_unsupported_tools(body: Any) -> list[str]:
+    """Return the paths of tools that the model does not see.
+
+    Agents send built-in tools of OpenAI's server together with their own functions.
     """
-    return [place for place, tool in _read_tools(body) if not _is_function(tool)]
+    return [path for path, tool in _read_tools(body) if not _is_function(tool)]
 
 
 def _read_tools(body: Any) -> Iterator[tuple[str, ResponseTool]]:
     for index, raw in enumerate(body.tools or ()):
-        place = f"tools[{index}]"
-        yield place, read(place, bytes(raw), ResponseTool)
+        path = f"tools[{index}]"
+        yield path, read(path, bytes(raw), ResponseTool)
 
 
 def _is_function(tool: ResponseTool) -> bool:
     return tool.type == "function"
 
 
-def _to_tool(place: str, tool: ResponseTool) -> ChatTool:
+def _to_tool(path: str, tool: ResponseTool) -> ChatTool:
     if tool.name is None:
-        raise InvalidField(f"{place}.name", "is missing")
+        raise InvalidField(f"{path}.name", "is missing")
     return ChatTool("function", Function(tool.name, tool.description, tool.parameters))
 
 
 @translation("tool_choice")
 def tool_choice(body: Any, _: ModelCard) -> str | ToolChoiceBody | None:
-    """a mode, a function or `allowed_tools`, with their fields beside the type"""
+    """Choose a mode, a function or `allowed_tools`, with their fields beside the type."""
     choice = body.tool_choice
     if choice is None or isinstance(choice, str):
         return choice
@@ -106,13 +110,13 @@ RESPONSES = Fields(
     "openai",
     refused=(
         *not_supported(
-            conversation="give previous_response_id, or all of it in input",
-            prompt="there are no stored prompts: give instructions and input",
-            background="the answer is in the response: leave it out, or stream",
+            conversation="send previous_response_id, or all items in input",
+            prompt="there are no stored prompts: send instructions and input",
+            background="responses do not run in the background: leave it out, or set stream",
         ),
         FieldRefusal(
             "truncation",
-            "is {}, expected disabled: nothing is left out of the input, and one that is too long "
+            "is {}, expected disabled: the input is never truncated, and one that is too long "
             "is refused",
             lambda value: value != "disabled",
         ),

@@ -1,7 +1,7 @@
-"""The output items of a response: a message, reasoning, calls of functions, made chunk by chunk,
-with the events of each.
+"""Output items of a response: a message, reasoning and function calls, built chunk by chunk.
 
-An item is open until one of another kind begins.  Knows no sockets and no request.
+An item stays open until an item of another type begins. Every step returns the events of the
+stream. Knows no sockets and no request.
 """
 
 import secrets
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore_serving.core.llm_messages import Chunk, GeneratedToken, ToolCallDelta
-from mindspore_serving.frontends.chat.logprobs import of_chat
+from mindspore_serving.frontends.chat.logprobs import to_chat_logprobs
 
 Object = dict[str, Any]
 
 
 @dataclass(slots=True)
 class _Open:
-    """What is open: `part` is that of a message or of reasoning, None for a call."""
+    """Item that is still growing; `part` is the content part of a message or of reasoning."""
 
     item: Object
     index: int  # of the item in the output
@@ -26,21 +26,21 @@ class _Open:
     logprobs: list[Object] = field(default_factory=list)
 
     def event(self, kind: str, **fields: Any) -> Object:
-        place: Object = {"item_id": self.item["id"], "output_index": self.index}
+        position: Object = {"item_id": self.item["id"], "output_index": self.index}
         if self.part is not None:
-            place["content_index"] = 0
-        return {"type": f"response.{kind}", **place, **fields}
+            position["content_index"] = 0
+        return {"type": f"response.{kind}", **position, **fields}
 
 
 class ResponseOutput:
-    """The items of one response so far.  Every method returns the events of what it did."""
+    """Output items of one response; every method returns the events to send."""
 
     def __init__(self) -> None:
         self.items: list[Object] = []
         self._open: _Open | None = None
 
     def take(self, chunk: Chunk, tokens: Sequence[GeneratedToken] = ()) -> list[Object]:
-        """`tokens` are those that the text is made of, if their log-probabilities are wanted."""
+        """Add a chunk; `tokens` are its text's tokens, if log-probabilities were requested."""
         events: list[Object] = []
         if chunk.reasoning:
             events += self._add_text("reasoning", chunk.reasoning, ())
@@ -51,8 +51,9 @@ class ResponseOutput:
         return events
 
     def finish(self, status: str) -> list[Object]:
-        """Nothing follows; `status` is that of the last item, "completed" or "incomplete".  An
-        empty answer is an empty message.
+        """Close the last item with `status`, "completed" or "incomplete".
+
+        An empty answer becomes an empty message.
         """
         events = [] if self.items else self._add_text("message", "", ())
         return [*events, *self._close(status)]
@@ -71,7 +72,7 @@ class ResponseOutput:
         opened.texts.append(text)
         if kind == "reasoning":
             return [*events, opened.event("reasoning_text.delta", delta=text)]
-        logprobs = of_chat(tokens)["content"] if tokens else []
+        logprobs = to_chat_logprobs(tokens)["content"] if tokens else []
         opened.logprobs += logprobs
         return [*events, opened.event("output_text.delta", delta=text, logprobs=logprobs)]
 
@@ -82,7 +83,7 @@ class ResponseOutput:
             return [*events, _item_event("added", self._begin({**item, "arguments": ""}))]
         opened = self._open
         if opened is None or opened.part is not None:
-            raise RuntimeError("This is a bug in the parser of answers: arguments without a call")
+            raise RuntimeError("bug in the output parser: arguments before a call")
         opened.texts.append(call.arguments)
         return [opened.event("function_call_arguments.delta", delta=call.arguments)]
 
@@ -118,8 +119,8 @@ class ResponseOutput:
         return [done, opened.event("content_part.done", part=part), _item_event("done", opened)]
 
 
-def _item_event(what: str, opened: _Open) -> Object:
-    kind = f"response.output_item.{what}"
+def _item_event(action: str, opened: _Open) -> Object:
+    kind = f"response.output_item.{action}"
     return {"type": kind, "output_index": opened.index, "item": dict(opened.item)}
 
 

@@ -1,4 +1,4 @@
-"""The body of /v1/responses."""
+"""Bodies of /v1/responses and /v1/responses/compact, and the input items."""
 
 from typing import Any
 
@@ -9,10 +9,12 @@ from mindspore_serving.frontends.chat.messages import ContentPart
 
 Object = dict[str, Any]
 
-LOGPROBS = "message.output_text.logprobs"  # of `include`; the others change nothing
+LOGPROBS = "message.output_text.logprobs"  # the only value of `include` that has an effect
 
 
 class Format(msgspec.Struct, omit_defaults=True):
+    """Format of the answer's text."""
+
     type: str
     name: str | None = None
     description: str | None = None
@@ -21,16 +23,20 @@ class Format(msgspec.Struct, omit_defaults=True):
 
 
 class Text(msgspec.Struct):
+    """Options of the answer's text."""
+
     format: Format | None = None
 
 
 class ResponseReasoning(msgspec.Struct):
+    """Options of the reasoning."""
+
     effort: str | None = None
     summary: str | None = None
 
 
 class ResponseTool(msgspec.Struct):
-    """A function: what chats have in an object `function` is here beside `type`."""
+    """A function, with the fields that a chat puts into an object `function` beside `type`."""
 
     type: str
     name: str | None = None
@@ -40,49 +46,57 @@ class ResponseTool(msgspec.Struct):
 
 
 class ResponseToolChoice(msgspec.Struct, omit_defaults=True):
+    """Choice of a function or of several."""
+
     type: str
     name: str | None = None
     mode: str | None = None
     tools: list[Object] | None = None
 
 
-class ResponseKind(msgspec.Struct):
-    """What every item of the input may have."""
+class ItemType(msgspec.Struct):
+    """The field that every input item may have."""
 
     type: str | None = None
 
 
 class MessageItem(msgspec.Struct):
+    """A message."""
+
     role: str
     content: str | list[ContentPart]
 
 
 class CallItem(msgspec.Struct):
+    """A function call of the model."""
+
     call_id: str
     name: str
     arguments: str
 
 
 class OutputItem(msgspec.Struct):
-    """What a called function gave."""
+    """The output of a called function."""
 
     call_id: str
     output: str | list[ContentPart]
 
 
 class ReasoningItem(msgspec.Struct):
+    """Reasoning of the model."""
+
     content: list[ContentPart] | None = None
     summary: list[ContentPart] | None = None
 
 
 class CompactionItem(msgspec.Struct):
-    """A summary that /v1/responses/compact has made."""
+    """A summary made by /v1/responses/compact."""
 
     encrypted_content: str
 
 
 class CompactRequest(msgspec.Struct, kw_only=True):
-    """The body of /v1/responses/compact."""
+    """Body of /v1/responses/compact."""
 
     input: str | list[msgspec.Raw] | None = None
     model: str | None = None
@@ -92,7 +106,7 @@ class CompactRequest(msgspec.Struct, kw_only=True):
 
 
 class ResponseRequest(msgspec.Struct, kw_only=True):
-    """The body; further fields are accepted and not read."""
+    """Body of /v1/responses; other fields are accepted and ignored."""
 
     input: str | list[msgspec.Raw]
     model: str | None = None

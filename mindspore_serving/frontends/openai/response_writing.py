@@ -1,4 +1,4 @@
-"""The object of a response, as a whole or as the events of a stream."""
+"""The object of a response: complete, or as the events of a stream."""
 
 import secrets
 import time
@@ -20,8 +20,8 @@ Object = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
 
 
-class ResponseWriting:
-    """One response: what is known from the start, and what the model has written so far."""
+class ResponseBuilder:
+    """Builds one response from its request and the model's events."""
 
     def __init__(self, body: ResponseRequest, model: str) -> None:
         self._body = body
@@ -29,12 +29,15 @@ class ResponseWriting:
         self._name = f"resp_{secrets.token_hex(16)}"
         self._created = int(time.time())
         self._output = ResponseOutput()
-        self._tokens: list[GeneratedToken] = []  # that no event has had yet
+        self._tokens: list[GeneratedToken] = []  # whose log-probabilities are not sent yet
         self._status = "in_progress"
         self._usage: Object | None = None
 
     def take(self, event: Event) -> list[Object]:
-        """The events that an event of the model makes.  Raises ServingError if it failed."""
+        """Add an event of the model and return the events for the client.
+
+        Raises ServingError if the model failed.
+        """
         if isinstance(event, Chunk):
             return self._take_chunk(event)
         if isinstance(event, Finished):
@@ -42,7 +45,7 @@ class ResponseWriting:
         return []
 
     def to_object(self, error: Object | None = None) -> OpenAIResponse:
-        """The response as it is now."""
+        """Return the response in its present state."""
         body, status = self._body, "failed" if error else self._status
         is_cut = status == "incomplete"
         text = msgspec.to_builtins(body.text.format) if body.text and body.text.format else None
@@ -66,7 +69,7 @@ class ResponseWriting:
             temperature=body.temperature,
             text={"format": text or {"type": "text"}},
             tool_choice="auto" if body.tool_choice is None else body.tool_choice,
-            tools=[_in_one_line(tool) for tool in body.tools or ()],
+            tools=[_on_single_line(tool) for tool in body.tools or ()],
             top_logprobs=body.top_logprobs or 0,
             top_p=body.top_p,
             usage=self._usage,
@@ -98,37 +101,41 @@ def _to_usage(finished: Finished) -> Object:
     }
 
 
-async def write_whole(generation: Generation, writing: ResponseWriting) -> OpenAIResponse:
-    """The response of `generation`, which has begun, when it is complete.  Raises ServingError."""
+async def collect_response(generation: Generation, builder: ResponseBuilder) -> OpenAIResponse:
+    """Return the complete response of `generation`, which has begun.
+
+    Raises ServingError.
+    """
     async for event in generation:
-        writing.take(event)
-    return writing.to_object()
+        builder.take(event)
+    return builder.to_object()
 
 
 async def stream_response(
-    generation: Generation, writing: ResponseWriting, keep: Callable[[OpenAIResponse], None]
+    generation: Generation, builder: ResponseBuilder, keep: Callable[[OpenAIResponse], None]
 ) -> AsyncIterator[bytes]:
-    """The events of the response of `generation`, which has begun; `keep` gets it when it is
-    complete.
+    """Iterate over the events of the response of `generation`, which has begun.
+
+    `keep` is called with the response when it is complete.
     """
-    numbers = _Numbers()
+    numbering = _Numbers()
     for name in ("response.created", "response.in_progress"):
-        yield numbers.write({"type": name, "response": writing.to_object()})
+        yield numbering.write({"type": name, "response": builder.to_object()})
     try:
         async for event in generation:
-            made = writing.take(event)
-            if made:
-                yield b"".join([numbers.write(one) for one in made])
-        whole = writing.to_object()
-        keep(whole)
+            items = builder.take(event)
+            if items:
+                yield b"".join([numbering.write(item) for item in items])
+        response = builder.to_object()
+        keep(response)
     except Exception as error:
         failure = to_failure(error)
-        whole = writing.to_object({"code": "server_error", "message": failure.text})
-    yield numbers.write({"type": f"response.{whole.status}", "response": whole})
+        response = builder.to_object({"code": "server_error", "message": failure.text})
+    yield numbering.write({"type": f"response.{response.status}", "response": response})
 
 
 class _Numbers:
-    """Numbers the events of a stream, from 0 on."""
+    """Numbers the events of a stream, from 0."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -139,6 +146,6 @@ class _Numbers:
         return sse.event(_encode(event), event["type"].encode())
 
 
-def _in_one_line(text: msgspec.Raw) -> msgspec.Raw:
-    """JSON for an event; its strings have no line ends as they are."""
+def _on_single_line(text: msgspec.Raw) -> msgspec.Raw:
+    """Replace line ends in JSON, where they can only be whitespace, as an event is one line."""
     return msgspec.Raw(bytes(text).replace(b"\n", b" ").replace(b"\r", b" "))

@@ -1,9 +1,10 @@
-"""POST /v1/responses: a conversation as items in, an answer as items out.
+"""POST /v1/responses: input items to output items.
 
-A body is translated to that of a chat, so that the model gets the same for both.
+The body is translated to the body of a chat, so the model gets the same prompt for both.
 """
 
 import re
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import msgspec
@@ -14,8 +15,9 @@ from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.app_state import AppState
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import capped_header
+from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
 from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
@@ -24,21 +26,26 @@ from mindspore_serving.frontends.openai.answers import InputTokens
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
-from mindspore_serving.frontends.openai.response_input import Messages, to_items, to_messages
+from mindspore_serving.frontends.openai.response_input import (
+    ResponseConversation,
+    to_items,
+    to_messages,
+)
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
 from mindspore_serving.frontends.openai.response_writing import (
-    ResponseWriting,
+    ResponseBuilder,
+    collect_response,
     stream_response,
-    write_whole,
 )
 from mindspore_serving.frontends.openai.stored_responses import conversation_before, owner_of
 from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.response_store import to_stored
 from mindspore_serving.frontends.sse import EventStream
 
-SAME = ("stream", "temperature", "top_p", "top_logprobs", "parallel_tool_calls")  # as in a chat
-PLACE = re.compile(r"^messages(?:\[(\d+)\])?")
-# What chats call a field, what it is called here.
+# Fields with the same name and meaning in a chat.
+SAME = ("stream", "temperature", "top_p", "top_logprobs", "parallel_tool_calls")
+MESSAGES = re.compile(r"^messages(?:\[(\d+)\])?")
+# Names of fields in a chat, and here.
 NAMES = (
     ("response_format.json_schema", "text.format"),
     ("response_format", "text.format"),
@@ -49,80 +56,82 @@ NAMES = (
 
 
 async def answer(state: AppState, http: Request, body: ResponseRequest) -> Response:
-    """The answer to a conversation: one object, or a stream of events."""
+    """Answer a conversation with one object, or with a stream of events."""
     model = find_generator(state.models, body.model)
     RESPONSES.refuse(body)
     before = await conversation_before(state, http, body.previous_response_id)
-    messages = to_messages(body.input, body.instructions, before)
-    writing = ResponseWriting(_filled(body, model), model.name)
+    conversation = to_messages(body.input, body.instructions, before)
+    builder = ResponseBuilder(_filled(body, model), model.name)
 
-    def keep(whole: answers.OpenAIResponse) -> None:
+    def keep(response: answers.OpenAIResponse) -> None:
         if body.store is not False:
-            found = to_stored(whole, whole.output, (*before, *to_items(body.input)))
-            state.responses.add(owner_of(http), whole.id, found, state.models.limits)
+            stored = to_stored(response, response.output, (*before, *to_items(body.input)))
+            state.responses.add(owner_of(http), response.id, stored, state.models.limits)
 
     with ExitStack() as stack:
-        chat_body = _to_chat(body, messages, model.card)
+        chat_body = _to_chat(body, conversation.messages, model.card)
         try:
             request = chat.to_request(chat_body, model)
-            with naming("input", CHAT, chat_body):
+            with renaming_fields("input", CHAT, chat_body):
                 generation = stack.enter_context(model.generate(request, request_options_of(http)))
                 started = await while_connected(http, generation.begin())
         except InvalidField as error:
-            raise _renamed(error, messages) from None
+            raise _renamed(error, conversation) from None
         name = "max_output_tokens" if body.max_output_tokens is not None else ""
         headers = capped_header(name, started)
         if body.stream:
-            events = stream_response(generation, writing, keep)
+            events = stream_response(generation, builder, keep)
             return EventStream(OwnedStream(events, stack.pop_all()), headers)
-        whole = await while_connected(http, write_whole(generation, writing))
-    keep(whole)
-    return to_json(whole, headers=headers)
+        response = await while_connected(http, collect_response(generation, builder))
+    keep(response)
+    return to_json(response, headers=headers)
 
 
 async def count(state: AppState, http: Request, body: ResponseRequest) -> InputTokens:
-    """How many tokens the input of a response has."""
+    """Count the tokens of a response's input."""
     model = find_generator(state.models, body.model)
     RESPONSES.refuse(body)
     before = await conversation_before(state, http, body.previous_response_id)
-    messages = to_messages(body.input, body.instructions, before)
-    chat_body = _to_chat(body, messages, model.card)
+    conversation = to_messages(body.input, body.instructions, before)
+    chat_body = _to_chat(body, conversation.messages, model.card)
     try:
-        wanted = chat.to_request(chat_body, model)
+        generate = chat.to_request(chat_body, model)
         request = Tokenize(
-            messages=wanted.messages,
-            tools=wanted.tools,
-            tool_choice=wanted.tool_choice,
-            template_options=wanted.template_options,
+            messages=generate.messages,
+            tools=generate.tools,
+            tool_choice=generate.tool_choice,
+            template_options=generate.template_options,
         )
-        with naming("input", CHAT, chat_body):
-            found = await while_connected(
+        with renaming_fields("input", CHAT, chat_body):
+            tokenized = await while_connected(
                 http, model.call(request, Tokenized, request_options_of(http))
             )
     except InvalidField as error:
-        raise _renamed(error, messages) from None
-    return InputTokens(input_tokens=len(found.tokens))
+        raise _renamed(error, conversation) from None
+    return InputTokens(input_tokens=len(tokenized.tokens))
 
 
 def _filled(body: ResponseRequest, model: ServedModel) -> ResponseRequest:
-    """With the sampling that it does not give, as the answer repeats it."""
+    """Fill in the sampling parameters that the body leaves out, as the answer repeats them."""
     sampling = dict(model.card.sampling)
-    given = {name: getattr(body, name) for name in ("temperature", "top_p")}
-    missing = {name: sampling.get(name, 1.0) for name, value in given.items() if value is None}
+    sent = {name: getattr(body, name) for name in ("temperature", "top_p")}
+    missing = {name: sampling.get(name, 1.0) for name, value in sent.items() if value is None}
     return msgspec.structs.replace(body, **missing)
 
 
-def _to_chat(body: ResponseRequest, messages: Messages, card: ModelCard) -> OpenAIChatRequest:
+def _to_chat(
+    body: ResponseRequest, messages: Sequence[ChatMessage], card: ModelCard
+) -> OpenAIChatRequest:
     same = {name: getattr(body, name) for name in SAME}
     options = RESPONSES.options(body, card, has_sampling=True)
-    return OpenAIChatRequest(messages=messages.found, **same, **options)
+    return OpenAIChatRequest(messages=[*messages], **same, **options)
 
 
-def _renamed(error: InvalidField, messages: Messages) -> InvalidField:
-    """`error` about a field of a chat, with the name that the field has here."""
-    name = PLACE.sub(
-        lambda found: messages.places[int(found[1])] if found[1] else "input", error.field
+def _renamed(error: InvalidField, conversation: ResponseConversation) -> InvalidField:
+    """Return an error about a field of a chat with the field's name in the response's request."""
+    name = MESSAGES.sub(
+        lambda match: conversation.paths[int(match[1])] if match[1] else "input", error.field
     )
-    for chats, ours in NAMES:
-        name = name.replace(chats, ours)
+    for chat_name, name_here in NAMES:
+        name = name.replace(chat_name, name_here)
     return error.renamed(name) if error.field else error

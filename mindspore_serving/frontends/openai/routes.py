@@ -1,4 +1,4 @@
-"""The routes of OpenAI's protocol, and those that vLLM has beside them."""
+"""Routes of OpenAI's protocol, and vLLM's additional ones."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ from mindspore_serving.frontends.openai import (
 from mindspore_serving.frontends.openai.compacting import FIELDS as COMPACTING
 from mindspore_serving.frontends.openai.compacting import compact
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS
-from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_left_out
+from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_unsupported_tools
 from mindspore_serving.frontends.openai.response_requests import CompactRequest, ResponseRequest
 from mindspore_serving.frontends.openai.stored_responses import BASE, COMPACT, COUNT
 from mindspore_serving.frontends.operation import (
@@ -50,8 +50,8 @@ PROTOCOL = HttpProtocol(
 _HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
 _RESPONSE = {"model": MODEL, "input": "Hello", "max_output_tokens": 8}
 _STORED = f"{BASE}/{{name}}"
-_RATES = "How well texts fit a query, by a reranker"
-_LABELS = "The labels of texts, by a classifier"
+_RATES = "Score how well texts fit a query, with a reranker"
+_LABELS = "Classify texts"
 
 _route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
 _post = partial(_route, "POST", decodes=True)
@@ -62,7 +62,7 @@ def _generating() -> tuple[HttpRoute, ...]:
         _post(
             "/v1/chat/completions",
             chat.answer,
-            "Answer a conversation; with `stream`, as events",
+            "Answer a chat; with `stream`, as events",
             {JSON: answers.ChatCompletion, EVENTS: EVENT},
             body=Body(requests.OpenAIChatRequest, {requests.OpenAIChatRequest: CHAT}, _HELLO),
             refused_early=GENERATING,
@@ -82,23 +82,23 @@ def _generating() -> tuple[HttpRoute, ...]:
         _post(
             BASE,
             responses.answer,
-            "Answer a conversation of items; with `stream`, as events",
+            "Create a response; with `stream`, as events",
             {JSON: answers.OpenAIResponse, EVENTS: EVENT},
             body=Body(ResponseRequest, {ResponseRequest: RESPONSES}, _RESPONSE),
-            find_ignored=find_left_out,
+            find_ignored=find_unsupported_tools,
             refused_early=GENERATING,
         ),
         _post(
             COUNT,
             responses.count,
-            "How many tokens the input of a response has",
+            "Count the tokens of a response's input",
             {JSON: answers.InputTokens},
             body=Body(ResponseRequest, {ResponseRequest: RESPONSES}, _RESPONSE),
         ),
         _post(
             COMPACT,
             compact,
-            "A conversation made short: what users said, and a summary",
+            "Shorten a conversation to the users' messages and a summary",
             {JSON: answers.Compacted},
             body=Body(CompactRequest, {CompactRequest: COMPACTING}),
         ),
@@ -106,33 +106,33 @@ def _generating() -> tuple[HttpRoute, ...]:
 
 
 def _stored() -> tuple[HttpRoute, ...]:
-    stored = partial(_route, path=_STORED, applies=stored_responses.is_name)
+    stored = partial(_route, path=_STORED, applies=stored_responses.is_stored_response)
     return (
         stored(
             "GET",
-            handler=stored_responses.show_stored,
-            summary="A stored response",
+            handler=stored_responses.get_stored,
+            summary="Get a stored response",
             answers={JSON: answers.OpenAIResponse},
             query=("stream",),
         ),
         stored(
             "DELETE",
-            summary="Forget a stored response",
+            summary="Delete a stored response",
             answers={JSON: answers.Deleted},
-            handler=stored_responses.forget,
+            handler=stored_responses.delete,
         ),
-        stored("POST", summary="404: there is no such route", handler=stored_responses.refuse_post),
+        stored("POST", summary="Always 404: no such route", handler=stored_responses.refuse_post),
         _route(
             "POST",
             f"{_STORED}/cancel",
             stored_responses.cancel,
-            "400: nothing runs in the background",
+            "Always 400: no response runs in the background",
         ),
         _route(
             "GET",
             f"{_STORED}/input_items",
             stored_responses.list_items,
-            "What a stored response was given",
+            "List the input items of a stored response",
             {JSON: answers.InputItems},
             query=("after", "limit", "order"),
         ),
@@ -146,7 +146,7 @@ def _reading() -> tuple[HttpRoute, ...]:
         summary=_RATES,
         answers={JSON: scores.ScoreAnswer},
         body=Body(scores.ScoreRequest, {scores.ScoreRequest: scores.FIELDS}),
-        handler=scores.rate,
+        handler=scores.score_texts,
     )
     classify = partial(
         _post,
@@ -159,7 +159,7 @@ def _reading() -> tuple[HttpRoute, ...]:
         _post(
             "/v1/embeddings",
             embeddings.answer,
-            "A vector for each text, by a model that embeds",
+            "Embed texts",
             {JSON: answers.OpenAIEmbeddings},
             body=Body(
                 embeddings.EmbeddingRequest, {embeddings.EmbeddingRequest: EMBEDDINGS}, example
@@ -181,7 +181,7 @@ def _about_models() -> tuple[HttpRoute, ...]:
             lambda state, _: answers.OpenAIModels(
                 data=[*map(models.to_model, state.models.listed())]
             ),
-            "The language models",
+            "List the language models",
             {JSON: answers.OpenAIModels},
         ),
         _route(
@@ -190,7 +190,7 @@ def _about_models() -> tuple[HttpRoute, ...]:
             lambda state, http: models.to_model(
                 state.models.find(http.path_params["name"], is_exact=True)
             ),
-            "A language model; of other servables, as in protocol v1",
+            "Get a language model; other servables answer as in protocol v1",
             {JSON: (answers.OpenAIModel, ModelReady)},
             other_answers={"503": {JSON: (Error, ModelReady)}},
             applies=models.names_model,
@@ -198,7 +198,7 @@ def _about_models() -> tuple[HttpRoute, ...]:
         _post(
             "/v1/load_lora_adapter",
             adapters.load,
-            "Load a LoRA adapter; with `load_inplace`, in the place of one of that name",
+            "Load a LoRA adapter; `load_inplace` replaces one of the same name",
             {TEXT: STRING},
             body=Body(adapters.LoadRequest),
         ),
@@ -214,20 +214,20 @@ def _about_models() -> tuple[HttpRoute, ...]:
 
 def _about_tokens() -> tuple[HttpRoute, ...]:
     return (
-        # Behind TGI's, which describes both, and declines what is not its own.
+        # Comes after TGI's route of the same path, which documents both and passes on other bodies.
         _post("/tokenize", tokens.tokenize, body=Body(requests.TokenizeRequest)),
         _route(
             "GET",
             "/tokenizer_info",
             tokens.info,
-            "The tokenizer, as tokenizer_config.json has it",
+            "Get the tokenizer's tokenizer_config.json",
             {JSON: {"type": "object", "required": ["tokenizer_class"]}},
             query=("model",),
         ),
         _post(
             "/detokenize",
             tokens.detokenize,
-            "The text of token ids",
+            "Convert token ids to text",
             {JSON: answers.OpenAIPrompt},
             body=Body(requests.DetokenizeRequest, example={"model": MODEL, "tokens": [1, 2]}),
         ),

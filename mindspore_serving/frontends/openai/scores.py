@@ -1,4 +1,4 @@
-"""POST /v1/score and /v1/classify, which vLLM has beside OpenAI's routes."""
+"""POST /v1/score and /v1/classify, vLLM's additions to OpenAI's routes."""
 
 import secrets
 import time
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from mindspore_serving.core.reading_messages import Score, Side
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.app_state import AppState
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Fields, Int, unexpected
 from mindspore_serving.frontends.chat.scores import find_scorer, score
 from mindspore_serving.frontends.json_answer import to_json
@@ -20,7 +20,7 @@ Texts = str | list[str]
 
 
 class ScoreRequest(msgspec.Struct, kw_only=True):
-    """The body of /score: `text_1` are the queries, one for all or one for each of `text_2`."""
+    """Body of /v1/score: `text_1` has one query for all of `text_2`, or one for each of them."""
 
     text_1: Texts
     text_2: Texts
@@ -30,21 +30,23 @@ class ScoreRequest(msgspec.Struct, kw_only=True):
 
 
 class ClassifyRequest(msgspec.Struct, kw_only=True):
-    """The body of /classify."""
+    """Body of /v1/classify."""
 
     input: Texts
     model: str | None = None
     truncate_prompt_tokens: Int | None = None
 
 
-class Rated(msgspec.Struct):
+class TextScore(msgspec.Struct):
+    """Score of one text."""
+
     index: int
     object: str
     score: float
 
 
-class Classified(msgspec.Struct):
-    """The likeliest label, and the probabilities of all in the order of the model's outputs."""
+class TextLabels(msgspec.Struct):
+    """Likeliest label of a text, and the probabilities of all labels in the model's order."""
 
     index: int
     label: str
@@ -53,25 +55,29 @@ class Classified(msgspec.Struct):
 
 
 class ScoreAnswer(msgspec.Struct):
+    """Answer of /v1/score."""
+
     id: str
     object: str
     created: int
     model: str
-    data: list[Rated]
+    data: list[TextScore]
     usage: dict[str, int]
 
 
 class ClassifyAnswer(msgspec.Struct):
+    """Answer of /v1/classify."""
+
     id: str
     object: str
     created: int
     model: str
-    data: list[Classified]
+    data: list[TextLabels]
     usage: dict[str, int]
 
 
-async def rate(state: AppState, http: Request, body: ScoreRequest) -> Response:
-    """How well each of `text_2` fits its query, in their order."""
+async def score_texts(state: AppState, http: Request, body: ScoreRequest) -> Response:
+    """Score how well each text of `text_2` fits its query."""
     model = find_scorer(state.models, body.model)
     queries, texts = _listed("text_1", body.text_1), _listed("text_2", body.text_2)
     if len(queries) not in (1, len(texts)):
@@ -83,43 +89,45 @@ async def rate(state: AppState, http: Request, body: ScoreRequest) -> Response:
         instruction=body.instruction or "",
         truncate=_to_side(body.truncate_prompt_tokens),
     )
-    with naming("text_2", FIELDS, body):
-        found = await score(http, model, request)
-    values = found.probabilities[:, 0].tolist()
-    data = [Rated(index, "score", value) for index, value in enumerate(values)]
-    return to_json(ScoreAnswer(*_head("score", model.name), data, _usage(found.num_tokens)))
+    with renaming_fields("text_2", FIELDS, body):
+        scores = await score(http, model, request)
+    values = scores.probabilities[:, 0].tolist()
+    data = [TextScore(index, "score", value) for index, value in enumerate(values)]
+    return to_json(ScoreAnswer(*_head("score", model.name), data, _usage(scores.num_tokens)))
 
 
 async def classify(state: AppState, http: Request, body: ClassifyRequest) -> Response:
-    """The labels of each text."""
+    """Classify each text."""
     model = find_scorer(state.models, body.model, ranks=False)
     request = Score(
         texts=_listed("input", body.input), truncate=_to_side(body.truncate_prompt_tokens)
     )
-    with naming("input", FIELDS, body):
-        found = await score(http, model, request)
+    with renaming_fields("input", FIELDS, body):
+        scores = await score(http, model, request)
     labels = model.card.labels
-    best = found.probabilities.argmax(-1).tolist()
+    best = scores.probabilities.argmax(-1).tolist()
     data = [
-        Classified(index, labels[best[index]], row, len(labels))
-        for index, row in enumerate(found.probabilities.tolist())
+        TextLabels(index, labels[best[index]], row, len(labels))
+        for index, row in enumerate(scores.probabilities.tolist())
     ]
-    return to_json(ClassifyAnswer(*_head("classify", model.name), data, _usage(found.num_tokens)))
+    return to_json(ClassifyAnswer(*_head("classify", model.name), data, _usage(scores.num_tokens)))
 
 
-def _listed(name: str, given: Texts) -> list[str]:
-    if not given:
+def _listed(name: str, texts: Texts) -> list[str]:
+    if not texts:
         raise InvalidField(name, "is empty, expected at least one text")
-    return [given] if isinstance(given, str) else given
+    return [texts] if isinstance(texts, str) else texts
 
 
-def _to_side(given: int | None) -> Side:
-    """vLLM's -1 is as much as the model takes."""
-    if given not in (None, -1):
+def _to_side(limit: int | None) -> Side:
+    """Return the side at which to truncate; vLLM's -1 means at the model's maximum length."""
+    if limit not in (None, -1):
         raise unexpected(
-            "truncate_prompt_tokens", given, "-1, which cuts texts where the model's context ends"
+            "truncate_prompt_tokens",
+            limit,
+            "-1, which truncates texts to the model's maximum length",
         )
-    return "" if given is None else "right"
+    return "" if limit is None else "right"
 
 
 def _head(kind: str, model: str) -> tuple[str, str, int, str]:

@@ -14,7 +14,7 @@ from mindspore_serving.core.reading_messages import DescribeTokenizer, Tokenizer
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat import messages, tools
-from mindspore_serving.frontends.chat.errors import naming
+from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.prompts import check_tokens
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.disconnect import while_connected
@@ -25,28 +25,32 @@ from mindspore_serving.frontends.request_options import request_options_of
 
 
 async def info(state: AppState, http: Request) -> Response:
-    """The tokenizer of the model that the query names, as tokenizer_config.json has it."""
+    """Return the tokenizer of the model that the query names, as tokenizer_config.json has it."""
     model = state.models.find(http.query_params.get("model"))
     call = model.call(DescribeTokenizer(), TokenizerDescribed, request_options_of(http))
-    with naming("model", CHAT, DetokenizeRequest(tokens=[])):
-        found = await while_connected(http, call)
-    return Response(found.config, media_type="application/json")
+    with renaming_fields("model", CHAT, DetokenizeRequest(tokens=[])):
+        tokenizer = await while_connected(http, call)
+    return Response(tokenizer.config, media_type="application/json")
 
 
 async def tokenize(state: AppState, http: Request, body: TokenizeRequest) -> Tokens:
+    """Return the tokens of a prompt or of messages."""
     model = state.models.find(body.model)
     call = model.call(to_request(body, model.card), Tokenized, request_options_of(http))
-    with naming("prompt" if body.messages is None else "messages", CHAT, body):
-        found = await while_connected(http, call)
-    ids = [token.id for token in found.tokens]
-    texts = [token.text for token in found.tokens] if body.return_token_strs else None
+    with renaming_fields("prompt" if body.messages is None else "messages", CHAT, body):
+        tokenized = await while_connected(http, call)
+    ids = [token.id for token in tokenized.tokens]
+    texts = [token.text for token in tokenized.tokens] if body.return_token_strs else None
     return Tokens(len(ids), model.card.max_model_len, ids, texts)
 
 
 def to_request(body: TokenizeRequest, card: ModelCard) -> Tokenize:
-    """Raises InvalidField if there is not just one of prompt and messages."""
+    """Translate the body of /tokenize.
+
+    Raises InvalidField unless exactly one of prompt and messages is set.
+    """
     if (body.prompt is None) == (body.messages is None):
-        raise InvalidField("prompt", text="expected just one of prompt and messages")
+        raise InvalidField("prompt", text="expected exactly one of prompt and messages")
     if body.messages is None:
         return Tokenize(prompt=body.prompt, add_special=body.add_special_tokens is not False)
     options = dict(body.chat_template_kwargs or {})
@@ -61,9 +65,10 @@ def to_request(body: TokenizeRequest, card: ModelCard) -> Tokenize:
 
 
 async def detokenize(state: AppState, http: Request, body: DetokenizeRequest) -> OpenAIPrompt:
+    """Return the text of token ids."""
     model = state.models.find(body.model)
     check_tokens("tokens", body.tokens, model.card)
     call = model.call(Detokenize(token_ids=body.tokens), Detokenized, request_options_of(http))
-    with naming("tokens", CHAT, body):
-        found = await while_connected(http, call)
-    return OpenAIPrompt(found.text)
+    with renaming_fields("tokens", CHAT, body):
+        decoded = await while_connected(http, call)
+    return OpenAIPrompt(decoded.text)

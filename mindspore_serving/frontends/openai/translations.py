@@ -1,6 +1,7 @@
-"""How OpenAI's fields become parameters of sampling and fields of the request to a model.
+"""Translations of OpenAI's fields to sampling parameters and fields of the request to a model.
 
-Each function gets a body and the card of the model; None is "not given".  They raise InvalidField.
+Each function takes the body and the model's card, returns None for "not set", and raises
+InvalidField. Its docstring describes the field in docs and in /openapi.json.
 """
 
 from typing import Any
@@ -23,19 +24,19 @@ DEFAULT_MAX_TOKENS = 16  # of a completion
 
 @translation("top_k")
 def top_k(body: Any, _: ModelCard) -> int | None:
-    """-1 is 0, all tokens"""
+    """Read -1 as 0: all tokens."""
     return 0 if body.top_k == -1 else body.top_k
 
 
 @translation("seed")
 def seed(body: Any, _: ModelCard) -> int | None:
-    """modulo 2**64, as OpenAI's are signed"""
+    """Take the seed modulo 2**64, as OpenAI's seeds are signed."""
     return None if body.seed is None else body.seed % 2**64
 
 
 @translation("stop")
 def stop(body: Any, _: ModelCard) -> list[str]:
-    """a text, or up to 4"""
+    """Stop at a text, or at any of up to 4."""
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if len(stops) > MAX_STOPS:
         raise InvalidField("stop", f"has {len(stops)} texts, expected at most {MAX_STOPS}")
@@ -44,7 +45,7 @@ def stop(body: Any, _: ModelCard) -> list[str]:
 
 @translation("logit_bias")
 def logit_bias(body: Any, card: ModelCard) -> dict[int, float] | None:
-    """values of -100 to 100"""
+    """Add biases from -100 to 100."""
     biases: dict[int, float] | None = body.logit_bias
     check_tokens("logit_bias", biases or (), card)
     for token_id, bias in (biases or {}).items():
@@ -56,7 +57,7 @@ def logit_bias(body: Any, card: ModelCard) -> dict[int, float] | None:
 
 @translation("stop_token_ids")
 def stop_token_ids(body: Any, card: ModelCard) -> list[int] | None:
-    """ids that the model has"""
+    """Stop at token ids of the model."""
     ids: list[int] | None = body.stop_token_ids
     check_tokens("stop_token_ids", ids or (), card)
     return ids
@@ -64,7 +65,7 @@ def stop_token_ids(body: Any, card: ModelCard) -> list[int] | None:
 
 @translation("truncate_prompt_tokens", to="truncate")
 def truncate(body: Any, _: ModelCard) -> int | None:
-    """that many tokens at the end of the prompt are kept"""
+    """Keep this many tokens at the end of the prompt."""
     count: int | None = body.truncate_prompt_tokens
     if count is not None and count < 1:
         raise unexpected("truncate_prompt_tokens", count, "at least 1")
@@ -73,18 +74,20 @@ def truncate(body: Any, _: ModelCard) -> int | None:
 
 @translation("response_format", "structured_outputs", to="grammar")
 def grammar(body: Any, _: ModelCard) -> Grammar | None:
-    """the model can write nothing else; only one of them may be given"""
+    """Constrain the answer to a grammar; only one of the two may be set."""
     return to_grammar(body.response_format, body.structured_outputs)
 
 
 @translation("max_completion_tokens", "max_tokens", to="max_tokens")
 def chat_max_tokens(body: Any, _: ModelCard) -> int | None:
-    """up to the end of the context if it is not given"""
+    """Limit the tokens of the answer, by default to the end of the context."""
     new: int | None = body.max_completion_tokens
     old: int | None = body.max_tokens
     name, count = ("max_tokens", old) if new is None else ("max_completion_tokens", new)
     if new is not None and old is not None and new != old:
-        raise InvalidField(name, text=f"max_tokens is {old} and {name} is {new}: give one of them")
+        raise InvalidField(
+            name, text=f"max_tokens is {old} and {name} is {new}: set only one of them"
+        )
     if count is not None and count < 1:
         raise unexpected(name, count, "at least 1")
     return count
@@ -92,14 +95,14 @@ def chat_max_tokens(body: Any, _: ModelCard) -> int | None:
 
 @translation("top_logprobs", "logprobs", to="logprobs")
 def chat_logprobs(body: Any, _: ModelCard) -> int | None:
-    """with `logprobs: true`; at most 20"""
+    """Return up to 20 alternatives for each token; needs `logprobs: true`."""
     count: int | None = body.top_logprobs
     if count is not None and not 0 <= count <= MAX_CHAT_LOGPROBS:
         raise unexpected("top_logprobs", count, f"0 to {MAX_CHAT_LOGPROBS}")
     if body.logprobs:
         return count or 0
     if count:
-        raise InvalidField("top_logprobs", "is given, expected logprobs: true with it")
+        raise InvalidField("top_logprobs", "is set, expected logprobs: true with it")
     return None
 
 
@@ -108,7 +111,7 @@ _TEMPLATE_FIELDS = ("add_generation_prompt", "continue_final_message", "document
 
 @translation("reasoning_effort", "chat_template_kwargs", *_TEMPLATE_FIELDS, to="template_options")
 def template_options(body: Any, _: ModelCard) -> dict[str, Any]:
-    """variables of the chat template; `"none"` sets `enable_thinking` to false, too"""
+    """Set variables of the chat template; `"none"` also sets `enable_thinking` to false."""
     options: dict[str, Any] = {}
     effort = body.reasoning_effort
     if effort is not None:
@@ -120,35 +123,35 @@ def template_options(body: Any, _: ModelCard) -> dict[str, Any]:
         check_free(name, value)
         if value is not None:
             options[name] = value
-    given = body.chat_template_kwargs or {}
-    check_free("chat_template_kwargs", given)
-    return {**options, **given}
+    template_kwargs = body.chat_template_kwargs or {}
+    check_free("chat_template_kwargs", template_kwargs)
+    return {**options, **template_kwargs}
 
 
 @translation("chat_template")
 def chat_template(body: Any, _: ModelCard) -> str | None:
-    """in place of the model's own, if the server allows it (`--allow-chat-template`)"""
-    found: str | None = body.chat_template
-    return found
+    """Replace the model's chat template, if the server has `--allow-chat-template`."""
+    template: str | None = body.chat_template
+    return template
 
 
 @translation("prompt_logprobs")
 def prompt_logprobs(body: Any, _: ModelCard) -> int | None:
-    """as vLLM has it: 0 to 20 for each token of the prompt; not in a stream"""
+    """Return 0 to 20 alternatives for each token of the prompt, as vLLM does; not in a stream."""
     count: int | None = body.prompt_logprobs
     if count is None:
         return None
     if not 0 <= count <= MAX_CHAT_LOGPROBS:
         raise unexpected("prompt_logprobs", count, f"0 to {MAX_CHAT_LOGPROBS}")
     if body.stream:
-        raise InvalidField("prompt_logprobs", "is given, expected no stream with it")
+        raise InvalidField("prompt_logprobs", "is set, expected no stream with it")
     return count
 
 
 @translation("max_tokens")
 def completion_max_tokens(body: Any, _: ModelCard) -> int:
-    """16 if it is not given; 0 with `echo` generates nothing"""
-    # An echo alone needs one token too: a request for none never reaches the model's scores.
+    """Limit the tokens of the answer, by default to 16; 0 with `echo` generates nothing."""
+    # An echo alone also generates one token: without it the prompt is never scored.
     count = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if count < 0 or (count == 0 and not body.echo):
         raise unexpected("max_tokens", count, "at least 1, or 0 with echo: true")
@@ -157,7 +160,7 @@ def completion_max_tokens(body: Any, _: ModelCard) -> int:
 
 @translation("best_of", "n", to="n")
 def num_answers(body: Any, _: ModelCard) -> int:
-    """the `n` likeliest of `best_of` answers are given"""
+    """Return the `n` likeliest of `best_of` completions."""
     n: int = 1 if body.n is None else body.n
     count: int = n if body.best_of is None else body.best_of
     if body.best_of is not None and not n <= count <= MAX_SEQUENCES:
@@ -165,15 +168,15 @@ def num_answers(body: Any, _: ModelCard) -> int:
     if body.stream and count > n:
         raise InvalidField(
             "best_of",
-            f"is {count} and n is {n}: a stream cannot choose among answers, expected both the "
-            "same",
+            f"is {count} and n is {n}: a stream cannot choose among completions, expected "
+            "both to be equal",
         )
     return count
 
 
 @translation("logprobs")
 def completion_logprobs(body: Any, card: ModelCard) -> int | None:
-    """at most 5"""
+    """Return up to 5 alternatives for each token."""
     count: int | None = body.logprobs
     if count is not None and not 0 <= count <= MAX_COMPLETION_LOGPROBS:
         raise unexpected("logprobs", count, f"0 to {MAX_COMPLETION_LOGPROBS}")
@@ -184,9 +187,10 @@ def completion_logprobs(body: Any, card: ModelCard) -> int | None:
 
 @translation("prompt_logprobs", "echo", to="prompt_logprobs")
 def completion_prompt_logprobs(body: Any, card: ModelCard) -> int | None:
-    """`prompt_logprobs` as of chats; `echo` puts the prompt before the answer, with
-    log-probabilities if `logprobs` is given
+    """Return alternatives for the prompt's tokens; `echo` puts the prompt before the answer.
+
+    With `echo` and `logprobs` the prompt has log-probabilities, too.
     """
-    found: int | None = prompt_logprobs.make(body, card)
+    requested: int | None = prompt_logprobs.make(body, card)
     echoed = body.logprobs if body.echo else None
-    return echoed if found is None else max(found, echoed or 0)
+    return echoed if requested is None else max(requested, echoed or 0)

@@ -1,7 +1,7 @@
-"""The page at `/`, for people with a browser: a chat, and a live view of what is served.
+"""Page at `/` for browsers: a chat, and a live view of the servables.
 
-The page is files of `static/`, as they are: no build step, nothing from elsewhere.  It talks to the
-same HTTP interfaces as every client.  Knows no model: it needs neither `AppState` nor an API key.
+The page consists of the files in `static/`, unchanged: no build step, no external resources.  It
+uses the same HTTP interfaces as every client.  Knows no model: it needs no `AppState`, no API key.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _HEADERS = {
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-cache",  # kept, but checked each time, so that an upgrade is seen
+    "cache-control": "no-cache",  # cached, but revalidated, so that an upgrade takes effect
 }
 
 
@@ -43,16 +43,20 @@ class _File:
 
 
 def wants_page(request: Request) -> bool:
-    """Whether a GET of `/` comes from a browser."""
+    """Return whether a GET of `/` comes from a browser."""
     return "text/html" in request.headers.get("accept", "").lower()
 
 
 def show_page(request: Request) -> Response:
+    """Return the page."""
     return show(request, "page.html")
 
 
 def show_file(request: Request) -> Response:
-    """GET /page/NAME for each file.  They hold no secrets: people type their key into the page."""
+    """Return a file of the page.
+
+    The files hold no secrets: users type their key into the page.
+    """
     name = request.path_params["name"]
     if name not in _files():
         return Response("no such file\n", 404, media_type="text/plain")
@@ -60,7 +64,7 @@ def show_file(request: Request) -> Response:
 
 
 def show(request: Request, name: str) -> Response:
-    """A file of `static/`."""
+    """Return a file of `static/`, or 304 if the browser's copy is current."""
     file = _files()[name]
     if request.headers.get("if-none-match") == file.headers["etag"]:
         return Response(status_code=304, headers=file.headers)
@@ -69,17 +73,18 @@ def show(request: Request, name: str) -> Response:
 
 @lru_cache(maxsize=1)
 def _files() -> dict[str, _File]:
-    """Everything in `static/` by its path there, read once: no other file can be requested."""
-    found = [path for path in _STATIC.rglob("*") if path.suffix[1:] in _TYPES]
-    return {path.relative_to(_STATIC).as_posix(): _read(path) for path in found}
+    """Return all files of `static/` by path, read once; no other file can be requested."""
+    paths = [path for path in _STATIC.rglob("*") if path.suffix[1:] in _TYPES]
+    return {path.relative_to(_STATIC).as_posix(): _read(path) for path in paths}
 
 
 @lru_cache(maxsize=1)
 def _preloads() -> bytes:
-    """Links to the modules of the page: a browser loads them at once, not as each names others."""
+    """Return links to the page's modules, so that browsers load them at once instead of in turn."""
     names = (path.relative_to(_STATIC).as_posix() for path in _STATIC.rglob("*.js"))
     modules = sorted(name for name in names if not name.startswith(("docs/", "theme.")))
-    return "\n  ".join(f'<link rel="modulepreload" href="page/{one}">' for one in modules).encode()
+    links = (f'<link rel="modulepreload" href="page/{name}">' for name in modules)
+    return "\n  ".join(links).encode()
 
 
 def _read(path: Path) -> _File:

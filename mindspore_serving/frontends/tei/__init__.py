@@ -1,4 +1,4 @@
-"""Text Embeddings Inference's HTTP protocol (TEI): vectors, labels and ranks."""
+"""HTTP protocol of Text Embeddings Inference (TEI): vectors, labels and ranks."""
 
 from mindspore_serving.frontends.tei.routes import PROTOCOL, ROUTES
 

@@ -1,4 +1,4 @@
-"""The routes: which of them answers a body, and what the model is."""
+"""Routes whose answer depends on the body or on the kind of model."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,13 +14,13 @@ from mindspore_serving.frontends.chat.unknown_fields import KnownFields, name_ig
 from mindspore_serving.frontends.cohere.rerank import V1 as COHERE
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.tei.answering import (
+    default_model,
     embed,
-    first_reader,
     predict,
     rerank,
     tokenize,
 )
-from mindspore_serving.frontends.tei.errors import OtherModel
+from mindspore_serving.frontends.tei.errors import UnsupportedModel
 from mindspore_serving.frontends.tei.requests import (
     PredictRequest,
     TeiEmbedRequest,
@@ -32,13 +32,13 @@ from mindspore_serving.frontends.tgi.aliases import Forwarded, other_path
 from mindspore_serving.frontends.tgi.requests import decode, read_json
 
 RERANK, TOKENIZE = "/rerank", "/tokenize"
-THREADS = 2  # of a worker, which look at texts
+THREADS = 2  # threads of a worker that tokenize texts
 
 Work = Callable[[AppState, Request, Any], Awaitable[Response]]
 
 
 class _Shape(msgspec.Struct):
-    """The fields by which bodies for the same path differ."""
+    """Fields by which bodies of the same path differ."""
 
     query: msgspec.Raw = msgspec.Raw()
     documents: msgspec.Raw = msgspec.Raw()
@@ -48,14 +48,14 @@ class _Shape(msgspec.Struct):
 _SHAPE = msgspec.json.Decoder(_Shape)
 
 
-def generates_none(state: AppState) -> bool:
-    """Whether there are models, none of which generates."""
+def has_no_generator(state: AppState) -> bool:
+    """Return whether there are models, none of which generates."""
     models = state.models.all()
     return bool(models) and not any(model.can("generate") for model in models)
 
 
-class BodyAnswer:
-    """Answers bodies that are a `kind` with what `work` gives."""
+class BodyRoute:
+    """Decodes bodies to a `kind` and answers them by `work`."""
 
     def __init__(self, path: str, kind: type[msgspec.Struct], work: Work) -> None:
         self._work = work
@@ -66,23 +66,24 @@ class BodyAnswer:
         return await self.answer(state, http, await read_json(http, state))
 
     async def answer(self, state: AppState, http: Request, body: bytes) -> Response:
+        """Answer a body that was read."""
         unknown = self._fields.find_unknown(body)
         response = await self._work(state, http, decode(body, self._decoder))
         name_ignored(response, unknown)
         return response
 
 
-_RANK = BodyAnswer(RERANK, TeiRerankRequest, rerank)
-_TOKENS = BodyAnswer(TOKENIZE, TeiTokenizeRequest, tokenize)
+_RANK = BodyRoute(RERANK, TeiRerankRequest, rerank)
+_TOKENS = BodyRoute(TOKENIZE, TeiTokenizeRequest, tokenize)
 _AT_ROOT = {
-    "embed": BodyAnswer("/", TeiEmbedRequest, embed),
-    "classify": BodyAnswer("/", PredictRequest, predict),
-    "rank": BodyAnswer("/", TeiRerankRequest, rerank),
+    "embed": BodyRoute("/", TeiEmbedRequest, embed),
+    "classify": BodyRoute("/", PredictRequest, predict),
+    "rank": BodyRoute("/", TeiRerankRequest, rerank),
 }
 
 
 async def answer_rank(state: AppState, http: Request) -> Response:
-    """By the fields of the body it may be Cohere's."""
+    """Answer POST /rerank, by Cohere's protocol if the body has its fields."""
     body = await read_json(http, state)
     if decode(body, _SHAPE).documents:
         return Forwarded(body, COHERE)
@@ -90,22 +91,25 @@ async def answer_rank(state: AppState, http: Request) -> Response:
 
 
 async def answer_root(state: AppState, http: Request) -> Response:
+    """Answer POST /."""
     body = await read_json(http, state)
     return await _AT_ROOT[_root_kind(state, decode(body, _SHAPE))].answer(state, http, body)
 
 
 async def answer_tokens(state: AppState, http: Request) -> Response:
+    """Answer POST /tokenize."""
     body = await read_json(http, state)
     path = other_path(body, TOKENIZE, TOKENIZE)
     return Forwarded(body, path) if path else await _TOKENS.answer(state, http, body)
 
 
 async def show_info(state: AppState, _: Request) -> Response:
+    """Return the model and the limits."""
     return to_json(_info(state))
 
 
 def _root_kind(state: AppState, shape: _Shape) -> str:
-    """What a body for the path / asks for: by its fields, and by the model."""
+    """Return what a body for the path / requests, judged by its fields and by the model."""
     if shape.query:
         return "rank"
     models = state.models.all()
@@ -114,7 +118,8 @@ def _root_kind(state: AppState, shape: _Shape) -> str:
 
 
 async def refuse_sparse(_: AppState, __: Request) -> Response:
-    raise OtherModel("no model gives sparse vectors: take /embed")
+    """Refuse POST /embed_sparse."""
+    raise UnsupportedModel("sparse vectors are not supported: use /embed")
 
 
 def _kind(model: ServedModel) -> str:
@@ -124,16 +129,16 @@ def _kind(model: ServedModel) -> str:
 
 
 def _info(state: AppState) -> TeiInfo:
-    model = first_reader(state)
+    model = default_model(state)
     card = model.card
     kind = {"embed": "embedding", "classify": "classifier", "rank": "reranker"}[_kind(model)]
     labels = {str(index): label for index, label in enumerate(card.labels)}
-    back = {label: index for index, label in enumerate(card.labels)}
-    described: dict[str, object] = {"id2label": labels, "label2id": back}
+    ids = {label: index for index, label in enumerate(card.labels)}
+    label_maps: dict[str, object] = {"id2label": labels, "label2id": ids}
     return TeiInfo(
         model_id=model.name,
         model_dtype=card.dtype,
-        model_type={kind: {"pooling": card.pooling} if kind == "embedding" else described},
+        model_type={kind: {"pooling": card.pooling} if kind == "embedding" else label_maps},
         max_concurrent_requests=card.max_num_waiting or card.max_num_seqs,
         max_input_length=card.max_model_len,
         max_batch_tokens=card.max_num_batched_tokens,

@@ -1,4 +1,4 @@
-"""Errors as clients of Text Embeddings Inference read them: status, text and type."""
+"""Errors in TEI's form: status, text and type."""
 
 from starlette.responses import Response
 
@@ -7,16 +7,16 @@ from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded
 from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.tgi.answers import TgiErrorBody
-from mindspore_serving.frontends.tgi.errors import WrongBody
+from mindspore_serving.frontends.tgi.errors import UnreadableBody
 
 
-class OtherModel(InvalidInputs):
-    """The model is of another kind than the route, or there is none."""
+class UnsupportedModel(InvalidInputs):
+    """Error of a model that is of another kind than the route, or of no model."""
 
 
 def to_response(error: Exception) -> Response:
-    """The answer to a request that ended with `error`, which is being handled."""
-    if isinstance(error, WrongBody):
+    """Return the answer to a request that ended with `error`, which is being handled."""
+    if isinstance(error, UnreadableBody):
         return error.to_response()
     failure = to_failure(error)
     status, kind = _kind(error, failure.status)
@@ -24,12 +24,12 @@ def to_response(error: Exception) -> Response:
 
 
 def _kind(error: Exception, status: int) -> tuple[int, str]:
-    """The status and the type of error."""
+    """Return the status and the type of the error."""
     if status in (401, 403, 405):
         return status, "Validation"
     if isinstance(error, Overloaded) or status == 429:
         return 429, "Overloaded"
-    if isinstance(error, OtherModel):
+    if isinstance(error, UnsupportedModel):
         return 424, "Backend"
     if isinstance(error, RequestRefused) and error.refused.reason == "empty":
         return 400, "Empty"

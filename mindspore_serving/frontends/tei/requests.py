@@ -1,5 +1,6 @@
-"""The bodies that clients of Text Embeddings Inference send.  `model` chooses one of several, which
-their server does not have.
+"""Bodies of TEI's requests and answers.
+
+`model` is an extension: TEI serves a single model.
 """
 
 from typing import Annotated, Literal
@@ -18,19 +19,22 @@ _MIXED = "expected a text, a pair of texts, or a list of [text] and [text, text]
 
 
 class TeiRequest(msgspec.Struct, kw_only=True):
+    """Fields of requests with texts."""
+
     truncate: bool | None = None
     truncation_direction: Direction | None = None
     model: str | None = None
 
     @property
     def side(self) -> Side:
+        """Side at which texts that are too long are truncated, "" to refuse them."""
         if not self.truncate:
             return ""
         return "left" if (self.truncation_direction or "Right").lower() == "left" else "right"
 
 
 class TeiEmbedRequest(TeiRequest, kw_only=True):
-    """The body of /embed."""
+    """Body of /embed."""
 
     inputs: Inputs
     normalize: bool | None = None
@@ -39,8 +43,10 @@ class TeiEmbedRequest(TeiRequest, kw_only=True):
 
 
 class PredictParameters(msgspec.Struct, kw_only=True):
-    """Those of Hugging Face's own interface, by whose form requests that have them are answered:
-    a list of labels for each text, though there is one.
+    """Parameters of Hugging Face's inference API.
+
+    A request with them is answered in that API's form: a list of labels for each text, even for
+    one.
     """
 
     function_to_apply: Literal["sigmoid", "softmax", "none"] | None = None
@@ -48,7 +54,7 @@ class PredictParameters(msgspec.Struct, kw_only=True):
 
 
 class PredictRequest(TeiRequest, kw_only=True):
-    """The body of /predict: a text, a pair of them, or a list of lists of one or two."""
+    """Body of /predict: a text, a pair of texts, or a list of lists of one or two texts."""
 
     inputs: Pairs
     raw_scores: bool = False
@@ -56,7 +62,7 @@ class PredictRequest(TeiRequest, kw_only=True):
 
 
 class TeiRerankRequest(TeiRequest, kw_only=True):
-    """The body of /rerank."""
+    """Body of /rerank."""
 
     query: str
     texts: list[str]
@@ -65,16 +71,20 @@ class TeiRerankRequest(TeiRequest, kw_only=True):
 
 
 class Sentences(msgspec.Struct):
+    """A sentence, and those to compare it with."""
+
     source_sentence: str
     sentences: list[str]
 
 
 class SimilarityParameters(TeiRequest, kw_only=True):
+    """Parameters of /similarity."""
+
     prompt_name: str | None = None
 
 
 class SimilarityRequest(msgspec.Struct, kw_only=True):
-    """The body of /similarity."""
+    """Body of /similarity."""
 
     inputs: Sentences
     parameters: SimilarityParameters | None = None
@@ -82,7 +92,7 @@ class SimilarityRequest(msgspec.Struct, kw_only=True):
 
 
 class TeiTokenizeRequest(msgspec.Struct, kw_only=True):
-    """The body of /tokenize."""
+    """Body of /tokenize."""
 
     inputs: str | list[str]
     add_special_tokens: bool = True
@@ -90,18 +100,22 @@ class TeiTokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 class TeiPrediction(msgspec.Struct):
+    """A label and its score."""
+
     score: float
     label: str
 
 
 class TeiRank(msgspec.Struct, omit_defaults=True):
+    """Score of a text."""
+
     index: int
     score: float
     text: str | None = None
 
 
 class TeiToken(msgspec.Struct):
-    """`start` and `stop` are places in the text, in characters."""
+    """A token and the part [start, stop) of the text that it covers, in characters."""
 
     id: int
     text: str
@@ -111,7 +125,7 @@ class TeiToken(msgspec.Struct):
 
 
 class TeiInfo(msgspec.Struct, kw_only=True):
-    """`model_type` has one key: embedding, classifier or reranker."""
+    """The model and the limits; `model_type` has one key: embedding, classifier or reranker."""
 
     model_id: str
     model_sha: str | None = None
@@ -130,15 +144,18 @@ class TeiInfo(msgspec.Struct, kw_only=True):
 
 
 def to_rows(inputs: Pairs) -> tuple[list[list[str]], bool]:
-    """Lists of one or two texts, and whether there is only one of them.  Raises InvalidField."""
+    """Return lists of one or two texts, and whether the input was a single text or pair.
+
+    Raises InvalidField.
+    """
     if isinstance(inputs, str):
         return [[inputs]], True
-    texts = [one for one in inputs if isinstance(one, str)]
+    texts = [entry for entry in inputs if isinstance(entry, str)]
     if texts:
         if len(texts) != len(inputs) or len(texts) > 2:
             raise InvalidField("inputs", f"has {len(inputs)} entries, {_MIXED}")
         return [texts], True
-    rows = [one for one in inputs if isinstance(one, list)]
+    rows = [entry for entry in inputs if isinstance(entry, list)]
     if not rows or not all(1 <= len(row) <= 2 for row in rows):
-        raise InvalidField("inputs", f"has no entry, or one that is too long: {_MIXED}")
+        raise InvalidField("inputs", f"has no entries, or a list that is too long: {_MIXED}")
     return rows, False

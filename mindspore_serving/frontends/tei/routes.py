@@ -1,6 +1,6 @@
-"""The routes of Text Embeddings Inference.
+"""Routes of Text Embeddings Inference.
 
-TGI has some of the paths as well: they are meant where no model generates.
+Paths that TGI has as well are TEI's where no model generates.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from mindspore_serving.frontends.operation import JSON, STRING, TEXT, Body
 from mindspore_serving.frontends.routes import LANGUAGE, HttpProtocol, HttpRoute
 from mindspore_serving.frontends.tei import bodies, requests
 from mindspore_serving.frontends.tei.answering import compare, embed, predict
-from mindspore_serving.frontends.tei.bodies import BodyAnswer
+from mindspore_serving.frontends.tei.bodies import BodyRoute
 from mindspore_serving.frontends.tei.errors import to_response
 from mindspore_serving.frontends.tgi.aliases import is_not_declined
 from mindspore_serving.frontends.tgi.answers import TgiErrorBody
@@ -35,11 +35,11 @@ def _has_models(state: AppState, _: Scope) -> bool:
 
 
 def _is_shared(state: AppState, scope: Scope) -> bool:
-    return bodies.generates_none(state) and is_not_declined(scope)
+    return bodies.has_no_generator(state) and is_not_declined(scope)
 
 
 _post = partial(HttpRoute, "POST", protocol=PROTOCOL, needs=LANGUAGE, applies=_has_models)
-_shared = partial(HttpRoute, protocol=PROTOCOL, applies=_is_shared)  # TGI's describe them
+_shared = partial(HttpRoute, protocol=PROTOCOL, applies=_is_shared)  # documented by TGI's routes
 
 ROUTES = (
     _shared("POST", "/", bodies.answer_root),
@@ -47,30 +47,30 @@ ROUTES = (
     _shared("GET", "/info", bodies.show_info),
     _post(
         "/embed",
-        BodyAnswer("/embed", requests.TeiEmbedRequest, embed),
-        "A vector for each text",
+        BodyRoute("/embed", requests.TeiEmbedRequest, embed),
+        "Embed texts",
         {JSON: list[list[float]]},
         body=Body(requests.TeiEmbedRequest),
     ),
-    _post("/embed_sparse", bodies.refuse_sparse, "424: no model gives sparse vectors"),
+    _post("/embed_sparse", bodies.refuse_sparse, "Always 424: sparse vectors are not supported"),
     _post(
         "/predict",
-        BodyAnswer("/predict", requests.PredictRequest, predict),
-        "The labels of texts or pairs",
+        BodyRoute("/predict", requests.PredictRequest, predict),
+        "Classify texts or pairs",
         {JSON: (list[requests.TeiPrediction], list[list[requests.TeiPrediction]])},
         body=Body(requests.PredictRequest),
     ),
     _post(
         "/similarity",
-        BodyAnswer("/similarity", requests.SimilarityRequest, compare),
-        "How alike sentences are to another",
+        BodyRoute("/similarity", requests.SimilarityRequest, compare),
+        "Compute the similarity of a sentence to others",
         {JSON: list[float]},
         body=Body(requests.SimilarityRequest),
     ),
     _post(
         bodies.RERANK,
         bodies.answer_rank,
-        "Rank texts by a query; of documents in Cohere's form",
+        "Rank texts by a query; documents are ranked in Cohere's form",
         {JSON: (list[requests.TeiRank], Ranking)},
         body=Body((requests.TeiRerankRequest, CohereRequest)),
         other_answers={"4XX": {JSON: (TgiErrorBody, CohereError), TEXT: STRING}},

@@ -1,4 +1,4 @@
-"""Paths that several protocols have: the body decides which of them answers."""
+"""Paths that several protocols share: the body decides which protocol answers."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from mindspore_serving.frontends.tgi.generating import TgiGenerating
+from mindspore_serving.frontends.tgi.generating import TgiService
 from mindspore_serving.frontends.tgi.requests import decode, read_json
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -15,7 +15,7 @@ _DECLINED = "mindspore_serving.declined"
 
 
 class _Shape(msgspec.Struct):
-    """The fields by which the protocols differ."""
+    """Fields by which the protocols differ."""
 
     inputs: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
@@ -26,8 +26,9 @@ _SHAPE = msgspec.json.Decoder(_Shape)
 
 
 def other_path(body: bytes, chat: str, completions: str) -> str | None:
-    """The path of the protocol that `body` is of, None if it is of this one or of none.  Raises
-    WrongBody if it is no JSON object.
+    """Return the path of the other protocol that `body` belongs to, None if there is none.
+
+    Raises WrongBody if the body is no JSON object.
     """
     shape = decode(body, _SHAPE)
     if shape.inputs:
@@ -37,8 +38,8 @@ def other_path(body: bytes, chat: str, completions: str) -> str | None:
     return completions if shape.prompt else None
 
 
-async def invocations(served: TgiGenerating, request: Request) -> Response:
-    """POST /invocations, SageMaker's one route."""
+async def invocations(served: TgiService, request: Request) -> Response:
+    """Answer POST /invocations, the single route of SageMaker."""
     body = await read_json(request, served.state)
     path = other_path(body, CHAT, COMPLETIONS)
     if path:
@@ -47,36 +48,38 @@ async def invocations(served: TgiGenerating, request: Request) -> Response:
 
 
 def is_not_declined(scope: Scope) -> bool:
-    """Whether a request does not come again because its path was declined: then a later route is
-    meant.
+    """Return whether this route is to answer: it has not declined the request before.
+
+    A declined request is forwarded to its own path, where a later route is meant.
     """
     return bool(scope.get(_DECLINED) != scope["path"])
 
 
 class Forwarded(Response):
-    """What the same application answers to the same body at `path`, which may be the same one:
-    then by a later route.
+    """Answer of the same application to the same body at `path`.
+
+    If it is the same path, a later route answers.
     """
 
     def __init__(self, body: bytes, path: str) -> None:
         super().__init__()
         self._path = path
-        self._sent = body
+        self._body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_read = False
 
-        async def receive_again() -> Any:
+        async def receive_body() -> Any:
             nonlocal is_read
             if is_read:
                 return await receive()
             is_read = True
-            return {"type": "http.request", "body": self._sent, "more_body": False}
+            return {"type": "http.request", "body": self._body, "more_body": False}
 
-        there = {
+        forwarded = {
             **scope,
             "path": self._path,
             "raw_path": self._path.encode(),
             _DECLINED: scope["path"],
         }
-        await scope["app"](there, receive_again, send)
+        await scope["app"](forwarded, receive_body, send)

@@ -1,4 +1,4 @@
-"""What answers beside generations: tokens, the model and its limits, health."""
+"""Routes without generation: tokens, the model and its limits, health."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +13,7 @@ from mindspore_serving.frontends.tgi.aliases import Forwarded, other_path
 from mindspore_serving.frontends.tgi.answers import ChatTokenizeResponse, TgiInfo, TgiToken
 from mindspore_serving.frontends.tgi.checks import find_model
 from mindspore_serving.frontends.tgi.errors import TgiError
-from mindspore_serving.frontends.tgi.generating import TgiGenerating
+from mindspore_serving.frontends.tgi.generating import TgiService
 from mindspore_serving.frontends.tgi.requests import (
     CHAT,
     GENERATE,
@@ -23,18 +23,19 @@ from mindspore_serving.frontends.tgi.requests import (
     read_limited,
 )
 
-TOKENIZE = "/tokenize"  # where vLLM's protocol has a route too
-PREPARE_THREADS = 2  # of a worker, which look at prompts
+TOKENIZE = "/tokenize"  # also a route of vLLM's protocol
+PREPARE_THREADS = 2  # threads of a worker that tokenize prompts
 
 
 def root_health(control: Control) -> Response:
-    """An empty body if everything can be called, else 503 and the reason in JSON."""
+    """Return an empty body if everything can be called, else 503 and the reason in JSON."""
     if control.is_ready:
         return Response()
     return TgiError(503, "healthcheck", "unhealthy", "1").to_response()
 
 
-async def show_info(served: TgiGenerating, _: Request) -> Response:
+async def show_info(served: TgiService, _: Request) -> Response:
+    """Return the model and the limits."""
     model, limits = find_model(served.state.models, None), served.limits
     card = model.card
     return to_json(
@@ -54,26 +55,28 @@ async def show_info(served: TgiGenerating, _: Request) -> Response:
     )
 
 
-async def tokenize(served: TgiGenerating, request: Request) -> Response:
+async def tokenize(served: TgiService, request: Request) -> Response:
+    """Return the tokens of a text."""
     state = served.state
     body = await read_limited(request, state)
     path = other_path(body, TOKENIZE, TOKENIZE)
     if path:
         return Forwarded(body, path)
     check_type(request)
-    found = decode(body, GENERATE)
-    model = find_model(state.models, found.parameters.adapter_id)
-    tokens, _ = await _tokens(request, model, Tokenize(prompt=found.inputs))
-    truncate = found.parameters.truncate
+    generate = decode(body, GENERATE)
+    model = find_model(state.models, generate.parameters.adapter_id)
+    tokens, _ = await _tokens(request, model, Tokenize(prompt=generate.inputs))
+    truncate = generate.parameters.truncate
     return to_json(tokens[-truncate:] if truncate else tokens)
 
 
-async def chat_tokenize(served: TgiGenerating, request: Request) -> Response:
+async def chat_tokenize(served: TgiService, request: Request) -> Response:
+    """Return the tokens and the text of a chat."""
     state = served.state
     body = decode(await read_json(request, state), CHAT)
     served.recorder.count_request()
     if body.response_format:
-        body.response_format.to_grammar()  # to refuse a wrong one
+        body.response_format.to_grammar()  # raises if it is invalid
     if body.tools and body.response_format:
         text = "Tool error: Grammar and tools are mutually exclusive"
         raise TgiError(422, "tool_error", text)
@@ -86,10 +89,10 @@ async def chat_tokenize(served: TgiGenerating, request: Request) -> Response:
 async def _tokens(
     http: Request, model: ServedModel, request: Tokenize
 ) -> tuple[list[TgiToken], str]:
-    found = await model.call(request, Tokenized, request_options_of(http))
-    text = found.text
+    tokenized = await model.call(request, Tokenized, request_options_of(http))
+    text = tokenized.text
     tokens = [
         TgiToken(token.id, text[start:stop], start, stop)
-        for token, (start, stop) in zip(found.tokens, found.offsets, strict=True)
+        for token, (start, stop) in zip(tokenized.tokens, tokenized.offsets, strict=True)
     ]
     return tokens, text

@@ -1,4 +1,7 @@
-"""Answers as JSON: fields in the order of the wire, absent ones left out.  Knows no model."""
+"""Answers as JSON, with the fields in TGI's order and unset fields left out.
+
+Knows no model.
+"""
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -7,11 +10,15 @@ encode = msgspec.json.Encoder().encode
 
 
 class TgiErrorBody(msgspec.Struct, frozen=True):
+    """Body of an error."""
+
     error: str
     error_type: str
 
 
 class TokenDetails(msgspec.Struct, frozen=True, gc=False):
+    """A generated token."""
+
     id: int
     text: str
     logprob: float | None
@@ -27,6 +34,8 @@ class PrefillToken(msgspec.Struct, frozen=True, gc=False):
 
 
 class BestOfSequence(msgspec.Struct, frozen=True):
+    """Alternative answer to a prompt."""
+
     generated_text: str
     finish_reason: str
     generated_tokens: int
@@ -37,6 +46,8 @@ class BestOfSequence(msgspec.Struct, frozen=True):
 
 
 class TgiDetails(msgspec.Struct, frozen=True):
+    """Tokens of an answer and why it ended."""
+
     finish_reason: str
     generated_tokens: int
     seed: int | None
@@ -47,11 +58,15 @@ class TgiDetails(msgspec.Struct, frozen=True):
 
 
 class GenerateResponse(msgspec.Struct, frozen=True):
+    """Answer of /generate."""
+
     generated_text: str
     details: TgiDetails | UnsetType = UNSET
 
 
 class StreamDetails(msgspec.Struct, frozen=True):
+    """Details of a streamed answer that has ended."""
+
     finish_reason: str
     generated_tokens: int
     seed: int | None
@@ -59,7 +74,7 @@ class StreamDetails(msgspec.Struct, frozen=True):
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
-    """One token; the last has the text, and the details if they are wanted."""
+    """A token; the last event has the text, and the details if they were requested."""
 
     index: int
     token: TokenDetails
@@ -69,6 +84,8 @@ class StreamEvent(msgspec.Struct, frozen=True):
 
 
 class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The model and the limits."""
+
     model_id: str
     model_sha: str | None = None
     model_pipeline_tag: str | None
@@ -86,7 +103,7 @@ class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TgiToken(msgspec.Struct, frozen=True, gc=False):
-    """`start` and `stop` are places in the text, in characters."""
+    """A token and the part [start, stop) of the text that it covers, in characters."""
 
     id: int
     text: str
@@ -95,5 +112,7 @@ class TgiToken(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChatTokenizeResponse(msgspec.Struct, frozen=True):
+    """Answer of /chat_tokenize."""
+
     tokenize_response: list[TgiToken]
     templated_text: str

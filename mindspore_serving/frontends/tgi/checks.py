@@ -1,4 +1,4 @@
-"""Requests checked in the order of TGI, and what is sent to the model for them."""
+"""Checks of requests, in TGI's order, and their translation to the request to the model."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from mindspore_serving.frontends.tgi.requests import TgiParameters
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """The most that one request may want, and how many may be open at once."""
+    """Limits of a request's parameters, and of concurrent requests."""
 
     max_concurrent_requests: int = 10_000
     max_best_of: int = 2
@@ -24,9 +24,10 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """The request to which model and on what terms, and what is shown of the answer.
+    """A valid request: model, options, and the parts of the answer that the client wants.
 
-    `prefix` is put before the answer's text; `max_new_tokens` is None up to the context's end.
+    `prefix` is put before the answer's text.  `max_new_tokens` is None for all that the context
+    holds.
     """
 
     model: ServedModel
@@ -42,8 +43,9 @@ class CheckedRequest:
 
 
 def find_model(models: LanguageModels, adapter_id: str | None) -> ServedModel:
-    """The one that `adapter_id` names, adapter or model; else the first that generates.  Raises
-    TgiError if it names none, NotFound if there is none.
+    """Return the adapter or model that `adapter_id` names, else the first model that generates.
+
+    Raises TgiError if `adapter_id` names none, NotFound if there is no model.
     """
     try:
         return models.find(adapter_id)
@@ -62,7 +64,10 @@ def check(
     options: RequestOptions,
     is_stream: bool,
 ) -> CheckedRequest:
-    """Raises TgiError or InvalidField for the first parameter that is wrong."""
+    """Check the parameters and return the request to run.
+
+    Raises TgiError or InvalidField for the first invalid parameter.
+    """
     if is_stream:
         _check_stream(parameters)
     _check_best_of(parameters, limits)
@@ -73,10 +78,10 @@ def check(
     _check_extent(parameters, limits)
     if not inputs:
         raise invalid("`inputs` cannot be empty")
-    most, truncate = model.card.max_model_len - 1, parameters.truncate
-    if truncate is not None and not 0 < truncate <= most:
+    max_input, truncate = model.card.max_model_len - 1, parameters.truncate
+    if truncate is not None and not 0 < truncate <= max_input:
         raise invalid(
-            f"`truncate` must be strictly positive and less than {most}. Given: {truncate}"
+            f"`truncate` must be strictly positive and less than {max_input}. Given: {truncate}"
         )
     return CheckedRequest(
         model=model,
@@ -100,33 +105,33 @@ def _check_stream(parameters: TgiParameters) -> None:
 
 
 def _check_best_of(parameters: TgiParameters, limits: RequestLimits) -> None:
-    best_of, most = parameters.best_of, limits.max_best_of
+    best_of, max_best_of = parameters.best_of, limits.max_best_of
     if best_of in (None, 1):
         return
-    if most == 1:
+    if max_best_of == 1:
         raise invalid("`best_of` != 1 is not allowed for this endpoint")
-    if not 0 < best_of <= most:
-        raise invalid(f"`best_of` must be > 0 and <= {most}. Given: {best_of}")
+    if not 0 < best_of <= max_best_of:
+        raise invalid(f"`best_of` must be > 0 and <= {max_best_of}. Given: {best_of}")
     if not is_sampled(parameters):
         raise invalid("you must use sampling when `best_of` is > 1")
 
 
 def _check_extent(parameters: TgiParameters, limits: RequestLimits) -> None:
-    count, most = len(parameters.stop), limits.max_stop_sequences
-    if count > most:
-        raise invalid(f"`stop` supports up to {most} stop sequences. Given: {count}")
+    count, max_count = len(parameters.stop), limits.max_stop_sequences
+    if count > max_count:
+        raise invalid(f"`stop` supports up to {max_count} stop sequences. Given: {count}")
     if parameters.seed is not None and (parameters.best_of or 1) > 1:
         raise invalid("`seed` must not be set when `best_of` > 1")
-    top_n, most = parameters.top_n_tokens or 0, limits.max_top_n_tokens
-    if top_n > most:
-        raise invalid(f"`top_n_tokens` must be >= 0 and <= {most}. Given: {top_n}")
+    top_n, max_top_n = parameters.top_n_tokens or 0, limits.max_top_n_tokens
+    if top_n > max_top_n:
+        raise invalid(f"`top_n_tokens` must be >= 0 and <= {max_top_n}. Given: {top_n}")
 
 
 def _to_generate(
     model: ServedModel, inputs: str, parameters: TgiParameters, *, is_stream: bool
 ) -> Generate:
-    wants_prompt = parameters.decoder_input_details
-    has_tokens = is_stream or parameters.details or wants_prompt or (parameters.best_of or 1) > 1
+    has_prompt = parameters.decoder_input_details
+    has_tokens = is_stream or parameters.details or has_prompt or (parameters.best_of or 1) > 1
     logprobs = (parameters.top_n_tokens or 0) if has_tokens else None
     return Generate(
         prompt=inputs,

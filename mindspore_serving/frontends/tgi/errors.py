@@ -1,4 +1,4 @@
-"""Errors as clients of Text Generation Inference read them: status, text and type.
+"""Errors in TGI's form: status, text and type.
 
 Knows every `ServingError`, and no request.
 """
@@ -28,7 +28,10 @@ from mindspore_serving.wire import status
 
 
 class TgiError(ServingError):
-    """An answer: `status` of HTTP, `kind` is the body's `error_type`, `retry_after` in seconds."""
+    """An error as an answer.
+
+    `status` is HTTP's, `kind` the body's `error_type`, `retry_after` is in seconds.
+    """
 
     def __init__(self, status: int, kind: str, text: str, retry_after: str | None = None) -> None:
         super().__init__(text)
@@ -40,15 +43,15 @@ class TgiError(ServingError):
         return TgiErrorBody(str(self), self.kind)
 
     def to_event(self) -> bytes:
-        """For a stream."""
+        """Return the event that ends a stream."""
         return sse.event(msgspec.json.encode(self.to_object()))
 
     def to_response(self) -> Response:
         return to_json(self.to_object(), self.status, self.retry_after)
 
 
-class WrongBody(ServingError):
-    """A body that is no request of this route, which is answered in plain text."""
+class UnreadableBody(ServingError):
+    """A body that the route cannot read, answered in plain text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -59,30 +62,34 @@ class WrongBody(ServingError):
 
 
 def invalid(text: str) -> TgiError:
+    """Return the error of an invalid parameter."""
     return TgiError(422, "validation", f"Input validation error: {text}")
 
 
 def failed(text: str) -> TgiError:
+    """Return the error of a generation that failed."""
     return TgiError(424, "generation", f"Request failed during generation: {text}")
 
 
 def overloaded(retry_after: str | None = "1") -> TgiError:
+    """Return the error of a server without capacity."""
     return TgiError(429, "overloaded", "Model is overloaded", retry_after)
 
 
 def incomplete(*, is_stream: bool) -> TgiError:
+    """Return the error of an answer that ended early."""
     if is_stream:
         return TgiError(500, "incomplete_generation_stream", "Incomplete generation stream")
     return TgiError(500, "incomplete_generation", "Incomplete generation")
 
 
 def to_response(error: Exception) -> Response:
-    """The answer to a request that ended with `error`, which is being handled."""
-    return (error if isinstance(error, WrongBody) else to_tgi_error(error)).to_response()
+    """Return the answer to a request that ended with `error`, which is being handled."""
+    return (error if isinstance(error, UnreadableBody) else to_tgi_error(error)).to_response()
 
 
 def to_refusal(error: ServingError) -> Response:
-    """The answer to a request that no route has taken."""
+    """Return the answer to a request that no route accepted."""
     if isinstance(error, Unauthorized):
         return Response(b"", 401, media_type="application/json")
     if isinstance(error, WrongVerb):
@@ -91,8 +98,9 @@ def to_refusal(error: ServingError) -> Response:
 
 
 def to_tgi_error(error: Exception) -> TgiError:
-    """The answer to a request that ended with `error`.  One that is no ServingError is described in
-    the log alone.
+    """Return the answer to a request that ended with `error`.
+
+    Anything but a ServingError is described in the log alone.
     """
     if isinstance(error, TgiError):
         return error
@@ -113,7 +121,7 @@ def to_tgi_error(error: Exception) -> TgiError:
         return TgiError(403, "forbidden", str(error))
     if isinstance(error, ServingError):
         return failed(str(error))
-    log.error("answering a request", exc_info=True)
+    log.error("a request failed", exc_info=True)
     return failed("the server failed; its log says why")
 
 
@@ -132,5 +140,5 @@ def _of_refused(refused: Refused) -> TgiError:
 
 
 def _too_long(refused: Refused) -> str:
-    given, most = refused.num_prompt_tokens, refused.max_model_len
-    return f"`inputs` must have less than {most - 1} tokens. Given: {given}"
+    num_tokens, max_len = refused.num_prompt_tokens, refused.max_model_len
+    return f"`inputs` must have less than {max_len - 1} tokens. Given: {num_tokens}"

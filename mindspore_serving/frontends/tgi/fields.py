@@ -1,4 +1,4 @@
-"""The fields of TGI's parameters: which are refused, with TGI's texts, and which translated."""
+"""Fields of TGI's parameters: refused with TGI's texts, and translated."""
 
 import json
 from typing import Any
@@ -8,56 +8,60 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields, translation
 
-SPACES = {"whitespace_flexible": True, "whitespace_pattern": "[ ]"}  # at most one anywhere
-MOST_TEMPERATURE = 100.0  # beyond it all tokens are as good as equally likely
+SPACES = {"whitespace_flexible": True, "whitespace_pattern": "[ ]"}  # at most one space anywhere
+MAX_TEMPERATURE = 100.0  # beyond it all tokens are about equally likely
 SAMPLED_BY = ("temperature", "top_k", "top_p", "typical_p")
 
 
 def is_sampled(parameters: Any) -> bool:
-    given = any(getattr(parameters, name) is not None for name in SAMPLED_BY)
-    return parameters.do_sample or given
+    """Return whether the answer is sampled: `do_sample`, or a parameter of sampling is set."""
+    has_parameter = any(getattr(parameters, name) is not None for name in SAMPLED_BY)
+    return parameters.do_sample or has_parameter
 
 
 @translation("temperature", "do_sample")
 def temperature(parameters: Any, _: ModelCard) -> float:
-    """0, the likeliest token, unless `do_sample` is true, `temperature`, `top_k`, `top_p` or
-    `typical_p` is given, or there are no `parameters`; at most 100
+    """Set the temperature, at most 100; 0, the likeliest token, unless the answer is sampled.
+
+    It is sampled if `do_sample` is true, if `temperature`, `top_k`, `top_p` or `typical_p` is set,
+    or if there are no `parameters`.
     """
     if not is_sampled(parameters):
         return 0.0
-    given = parameters.temperature
-    return 1.0 if given is None else min(given, MOST_TEMPERATURE)
+    value = parameters.temperature
+    return 1.0 if value is None else min(value, MAX_TEMPERATURE)
 
 
 @translation("stop", to="include_stop")
 def include_stop(parameters: Any, _: ModelCard) -> bool:
-    """true: the text stays in the answer"""
+    """Keep the stop text in the answer."""
     return True
 
 
 @translation("decoder_input_details", to="prompt_logprobs")
 def prompt_logprobs(parameters: Any, _: ModelCard) -> int | None:
-    """0: the tokens of the prompt have log-probabilities"""
+    """Return the log-probabilities of the prompt's tokens."""
     return 0 if parameters.decoder_input_details else None
 
 
 @translation("truncate")
 def truncate(parameters: Any, _: ModelCard) -> int | None:
-    """that many tokens at the end of the prompt are kept"""
+    """Keep this many tokens at the end of the prompt."""
     count: int | None = parameters.truncate
     return count
 
 
 @translation("grammar")
 def grammar(parameters: Any, _: ModelCard) -> Grammar | None:
-    """JSON has at most one space anywhere; schemas are followed by llguidance"""
-    found: Grammar | None = parameters.grammar and parameters.grammar.to_grammar()
-    return found
+    """Constrain the answer to a grammar; JSON has at most one space anywhere."""
+    result: Grammar | None = parameters.grammar and parameters.grammar.to_grammar()
+    return result
 
 
 def schema_grammar(schema: Any) -> Grammar:
-    """The grammar of a JSON schema or its text.  Raises InvalidField for one that is no schema of
-    an object's properties.
+    """Return the grammar of a JSON schema, given as an object or as text.
+
+    Raises InvalidField unless it is the schema of an object with properties.
     """
     if isinstance(schema, str):
         try:

@@ -1,4 +1,4 @@
-"""POST /, /generate and /generate_stream: answers with their headers, and what is counted."""
+"""POST /, /generate and /generate_stream: answers, their headers, and metrics."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
@@ -30,53 +30,55 @@ from mindspore_serving.frontends.tgi.requests import (
 from mindspore_serving.frontends.tgi.writing import (
     StreamWriter,
     Times,
+    collect_answer,
     write_stream,
-    write_whole,
 )
 
 
-class TgiGenerating:
-    """Answers requests for text, and counts them."""
+class TgiService:
+    """Answers requests for text, and counts them in `recorder`."""
 
     def __init__(
         self, state: AppState, limits: RequestLimits | None = None, recorder: Recorder | None = None
     ) -> None:
-        """`recorder` counts what it shows as metrics."""
+        """Bind to `state`; without `recorder` nothing is shown as metrics."""
         self.state = state
         self.limits = limits or RequestLimits()
         self.recorder = recorder or Recorder()
 
     async def generate(self, http: Request) -> Response:
         body = await read_json(http, self.state)
-        found = decode(body, GENERATE)
-        return _named(find_unknown(body), await self._whole(http, found, in_list=False))
+        parsed = decode(body, GENERATE)
+        return _name_ignored(find_unknown(body), await self._complete(http, parsed, in_list=False))
 
     async def generate_stream(self, http: Request) -> Response:
         body = await read_json(http, self.state)
-        found = decode(body, GENERATE)
-        return _named(find_unknown(body), await self._stream(http, found))
+        parsed = decode(body, GENERATE)
+        return _name_ignored(find_unknown(body), await self._stream(http, parsed))
 
     async def compat(self, http: Request) -> Response:
         return await self.answer_compat(http, await read_json(http, self.state))
 
     async def answer_compat(self, http: Request, body: bytes) -> Response:
-        """POST /, whose body was read."""
-        found = decode(body, COMPAT)
-        if found.parameters.return_full_text is None:
-            found.parameters.return_full_text = True
+        """Answer POST /, whose body was read."""
+        parsed = decode(body, COMPAT)
+        if parsed.parameters.return_full_text is None:
+            parsed.parameters.return_full_text = True
         unknown = find_unknown(body)
         refuse_embedding(unknown)
-        if found.stream:
-            return _named(unknown, await self._stream(http, found))
-        return _named(unknown, await self._whole(http, found, in_list=True))
+        if parsed.stream:
+            return _name_ignored(unknown, await self._stream(http, parsed))
+        return _name_ignored(unknown, await self._complete(http, parsed, in_list=True))
 
-    async def _whole(self, http: Request, body: TgiGenerateRequest, *, in_list: bool) -> Response:
+    async def _complete(
+        self, http: Request, body: TgiGenerateRequest, *, in_list: bool
+    ) -> Response:
         times, request = Times(), None
         self.recorder.count_request()
         try:
             with self._admitted():
                 request = self._check(http, body, is_stream=False)
-                answer = await while_connected(http, write_whole(request, times))
+                answer = await while_connected(http, collect_answer(request, times))
         except ClientDisconnect:
             self.recorder.count_dropped()
             raise
@@ -88,7 +90,10 @@ class TgiGenerating:
         return Response(content, headers=_headers(request, times), media_type="application/json")
 
     async def _stream(self, http: Request, body: TgiGenerateRequest) -> Response:
-        """All is sent as events, errors too; the status is 200 once there is a model."""
+        """Return the stream of events; errors are events, too.
+
+        The status is 200 once there is a model.
+        """
         self.recorder.count_request()
         headers = {
             "x-compute-characters": str(len(body.inputs)),
@@ -97,7 +102,7 @@ class TgiGenerating:
         try:
             request = self._check(http, body, is_stream=True)
         except ServableUnavailable:
-            raise  # no model yet: nobody may take that for a stream
+            raise  # no model yet: answered with its status, as a stream would have status 200
         except ServingError as error:
             return EventStream(self._failure(error), headers)
         headers |= {"x-compute-type": request.model.card.runtime}
@@ -106,7 +111,7 @@ class TgiGenerating:
     async def _begin(
         self, http: Request, request: CheckedRequest, headers: dict[str, str]
     ) -> Response:
-        """The stream of a request that the model has accepted, or of why it did not."""
+        """Return the stream of a request that the model accepted, or a stream with its error."""
         times = Times()
         with ExitStack() as stack:
             try:
@@ -152,7 +157,10 @@ class TgiGenerating:
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:
-        """One more is under way.  Raises TgiError if that is too many."""
+        """Count the request as open until the end of the block.
+
+        Raises TgiError if too many are open.
+        """
         if self.recorder.num_open >= self.limits.max_concurrent_requests:
             raise overloaded()
         self.recorder.num_open += 1
@@ -169,21 +177,21 @@ class TgiGenerating:
     def _observe(self, request: CheckedRequest | None, times: Times) -> None:
         if request is None or not times.begun:
             return
-        most = request.model.card.max_model_len
-        self.recorder.observe_taken(times, request.max_new_tokens, most)
+        max_total = request.model.card.max_model_len
+        self.recorder.observe_accepted(times, request.max_new_tokens, max_total)
         if times.ended:
-            self.recorder.observe_done(times, most)
+            self.recorder.observe_done(times, max_total)
 
 
-def _named(unknown: Sequence[str], response: Response) -> Response:
-    """`response` with the names of the fields that were ignored."""
+def _name_ignored(unknown: Sequence[str], response: Response) -> Response:
+    """Add the names of ignored fields to the headers of `response`."""
     if unknown:
         response.headers[HEADER] = ", ".join(unknown)
     return response
 
 
 def _headers(request: CheckedRequest, times: Times) -> dict[str, str]:
-    """Times in milliseconds, but for x-compute-time."""
+    """Return TGI's headers; times are in milliseconds, x-compute-time in seconds."""
     total, inference = times.ended - times.started, times.inference
     count = times.num_generated_tokens
     return {

@@ -1,6 +1,7 @@
-"""The numbers that dashboards of Text Generation Inference read, under the names they have there.
+"""Metrics of Text Generation Inference, under the names that its dashboards read.
 
-What the HTTP side can see is counted; what only an engine knows (batches) is given when shown.
+The HTTP side counts what it sees; numbers of the engine (batches) are passed when the page is
+written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,24 +25,24 @@ _FAILURES = {
 }
 DROPPED = "dropped"
 _HELP = {
-    "request_count": "Requests that came.",
-    "request_success": "Requests that were answered in full.",
-    "request_failure": "Requests that failed, by the kind of error.",
-    "request_input_length": "Tokens of a prompt.",
-    "request_max_new_tokens": "Tokens that a request allows for its answer.",
-    "request_duration": "Seconds from the arrival of a request to the end of its answer.",
-    "request_validation_duration": "Seconds until a request was taken by the model.",
-    "request_queue_duration": "Seconds that a request waited for its first step.",
+    "request_count": "Requests received.",
+    "request_success": "Requests answered completely.",
+    "request_failure": "Requests that failed, by error type.",
+    "request_input_length": "Tokens of the prompt.",
+    "request_max_new_tokens": "Largest number of tokens allowed for the answer.",
+    "request_duration": "Seconds from the request's arrival to the end of its answer.",
+    "request_validation_duration": "Seconds until the model accepted the request.",
+    "request_queue_duration": "Seconds that the request waited for its first step.",
     "request_inference_duration": "Seconds from the first step to the end of the answer.",
-    "request_mean_time_per_token_duration": "Seconds of inference for each generated token.",
-    "request_generated_tokens": "Tokens of an answer.",
-    "queue_size": "Sequences that wait for a place in the engines.",
-    "batch_current_size": "Sequences that the engines compute.",
+    "request_mean_time_per_token_duration": "Seconds of inference per generated token.",
+    "request_generated_tokens": "Tokens of the answer.",
+    "queue_size": "Sequences waiting in the engines.",
+    "batch_current_size": "Sequences running in the engines.",
 }
 
 
 class Recorder:
-    """Counts requests; used on the event loop's thread.  `num_open` are under way."""
+    """Counts requests, on the event loop's thread; `num_open` are in flight."""
 
     def __init__(self) -> None:
         self.num_open = 0
@@ -51,26 +52,28 @@ class Recorder:
         self._histograms: dict[str, Histogram] = {}
 
     def count_request(self) -> None:
+        """Count a request."""
         self._num_requests += 1
 
     def count_failure(self, error: TgiError) -> None:
+        """Count a request that failed."""
         self._count_failure(_FAILURES.get(error.kind, "generation"))
 
     def count_dropped(self) -> None:
-        """The client left before the end."""
+        """Count a request whose client disconnected before the end."""
         self._count_failure(DROPPED)
 
     def _count_failure(self, kind: str) -> None:
         self._failures[kind] = self._failures.get(kind, 0) + 1
 
-    def observe_taken(self, times: Times, max_new_tokens: int | None, max_total: int) -> None:
-        """A model has taken a request."""
+    def observe_accepted(self, times: Times, max_new_tokens: int | None, max_total: int) -> None:
+        """Record a request that a model accepted."""
         room = max_total - times.num_prompt_tokens
         self._observe("request_input_length", times.num_prompt_tokens, max_total - 1)
         self._observe("request_max_new_tokens", max_new_tokens or room, max_total)
 
     def observe_done(self, times: Times, max_total: int) -> None:
-        """A request was answered in full."""
+        """Record a request that was answered completely."""
         self._num_successes += 1
         inference = times.inference
         count = times.num_generated_tokens
@@ -81,16 +84,19 @@ class Recorder:
         self._observe("request_mean_time_per_token_duration", inference / max(1, count))
         self._observe("request_generated_tokens", count, max_total)
 
-    def _observe(self, name: str, value: float, most: int = 0) -> None:
-        """`most` is the largest number of tokens there can be, 0 for seconds."""
+    def _observe(self, name: str, value: float, limit: int = 0) -> None:
+        """Add a value to a histogram.
+
+        `limit` is the largest possible number of tokens, 0 for a duration in seconds.
+        """
         histogram = self._histograms.get(name)
         if histogram is None:
-            bounds = tuple(most / 100 * step for step in range(1, 101)) if most else _SECONDS
+            bounds = tuple(limit / 100 * step for step in range(1, 101)) if limit else _SECONDS
             histogram = self._histograms[name] = Histogram(bounds)
         histogram.observe(value)
 
     def add_to(self, page: Page, gauges: Mapping[str, float] | None = None) -> None:
-        """`gauges` are present values of others by name, such as "queue_size"."""
+        """Write the metrics to `page`; `gauges` are present values by name, as "queue_size"."""
         page.add(_metric("request_count", "counter"), self._num_requests)
         page.add(_metric("request_success", "counter"), self._num_successes)
         for error, count in sorted(self._failures.items()):

@@ -1,5 +1,6 @@
-"""The bodies that clients send, and the errors of one that is no request.  Null is accepted where
-None is.
+"""Bodies of TGI's requests, and the errors of bodies that cannot be read.
+
+Null is accepted where the type has None.
 """
 
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from mindspore_serving.errors import TooLarge
 from mindspore_serving.frontends import bodies
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields
-from mindspore_serving.frontends.tgi.errors import WrongBody
+from mindspore_serving.frontends.tgi.errors import UnreadableBody
 from mindspore_serving.frontends.tgi.fields import FIELDS, schema_grammar
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -22,20 +23,25 @@ I32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class JsonGrammar(msgspec.Struct, tag_field="type", tag="json"):
-    """`value` is a schema, or its text."""
+    """Grammar of a JSON schema; `value` is the schema, or a string with it."""
 
     value: Any
 
     def to_grammar(self) -> Grammar:
-        """Raises InvalidField."""
+        """Return the grammar.
+
+        Raises InvalidField.
+        """
         return schema_grammar(self.value)
 
 
 class JsonObjectGrammar(JsonGrammar, tag="json_object"):
-    """Another name of the same."""
+    """Another name for a JSON schema."""
 
 
 class RegexGrammar(msgspec.Struct, tag_field="type", tag="regex"):
+    """Grammar of a regular expression."""
+
     value: str
 
     def to_grammar(self) -> Grammar:
@@ -43,15 +49,22 @@ class RegexGrammar(msgspec.Struct, tag_field="type", tag="regex"):
 
 
 class NamedSchema(msgspec.Struct):
+    """JSON schema with a name."""
+
     schema: Any
     name: str | None = None
 
 
 class SchemaGrammar(msgspec.Struct, tag_field="type", tag="json_schema"):
+    """Grammar of a named JSON schema."""
+
     value: NamedSchema
 
     def to_grammar(self) -> Grammar:
-        """Raises InvalidField."""
+        """Return the grammar.
+
+        Raises InvalidField.
+        """
         return schema_grammar(self.value.schema)
 
 
@@ -60,7 +73,7 @@ Grammars = JsonGrammar | JsonObjectGrammar | RegexGrammar | SchemaGrammar
 
 @FIELDS.extend
 class TgiParameters(msgspec.Struct, kw_only=True):
-    """Other sampling parameters are added from their table."""
+    """Parameters of a generation; `Fields.extend` adds other sampling parameters."""
 
     best_of: U64 | None = None
     top_k: I32 | None = None
@@ -78,22 +91,29 @@ class TgiParameters(msgspec.Struct, kw_only=True):
     adapter_id: str | None = None
 
 
-def _not_given() -> TgiParameters:
-    """Without any parameters the answer is sampled, with the default ones it is not."""
+def _default_parameters() -> TgiParameters:
+    """Return the parameters of a request without any.
+
+    The answer is sampled then; with `parameters` it is not by default.
+    """
     return TgiParameters(do_sample=True)
 
 
 class TgiGenerateRequest(msgspec.Struct, kw_only=True):
+    """Body of /generate."""
+
     inputs: str
-    parameters: TgiParameters = msgspec.field(default_factory=_not_given)
+    parameters: TgiParameters = msgspec.field(default_factory=_default_parameters)
 
 
 class CompatRequest(TgiGenerateRequest, kw_only=True):
+    """Body of POST /."""
+
     stream: bool = False
 
 
 class TgiChatRequest(msgspec.Struct, kw_only=True):
-    """As far as its prompt goes."""
+    """Body of /chat_tokenize; only the fields of the prompt."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
@@ -114,31 +134,41 @@ T = TypeVar("T")
 
 
 async def read_json(request: Request, state: AppState) -> bytes:
-    """The body, whose type must be JSON.  Raises WrongBody."""
+    """Return the body, whose type must be JSON.
+
+    Raises WrongBody.
+    """
     check_type(request)
     return await read_limited(request, state)
 
 
 def check_type(request: Request) -> None:
-    """Raise WrongBody unless the type of the body is JSON, or not given."""
+    """Check that the body's type is JSON, or not set.
+
+    Raises WrongBody.
+    """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     main, _, sub = kind.partition("/")
     if main != "application" or (sub != "json" and not sub.endswith("+json")):
-        raise WrongBody(415, "Expected request with `Content-Type: application/json`")
+        raise UnreadableBody(415, "Expected request with `Content-Type: application/json`")
 
 
 async def read_limited(request: Request, state: AppState) -> bytes:
-    """The body.  Raises WrongBody if it is too long."""
+    """Return the body.
+
+    Raises WrongBody if it is too large.
+    """
     try:
         return await bodies.read_json(request, state.max_body, state.models.limits)
     except TooLarge:
         text = "Failed to buffer the request body: length limit exceeded"
-        raise WrongBody(413, text) from None
+        raise UnreadableBody(413, text) from None
 
 
 def find_unknown(body: bytes) -> tuple[str, ...]:
-    """The fields of `body`, a `TgiGenerateRequest`, that are not known.  Raises InvalidField for
-    one that is nearly called like another.
+    """Return the unknown fields of `body`, a `TgiGenerateRequest`.
+
+    Raises InvalidField for a misspelling of a known field.
     """
     inside = _PARAMETERS.decode(body).get("parameters", msgspec.Raw(b"null"))
     names = (f"parameters.{name}" for name in _INSIDE.find_unknown(inside))
@@ -146,22 +176,28 @@ def find_unknown(body: bytes) -> tuple[str, ...]:
 
 
 def refuse_embedding(unknown: Iterable[str]) -> None:
-    """Raise WrongBody if one of the fields is of feature extraction, which has the same path."""
+    """Refuse a request for embeddings, which have the same path.
+
+    Raises WrongBody.
+    """
     for name in unknown:
         if name in _OF_EMBEDDINGS:
-            text = (
-                f"`{name}` asks for a vector, and the model generates text: vectors are made by a"
-            )
-            raise WrongBody(422, f"{text} model that embeds, or with the option embeddings=true")
+            text = f"`{name}` is a field of embeddings, but the model generates text"
+            raise UnreadableBody(422, f"{text}: serve an embedding model, or set embeddings=true")
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
-    """`body` as what `decoder` makes.  Raises WrongBody."""
+    """Decode `body`.
+
+    Raises WrongBody.
+    """
     try:
         return bodies.decode(body, decoder)
     except bodies.InvalidBody as error:
         if not error.is_json:
-            raise WrongBody(400, f"Failed to parse the request body as JSON: {error}") from None
+            raise UnreadableBody(
+                400, f"Failed to parse the request body as JSON: {error}"
+            ) from None
         text = f"{error.field}: {error}" if error.field else str(error)
         prefix = "Failed to deserialize the JSON body into the target type"
-        raise WrongBody(422, f"{prefix}: {text}") from None
+        raise UnreadableBody(422, f"{prefix}: {text}") from None

@@ -1,4 +1,4 @@
-"""The routes of Text Generation Inference, but for GET / and GET /health, which all share."""
+"""Routes of Text Generation Inference, except GET / and GET /health, which all protocols share."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ from mindspore_serving.frontends.tgi import answering, answers, requests
 from mindspore_serving.frontends.tgi.aliases import invocations, is_not_declined
 from mindspore_serving.frontends.tgi.errors import to_refusal, to_response
 from mindspore_serving.frontends.tgi.fields import FIELDS
-from mindspore_serving.frontends.tgi.generating import TgiGenerating
+from mindspore_serving.frontends.tgi.generating import TgiService
 
 PROTOCOL = HttpProtocol(
     "tgi",
@@ -27,24 +27,27 @@ PROTOCOL = HttpProtocol(
 )
 _EXAMPLE = {"inputs": "Hello", "parameters": {"max_new_tokens": 8}}
 _MESSAGES = {"messages": [{"role": "user", "content": "Hello"}]}
-_EITHER = {
-    "4XX": {JSON: (answers.TgiErrorBody, OpenAIError), TEXT: STRING}
-}  # of paths that both protocols have
+# Errors of paths that both protocols have.
+_EITHER = {"4XX": {JSON: (answers.TgiErrorBody, OpenAIError), TEXT: STRING}}
 
 
 class StreamParameters(requests.TgiParameters):
-    """Those of a stream, in which errors are events."""
+    """Parameters of a streamed request, whose errors are events."""
 
 
 class StreamRequest(requests.TgiGenerateRequest, kw_only=True):
+    """Body of /generate_stream."""
+
     parameters: StreamParameters = msgspec.field(default_factory=StreamParameters)
 
 
 class EitherRequest(requests.CompatRequest, kw_only=True):
+    """Body of POST /, streamed or not."""
+
     parameters: StreamParameters = msgspec.field(default_factory=StreamParameters)
 
 
-def _is_meant(served: TgiGenerating, scope: Scope) -> bool:
+def _is_meant(served: TgiService, scope: Scope) -> bool:
     return has_models(served.state.control) and is_not_declined(scope)
 
 
@@ -59,29 +62,29 @@ _get = partial(_route, "GET")
 ROUTES = (
     _post(
         "/generate",
-        TgiGenerating.generate,
+        TgiService.generate,
         "Continue a text",
         {JSON: answers.GenerateResponse},
         body=Body(requests.TgiGenerateRequest, {requests.TgiParameters: FIELDS}, _EXAMPLE),
     ),
     _post(
         "/generate_stream",
-        TgiGenerating.generate_stream,
+        TgiService.generate_stream,
         "Continue a text, as events",
         {EVENTS: EVENT},
         body=_stream_body(StreamRequest),
     ),
     _post(
         "/",
-        TgiGenerating.compat,
-        "Either of both, by `stream`",
+        TgiService.compat,
+        "Continue a text; with `stream`, as events",
         {JSON: list[answers.GenerateResponse], EVENTS: EVENT},
         body=_stream_body(EitherRequest),
     ),
     _post(
         "/invocations",
         invocations,
-        "SageMaker's route: the same, or a body of OpenAI's chats or completions",
+        "SageMaker's route: a body of TGI, or of OpenAI's chats or completions",
         {JSON: (list[answers.GenerateResponse], {"type": "object"}), EVENTS: EVENT},
         body=_stream_body(EitherRequest),
         other_answers=_EITHER,
@@ -89,7 +92,7 @@ ROUTES = (
     _post(
         "/tokenize",
         answering.tokenize,
-        "The tokens of a text; of a prompt or messages in vLLM's form",
+        "Tokenize a text; or a prompt or messages in vLLM's form",
         {JSON: (list[answers.TgiToken], Tokens)},
         body=Body(
             (requests.TgiGenerateRequest, TokenizeRequest),
@@ -101,11 +104,11 @@ ROUTES = (
     _post(
         "/chat_tokenize",
         answering.chat_tokenize,
-        "The tokens of a conversation",
+        "Tokenize a chat",
         {JSON: answers.ChatTokenizeResponse},
         body=Body(requests.TgiChatRequest, example=_MESSAGES),
     ),
-    _get("/info", answering.show_info, "The model and the limits", {JSON: answers.TgiInfo}),
+    _get("/info", answering.show_info, "Get the model and the limits", {JSON: answers.TgiInfo}),
     _get(
         "/ping",
         lambda served, _: answering.root_health(served.state.control),

@@ -1,4 +1,4 @@
-"""The events of a model as the answer to a request: token by token, or all at once.
+"""Answers made from a model's events: token by token, or complete.
 
 Knows no HTTP.
 """
@@ -37,8 +37,10 @@ from mindspore_serving.frontends.tgi.errors import failed, incomplete, invalid
 
 @dataclass(slots=True)
 class Times:
-    """When, by `perf_counter`, a request came, was ready to be computed, and was done; how many
-    tokens there were; and the seconds that it waited, once ready, for its first step.
+    """Times of a request, by `perf_counter`, and token counts.
+
+    `started` is its arrival, `begun` when it was ready to be computed, `ended` the end of its
+    answer; `queued` is the number of seconds between ready and its first step.
     """
 
     started: float = field(default_factory=perf_counter)
@@ -50,7 +52,7 @@ class Times:
     is_capped: bool = False
 
     def begin(self, started: Started) -> None:
-        """Of several answers, the first that is accepted."""
+        """Record the start; of several answers the first that is accepted counts."""
         if not self.begun:
             self.begun = perf_counter() - started.queue_seconds
             self.num_prompt_tokens = started.num_prompt_tokens
@@ -62,55 +64,62 @@ class Times:
         return max(0.0, self.ended - self.begun - self.queued)
 
     def end(self, num_generated_tokens: int) -> None:
+        """Record the end of the answer."""
         self.ended = perf_counter()
         self.num_generated_tokens = num_generated_tokens
 
 
-class Speller:
-    """Spells tokens so that their texts together are the text: bytes of a character that is not
-    complete wait for the others.
+class TokenDecoder:
+    """Decodes tokens to texts that concatenate to the answer.
+
+    Bytes of an incomplete character wait for the following tokens.
     """
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
-    def spell(self, token: GeneratedToken, *, is_last: bool = False) -> TokenDetails:
+    def decode(self, token: GeneratedToken, *, is_last: bool = False) -> TokenDetails:
+        """Return a token with its text."""
         text = self._decode(token.data, is_last)
         return TokenDetails(token.id, text, token.logprob, token.is_special)
 
 
 def top_tokens(token: GeneratedToken) -> list[TokenDetails]:
+    """Return the alternatives of a token."""
     return [TokenDetails(top.id, top.text, top.logprob, top.is_special) for top in token.top]
 
 
 class StreamWriter:
-    """The events of one answer, made of chunks as they come."""
+    """Writes the events of one answer, chunk by chunk."""
 
     def __init__(self, request: CheckedRequest, started: Started) -> None:
         self._request = request
         self._started = started
-        self._speller = Speller()
+        self._decoder = TokenDecoder()
         self._texts = [request.prefix]
         self.count = 0
 
     def write(self, chunk: Chunk) -> bytes:
-        """An event for each token of `chunk`.  Raises TgiError if the model failed."""
+        """Return an event for each token of `chunk`.
+
+        Raises TgiError if the model failed.
+        """
         self._texts.append(chunk.text)
         tokens = chunk.tokens or ()
         last = len(tokens) - 1 if chunk.finish_reason is not None else -1
         if chunk.finish_reason is not None:
             check_end(chunk, is_stream=True)
         events = []
-        for place, token in enumerate(tokens):
+        for index, token in enumerate(tokens):
             self.count += 1
-            spelled = self._speller.spell(token, is_last=place == last)
+            decoded = self._decoder.decode(token, is_last=index == last)
             tops = top_tokens(token) if self._request.top_n else UNSET
-            if place == last:
+            if index == last:
                 text, details = "".join(self._texts), self._details(chunk)
-                found = StreamEvent(self.count, spelled, tops, text, details)
+                stream_event = StreamEvent(self.count, decoded, tops, text, details)
             else:
-                found = StreamEvent(self.count, spelled, tops)
-            events.append(sse.event(encode(found)))
+                stream_event = StreamEvent(self.count, decoded, tops)
+            events.append(sse.event(encode(stream_event)))
         return b"".join(events)
 
     def _details(self, chunk: Chunk) -> StreamDetails | None:
@@ -122,7 +131,10 @@ class StreamWriter:
 
 
 def check_end(chunk: Chunk, *, is_stream: bool) -> None:
-    """Raises TgiError if the last chunk says that the model failed."""
+    """Check whether the last chunk reports a failure.
+
+    Raises TgiError.
+    """
     if chunk.finish_reason == "error":
         text = str(chunk.stop_reason)
         raise invalid(text) if chunk.blames_request else failed(text)
@@ -131,7 +143,7 @@ def check_end(chunk: Chunk, *, is_stream: bool) -> None:
 
 
 def finish_reason(chunk: Chunk, count: int, request: CheckedRequest, started: Started) -> str:
-    """Of a text that ends for several reasons at once, length comes first."""
+    """Return why the answer ended; length takes precedence over other reasons."""
     room = request.model.card.max_model_len - started.num_prompt_tokens
     if chunk.finish_reason == "length" or count >= (request.max_new_tokens or room):
         return "length"
@@ -141,8 +153,9 @@ def finish_reason(chunk: Chunk, count: int, request: CheckedRequest, started: St
 async def write_stream(
     generation: Generation, writer: StreamWriter, times: Times
 ) -> AsyncGenerator[bytes, None]:
-    """The events of the answer of `generation`, which has begun.  `times` are complete once the
-    last was made.  Raises ServingError.
+    """Iterate over the events of the answer of `generation`, which has begun.
+
+    `times` are complete once the last event was returned.  Raises ServingError.
     """
     is_complete = False
     async for event in generation:
@@ -158,52 +171,55 @@ async def write_stream(
         raise incomplete(is_stream=True)
 
 
-async def write_whole(request: CheckedRequest, times: Times) -> GenerateResponse:
-    """The answer, the best of `best_of`.  Raises ServingError."""
+async def collect_answer(request: CheckedRequest, times: Times) -> GenerateResponse:
+    """Return the answer, the best of `best_of`.
+
+    Raises ServingError.
+    """
     with ExitStack() as stack:
         generations = [
             stack.enter_context(request.model.generate(request.generate, request.options))
             for _ in range(request.best_of)
         ]
-        written = [await _read(generation, request, times) for generation in generations]
-    best = max(written, key=_mean_logprob) if request.best_of > 1 else written[0]
-    others = [one for one in written if one is not best]
+        answers = [await _read(generation, request, times) for generation in generations]
+    best = max(answers, key=_mean_logprob) if request.best_of > 1 else answers[0]
+    remaining = [answer for answer in answers if answer is not best]
     times.end(best.generated_tokens)
     if not request.has_details:
         return GenerateResponse(best.generated_text)
     fields = msgspec.structs.asdict(best)
     text = fields.pop("generated_text")
-    return GenerateResponse(text, TgiDetails(**fields, best_of_sequences=others or UNSET))
+    return GenerateResponse(text, TgiDetails(**fields, best_of_sequences=remaining or UNSET))
 
 
-def _mean_logprob(written: BestOfSequence) -> float:
-    if not written.tokens:
+def _mean_logprob(sequence: BestOfSequence) -> float:
+    if not sequence.tokens:
         return float("-inf")
-    return sum(token.logprob or 0.0 for token in written.tokens) / len(written.tokens)
+    return sum(token.logprob or 0.0 for token in sequence.tokens) / len(sequence.tokens)
 
 
 async def _read(generation: Generation, request: CheckedRequest, times: Times) -> BestOfSequence:
     started = await generation.begin()
     times.begin(started)
     prompt: list[GeneratedToken] = []
-    written = None
+    sequence = None
     async for event in generation:
         if isinstance(event, PromptScored):
             prompt += event.tokens
         elif isinstance(event, Chunk):
-            written = _to_sequence(event, prompt, request, started)
+            sequence = _to_sequence(event, prompt, request, started)
         elif isinstance(event, Finished):
             times.queued = max(times.queued, event.queue_seconds)
-    if written is None:
+    if sequence is None:
         raise incomplete(is_stream=False)
-    return written
+    return sequence
 
 
 def _to_sequence(
     chunk: Chunk, prompt: list[GeneratedToken], request: CheckedRequest, started: Started
 ) -> BestOfSequence:
     check_end(chunk, is_stream=False)
-    tokens, speller = chunk.tokens or (), Speller()
+    tokens, decoder = chunk.tokens or (), TokenDecoder()
     last, count = len(tokens) - 1, len(chunk.token_ids)
     return BestOfSequence(
         request.prefix + chunk.text,
@@ -211,6 +227,6 @@ def _to_sequence(
         count,
         started.seed if request.is_sampled else None,
         [PrefillToken(token.id, token.text, token.logprob) for token in prompt],
-        [speller.spell(token, is_last=place == last) for place, token in enumerate(tokens)],
+        [decoder.decode(token, is_last=index == last) for index, token in enumerate(tokens)],
         [top_tokens(token) for token in tokens] if request.top_n else UNSET,
     )

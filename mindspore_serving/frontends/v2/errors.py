@@ -18,7 +18,7 @@ def to_response(error: Exception) -> Response:
     The text of an error that is not a ServingError is only logged.
     """
     if not isinstance(error, ServingError):
-        log.error("answering a request", exc_info=True)
+        log.error("a request failed", exc_info=True)
         return to_json(V2Error(_FAILED), 500)
     seconds = status.retry_after(error)
     return to_json(_to_struct(error), status.of(error.code).http, seconds)
@@ -37,5 +37,5 @@ def to_serving_error(error: Exception) -> ServingError:
     """Return the ServingError to answer with, within the except block of `error`."""
     if isinstance(error, ServingError):
         return error
-    log.error("answering a request", exc_info=True)
+    log.error("a request failed", exc_info=True)
     return ServingError(_FAILED)

@@ -123,7 +123,7 @@ async def _chunks(request: TextRequest, headers: Headers) -> AsyncGenerator[Chun
             if event.finish_reason == "error":
                 raise event.to_error()
             if event.finish_reason == "abort":
-                raise ServingError("the model did not finish the answer")
+                raise ServingError("the answer ended early")
             yield event
 
 

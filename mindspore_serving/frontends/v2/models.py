@@ -12,7 +12,7 @@ from mindspore_serving.core.service import Control, ServableReadiness
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
 from mindspore_serving.errors import InvalidInputs, NotFound, ServableUnavailable
 from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
-from mindspore_serving.frontends.health import of_servable
+from mindspore_serving.frontends.health import versions_of
 
 DEFAULT = "predict"
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
@@ -96,7 +96,7 @@ class V2Models:
         """Return whether `name` is a servable and not a language model."""
         if any(model.name == name for model in self._language.all()):
             return False
-        return bool(of_servable(self._control, name))
+        return bool(versions_of(self._control, name))
 
     def is_ready(self, name: str, version: int = 0) -> bool:
         """Return whether a model is ready.  Raises NotFound if it does not exist."""
@@ -150,9 +150,9 @@ class V2Models:
 
     def _states_of(self, name: str, version: int) -> Sequence[ServableReadiness]:
         servable = name
-        if not of_servable(self._control, name) and "." in name:
+        if not versions_of(self._control, name) and "." in name:
             servable = self.find(name, version).servable
-        states = of_servable(self._control, servable)
+        states = versions_of(self._control, servable)
         states = [state for state in states if not version or state.version == version]
         if not states:
             raise self._missing(name, version)
@@ -160,7 +160,7 @@ class V2Models:
 
     def _missing(self, name: str, version: int) -> NotFound | ServableUnavailable:
         for servable in (name, name.rpartition(".")[0]):
-            for state in of_servable(self._control, servable):
+            for state in versions_of(self._control, servable):
                 if not state.is_ready and version in (0, state.version):
                     return ServableUnavailable(f"model '{name}' is not ready: {state.reason}")
                 if version:

@@ -76,7 +76,7 @@ def _of_matrix(reader: TracedCall, shape: Shape) -> Fold | None:
     columns = shape(reader.weights[0])[1]
     giver, channels = _factor(_alone(reader.inputs[0])), np.arange(columns)
     if giver is not None and giver.operation == "attention":
-        spec = giver.others[-1]
+        spec = giver.arguments[-1]
         if columns != spec.num_heads * spec.head_dim:
             return None
         giver, channels = _alone(giver.inputs[2]), _channels_of_values(spec)

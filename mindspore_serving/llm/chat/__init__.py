@@ -1,1 +1,1 @@
-"""Conversations: the template that makes a prompt, and tool calls and reasoning in answers."""
+"""Chats: messages to prompts by templates, and answers to reasoning, content and tool calls."""

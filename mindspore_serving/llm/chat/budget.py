@@ -1,6 +1,6 @@
-"""What one rendering of a chat template may take: time, and characters of all texts that it makes.
+"""Budget of one rendering of a chat template: time, and characters of all texts that it makes.
 
-What a template asks for is charged before it is made, so that nothing large is ever there.
+Every operation is charged before it runs, so nothing large is ever allocated.
 """
 
 import json
@@ -10,17 +10,17 @@ from typing import Any
 
 from mindspore_serving.errors import TooLarge
 
-MAX_WIDTH = 1024  # of what a text is filled up to, and of other numbers that repeat something
+MAX_WIDTH = 1024  # largest width of padding, and of other numbers that repeat something
 _MAX_INT_BITS = 4096
-_MAX_REPEATED = 1 << 20  # items of what a template multiplies
-_VALUE = 64  # what a value counts beside its characters
+_MAX_REPEATED = 1 << 20  # items of a list or text that a template multiplies
+_VALUE = 64  # charge for a value, in addition to its characters
 _PERCENT = re.compile(r"%[-+ #0]*(\*|\d*)(?:\.(\*|\d+))?")
 _BRACES = re.compile(r"\{[^{}]*:([^{}]*(?:\{)?)")
 _NUMBER = re.compile(r"\d+")
 
 
 class RenderingBudget:
-    """Of one rendering, by `clock`.  Its methods raise TooLarge."""
+    """Budget of one rendering, by `clock`; its methods raise TooLarge."""
 
     __slots__ = ("_clock", "_deadline", "_room")
 
@@ -30,40 +30,45 @@ class RenderingBudget:
         self._room = max_chars
 
     def tick(self) -> None:
-        """A loop goes on, or something is called."""
+        """Check the time; called for each iteration of a loop and each call."""
         if self._clock() > self._deadline:
             raise TooLarge("the chat takes the model's template too long")
 
     def metered(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Iterate over `items`, checking the time at each."""
         for item in items:
             self.tick()
             yield item
 
     def spend(self, num_chars: int) -> None:
-        """So many characters, or entries of a list, are about to be made."""
+        """Charge for characters, or entries of a list, that are about to be made."""
         self._room -= num_chars
         if self._room < 0:
             raise TooLarge("the chat template computes something too large")
 
     def spend_on(self, value: Any) -> None:
-        """`value` is about to become a text; what is in it several times counts as often."""
-        waiting: list[Any] = [value]
-        while waiting:
-            one = waiting.pop()
-            self.spend(len(one) + _VALUE if isinstance(one, str) else _VALUE)
-            if isinstance(one, Mapping):
-                waiting += [*one.keys(), *one.values()]
-            elif isinstance(one, list | tuple):
-                waiting += one
+        """Charge for `value` before it becomes a text.
+
+        A value that it contains several times counts each time.
+        """
+        pending: list[Any] = [value]
+        while pending:
+            current = pending.pop()
+            self.spend(len(current) + _VALUE if isinstance(current, str) else _VALUE)
+            if isinstance(current, Mapping):
+                pending += [*current.keys(), *current.values()]
+            elif isinstance(current, list | tuple):
+                pending += current
 
     def check_width(self, value: Any) -> None:
-        """`value` is no large number; anything else is left to who uses it."""
+        """Check that `value` is no large integer; other types are left to the caller."""
         if isinstance(value, int) and abs(value) > MAX_WIDTH:
             raise TooLarge(
-                f"the chat template fills something up to {value}, expected at most {MAX_WIDTH}"
+                f"the chat template pads a text to {value} characters, expected at most {MAX_WIDTH}"
             )
 
     def check_product(self, left: Any, right: Any) -> None:
+        """Charge for a product before it is computed."""
         if isinstance(left, int) and isinstance(right, int):
             if left.bit_length() + right.bit_length() > _MAX_INT_BITS:
                 raise TooLarge("the chat template computes something too large")
@@ -74,29 +79,31 @@ class RenderingBudget:
                 self.spend(count if count <= _MAX_REPEATED else self._room + 1)
 
     def check_sum(self, *values: Any) -> None:
-        for one in values:
-            if isinstance(one, str | list | tuple):
-                self.spend(len(one))
+        """Charge for a sum of texts or lists before it is computed."""
+        for value in values:
+            if isinstance(value, str | list | tuple):
+                self.spend(len(value))
 
     def check_format(self, text: str, values: Iterable[Any]) -> None:
-        """`text` is formatted with %, or as `str.format` does."""
-        widths = [part for found in _PERCENT.findall(text) for part in found]
+        """Charge for a text formatted with %, or by `str.format`."""
+        widths = [part for match in _PERCENT.findall(text) for part in match]
         widths += _BRACES.findall(text)
         for number in _NUMBER.findall(" ".join(widths)):
             self.check_width(int(number[:9]))
-        is_given = any("*" in width or "{" in width for width in widths)  # among the values
+        has_width_argument = any("*" in width or "{" in width for width in widths)
         for value in values:
-            if is_given:
+            if has_width_argument:
                 self.check_width(value)
             self.spend_on(value)
         self.spend(len(text) * MAX_WIDTH // 4)
 
     def check_replace(self, text: str, old: Any, new: Any) -> None:
+        """Charge for a replacement in `text`."""
         count = text.count(old) if isinstance(old, str) else 0
         self.spend(len(text) + count * len(str(new)))
 
     def dump_json(self, value: Any, **options: Any) -> str:
-        """JSON as `json.dumps` writes it."""
+        """Return JSON as `json.dumps` writes it."""
         self.check_width(options.get("indent"))
         pieces = []
         for piece in json.JSONEncoder(**options).iterencode(value):

@@ -1,5 +1,7 @@
-"""Tools for models whose chat template has no form for them: described in a system message, with
-turns as examples; calls and results as texts of messages.  Knows no Jinja.
+"""Tools for models whose chat template has no format for them.
+
+A system message describes the tools, turns show examples, and calls and results are texts of
+messages.  Knows no Jinja.
 """
 
 import json
@@ -10,13 +12,13 @@ from mindspore_serving.llm.chat.messages import Message
 from mindspore_serving.llm.chat.tool_formats import GENERIC, TOOL_FORMATS, Tools, function_of
 
 _BEGIN, _END = TOOL_FORMATS[GENERIC].begin, TOOL_FORMATS[GENERIC].end
-_SHOWN = ("name", "description", "parameters")
+_FIELDS = ("name", "description", "parameters")
 _HEAD = "You can call these functions:"
 _FORM = f"""To call a function, answer with its name and arguments as JSON in this form:
 {_BEGIN}
 {{"name": "...", "arguments": {{...}}}}
 {_END}"""
-_NUM_EXAMPLES = 2  # small models call nothing without them, and more do not help
+_NUM_EXAMPLES = 2  # without examples small models make no calls, and more do not help
 _GREETING = (
     {"role": "user", "content": "Hello!"},
     {"role": "assistant", "content": "Hello! How can I help you?"},
@@ -26,28 +28,28 @@ _GREETING = (
 def with_tools(
     messages: Sequence[Message], tools: Tools, *, has_system: bool, is_free: bool
 ) -> list[Message]:
-    """`messages` as a template without tools takes them.
+    """Return `messages` for a template without tools.
 
-    First what `tools` there are: in a system message, or, for a template that shows none, in what a
-    user says first.  If the model `is_free` to call them, an answer in words and some calls follow
-    as examples: where a call is forced anyway they are only copied.
+    The tools are described in a system message; in the first user's message if the template shows
+    no system message.  If the model `is_free` to call them, an answer in words and some calls
+    follow as examples; where a call is forced, models would only copy those.
     """
-    found = _as_texts(messages)
+    converted = _as_texts(messages)
     if not tools:
-        return found
+        return converted
     examples = [*_GREETING, *_examples(tools)] if is_free else []
-    told = {"role": "system", "content": _describe(tools)}
+    instructions = {"role": "system", "content": _describe(tools)}
     if has_system:
-        own = [found.pop(0)] if found and found[0].get("role") == "system" else []
-        return [_joined([*own, told]), *examples, *found]
-    found = [*examples, *found]
-    user = [found.pop(0)] if found and found[0].get("role") == "user" else []
-    return [{**_joined([told, *user]), "role": "user"}, *found]
+        system = [converted.pop(0)] if converted and converted[0].get("role") == "system" else []
+        return [_join([*system, instructions]), *examples, *converted]
+    converted = [*examples, *converted]
+    user = [converted.pop(0)] if converted and converted[0].get("role") == "user" else []
+    return [{**_join([instructions, *user]), "role": "user"}, *converted]
 
 
-def _joined(messages: Sequence[Message]) -> Message:
-    """One message with the texts of all of them."""
-    text = "\n\n".join(filter(None, [_text(one.get("content")) for one in messages]))
+def _join(messages: Sequence[Message]) -> Message:
+    """Join the texts of several messages to one."""
+    text = "\n\n".join(filter(None, [_text(message.get("content")) for message in messages]))
     return {**messages[0], "content": text}
 
 
@@ -57,50 +59,54 @@ def _describe(tools: Tools) -> str:
 
 def _tool(tool: Mapping[str, Any]) -> str:
     function = function_of(tool)
-    shown = {name: function[name] for name in _SHOWN if function.get(name)}
+    shown = {name: function[name] for name in _FIELDS if function.get(name)}
     return json.dumps(shown, ensure_ascii=False)
 
 
 def _examples(tools: Tools) -> list[Message]:
-    found: list[Message] = []
+    examples: list[Message] = []
     for tool in tools[:_NUM_EXAMPLES]:
         function, blanks = function_of(tool), _blanks(tool)
-        wish = function.get("description") or function["name"]
-        wish = ": ".join([wish, ", ".join(f"{name} ..." for name in blanks)]) if blanks else wish
-        found.append({"role": "user", "content": wish})
-        found.append({"role": "assistant", "content": _written(function["name"], blanks)})
-    return found
+        request = function.get("description") or function["name"]
+        request = (
+            ": ".join([request, ", ".join(f"{name} ..." for name in blanks)]) if blanks else request
+        )
+        examples.append({"role": "user", "content": request})
+        examples.append({"role": "assistant", "content": _write_call(function["name"], blanks)})
+    return examples
 
 
 def _blanks(tool: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments that a call must have, without values."""
+    """Return the required arguments of a call, without values."""
     parameters = function_of(tool).get("parameters")
     required = parameters.get("required") if isinstance(parameters, Mapping) else None
     return {str(name): "..." for name in required} if isinstance(required, list) else {}
 
 
-def _written(name: str, arguments: Any) -> str:
+def _write_call(name: str, arguments: Any) -> str:
     call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"{_BEGIN}\n{call}\n{_END}"
 
 
 def _as_texts(messages: Sequence[Message]) -> list[Message]:
-    """Calls as the assistant's text, their results as what a user says: those that follow one
-    another in one message, for many templates want users and assistants in turn.
+    """Return calls as texts of the assistant, and results as messages of a user.
+
+    Consecutive results become one message, as many templates require users and assistants to take
+    turns.
     """
-    found: list[Message] = []
+    converted: list[Message] = []
     was_result = False
     for message in messages:
         is_result = isinstance(message, Mapping) and message.get("role") == "tool"
         if is_result:
             text = f"<tool_response>\n{_text(message.get('content'))}\n</tool_response>"
             if was_result:
-                text = f"{found.pop()['content']}\n{text}"
-            found.append({"role": "user", "content": text})
+                text = f"{converted.pop()['content']}\n{text}"
+            converted.append({"role": "user", "content": text})
         else:
-            found.append(_with_calls(message))
+            converted.append(_with_calls(message))
         was_result = is_result
-    return found
+    return converted
 
 
 def _with_calls(message: Message) -> Message:
@@ -108,17 +114,17 @@ def _with_calls(message: Message) -> Message:
     if not calls:
         return message
     texts = filter(None, [_text(message.get("content")), *map(_call, calls)])
-    rest = {name: value for name, value in message.items() if name != "tool_calls"}
-    return {**rest, "content": "\n".join(texts)}
+    other_fields = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**other_fields, "content": "\n".join(texts)}
 
 
 def _call(call: Mapping[str, Any]) -> str:
     function = call.get("function", call)
-    return _written(function.get("name"), function.get("arguments") or {})
+    return _write_call(function.get("name"), function.get("arguments") or {})
 
 
 def _text(content: Any) -> str:
-    """The text of a content, which may come in parts."""
+    """Return the text of a content, which may come in parts."""
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return "" if content is None else str(content)

@@ -1,12 +1,15 @@
-"""JSON and markers read char by char: generators that take chars and end with the last of what they
-read.
+"""Incremental JSON reader: generators that take one character at a time.
+
+A generator is sent the next character and returns after the last one it needs.  It raises
+`UnexpectedChar` at a character that is not allowed, so the caller always knows whether the text is
+still valid.
 """
 
 import re
 from collections.abc import Generator
 from typing import TypeAlias
 
-MAX_DEPTH = 100  # of containers in one another
+MAX_DEPTH = 100  # of nested containers
 _SPACE = " \t\n\r"
 _HEX = frozenset("0123456789abcdefABCDEF")
 _SCALAR_CHARS = frozenset("+-.0123456789Eaeflnrstu")
@@ -18,24 +21,25 @@ _NUMBER_START = re.compile(
 )
 
 Reading: TypeAlias = Generator[None, str, None]
-Chars: TypeAlias = Generator[None, str, str]  # gives a char behind, or the text that was read
+Chars: TypeAlias = Generator[None, str, str]  # returns the next character, or the text read
 Value: TypeAlias = Generator[None, str, str | None]
 
 
-class Broken(Exception):
-    """The char that was just given cannot come here."""
+class UnexpectedChar(Exception):
+    """The last character sent is not allowed at its position."""
 
 
 class HeldText:
-    """Text that is not shown yet: spaces, and behind them perhaps the start of a marker.  However
-    many spaces come one after another, each is looked at once.
+    """Text that is not shown yet: whitespace, perhaps followed by the start of a marker.
+
+    Each character of a long run of whitespace is looked at once.
     """
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
 
     def adds(self, text: str) -> bool:
-        """Whether `text` is held as well, for all of it is space, and all that was held before."""
+        """Hold `text` too if it and all that is held is whitespace; return whether it was."""
         pieces = self._pieces
         is_space = text.isspace() and (not pieces or pieces[-1].isspace())
         if is_space:
@@ -43,16 +47,17 @@ class HeldText:
         return is_space
 
     def put(self, text: str) -> None:
-        """In place of all that was held."""
+        """Replace the held text."""
         self._pieces = [text] if text else []
 
     def take(self) -> str:
+        """Return the held text and hold nothing."""
         text, self._pieces = "".join(self._pieces), []
         return text
 
 
 def next_char() -> Chars:
-    """The next char that is no space."""
+    """Return the next character that is no whitespace."""
     char = yield
     while char in _SPACE:
         char = yield
@@ -60,17 +65,17 @@ def next_char() -> Chars:
 
 
 def read_marker(marker: str, char: str) -> Reading:
-    """All of `marker`, of which `char` is to be the first."""
-    for wanted in marker[:-1]:
-        if char != wanted:
-            raise Broken
+    """Read `marker`, whose first character is to be `char`."""
+    for expected in marker[:-1]:
+        if char != expected:
+            raise UnexpectedChar
         char = yield
     if char != marker[-1]:
-        raise Broken
+        raise UnexpectedChar
 
 
-def without_start_of(text: str, marker: str) -> str:
-    """`text` without its longest end that may be the start of `marker`."""
+def without_partial_marker(text: str, marker: str) -> str:
+    """Return `text` without the longest end that may be the start of `marker`."""
     for length in range(min(len(text), len(marker) - 1), 0, -1):
         if text.endswith(marker[:length]):
             return text[:-length]
@@ -78,14 +83,17 @@ def without_start_of(text: str, marker: str) -> str:
 
 
 def read_value(char: str, depth: int = 0) -> Value:
-    """A value that begins with `char`; and the char behind it if its end shows only there."""
+    """Read a value that begins with `char`.
+
+    Return the character after it if only that shows the end (of a number or word), else None.
+    """
     if char == '"':
         yield from read_string(char)
         return None
     if char not in "{[":
         return (yield from _read_scalar(char))
     if depth == MAX_DEPTH:
-        raise Broken
+        raise UnexpectedChar
     end = "}" if char == "{" else "]"
     char = yield from next_char()
     if char == end:
@@ -93,34 +101,34 @@ def read_value(char: str, depth: int = 0) -> Value:
     while True:
         if end == "}":
             yield from read_string(char)
-            char = yield from behind_colon()
-        behind = yield from read_value(char, depth + 1)
-        char = yield from behind_value(behind)
+            char = yield from after_colon()
+        after = yield from read_value(char, depth + 1)
+        char = yield from after_value(after)
         if char == end:
             return None
         if char != ",":
-            raise Broken
+            raise UnexpectedChar
         char = yield from next_char()
 
 
-def behind_value(behind: str | None) -> Chars:
-    """The next char that is no space, from what `read_value` gives on."""
-    if behind is None or behind in _SPACE:
+def after_value(after: str | None) -> Chars:
+    """Return the next character that is no whitespace, given what `read_value` returned."""
+    if after is None or after in _SPACE:
         return (yield from next_char())
-    return behind
+    return after
 
 
-def behind_colon() -> Chars:
-    """The first char of a value, behind a colon."""
+def after_colon() -> Chars:
+    """Read a colon and return the first character of the value."""
     if (yield from next_char()) != ":":
-        raise Broken
+        raise UnexpectedChar
     return (yield from next_char())
 
 
 def read_string(char: str) -> Chars:
-    """A string, of which `char` is the first; all of it as JSON."""
+    """Read a string that begins with `char`, and return it as JSON."""
     if char != '"':
-        raise Broken
+        raise UnexpectedChar
     text = [char]
     while True:
         char = yield
@@ -128,7 +136,7 @@ def read_string(char: str) -> Chars:
         if char == '"':
             return "".join(text)
         if char < " ":
-            raise Broken
+            raise UnexpectedChar
         if char == "\\":
             char = yield
             text.append(char)
@@ -137,9 +145,9 @@ def read_string(char: str) -> Chars:
                     char = yield
                     text.append(char)
                     if char not in _HEX:
-                        raise Broken
+                        raise UnexpectedChar
             elif char not in '"\\/bfnrt':
-                raise Broken
+                raise UnexpectedChar
 
 
 def _read_scalar(char: str) -> Chars:
@@ -148,8 +156,8 @@ def _read_scalar(char: str) -> Chars:
         text += char
         is_word = any(word.startswith(text) for word in _WORDS)
         if not (is_word or _NUMBER_START.fullmatch(text)) or len(text) > _MAX_SCALAR_CHARS:
-            raise Broken
+            raise UnexpectedChar
         char = yield
     if text not in _WORDS and not _NUMBER.fullmatch(text):
-        raise Broken
+        raise UnexpectedChar
     return char

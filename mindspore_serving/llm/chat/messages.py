@@ -1,5 +1,7 @@
-"""Messages as chat templates take them: without fields that are null, the reasoning and the
-arguments of calls in the form that a template looks for.  Knows no Jinja.
+"""Messages in the form that chat templates take.
+
+Null fields are dropped; reasoning and arguments of calls get the form that the template reads.
+Knows no Jinja.
 """
 
 import json
@@ -16,7 +18,7 @@ _READS_NULL = re.compile(r"content(?:['\"]\])?\s+is\s+(?:not\s+)?none", re.IGNOR
 
 
 class Arguments(dict[str, Any]):
-    """Arguments of a call: an object, and where a template wants text, its JSON."""
+    """Arguments of a call: an object, and its JSON where a template uses it as a string."""
 
     def __str__(self) -> str:
         return json.dumps(self, ensure_ascii=False)
@@ -29,21 +31,22 @@ class Arguments(dict[str, Any]):
 
 
 def to_template(messages: Sequence[Message], source: str) -> list[dict[str, Any]]:
-    """`messages` for the template `source`.
+    """Return `messages` for the template `source`.
 
-    A content that is null is "", unless the template looks whether it is; then the content of a
-    message with calls is null if it is empty.  Raises InvalidInputs for what is no message.
+    Null content becomes "", unless the template tests for null; then a message with calls and
+    without text has null content.  Raises InvalidInputs for an entry that is no message.
     """
     if not messages:
         raise InvalidInputs("messages is empty, expected at least one message")
     reads_null = _READS_NULL.search(source) is not None
     names = [name for name in _REASONING if name in source] or _REASONING[:1]
-    return [_convert(index, one, reads_null, names) for index, one in enumerate(messages)]
+    return [_convert(index, message, reads_null, names) for index, message in enumerate(messages)]
 
 
 def _convert(
     index: int, message: Message, reads_null: bool, names: Sequence[str]
 ) -> dict[str, Any]:
+    """Return one message for the template."""
     if not isinstance(message, Mapping):
         raise InvalidInputs(
             f"messages[{index}] is of type {type(message).__name__}, expected an object"
@@ -51,26 +54,26 @@ def _convert(
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidInputs(f"messages[{index}] has role {role!r}, expected a name")
-    found = {name: value for name, value in message.items() if value is not None}
-    reasoning = next((found.pop(name) for name in _REASONING if name in found), None)
+    converted = {name: value for name, value in message.items() if value is not None}
+    reasoning = next((converted.pop(name) for name in _REASONING if name in converted), None)
     if reasoning is not None:
-        found |= dict.fromkeys(names, reasoning)
-    calls = found.get("tool_calls")
+        converted |= dict.fromkeys(names, reasoning)
+    calls = converted.get("tool_calls")
     if calls:
-        found["tool_calls"] = [_call(one) for one in calls]
-    if not found.get("content") and (calls or "content" not in found):
-        found["content"] = None if reads_null else ""
-    return found
+        converted["tool_calls"] = [_call(call) for call in calls]
+    if not converted.get("content") and (calls or "content" not in converted):
+        converted["content"] = None if reads_null else ""
+    return converted
 
 
 def _call(call: Any) -> Any:
-    """A call, as OpenAI writes it or without "function" around its name and arguments."""
+    """Return a call, in OpenAI's form or without "function" around its name and arguments."""
     if not isinstance(call, Mapping):
         return call
-    found = {name: value for name, value in call.items() if value is not None}
-    if isinstance(found.get("function"), Mapping):
-        return {"type": "function", **found, "function": _call(found["function"])}
-    arguments = found.get("arguments")
+    fields = {name: value for name, value in call.items() if value is not None}
+    if isinstance(fields.get("function"), Mapping):
+        return {"type": "function", **fields, "function": _call(fields["function"])}
+    arguments = fields.get("arguments")
     if isinstance(arguments, Mapping):
-        found["arguments"] = Arguments(arguments)
-    return found
+        fields["arguments"] = Arguments(arguments)
+    return fields

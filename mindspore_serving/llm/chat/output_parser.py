@@ -1,6 +1,6 @@
-"""An answer's text, as it comes, taken apart: reasoning, content, calls of tools.
+"""Incremental parser of answers: reasoning, content and tool calls.
 
-Pure text in, small pieces out, which together do not depend on how the text was cut.
+Takes text and returns deltas, whose concatenation does not depend on how the text was split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
-from mindspore_serving.llm.chat.json_reader import HeldText, without_start_of
+from mindspore_serving.llm.chat.json_reader import HeldText, without_partial_marker
 from mindspore_serving.llm.chat.reasoning_formats import REASONING_FORMATS
 from mindspore_serving.llm.chat.tool_calls import CallReader, PlainContent
 from mindspore_serving.llm.chat.unmarked_calls import UnmarkedReader
@@ -18,7 +18,7 @@ __all__ = ["PlainContent", "Delta", "OutputParser", "Reasoning"]
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What the model thinks before it answers."""
+    """Text that the model thinks before it answers."""
 
     text: str
 
@@ -27,10 +27,11 @@ Delta: TypeAlias = PlainContent | Reasoning | ToolCallDelta
 
 
 class OutputParser:
-    """Reads one answer.
+    """Parses one answer.
 
-    Space around reasoning, before a call and behind the last one is dropped.  What only looks like
-    a marker or a call is content; of a call that breaks, the arguments so far are kept.
+    Whitespace around reasoning, before a call and after the last one is dropped.  Text that only
+    resembles a marker or a call is content; of a call that becomes invalid, the arguments so far
+    are kept.
 
     Args:
         tool_format: a row of `TOOL_FORMATS`; "" where a JSON object may be a call.
@@ -52,30 +53,31 @@ class OutputParser:
         self._unmarked = UnmarkedReader(tools) if tools and unmarked else None
 
     def feed(self, text: str) -> list[Delta]:
-        """What `text` adds."""
+        """Return the deltas that `text` adds."""
         if self._reasoning is None:
             return self._read(text)
-        thought, text = self._reasoning.feed(text)
-        return _reasoning(thought) + self._read(text)
+        reasoning, text = self._reasoning.feed(text)
+        return _reasoning(reasoning) + self._read(text)
 
     def finish(self, *, is_cut: bool = False) -> list[Delta]:
-        """What was held back, once there is no more text; `is_cut` if the model would have gone
-        on.
+        """Return what was held back, after the last text.
+
+        `is_cut` says that the model would have gone on.
         """
         out: list[Delta] = []
         if self._reasoning is not None:
-            thought, text = self._reasoning.finish()
-            out = _reasoning(thought) + self._read(text)
-        found = self._calls.finish(is_cut=is_cut) if self._calls else []
+            reasoning, text = self._reasoning.finish()
+            out = _reasoning(reasoning) + self._read(text)
+        deltas = self._calls.finish(is_cut=is_cut) if self._calls else []
         if self._unmarked is not None:
-            found = [*self._unmarked.feed(found), *self._unmarked.finish()]
-        return [*out, *found]
+            deltas = [*self._unmarked.feed(deltas), *self._unmarked.finish()]
+        return [*out, *deltas]
 
     def _read(self, text: str) -> list[Delta]:
         if self._calls is None:
             return [PlainContent(text)] if text else []
-        found = self._calls.feed(text)
-        return [*(self._unmarked.feed(found) if self._unmarked else found)]
+        deltas = self._calls.feed(text)
+        return [*(self._unmarked.feed(deltas) if self._unmarked else deltas)]
 
 
 def _reasoning(text: str) -> list[Delta]:
@@ -83,7 +85,16 @@ def _reasoning(text: str) -> list[Delta]:
 
 
 class _ReasoningReader:
-    """Separates what is before the end of reasoning from what is behind it."""
+    r"""Separates reasoning from the text after it.
+
+    `_part` is the state, a method::
+
+        _begin -> _lead -> _inside -> _after -> _outside
+           \_______________________________________^   (no reasoning)
+
+    `_begin` waits for the marker, `_lead` skips whitespace after it, `_inside` looks for the end
+    marker, `_after` skips whitespace after that.
+    """
 
     def __init__(self, name: str) -> None:
         self._format = REASONING_FORMATS[name]
@@ -91,15 +102,16 @@ class _ReasoningReader:
         self._part = self._begin
 
     def feed(self, text: str) -> tuple[str, str]:
-        """The next reasoning, and the next text behind it."""
+        """Return the next reasoning, and the next text after it."""
         if self._part in (self._begin, self._inside) and self._held.adds(text):
             return "", ""
         return self._part(self._held.take() + text)
 
     def finish(self) -> tuple[str, str]:
-        rest = self._held.take()
+        """Return the held text, as reasoning or as text."""
+        held = self._held.take()
         is_open = self._part == self._begin and self._format.is_open
-        return (rest, "") if is_open or self._part == self._inside else ("", rest)
+        return (held, "") if is_open or self._part == self._inside else ("", held)
 
     def _begin(self, text: str) -> tuple[str, str]:
         begin, shown = self._format.begin, text.lstrip()
@@ -121,15 +133,15 @@ class _ReasoningReader:
 
     def _inside(self, text: str) -> tuple[str, str]:
         end = self._format.end
-        place = text.find(end)
-        if place >= 0:
-            self._part = self._behind
-            return text[:place].rstrip(), self._behind(text[place + len(end) :])[1]
-        shown = without_start_of(text, end).rstrip()
+        index = text.find(end)
+        if index >= 0:
+            self._part = self._after
+            return text[:index].rstrip(), self._after(text[index + len(end) :])[1]
+        shown = without_partial_marker(text, end).rstrip()
         self._held.put(text[len(shown) :])
         return shown, ""
 
-    def _behind(self, text: str) -> tuple[str, str]:
+    def _after(self, text: str) -> tuple[str, str]:
         text = text.lstrip()
         if text:
             self._part = self._outside

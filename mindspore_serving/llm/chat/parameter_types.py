@@ -1,7 +1,7 @@
-"""Which JSON types a tool's parameter may have, by its schema.  Pure.
+"""JSON types that a tool's parameter may have, by its schema.
 
-Where arguments are tags, text is written as it is, without quotes; so only the schema tells whether
-`5` is a number or a text.
+Where arguments are tags, strings are written without quotes, so only the schema tells whether `5`
+is a number or a string.  Pure.
 """
 
 import json
@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 ANY = "any"
-_MAX_DEPTH = 20  # of schemas in one another
+_MAX_DEPTH = 20  # of nested schemas
 _OF_PYTHON = {bool: "boolean", int: "number", float: "number", str: "string", type(None): "null"}
-_WORDS = {"True": "true", "False": "false", "None": "null"}  # as Python, and so templates, write
+_WORDS = {"True": "true", "False": "false", "None": "null"}  # as Python and Jinja write them
 
 
 def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
-    """The types that `schema` allows, `ANY` among them if it does not say; `root` is what its
-    references are of.
+    """Return the types that `schema` allows, with `ANY` if it does not say.
+
+    References are resolved in `root`.
     """
     return _types(schema, root, {}, 0)
 
@@ -24,17 +25,18 @@ def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
 def _types(
     schema: object, root: Mapping[str, Any], known: dict[int, frozenset[str]], depth: int
 ) -> frozenset[str]:
-    """`known` are the types of what references were followed to, by its id: each is read once,
-    however many ways lead to it.
+    """Return the types; `known` has those of resolved references, by the id of the target.
+
+    Each target is read once, however many references lead to it.
     """
     if not isinstance(schema, Mapping) or depth == _MAX_DEPTH:
         return frozenset((ANY,))
     if "$ref" in schema:
-        found = _referred(schema["$ref"], root)
-        if id(found) not in known:
-            known[id(found)] = frozenset((ANY,))  # where it leads back to itself
-            known[id(found)] = _types(found, root, known, depth + 1)
-        return known[id(found)]
+        target = _referred(schema["$ref"], root)
+        if id(target) not in known:
+            known[id(target)] = frozenset((ANY,))  # ends a cycle of references
+            known[id(target)] = _types(target, root, known, depth + 1)
+        return known[id(target)]
     kind = schema.get("type")
     if isinstance(kind, str):
         return frozenset((kind,))
@@ -50,12 +52,14 @@ def _types(
 
 
 def may_be_text(types: frozenset[str]) -> bool:
+    """Return whether a string is allowed."""
     return not types.isdisjoint(("string", ANY))
 
 
 def to_json(text: str, types: frozenset[str]) -> str:
-    """The JSON of a value that was written as `text`; that of the text itself if it may be one, or
-    is no JSON.
+    """Return the JSON of a value that was written as `text`.
+
+    It is a JSON string if only a string is allowed, or if `text` is no JSON.
     """
     shown = text.strip()
     word = _WORDS.get(shown, shown)
@@ -74,7 +78,7 @@ def _refuse(word: str) -> None:
 
 
 def _referred(reference: object, root: Mapping[str, Any]) -> object:
-    found: object = root
+    target: object = root
     for name in str(reference).removeprefix("#").strip("/").split("/"):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        target = target.get(name) if isinstance(target, Mapping) else None
+    return target

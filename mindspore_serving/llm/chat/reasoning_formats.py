@@ -1,4 +1,4 @@
-"""How models write what they think before they answer.  Knows no tokens and no requests."""
+"""Formats in which models write their reasoning. Knows no tokens and no requests."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from mindspore_serving.llm.grammar.source import answer_rule
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """The markers around reasoning.  If `is_open`, the prompt ends inside it."""
+    """Markers around reasoning; `is_open` if the prompt ends inside it."""
 
     begin: str
     end: str
@@ -25,15 +25,16 @@ REASONING_FORMATS = {
     "mistral": ReasoningFormat("[THINK]", "[/THINK]"),
 }
 
-# Options by which templates let a request turn reasoning off.
+# Template options by which a request turns reasoning off.
 _SWITCHES = ("enable_thinking", "thinking")
 
 
 def find_reasoning_format(template_source: str) -> str:
-    """The name of the format that a chat template shows: "think"; "think_open" if a prompt made
-    with it ends inside reasoning; "mistral"; "" if it shows none.
+    """Return the name of the format that a chat template uses, "" for none.
 
-    Tried with one message of a user; a template that refuses it does not end inside reasoning.
+    "think_open" if a prompt made with the template ends inside reasoning, else "think"; "mistral"
+    by its marker.  The template is tried with a single user's message; one that refuses it is
+    "think".
     """
     if "[THINK]" in template_source:
         return "mistral"
@@ -44,15 +45,16 @@ def find_reasoning_format(template_source: str) -> str:
 
 
 def as_requested(reasoning_format: str, template_options: Mapping[str, Any]) -> str:
-    """The format if the template gets these options, which may turn reasoning off."""
+    """Return the format under template options that may turn reasoning off."""
     is_off = any(template_options.get(switch) is False for switch in _SWITCHES)
     return "think" if reasoning_format == "think_open" and is_off else reasoning_format
 
 
 def reason_first(reasoning_format: str, grammar: Grammar) -> Grammar:
-    """`grammar` for an answer that may reason before (for "think_open": that ends its reasoning).
+    """Return `grammar` for an answer that may begin with reasoning.
 
-    Raises InvalidInputs if a JSON schema is not JSON.
+    With "think_open" the answer begins inside the reasoning, which must end.  Raises InvalidInputs
+    if a JSON schema is not JSON.
     """
     if not reasoning_format:
         return grammar

@@ -1,8 +1,8 @@
-"""The sandbox in which chat templates run.
+"""Sandbox in which chat templates run.
 
-Neither templates, which come with a model or a request, nor their arguments can be trusted: they
-reach no private attribute of Python, change nothing they are given, and each rendering has a budget
-of time and of what it makes.
+Templates come with a model or a request and are not trusted, nor are their arguments: they reach no
+private attribute of Python, cannot change their arguments, and each rendering has a budget of time
+and of characters.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,16 +24,15 @@ from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.llm.chat.budget import MAX_WIDTH, RenderingBudget
 
 _MAX_TEMPLATE = 1 << 20  # characters
-_WIDENING = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs"})  # methods of a text
+_WIDENING = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs"})  # methods of str
 _FORBIDDEN = frozenset({"translate", "maketrans", "format_map", "to_bytes", "from_bytes"})
-_budget: ContextVar[RenderingBudget] = ContextVar(
-    "budget"
-)  # of the rendering; none while one is read
+# Budget of the present rendering; not set while a template is compiled.
+_budget: ContextVar[RenderingBudget] = ContextVar("budget")
 
 
 @contextmanager
 def spending(budget: RenderingBudget) -> Iterator[None]:
-    """Templates that are rendered within it take from `budget`."""
+    """Charge templates that are rendered inside the block to `budget`."""
     token = _budget.set(budget)
     try:
         yield
@@ -46,18 +45,18 @@ class TemplateRefused(jinja2.TemplateError):
 
 
 class _Generation(Extension):
-    """{% generation %} marks answers for training; here it is what it encloses."""
+    """The tag {% generation %}, which marks answers for training; here it has no effect."""
 
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)  # what it sets is not seen outside
+        return nodes.Scope(body, lineno=line)  # variables set inside stay inside
 
 
 class _Metered(NodeTransformer):
-    """Makes every loop look at the clock, and charges for every text that is made."""
+    """Makes every loop check the clock, and charges for every text that is output or joined."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -66,18 +65,19 @@ class _Metered(NodeTransformer):
 
     def visit_Output(self, node: nodes.Output) -> nodes.Output:
         self.generic_visit(node)
-        node.nodes = [_filtered(_shown(one), "_charged") for one in node.nodes]
+        node.nodes = [_filtered(_expression(part), "_charged") for part in node.nodes]
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Concat:
         self.generic_visit(node)
-        node.nodes = [_filtered(one, "_charged") for one in node.nodes]
+        node.nodes = [_filtered(part, "_charged") for part in node.nodes]
         return node
 
 
-def _shown(node: Any) -> nodes.Expr:
-    shown: nodes.Expr = nodes.Const(node.data) if isinstance(node, nodes.TemplateData) else node
-    return shown
+def _expression(node: Any) -> nodes.Expr:
+    is_text = isinstance(node, nodes.TemplateData)
+    expression: nodes.Expr = nodes.Const(node.data) if is_text else node
+    return expression
 
 
 def _filtered(node: Any, name: str) -> nodes.Filter:
@@ -85,7 +85,7 @@ def _filtered(node: Any, name: str) -> nodes.Filter:
 
 
 class _Namespace(Namespace):
-    """Holds no names that Python gives a meaning."""
+    """Namespace without names that begin with an underscore."""
 
     def __init__(self, *args: Any, **names: Any) -> None:
         initial = dict(*args, **names)
@@ -104,6 +104,8 @@ def _check_name(name: str) -> None:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja environment of chat templates."""
+
     intercepted_binops = frozenset({"*", "**", "+", "%"})
 
     def __init__(self) -> None:
@@ -119,11 +121,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = lambda format: datetime.now().strftime(format[:256])  # noqa: A006
-        # The type itself would be a way out.
+        # Not the type `dict`: its attributes lead out of the sandbox.
         self.globals["dict"] = lambda *args, **names: dict(*args, **names)
         self.globals["namespace"] = _Namespace
 
     def read(self, source: str) -> jinja2.Template:
+        """Compile a template.
+
+        Raises StartError.
+        """
         if len(source) > _MAX_TEMPLATE:
             raise StartError(
                 f"the chat template has {len(source)} characters, expected at most {_MAX_TEMPLATE}"
@@ -135,7 +141,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         except jinja2.TemplateSyntaxError as error:
             raise StartError(f"line {error.lineno} of the chat template: {error}") from error
         except RecursionError:
-            raise StartError("the chat template has too many levels in one another") from None
+            raise StartError("the chat template is nested too deeply") from None
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return attr not in _FORBIDDEN and super().is_safe_attribute(obj, attr, value)
@@ -175,7 +181,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _check_method(budget: RenderingBudget, text: str, name: str, args: list[Any]) -> None:
-    """Before a method of a text is called; wrong arguments are left to it."""
+    """Charge for a method of a string before it is called; it rejects wrong arguments itself."""
     budget.spend(len(text))
     if name in _WIDENING:
         for width in args:
@@ -196,8 +202,10 @@ def _charged(value: Any) -> Any:
 
 
 def _checked(name: str) -> Callable[..., Any]:
-    """A filter of Jinja's behind its check.  No budget is there while a template is read: that
-    keeps Jinja from computing filters of constants then.
+    """Return a Jinja filter that is charged before it runs.
+
+    While a template is compiled there is no budget, so the filter raises and Jinja does not
+    evaluate it on constants.
     """
     inner, check = FILTERS[name], _CHECKS[name]
     passes = getattr(inner, "jinja_pass_arg", None)
@@ -212,8 +220,8 @@ def _checked(name: str) -> Callable[..., Any]:
 
 
 def _check_widths(budget: RenderingBudget, value: Any, *args: Any, **named: Any) -> None:
-    for one in (*args, *named.values()):
-        budget.check_width(one)
+    for width in (*args, *named.values()):
+        budget.check_width(width)
     budget.spend_on(value)
     budget.spend(MAX_WIDTH)
 
@@ -222,15 +230,15 @@ def _check_indent(
     budget: RenderingBudget, text: Any, width: Any = 4, *args: Any, **named: Any
 ) -> None:
     budget.check_width(width)
-    wide = len(width) if isinstance(width, str) else width
-    budget.spend(len(text) + (1 + text.count("\n")) * int(wide))
+    size = len(width) if isinstance(width, str) else width
+    budget.spend(len(text) + (1 + text.count("\n")) * int(size))
 
 
 def _check_growing(budget: RenderingBudget, value: Any, *args: Any, **named: Any) -> None:
-    for _ in range(8):  # an escaped character has at most so many
+    for _ in range(8):  # escaping a character yields at most 8
         budget.spend_on(value)
-    for one in (*args, *named.values()):
-        budget.spend(len(one) * len(str(value)) if isinstance(one, str) else 1)
+    for argument in (*args, *named.values()):
+        budget.spend(len(argument) * len(str(value)) if isinstance(argument, str) else 1)
 
 
 _CHECKS: dict[str, Callable[..., None]] = {
@@ -255,12 +263,12 @@ def _join(
     environment: Sandbox, values: Iterable[Any], d: str = "", attribute: str | int | None = None
 ) -> str:
     budget = _budget.get()
-    found = list(budget.metered(values))
+    items = list(budget.metered(values))
     if attribute is not None:
-        found = [environment.getitem(one, attribute) for one in found]
-    budget.spend(len(d) * len(found))
-    budget.spend_on(found)
-    return str(d).join(map(str, found))
+        items = [environment.getitem(item, attribute) for item in items]
+    budget.spend(len(d) * len(items))
+    budget.spend_on(items)
+    return str(d).join(map(str, items))
 
 
 def _raise_exception(message: str) -> None:
@@ -274,7 +282,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Jinja's own filter escapes <, > and &, which a model is not to see.
+    # Jinja's filter escapes <, > and &, which the model must see as they are.
     return _budget.get().dump_json(
         value,
         ensure_ascii=ensure_ascii,

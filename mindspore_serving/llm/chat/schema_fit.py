@@ -1,14 +1,13 @@
-"""Whether a value fits a JSON schema.  Pure, and of bounded work: schemas are written by clients,
-and values by models.
+"""Validation of values by JSON schemas, with bounded work: clients write the schemas.
 
-What is not judged says nothing: `pattern`, which could take for ever, `format`, and keywords that
-are rare in tools (`if`, `dependentSchemas`, `unevaluatedProperties` and the like).
+Ignored are `pattern`, which could take exponential time, `format`, and keywords that are rare in
+tools (`if`, `dependentSchemas`, `unevaluatedProperties` and the like).  Pure.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-MAX_STEPS = 20_000  # schemas looked at for one value: some 20 ms
+MAX_STEPS = 20_000  # schemas tried for one value: about 20 ms
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
@@ -32,7 +31,7 @@ _SIZES = {
 
 
 def fits(value: object, schema: object) -> bool:
-    """Whether `value`, of JSON, fits `schema`; false as well for what takes too long to tell."""
+    """Return whether a JSON value fits `schema`; False also if that takes too long to decide."""
     try:
         return _Fit(schema).fits(value, schema)
     except (_TooLong, RecursionError):
@@ -40,11 +39,11 @@ def fits(value: object, schema: object) -> bool:
 
 
 class _TooLong(Exception):
-    """There are too many schemas to look at."""
+    """Error of a validation that takes too many steps."""
 
 
 class _Fit:
-    """`root` is what references are of."""
+    """A validation; `root` is where references are resolved."""
 
     def __init__(self, root: object) -> None:
         self._root = root
@@ -84,50 +83,50 @@ class _Fit:
         properties = schema.get("properties")
         known = properties if isinstance(properties, Mapping) else {}
         if "patternProperties" in schema:
-            others: object = True
+            additional: object = True
         else:
-            others = schema.get("additionalProperties", True)
-        return all(self.fits(one, known.get(name, others)) for name, one in value.items())
+            additional = schema.get("additionalProperties", True)
+        return all(self.fits(item, known.get(name, additional)) for name, item in value.items())
 
     def _fits_array(self, value: list[Any], schema: Mapping[str, Any]) -> bool:
         first = _list(schema.get("prefixItems"))
-        rest = schema.get("items", True)
+        items = schema.get("items", True)
         return all(
-            self.fits(one, first[place] if place < len(first) else rest)
-            for place, one in enumerate(value)
+            self.fits(item, first[index] if index < len(first) else items)
+            for index, item in enumerate(value)
         )
 
     def _referred(self, reference: object) -> object:
-        found = self._root
+        target = self._root
         for name in str(reference).removeprefix("#").strip("/").split("/") if reference else ():
             name = name.replace("~1", "/").replace("~0", "~")
             if name:
-                found = found.get(name, True) if isinstance(found, Mapping) else True
-        return found
+                target = target.get(name, True) if isinstance(target, Mapping) else True
+        return target
 
 
 def _has_type(value: Any, kind: object) -> bool:
     kinds = [kind] if isinstance(kind, str) else _list(kind)
-    known = [_TYPES[one] for one in kinds if one in _TYPES]
+    known = [_TYPES[name] for name in kinds if name in _TYPES]
     return not known or any(is_kind(value) for is_kind in known)
 
 
 def _is_among(value: Any, schema: Mapping[str, Any]) -> bool:
     if "const" in schema and not _is_equal(value, schema["const"]):
         return False
-    among = schema.get("enum")
-    return not isinstance(among, list) or any(_is_equal(value, one) for one in among)
+    allowed = schema.get("enum")
+    return not isinstance(allowed, list) or any(_is_equal(value, item) for item in allowed)
 
 
 def _is_within(value: Any, schema: Mapping[str, Any]) -> bool:
     if _is_number(value):
         bounds = ((holds, schema.get(name)) for name, holds in _BOUNDS.items())
         return all(not _is_number(bound) or holds(value, bound) for holds, bound in bounds)
-    least, most = _SIZES.get(type(value).__name__, ("", ""))
-    size = len(value) if least else 0
-    limits = schema.get(least, 0), schema.get(most, size)
-    at_least, at_most = (limit if _is_number(limit) else size for limit in limits)
-    return bool(at_least <= size <= at_most)
+    min_name, max_name = _SIZES.get(type(value).__name__, ("", ""))
+    size = len(value) if min_name else 0
+    limits = schema.get(min_name, 0), schema.get(max_name, size)
+    min_size, max_size = (limit if _is_number(limit) else size for limit in limits)
+    return bool(min_size <= size <= max_size)
 
 
 def _is_number(value: object) -> bool:
@@ -135,9 +134,9 @@ def _is_number(value: object) -> bool:
 
 
 def _is_equal(value: object, other: object) -> bool:
-    """As JSON has it: true is not 1."""
+    """Return whether JSON values are equal: true is not 1."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
-def _list(given: object) -> list[Any]:
-    return given if isinstance(given, list) else []
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

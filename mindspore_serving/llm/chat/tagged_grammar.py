@@ -1,8 +1,8 @@
-"""Grammar rules for calls of tools whose arguments are tags: Qwen3-Coder's and GLM's.
+"""Grammar rules for tool calls whose arguments are tags: Qwen3-Coder's and GLM's.
 
-Pure text: it knows no tokens and no requests.  Parameters come in the order of the schema.  A text
-has no quotes, so any text up to the tag behind it is one: of what a schema says about texts, values
-that are listed are respected, and others refused for a tool that is `strict`.
+Parameters come in the order of the schema.  Strings have no quotes, so any text up to the next tag
+is one.  Of a schema's constraints on strings, `enum` is enforced; others are refused for a `strict`
+tool and otherwise ignored.  Pure: knows no tokens and no requests.
 """
 
 import json
@@ -10,40 +10,41 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mindspore_serving.llm.chat.parameter_types import may_be_text, types_of
-from mindspore_serving.llm.chat.tool_formats import Tags, wrong_tools
+from mindspore_serving.llm.chat.tool_formats import Tags, invalid_tools
 
-_OF_TEXTS = ("pattern", "format", "minLength", "maxLength")
-_SHARED = ("$defs", "definitions", "x-guidance")  # of the whole schema, for each parameter
+_STRING_CONSTRAINTS = ("pattern", "format", "minLength", "maxLength")
+_SHARED = ("$defs", "definitions", "x-guidance")  # copied from the schema to each parameter
 
 
 def tagged_rules(
     tags: Tags, functions: Sequence[tuple[str, dict[str, Any]]], strict: frozenset[str]
 ) -> list[str]:
-    """The rule `call`, for functions by name and schema; `strict` are names of them.
+    """Return the rule `call` for functions by name and schema; `strict` names the strict ones.
 
-    Raises InvalidField for names that have no place in tags, and for what is strict and cannot be.
+    Raises InvalidField for names that cannot be written as tags, and for constraints of a strict
+    tool that cannot be enforced.
     """
     rules = ["call: " + " | ".join(f"call_{index}" for index in range(len(functions)))]
     for index, (name, schema) in enumerate(functions):
         _check_name(name)
         parts = [_name(tags, name)]
         required = schema.get("required") or ()
-        for number, (key, one) in enumerate((schema.get("properties") or {}).items()):
+        for number, (key, schema_of_key) in enumerate((schema.get("properties") or {}).items()):
             _check_name(key)
             if name in strict:
-                _check_strict(name, key, one)
+                _check_strict(name, key, schema_of_key)
             rule = f"p_{index}_{number}"
             parts.append(rule if key in required else f"{rule}?")
             rules.append(f"{rule}: {_key(tags, key)} v_{index}_{number}")
-            rules += _value(tags, f"v_{index}_{number}", one, schema)
+            rules += _value(tags, f"v_{index}_{number}", schema_of_key, schema)
         parts += [json.dumps(tags.end)] * bool(tags.end)
         rules.append(f"call_{index}: {' '.join(parts)}")
     return [*rules, *_markers(tags)]
 
 
 def _name(tags: Tags, name: str) -> str:
-    before, behind = tags.name
-    return f"{json.dumps(before + name + behind, ensure_ascii=False)} LINE"
+    before, after = tags.name
+    return f"{json.dumps(before + name + after, ensure_ascii=False)} LINE"
 
 
 def _key(tags: Tags, key: str) -> str:
@@ -53,24 +54,24 @@ def _key(tags: Tags, key: str) -> str:
     return f"key_begin {shown} key_end {line or 'LINE'} {value}".rstrip()
 
 
-def _value(tags: Tags, rule: str, one: object, schema: Mapping[str, Any]) -> Iterator[str]:
-    types = types_of(one, schema)
-    listed = one.get("enum") if isinstance(one, Mapping) else None
+def _value(tags: Tags, rule: str, parameter: object, schema: Mapping[str, Any]) -> Iterator[str]:
+    types = types_of(parameter, schema)
+    enum = parameter.get("enum") if isinstance(parameter, Mapping) else None
     line = f"{json.dumps(chr(10))} " * tags.has_lines
     if not may_be_text(types):
         shared = {name: schema[name] for name in _SHARED if name in schema}
-        inner = {**shared, **one} if isinstance(one, Mapping) else one
+        inner = {**shared, **parameter} if isinstance(parameter, Mapping) else parameter
         yield f"{rule}: json_{rule} {line}value_end LINE"
         yield f"json_{rule}: %json {json.dumps(inner)}"
-    elif isinstance(listed, list) and all(isinstance(value, str) for value in listed):
-        texts = " | ".join(json.dumps(value, ensure_ascii=False) for value in listed)
+    elif isinstance(enum, list) and all(isinstance(value, str) for value in enum):
+        texts = " | ".join(json.dumps(value, ensure_ascii=False) for value in enum)
         yield f"{rule}: ({texts}) {line}value_end LINE"
     else:
         yield f"{rule}: text LINE"
 
 
 def _markers(tags: Tags) -> list[str]:
-    """Rules of their own, so that special tokens match."""
+    """Return a rule for each marker, so that special tokens match."""
     begin = tags.value[0]
     end = json.dumps("\n" * tags.has_lines + tags.value[1])
     return [
@@ -86,16 +87,17 @@ def _markers(tags: Tags) -> list[str]:
 
 def _check_name(name: str) -> None:
     if not name.isprintable() or set(name) & set("<>"):
-        raise wrong_tools(
-            f"{name!r} is the name of a tool or of a parameter, expected one without < and >: this "
-            "model writes calls as tags"
+        raise invalid_tools(
+            f"the name {name!r} of a tool or parameter has <, > or an unprintable character, which "
+            "cannot be written in this model's tags"
         )
 
 
-def _check_strict(name: str, key: str, one: object) -> None:
-    found = [word for word in _OF_TEXTS if isinstance(one, Mapping) and word in one]
-    if found and may_be_text(types_of(one, {})):
-        raise wrong_tools(
-            f"parameter {key!r} of the strict tool {name!r} has {found[0]!r}, which texts of this "
-            "model, that are written without quotes, cannot follow"
+def _check_strict(name: str, key: str, parameter: object) -> None:
+    schema = parameter if isinstance(parameter, Mapping) else {}
+    unsupported = [word for word in _STRING_CONSTRAINTS if word in schema]
+    if unsupported and may_be_text(types_of(parameter, {})):
+        raise invalid_tools(
+            f"parameter {key!r} of the strict tool {name!r} has {unsupported[0]!r}, which cannot "
+            "be enforced: this model writes strings without quotes"
         )

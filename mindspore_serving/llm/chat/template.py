@@ -1,7 +1,7 @@
-"""Turning a chat into the text a model was trained on, by the Jinja template of its directory.
+"""Chat templates: from messages to the text that a model was trained on, by the directory's Jinja.
 
 Templates behave as in the transformers library: the same whitespace rules, functions and filters.
-They run in a sandbox with limits on output and time: they cannot be trusted.  Knows no tokens.
+They are not trusted and run in a sandbox with limits of output and time.  Knows no tokens.
 """
 
 import time
@@ -20,21 +20,21 @@ from mindspore_serving.llm.chat.sandbox import Sandbox, TemplateRefused, spendin
 from mindspore_serving.llm.checkpoint.chatglm import chat_template
 from mindspore_serving.llm.checkpoint.model_files import read_optional_json
 
-_MARK = "\u2063continue\u2063 "  # behind the text of a message that the answer goes on with
+_MARK = "\u2063continue\u2063 "  # after the text of a message that the answer continues
 _PROBE = "6f1e-text"
-_WORK = 16  # characters that a template may make on the way, for each of its text
+_WORK = 16  # characters of intermediate texts allowed per character of the result
 
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """What rendering one chat may take.  `max_chars` of text, `max_seconds` of time."""
+    """Limits of one rendering: characters of the text, and seconds."""
 
     max_chars: int = 8 << 20
     max_seconds: float = 2.0
 
 
 class ChatTemplate:
-    """A model's chat template.  Threads may share it.
+    """Chat template of a model; threads may share it.
 
     Args:
         source: the Jinja template.
@@ -65,13 +65,15 @@ class ChatTemplate:
     def open(
         cls, directory: str | Path, special_tokens: Mapping[str, str] | None = None
     ) -> "ChatTemplate | None":
-        """Of chat_template.jinja or tokenizer_config.json, or what is known of ChatGLM's tokenizer;
-        None if none of these.  Raises StartError.
+        """Return the template of a model's directory, None if it has none.
+
+        It is read from chat_template.jinja or tokenizer_config.json; ChatGLM's is known by its
+        tokenizer.  Raises StartError.
         """
-        found = _find_sources(Path(directory))
-        if "default" not in found:
+        sources = _find_sources(Path(directory))
+        if "default" not in sources:
             return None
-        return cls(found["default"], special_tokens, tool_source=found.get("tool_use"))
+        return cls(sources["default"], special_tokens, tool_source=sources.get("tool_use"))
 
     def render(
         self,
@@ -83,53 +85,56 @@ class ChatTemplate:
         options: Mapping[str, Any] | None = None,
         image_token: str = "",
     ) -> str:
-        """The text of `messages`, each with a "role" and mostly a "content".
+        """Return the text of `messages`, each with a "role" and usually a "content".
 
         It holds the special tokens already: encode it without adding any.
 
         Args:
+            messages: the chat, oldest message first.
             add_generation_prompt: end with what makes the model answer.
-            continue_final_message: end with the text of the last message, which the answer goes on
-                with; nothing makes the model answer then.
-            tools: JSON schemas of what the model may call.
+            continue_final_message: end with the text of the last message, which the answer
+                continues, instead of a generation prompt.
+            tools: JSON schemas of the functions that the model may call.
             options: further variables of the template (`documents`, `enable_thinking`).
-            image_token: stands for a picture where the template knows no parts {"type": "image"}.
+            image_token: stands for an image where the template does not handle {"type": "image"}.
 
         Raises InvalidInputs if the template refuses the messages, TooLarge over the limits.
         """
-        given = to_template(messages, self.source)
+        converted = to_template(messages, self.source)
         if continue_final_message:
-            last = given[-1] = {**given[-1]}
+            last = converted[-1] = {**converted[-1]}
             text = last.get("content")
             if not isinstance(text, str):
-                raise InvalidInputs("the last message has no text to go on with")
+                raise InvalidInputs("the last message has no text to continue")
             last["content"] = text + _MARK
-        given = [self._in_form(message, image_token) for message in given]
-        found = self._render(
+        converted = [self._adapt_content(message, image_token) for message in converted]
+        text_of_chat = self._render(
             {
                 "documents": None,
                 **self._special_tokens,
                 **(options or {}),
-                "messages": given,
+                "messages": converted,
                 "tools": tools,
                 "add_generation_prompt": add_generation_prompt and not continue_final_message,
             }
         )
-        return _cut(found) if continue_final_message else found
+        return _cut(text_of_chat) if continue_final_message else text_of_chat
 
     @cached_property
     def shows_system(self) -> bool:
-        """Whether a system message is in the text."""
-        told = "6f1e-system"
+        """True if the template renders system messages."""
+        probe = "6f1e-system"
         try:
-            text = self.render([_message("system", told), _message("user", "Hello")])
+            text = self.render([_message("system", probe), _message("user", "Hello")])
         except InvalidInputs:
             return False
-        return told in text
+        return probe in text
 
-    def _in_form(self, message: dict[str, Any], image_token: str) -> dict[str, Any]:
-        """A content that is text as parts where the template knows parts alone, and the reverse in
-        a chat with pictures.
+    def _adapt_content(self, message: dict[str, Any], image_token: str) -> dict[str, Any]:
+        """Convert a message's content to the form that the template handles.
+
+        Text becomes parts for a template that handles only parts; parts become text for one that
+        handles only text, with `image_token` for images.
         """
         content = message["content"]
         if isinstance(content, str) and self._knows_parts and not self._knows_texts:
@@ -145,11 +150,11 @@ class ChatTemplate:
 
     @cached_property
     def _knows_parts(self) -> bool:
-        # A look at the source first, so that most templates are rendered no second time.
+        # The test of the source saves most templates a second rendering.
         return "type" in self.source and self._shows([{"type": "text", "text": _PROBE}])
 
     def _shows(self, content: Any) -> bool:
-        """Whether a user's content comes out as its text and nothing else."""
+        """Return whether a user's content is rendered as its text and nothing else."""
         variables: dict[str, Any] = {
             **self._special_tokens,
             "documents": None,
@@ -158,10 +163,10 @@ class ChatTemplate:
             "add_generation_prompt": False,
         }
         try:
-            found = self._render(variables)
+            text = self._render(variables)
         except InvalidInputs:
             return False
-        return _PROBE in found and f"'{_PROBE}'" not in found
+        return _PROBE in text and f"'{_PROBE}'" not in text
 
     def _render(self, variables: dict[str, Any]) -> str:
         has_tools = variables["tools"] and self._tool_template
@@ -177,7 +182,7 @@ class ChatTemplate:
         except TemplateRefused as error:
             failure = f"refuses the messages: {error}"
         except RecursionError:
-            failure = "failed: it calls itself forever"
+            failure = "failed: its recursion is too deep"
         except Exception as error:  # a template can raise what any expression can
             failure = f"failed on these messages: {error}"
         raise InvalidInputs(f"the model's chat template {failure}")
@@ -190,8 +195,8 @@ class ChatTemplate:
             size += len(piece)
             if size > self._limits.max_chars:
                 raise TooLarge(
-                    f"the chat is over {self._limits.max_chars} characters as the model's text, "
-                    "expected less"
+                    f"the chat has over {self._limits.max_chars} characters once rendered by the "
+                    "model's template, expected fewer"
                 )
         return "".join(pieces)
 
@@ -201,32 +206,32 @@ def _message(role: str, content: Any) -> Message:
 
 
 def _cut(text: str) -> str:
-    """`text` up to the mark.  Templates that trim contents leave no space before it either."""
+    """Return `text` up to the mark; templates that trim contents leave no whitespace before it."""
     before, mark, _ = text.rpartition(_MARK.rstrip())
     if not mark:
         raise InvalidInputs(
-            "the model's chat template does not show the last message, which the answer is to go "
-            "on with"
+            "the model's chat template does not render the last message, so the answer cannot "
+            "continue it"
         )
     return before if text.startswith(_MARK, len(before)) else before.rstrip()
 
 
 def _find_sources(directory: Path) -> dict[str, str]:
-    """Templates by name ("default", "tool_use"), first those of files."""
-    found = _configured(directory / "tokenizer_config.json")
-    own = None if "default" in found else chat_template(directory)
-    if own is not None:
-        found["default"] = own
+    """Return the templates by name ("default", "tool_use"); files take precedence."""
+    sources = _configured(directory / "tokenizer_config.json")
+    built_in = None if "default" in sources else chat_template(directory)
+    if built_in is not None:
+        sources["default"] = built_in
     files = {path.stem: path for path in (directory / "additional_chat_templates").glob("*.jinja")}
     files["default"] = directory / "chat_template.jinja"
     for name, path in files.items():
         try:
-            found[name] = path.read_text("utf-8")
+            sources[name] = path.read_text("utf-8")
         except (FileNotFoundError, NotADirectoryError):  # the latter below a GGUF file
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise StartError(f"{path} cannot be read: {error}") from error
-    return found
+    return sources
 
 
 def _configured(path: Path) -> dict[str, str]:
@@ -239,6 +244,6 @@ def _configured(path: Path) -> dict[str, str]:
         return {str(entry["name"]): str(entry["template"]) for entry in config}
     except (KeyError, TypeError):
         raise StartError(
-            f"{path}: chat_template is neither a text nor a list of objects with a name and a "
+            f"{path}: chat_template is neither a string nor a list of objects with name and "
             "template"
         ) from None

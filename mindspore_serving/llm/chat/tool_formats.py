@@ -1,6 +1,6 @@
-"""How models write calls of tools, and which way a chat template shows.
+"""Formats in which models write tool calls, and how to tell them from a chat template.
 
-Pure text: it knows no tokens and no requests.
+Pure: knows no tokens and no requests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,29 +16,30 @@ Tools = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """How a call is written whose arguments are tags, each with a value that is no JSON string:
-    name, then for each argument key and value, then the end.
+    """Format of a call whose arguments are tags, with values that are not JSON strings.
+
+    A call is its name, then key and value of each argument, then the end.
     """
 
-    name: tuple[str, str]  # what is before and behind; a newline may stand for "" behind
+    name: tuple[str, str]  # texts before and after it; a newline may replace an empty one after it
     key: tuple[str, str]
     value: tuple[str, str]
     end: str = ""
-    has_lines: bool = False  # a value is on lines of its own
+    has_lines: bool = False  # values are on separate lines
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How calls are written.
+    """Format of tool calls.
 
     Args:
         begin: marker before a call, or before several; "" for none.
-        end: marker behind a call.
-        separator: between calls that have one marker together.
+        end: marker after a call.
+        separator: between calls that share one marker.
         arguments: the key of the arguments, beside "name".
         is_bare: an answer may be a call without the marker.
-        is_list: behind the marker is a list of calls, or a name and `[ARGS]` and the arguments.
-        tags: how calls are written if not as JSON.
+        is_list: the marker is followed by a list of calls, or by a name, `[ARGS]` and arguments.
+        tags: format of calls that are not JSON.
     """
 
     begin: str
@@ -54,7 +55,7 @@ _HERMES = ToolFormat("<tool_call>", "</tool_call>")
 TOOL_FORMATS = {
     "": ToolFormat("", is_bare=True),
     "hermes": _HERMES,
-    GENERIC: replace(_HERMES, is_bare=True),  # of models whose template has no form for tools
+    GENERIC: replace(_HERMES, is_bare=True),  # for models whose template has no tool format
     "llama3": ToolFormat("<|python_tag|>", separator=";", arguments="parameters", is_bare=True),
     "mistral": ToolFormat("[TOOL_CALLS]", is_list=True),
     "internlm": ToolFormat("<|action_start|><|plugin|>", "<|action_end|>", arguments="parameters"),
@@ -76,7 +77,7 @@ TOOL_FORMATS = {
 
 
 def find_tool_format(template_source: str) -> str:
-    """The format that a chat template shows, of `TOOL_FORMATS`; "" for none."""
+    """Return the format in `TOOL_FORMATS` that a chat template uses, "" for none."""
     source = template_source
     if "<tool_call>" in source and "arguments" in source:
         if "<arg_key>" in source:
@@ -91,31 +92,41 @@ def find_tool_format(template_source: str) -> str:
 
 
 def tool_names(tools: Tools) -> list[str]:
-    """Raises InvalidField for a tool without a name."""
+    """Return the names of the tools.
+
+    Raises InvalidField for a tool without a name.
+    """
     return [function_of(tool)["name"] for tool in tools]
 
 
 def to_template(tools: Tools) -> list[dict[str, Any]]:
-    """`tools` for a template: without "strict", and with "parameters", which templates need."""
-    return [_shown(one) if isinstance(one.get("function"), Mapping) else {**one} for one in tools]
+    """Return `tools` for a template: without "strict", and with the "parameters" that it needs."""
+    return [
+        _without_strict(tool) if isinstance(tool.get("function"), Mapping) else {**tool}
+        for tool in tools
+    ]
 
 
-def _shown(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _without_strict(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = {name: value for name, value in tool["function"].items() if name != "strict"}
     function.setdefault("parameters", {"type": "object", "properties": {}})
     return {**tool, "function": function}
 
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Raises InvalidField if `tool` is not as OpenAI writes it."""
+    """Return the function of a tool.
+
+    Raises InvalidField if `tool` is not in OpenAI's form.
+    """
     function = tool.get("function")
     if not isinstance(function, Mapping):
-        raise wrong_tools('a tool has no "function", expected an object with "name"')
+        raise invalid_tools('a tool has no "function", expected an object with "name"')
     name = function.get("name")
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise wrong_tools(f"a tool's name is {name!r}, expected a text that is not empty")
+        raise invalid_tools(f"a tool's name is {name!r}, expected a non-empty string")
     return function
 
 
-def wrong_tools(text: str) -> InvalidField:
+def invalid_tools(text: str) -> InvalidField:
+    """Return an error about the field `tools`."""
     return InvalidField("tools", text=text)

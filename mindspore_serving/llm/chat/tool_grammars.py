@@ -1,6 +1,6 @@
-"""Grammars for calls of tools: answers that are calls, or that may be.
+"""Grammars of answers that are tool calls, or that may have some.
 
-Pure text: it knows no tokens and no requests.
+Pure: knows no tokens and no requests.
 """
 
 import json
@@ -17,21 +17,22 @@ from mindspore_serving.llm.chat.tool_formats import (
     ToolFormat,
     Tools,
     function_of,
+    invalid_tools,
     tool_names,
-    wrong_tools,
 )
 from mindspore_serving.llm.grammar.source import answer_rule, regex_literal, spacing
 
-MAX_CALLS = 32  # that a grammar allows in one answer
+MAX_CALLS = 32  # calls that a grammar allows in an answer
 _NEWLINE, _SEMICOLON = r'"\n"', '"; "'
-_PLUGIN = "<|plugin|>"  # a marker of its own behind the first
+_PLUGIN = "<|plugin|>"  # InternLM's second marker, after the first
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def tool_grammar(tool_format: str, tools: Tools, name: str | None, parallel: bool) -> Grammar:
-    """The answers that call tools, and do nothing else.
+    """Return the grammar of answers that consist of tool calls.
 
-    Arguments follow the tool's JSON schema; one that cannot is refused if `strict`, else ignored.
+    Arguments follow the tool's JSON schema.  A schema that cannot be enforced is refused if the
+    tool is `strict`, else ignored.
 
     Args:
         tool_format: of `TOOL_FORMATS`; for "" one JSON object with "name" and "arguments".
@@ -46,9 +47,9 @@ def tool_grammar(tool_format: str, tools: Tools, name: str | None, parallel: boo
         functions = [function for function in functions if function["name"] == name]
         if not functions:
             accepted = ", ".join(tool_names(tools)) or "a name: there are no tools"
-            raise wrong_tools(f"tool {name!r} is to be called, expected one of {accepted}")
+            raise invalid_tools(f"tool_choice is {name!r}, expected one of {accepted}")
     if not functions:
-        raise wrong_tools("a tool is to be called, but there are no tools")
+        raise invalid_tools("a tool call is required, but there are no tools")
     rules = _head(tool_format, MAX_CALLS - 1 if parallel else 0)
     return Grammar("lark", "\n".join([*rules, *_calls(tool_format, functions)]) + "\n")
 
@@ -56,14 +57,15 @@ def tool_grammar(tool_format: str, tools: Tools, name: str | None, parallel: boo
 def auto_grammar(
     tool_format: str, tools: Tools, parallel: bool, form: Grammar | None = None
 ) -> Grammar:
-    """Any text, in which calls are as `tool_grammar` has them once the model has begun one; behind
-    them is nothing but further calls.
+    """Return the grammar of any text in which calls, once begun, are as in `tool_grammar`.
+
+    After a call nothing but further calls is allowed.
 
     Args:
         tool_format: of `TOOL_FORMATS`, not "".
         tools: as OpenAI writes them; at least one.
         parallel: allow several calls, up to `MAX_CALLS`.
-        form: what an answer without calls looks like; there is no text before calls then.
+        form: grammar of an answer without calls; no text precedes calls then.
 
     Raises InvalidField for a tool that is malformed, InvalidInputs for a schema that is no JSON.
     """
@@ -74,85 +76,85 @@ def auto_grammar(
         answer = f"form: TEXT\nopening[suffix={opening}]: TEXT\n{_text(row, functions)}"
     else:
         answer = f"{answer_rule(form, 'form')}\nopening: {opening}"
-    # A form and calls without a marker could begin alike, and no lexer tells the two apart.
+    # A form and calls without a marker may begin alike, and a lexer cannot tell them apart.
     is_bare = row.is_bare and form is None
     rules = _parts(tool_format, MAX_CALLS - 1 if parallel else 0, is_bare=is_bare)
     return Grammar("lark", "\n".join([*rules, answer, *_calls(tool_format, functions)]) + "\n")
 
 
 def _text(row: ToolFormat, functions: Sequence[Mapping[str, Any]]) -> str:
-    """All texts; where a call needs no marker, but those that begin as one."""
+    """Return the rule of any text, except one that begins like a call without marker."""
     if not row.is_bare:
         return "TEXT: /(?s:.*)/"
-    names = "|".join(re.escape(json.dumps(one["name"], ensure_ascii=False)) for one in functions)
+    names = "|".join(re.escape(json.dumps(item["name"], ensure_ascii=False)) for item in functions)
     call = regex_literal(f'(?s:[ \\n]{{0,4}}\\{{"name": ({names}), "{row.arguments}": .*)')
     return f"TEXT: /(?s:.*)/ & ~{call}"
 
 
-def _parts(tool_format: str, most: int, *, is_bare: bool) -> list[str]:
-    """The rules around `call`, `opening`, which is the first marker, and `form`."""
+def _parts(tool_format: str, max_more: int, *, is_bare: bool) -> list[str]:
+    """Return the rules around `call`, `opening`, which is the first marker, and `form`."""
     bare = "SPACE calls | " if is_bare else ""
     space = "SPACE: /[ \\n]{0,4}/"
     if tool_format == "internlm":
         return [
-            f"start: opening inside {_more('begin inside', most)} | form",
+            f"start: opening inside {_repeat('begin inside', max_more)} | form",
             "inside: plugin SPACE call SPACE end",
             *(space, *_markers(tool_format)),
         ]
     if tool_format == "mistral":
-        calls = _several("call", 'SPACE "," SPACE', most)
+        calls = _several("call", 'SPACE "," SPACE', max_more)
         return [
-            f"start: opening list | opening called {_more('begin called', most)} | form",
+            f"start: opening list | opening called {_repeat('begin called', max_more)} | form",
             f'list: SPACE "[" {calls} "]"',
             *(space, *_markers(tool_format)),
         ]
     if tool_format == "llama3":
-        calls = _several("call", '";" SPACE', most)
+        calls = _several("call", '";" SPACE', max_more)
         return [f"start: {bare}opening SPACE calls | form", f"calls: {calls}", space]
     return [
-        f"start: opening inside {_more('SPACE begin inside', most)} | {bare}form",
+        f"start: opening inside {_repeat('SPACE begin inside', max_more)} | {bare}form",
         "inside: SPACE call SPACE end",
         "calls: call",
         *(space, *_markers(tool_format)),
     ]
 
 
-def _more(rules: str, most: int) -> str:
-    return f"({rules}){{0,{most}}}" if most else ""
+def _repeat(rules: str, max_more: int) -> str:
+    return f"({rules}){{0,{max_more}}}" if max_more else ""
 
 
-def _head(tool_format: str, most: int) -> list[str]:
-    """The rules around `call` and `most` more, where the answer must be calls."""
+def _head(tool_format: str, max_more: int) -> list[str]:
+    """Return the rules around up to `max_more` + 1 calls, where the answer must be calls."""
     if TOOL_FORMATS[tool_format].tags is not None:
         start = [
-            f"start: {_several('block', 'SPACE', most)}",
+            f"start: {_several('block', 'SPACE', max_more)}",
             "block: begin SPACE call SPACE end",
             "SPACE: /[ \\n]{0,4}/",
         ]
     elif tool_format in ("hermes", GENERIC):
         start = [
-            f"start: {_several('block', _NEWLINE, most)}",
+            f"start: {_several('block', _NEWLINE, max_more)}",
             f"block: begin {_NEWLINE} call {_NEWLINE} end",
         ]
     elif tool_format == "internlm":
         start = [
-            f"start: {_several('block', '', most)}",
+            f"start: {_several('block', '', max_more)}",
             f"block: begin plugin {_NEWLINE} call end",
         ]
     elif tool_format == "mistral":
-        calls = _several("call", '", "', most)
+        calls = _several("call", '", "', max_more)
         start = [
-            f"start: begin list | {_several('named', '', most)}",
+            f"start: begin list | {_several('named', '', max_more)}",
             f'list: " "? "[" {calls} "]"',
             "named: begin called",
         ]
     else:
-        start = [f"start: {_several('call', _SEMICOLON, most if tool_format else 0)}"]
+        start = [f"start: {_several('call', _SEMICOLON, max_more if tool_format else 0)}"]
     return start + _markers(tool_format)
 
 
 def _markers(tool_format: str) -> list[str]:
-    """Rules of their own, so that special tokens match."""
+    """Return a rule for each marker, so that special tokens match."""
     row = TOOL_FORMATS[tool_format]
     if tool_format == "internlm":
         begin = row.begin.removesuffix(_PLUGIN)
@@ -162,16 +164,16 @@ def _markers(tool_format: str) -> list[str]:
     return [f'begin: "{row.begin}"', f'end: "{row.end}"'] if row.end else []
 
 
-def _several(rule: str, separator: str, most: int) -> str:
-    return f"{rule} ({separator} {rule}){{0,{most}}}" if most else rule
+def _several(rule: str, separator: str, max_more: int) -> str:
+    return f"{rule} ({separator} {rule}){{0,{max_more}}}" if max_more else rule
 
 
 def _calls(tool_format: str, functions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Rules for calls: in tags, or as JSON objects, spaced as templates write them."""
+    """Return the rules of calls: in tags, or as JSON objects with the whitespace of templates."""
     row = TOOL_FORMATS[tool_format]
     if row.tags is not None:
         schemas = [(function["name"], _schema(function)) for function in functions]
-        strict = frozenset(one["name"] for one in functions if one.get("strict") is True)
+        strict = frozenset(item["name"] for item in functions if item.get("strict") is True)
         return tagged_rules(row.tags, schemas, strict)
     key = row.arguments
     rules = ["call: " + " | ".join(f"call_{index}" for index in range(len(functions)))]
@@ -183,8 +185,9 @@ def _calls(tool_format: str, functions: Sequence[Mapping[str, Any]]) -> list[str
 
 
 def _named(functions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The rule `called`: a name and arguments.  A name that is not plain could be read as the
-    marker behind it, and is called in a list alone.
+    """Return the rule `called`: a name and arguments.
+
+    A name that is not plain could be read as the marker after it, so it is only called in a list.
     """
     rules = [
         f"{json.dumps(function['name'])} mark args_{index}"
@@ -195,19 +198,22 @@ def _named(functions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    """What the arguments are to follow.  Raises InvalidField if they are to be no object."""
+    """Return the schema of the arguments.
+
+    Raises InvalidField unless it is that of an object.
+    """
     name, parameters = function["name"], function.get("parameters")
     if parameters is None:
         empty = {"type": "object", "additionalProperties": False}
         return {**empty, "x-guidance": {"whitespace_flexible": False}}
     kind = parameters.get("type", "object") if isinstance(parameters, Mapping) else parameters
     if kind != "object":
-        raise wrong_tools(
+        raise invalid_tools(
             f"the parameters of tool {name!r} are of type {kind!r}, expected the JSON schema of an "
             "object"
         )
-    stated = parameters.get("x-guidance")
-    options = {**spacing(json.dumps(stated)), "lenient": function.get("strict") is not True}
-    if isinstance(stated, Mapping):
-        options |= stated
+    guidance = parameters.get("x-guidance")
+    options = {**spacing(json.dumps(guidance)), "lenient": function.get("strict") is not True}
+    if isinstance(guidance, Mapping):
+        options |= guidance
     return {"type": "object", **closed(dict(parameters)), "x-guidance": options}

@@ -1,8 +1,7 @@
-"""Calls of tools that a model writes without the markers of its template: as bare JSON on lines of
-its own, or in a fence.
+"""Incremental reader of tool calls without markers: bare JSON on separate lines, or in a fence.
 
-What names an offered tool and fits its schema is a call, all else stays text as it was written.
-Text is held back only while it may still become a call.
+A call must name an offered tool and fit its schema; everything else stays text, unchanged.  Text is
+held back only while it may still become a call.
 """
 
 import json
@@ -14,13 +13,13 @@ from typing import Any, TypeAlias
 from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import ToolCallDelta
 from mindspore_serving.llm.chat.json_reader import (
-    Broken,
     Chars,
     HeldText,
     Reading,
+    UnexpectedChar,
     Value,
-    behind_colon,
-    behind_value,
+    after_colon,
+    after_value,
     next_char,
     read_marker,
     read_value,
@@ -30,7 +29,7 @@ from mindspore_serving.llm.chat.tool_calls import KEYS, PlainContent
 from mindspore_serving.llm.chat.tool_formats import Tools, function_of
 
 _FENCE = "```"
-_MAX_LANGUAGE = 32  # characters behind the opening of a fence
+_MAX_LANGUAGE = 32  # characters of the language after the opening of a fence
 _OPENS = "{[`"
 _LINE = re.compile(r"\n[ \t\r]*(?=[{\[`])")
 _FENCE_LINE = re.compile(r"\n[ \t\r]*(?=`)")
@@ -47,33 +46,36 @@ class _Call:
 
 
 class UnmarkedReader:
-    """Reads what a `CallReader` leaves of one answer.
+    """Reads the text that a `CallReader` leaves of one answer.
 
-    A call is an object with "name" and "arguments" (or "parameters"), several are a list or stand
-    on lines below one another.  They begin a line and are followed by nothing on their last one; a
-    fence holds nothing else.
+    A call is an object with "name" and "arguments" (or "parameters"); several are a list, or on
+    consecutive lines.  Calls begin a line, and nothing follows on their last line; a fence holds
+    nothing else.
+
+    `_reading` is the reader of a possible call, None outside.  It succeeds at the end of a line or
+    of the answer (`_may_end`), and raises `UnexpectedChar` at a character that rules a call out.
     """
 
     def __init__(self, tools: Tools) -> None:
         functions = [function_of(tool) for tool in tools]
-        self._schemas = {one["name"]: one.get("parameters") for one in functions}
+        self._schemas = {item["name"]: item.get("parameters") for item in functions}
         self._names = {
             json.dumps(name, ensure_ascii=is_ascii): name
             for name in self._schemas
             for is_ascii in (True, False)
         }
         self._out: list[Piece] = []
-        self._held = HeldText()  # space at the end of the text so far
+        self._held = HeldText()  # whitespace at the end of the text so far
         self._is_line_start = True
-        self._is_fenced = False  # in a fence that holds something else
+        self._is_fenced = False  # inside a fence with other content
         self._num_calls = 0
         self._reading: Reading | None = None
-        self._raw: list[str] = []  # what is being read, and the space before it
-        self._calls: list[_Call] = []  # that were read of it
-        self._may_end = False  # whether it is complete if nothing follows
+        self._raw: list[str] = []  # the possible call, and the whitespace before it
+        self._calls: list[_Call] = []  # calls read from it
+        self._may_end = False  # True if it is complete when nothing follows
 
     def feed(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """What may be shown of them, the calls numbered from 0 on."""
+        """Return the pieces that may be shown, with calls numbered from 0."""
         for piece in pieces:
             if isinstance(piece, PlainContent):
                 self._feed(piece.text)
@@ -82,18 +84,18 @@ class UnmarkedReader:
         return self._take()
 
     def finish(self) -> list[Piece]:
-        """What was held back.  Space behind a call is dropped."""
+        """Return what was held back; whitespace after a call is dropped."""
         self._end(is_call=self._may_end)
         space = self._held.take()
         if not self._num_calls:
-            self._say(space)
+            self._emit(space)
         return self._take()
 
     def _take(self) -> list[Piece]:
         out, self._out = self._out, []
         return out
 
-    def _say(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         if not text:
             return
         self._is_line_start = False
@@ -102,14 +104,14 @@ class UnmarkedReader:
         else:
             self._out.append(PlainContent(text))
 
-    def _say_call(self, call: _Call) -> None:
+    def _emit_call(self, call: _Call) -> None:
         self._out.append(ToolCallDelta(self._num_calls, call.name))
         self._out.append(ToolCallDelta(self._num_calls, None, call.arguments))
         self._num_calls += 1
         self._is_line_start = True
 
     def _add_marked(self, piece: ToolCallDelta) -> None:
-        """A call with the markers, or more of it."""
+        """Add a call with the markers, or more of it."""
         if piece.name is not None:
             self._end(is_call=self._may_end)
             self._num_calls += 1
@@ -122,37 +124,41 @@ class UnmarkedReader:
             text = self._scan(text) if self._reading is None else self._read(text)
 
     def _scan(self, new: str) -> str:
-        """Text up to the next line that may be a call; what is left of it."""
+        """Read text up to the next line that may be a call; return the rest."""
         if self._held.adds(new):
             return ""
         text = self._held.take() + new
         line = _FENCE_LINE if self._is_fenced else _LINE
-        found = None if self._begins_line(text) else line.search(text)
-        if found is None and not self._begins_line(text):
-            self._say_text(text)
+        match = None if self._begins_line(text) else line.search(text)
+        if match is None and not self._begins_line(text):
+            self._emit_text(text)
             return ""
-        before = "" if found is None else text[: found.start()].rstrip()
-        self._say(before)
-        rest = text[len(before) :]
-        shown = rest.lstrip()
-        self._raw, self._calls, self._may_end = [rest[: len(rest) - len(shown)]], [], False
+        before = "" if match is None else text[: match.start()].rstrip()
+        self._emit(before)
+        remaining = text[len(before) :]
+        shown = remaining.lstrip()
+        self._raw, self._calls, self._may_end = (
+            [remaining[: len(remaining) - len(shown)]],
+            [],
+            False,
+        )
         self._reading = self._fence() if shown[0] == "`" else self._lines()
         next(self._reading)
         return shown
 
     def _begins_line(self, text: str) -> bool:
-        """Whether it may be a call from its first char on."""
+        """Return whether `text` may be a call from its first character on."""
         opens = "`" if self._is_fenced else _OPENS
         return self._is_line_start and text.lstrip()[0] in opens
 
-    def _say_text(self, text: str) -> None:
-        """All but the space at its end, behind which a call may begin."""
+    def _emit_text(self, text: str) -> None:
+        """Pass on the text except whitespace at its end, after which a call may begin."""
         shown = text.rstrip()
-        self._say(shown)
+        self._emit(shown)
         self._held.put(text[len(shown) :])
 
     def _read(self, text: str) -> str:
-        """Chars of what may be a call; what is left of the text behind it."""
+        """Read characters of a possible call; return the text after it."""
         assert self._reading is not None
         for index, char in enumerate(text):
             try:
@@ -162,50 +168,50 @@ class UnmarkedReader:
                 self._end(is_call=True)
                 self._held.put(char)  # the end of a line
                 return text[index + 1 :]
-            except Broken:
+            except UnexpectedChar:
                 self._raw.pop()
                 self._end(is_call=False)
                 return text[index:]
         return ""
 
     def _end(self, *, is_call: bool) -> None:
-        """Of what was being read: a call each, or text."""
+        """End the reading: its text becomes calls, or stays text."""
         if self._reading is None:
             return
         raw = "".join(self._raw)
         if is_call:
             for call in self._calls:
-                self._say_call(call)
+                self._emit_call(call)
         else:
-            self._say_text(raw)
+            self._emit_text(raw)
             self._is_fenced ^= len(_FENCES.findall(raw)) % 2 == 1
         self._reading, self._raw, self._calls, self._may_end = None, [], [], False
 
     def _fence(self) -> Reading:
-        """A fence that holds nothing but calls, up to the end of its last line."""
+        """Read a fence of nothing but calls, to the end of its last line."""
         yield from read_marker(_FENCE, (yield))
         if self._is_fenced:
-            yield  # whatever it is, as it ends another
-            raise Broken
+            yield  # this fence closes another, whatever follows
+            raise UnexpectedChar
         char, size = (yield), 0
         while char != "\n":
             size += 1
             if not (char.isalnum() or char in "_+-. \r") or size > _MAX_LANGUAGE:
-                raise Broken
+                raise UnexpectedChar
             char = yield
-        char = yield from self._some((yield from next_char()))
+        char = yield from self._call_then_next((yield from next_char()))
         while char != "`":
-            char = yield from self._some(char)
+            char = yield from self._call_then_next(char)
         yield from read_marker(_FENCE, char)
         yield from self._line_end()
 
     def _lines(self) -> Reading:
-        """A call, or a list of them, up to the end of a line."""
+        """Read a call, or a list of calls, to the end of a line."""
         yield from self._call_or_list((yield))
         yield from self._line_end()
 
-    def _some(self, char: str) -> Chars:
-        """A call, or a list of them; the char behind that is no space."""
+    def _call_then_next(self, char: str) -> Chars:
+        """Read a call, or a list of calls; return the next character that is no whitespace."""
         yield from self._call_or_list(char)
         self._may_end = True  # a fence may be left open
         char = yield from next_char()
@@ -216,7 +222,7 @@ class UnmarkedReader:
         self._may_end = True
         while (char := (yield)) != "\n":
             if not char.isspace():
-                raise Broken
+                raise UnexpectedChar
 
     def _call_or_list(self, char: str) -> Reading:
         if char != "[":
@@ -226,57 +232,66 @@ class UnmarkedReader:
             yield from self._call((yield from next_char()))
             char = yield from next_char()
             if char not in ",]":
-                raise Broken
+                raise UnexpectedChar
 
     def _call(self, char: str) -> Reading:
-        """`{"name": ..., "arguments": {...}}`: keys in any order, each once, no others."""
+        """Read `{"name": ..., "arguments": {...}}`.
+
+        Keys come in any order, each at most once, and no others.
+        """
         if char != "{":
-            raise Broken
+            raise UnexpectedChar
         members: dict[str, str] = {}
         while char != "}":
             word = yield from _one_of(_KEYS, (yield from next_char()))
             key = _KEYS[word]
             if key in members:
-                raise Broken
-            char = yield from behind_colon()
+                raise UnexpectedChar
+            char = yield from after_colon()
             if key == "name":
                 members[key] = self._names[(yield from _one_of(self._names, char))]
-                behind = None
+                after = None
             else:
                 start = len(self._raw) - 1
-                behind = yield from _read_member(key, char)
-                end = len(self._raw) - (behind is not None)
+                after = yield from _read_member(key, char)
+                end = len(self._raw) - (after is not None)
                 members[key] = "".join(self._raw[start:end])
-            char = yield from behind_value(behind)
+            char = yield from after_value(after)
             if char not in ",}":
-                raise Broken
+                raise UnexpectedChar
         self._calls.append(self._checked(members))
 
     def _checked(self, members: dict[str, str]) -> _Call:
-        """Raises Broken for a call that does not fit its tool."""
+        """Return the call.
+
+        Raises Broken if it does not fit its tool.
+        """
         name, arguments = members.get("name"), members.get("arguments", "{}")
         if name is None:
-            raise Broken
+            raise UnexpectedChar
         arguments = "{}" if arguments.startswith("n") else arguments
         schema = self._schemas[name]
-        own: Any = {"properties": {}} if schema is None else schema
-        if not fits(json.loads(arguments), closed(own) if isinstance(own, dict) else own):
-            raise Broken
+        parameters: Any = {"properties": {}} if schema is None else schema
+        if not fits(
+            json.loads(arguments),
+            closed(parameters) if isinstance(parameters, dict) else parameters,
+        ):
+            raise UnexpectedChar
         return _Call(name, arguments)
 
 
 def _read_member(key: str, char: str) -> Value:
-    """Arguments are an object, or null."""
+    """Read the value of a key; arguments are an object, or null."""
     if key == "arguments" and char not in "{n":
-        raise Broken
+        raise UnexpectedChar
     return (yield from read_value(char))
 
 
 def _one_of(words: Collection[str], char: str) -> Chars:
-    """One of `words`, which are strings of JSON, of which `char` is the first."""
+    """Read one of `words`, which are JSON strings, beginning with `char`."""
     text = char
     while text not in words:
         if not any(word.startswith(text) for word in words):
-            raise Broken
+            raise UnexpectedChar
         text += yield
     return text

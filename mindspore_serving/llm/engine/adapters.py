@@ -11,7 +11,7 @@ from typing import cast
 from mindspore_serving.errors import InvalidField, InvalidInputs, NotFound, Overloaded, StartError
 from mindspore_serving.llm.checkpoint.lora import read_adapter
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.runtimes.adapters import Changes, place
+from mindspore_serving.llm.runtimes.adapters import Changes, match_adapter
 from mindspore_serving.llm.step import AdaptedRunner, Runner
 
 
@@ -83,7 +83,7 @@ class EngineAdapters(AdapterNames, Collection[int]):
             )
         try:
             adapter = read_adapter(path, self._config.max_lora_rank)
-            return place(adapter, base, f"adapter {name!r}")
+            return match_adapter(adapter, base, f"adapter {name!r}")
         except StartError as error:
             raise InvalidInputs(str(error)) from None
 

@@ -18,8 +18,8 @@ from mindspore_serving.llm.engine.pinning import Beginning
 from mindspore_serving.llm.engine.readout import PromptText, Readout, open_readout, read_out
 from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
-from mindspore_serving.llm.models import classifies
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models import is_classifier_config
+from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors
 
@@ -47,8 +47,8 @@ class Encoder:
         """Load config.json, *.safetensors and sentence-transformers' files.  Raises StartError."""
         runner = open_encoder(directory, runtime, config)
         try:
-            checkpoint = open_arranged(directory)
-            is_classifier = classifies(checkpoint.config)
+            checkpoint = open_converted(directory)
+            is_classifier = is_classifier_config(checkpoint.config)
             readout = open_readout(checkpoint, runner.hidden_size, classifies=is_classifier)
             return cls(runner, readout, config)
         except BaseException:

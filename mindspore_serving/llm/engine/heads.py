@@ -14,7 +14,7 @@ import numpy as np
 from mindspore_serving.core.tasks import split_architecture
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models import encoder_form
+from mindspore_serving.llm.models import encoder_architecture
 from mindspore_serving.llm.models.layer import GELU
 from mindspore_serving.llm.models.spec import from_config
 from mindspore_serving.llm.step import Vectors
@@ -122,13 +122,13 @@ def _token_head(checkpoint: Checkpoint) -> ModuleHead:
 
 
 def _masked_head(checkpoint: Checkpoint) -> ModuleHead:
-    family, form = _family(checkpoint), encoder_form(checkpoint.config)
+    family, form = _family(checkpoint), encoder_architecture(checkpoint.config)
     words = f"{form.names.embedding}.weight"  # the matrix in most checkpoints
     if family == _MODERN:
         matrix = "decoder.weight" if checkpoint.has("decoder.weight") else words
         last = _matrix(checkpoint, matrix, _bias_of(checkpoint, "decoder"))
         return last.behind(*_modern_layers(checkpoint))
-    names, spec = _FAMILIES.get(family, _ROBERTA), from_config(checkpoint.config, form=form)
+    names, spec = _FAMILIES.get(family, _ROBERTA), from_config(checkpoint.config, architecture=form)
     matrix = names.masked if checkpoint.has(names.masked) else words
     bias = next((name for name in names.biases if checkpoint.has(name)), names.biases[0])
     eps = 1e-12 if family == "DistilBert" else spec.norm_eps

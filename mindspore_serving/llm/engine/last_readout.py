@@ -14,8 +14,8 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.heads import ModuleHead, open_linear
 from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.readout import Classifier, Readout, check_head, score_labels
-from mindspore_serving.llm.models import classifies
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models import is_classifier_config
+from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.step import Runner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -30,13 +30,13 @@ def open_last_readout(
     broken or contradict each other, a runtime without states, pooling of other tokens.
     """
     described = find_config(directory)
-    is_classifier = classifies(described)
+    is_classifier = is_classifier_config(described)
     if (is_classifier or config.ranking) and not runner.hidden_size:
         raise StartError("the runtime gives no states to score with; take openvino or torch")
     if is_classifier:
         return _classifier(Checkpoint.open(directory), runner.hidden_size)
     if config.ranking:
-        return _ranker(open_arranged(directory), tokenizer)
+        return _ranker(open_converted(directory), tokenizer)
     if runner.hidden_size and (directory / MODULES).is_file():
         return _pooling(directory, runner.hidden_size)
     return Pooling(LAST)

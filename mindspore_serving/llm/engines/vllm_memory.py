@@ -12,7 +12,7 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.runtimes.capacity import limit_of_group
+from mindspore_serving.llm.runtimes.capacity import cgroup_memory
 
 OPTION = "gpu_memory_utilization"  # vLLM's name of the share, on CPUs too
 _CACHE_OPTION = "kv_cache_memory_bytes"  # in place of it
@@ -50,7 +50,7 @@ def read_nodes(root: Path = Path("/")) -> list[NodeMemory]:
     """The memory of each node; a container's limit counts.  Raises StartError for none."""
     files = sorted((root / "sys/devices/system/node").glob("node[0-9]*/meminfo"))
     nodes = [_read(file) for file in files or [root / "proc/meminfo"]]
-    limit, used = limit_of_group(root)
+    limit, used = cgroup_memory(root)
     found = []
     for node in nodes:
         if limit is not None and used is not None and limit < node.total:

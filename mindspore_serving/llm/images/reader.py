@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving import extras
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import EngineConfig
@@ -115,7 +115,7 @@ class PictureReader:
         except MemoryError:  # the picture grows, as a very thin one does
             raise
         except Exception as error:  # the library has no errors of its own
-            raise InvalidInputs(f"cannot be prepared: {words(error)}") from error
+            raise InvalidInputs(f"cannot be prepared: {error_text(error)}") from error
         arrays = {name: MessageArray.of(x) for name, x in made.items() if isinstance(x, np.ndarray)}
         return Picture(digest, text, text.count(self._names[0]), arrays)
 
@@ -149,7 +149,9 @@ def open_processor(directory: Path) -> Any:
             directory, local_files_only=True, trust_remote_code=False, backend="pil"
         )
     except Exception as error:  # the library has no errors of its own
-        raise StartError(f"{directory / PROCESSORS[0]} cannot be used: {words(error)}") from error
+        raise StartError(
+            f"{directory / PROCESSORS[0]} cannot be used: {error_text(error)}"
+        ) from error
 
 
 def has_processor(directory: Path) -> bool:

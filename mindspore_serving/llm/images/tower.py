@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving import extras
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.leftovers import LEFTOVERS, PICTURES
 from mindspore_serving.llm.config import EngineConfig
@@ -71,7 +71,7 @@ class Tower:
                 found = self._model.get_image_features(**inputs, return_dict=True).pooler_output
                 vectors: Vectors = torch.cat(list(found)).float().cpu().numpy()
         except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
-            raise ServingError(f"a picture cannot be computed: {words(error)}") from error
+            raise ServingError(f"a picture cannot be computed: {error_text(error)}") from error
         if len(vectors) != picture.count:
             raise ServingError(
                 f"a picture has {len(vectors)} vectors and {picture.count} tokens: the image "
@@ -110,7 +110,7 @@ def _load(directory: Path, config: EngineConfig) -> Any:
         )
     except Exception as error:  # the library has no errors of its own
         raise StartError(
-            f"transformers cannot load the vision tower of {directory}: {words(error)}"
+            f"transformers cannot load the vision tower of {directory}: {error_text(error)}"
         ) from error
     finally:
         transformers.logging.set_verbosity(verbosity)

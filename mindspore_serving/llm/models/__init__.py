@@ -1,4 +1,7 @@
-"""Which definition an architecture has: one of the decoders in `families`, or an encoder."""
+"""Lookup of a model's definition by the architecture in config.json: a decoder or an encoder.
+
+`families` describes the architectures; this module knows no runtime.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -11,16 +14,16 @@ from mindspore_serving.llm.descriptions.families.encoders import ENCODERS as ENC
 from mindspore_serving.llm.models.decoder import decoder
 from mindspore_serving.llm.models.ops import DecoderInputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
-from mindspore_serving.llm.models.unsupported import explained
+from mindspore_serving.llm.models.unsupported import explain_unsupported
 
 Decoder: TypeAlias = Callable[[Ops, ModelSpec, DecoderInputs], Tensor]
 
-# The first of config.json's `architectures`, of those that generate.
+# Architectures that generate, by the first entry of config.json's `architectures`.
 ARCHITECTURES = tuple(FAMILIES)
 CLASSIFIER = "ForSequenceClassification"
-GEMMA_ENCODER = "Gemma3TextModel"  # if it sees what is behind a token
+GEMMA_ENCODER = "Gemma3TextModel"  # an encoder only if its attention is bidirectional
 _WITH_HEADS = tuple(family for family in ENCODER_FAMILIES if family + "Model" != GEMMA_ENCODER)
-# Those that embed or classify and do not generate; `families.encoders` has their differences.
+# Architectures that embed or classify; `families.encoders` has their differences.
 ENCODERS = (
     *(family + task for family in _WITH_HEADS for task in ("Model", "ForMaskedLM", CLASSIFIER)),
     GEMMA_ENCODER,
@@ -30,9 +33,11 @@ ENCODERS = (
 def load_definition(
     config: Mapping[str, Any], *, max_model_len: int | None = None
 ) -> tuple[ModelSpec, Decoder]:
-    """The spec and the definition of the model that `config` (config.json) describes.
+    """Return the spec and the definition of the model that `config` (config.json) describes.
 
-    Raises StartError: an unknown architecture, a key missing or out of range.
+    `max_model_len` is the longest sequence to serve, in tokens.
+
+    Raises StartError: an unknown architecture, a key that is missing or out of range.
     """
     names = config.get("architectures")
     if is_encoder(config):
@@ -42,18 +47,18 @@ def load_definition(
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str) or name not in ARCHITECTURES:
         heads = ", ".join(f"{head} ({task})" for head, task in HEADS.items())
-        why = explained(name, ARCHITECTURES) if isinstance(name, str) else "expected a name"
+        why = "expected a name"
+        if isinstance(name, str):
+            why = explain_unsupported(name, ARCHITECTURES)
         raise StartError(
-            f"config.json has architectures {names!r}: {why}; docs/architectures.md has those that "
-            f"generate, and without generating are served those that end with {heads}"
+            f"config.json has architectures {names!r}: {why}; docs/architectures.md lists those "
+            f"that generate; models that end with {heads} are served without generating"
         )
     return from_config(config, max_model_len=max_model_len), decoder
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Whether `config` (config.json) describes a model that embeds or classifies texts and does
-    not generate.
-    """
+    """Return whether `config` (config.json) is of a model that embeds or classifies texts."""
     names = config.get("architectures")
     if not isinstance(names, list) or not names or names[0] not in ENCODERS:
         return False
@@ -61,18 +66,18 @@ def is_encoder(config: Mapping[str, Any]) -> bool:
 
 
 def is_bidirectional(config: Mapping[str, Any]) -> bool:
-    """Whether a Gemma 3 sees what is behind a token too, and so generates nothing."""
+    """Return whether a Gemma 3 attends to later tokens too, and so cannot generate."""
     return bool(config.get("use_bidirectional_attention"))
 
 
-def classifies(config: Mapping[str, Any]) -> bool:
-    """Whether `config` (config.json) describes a classifier of whole texts."""
+def is_classifier_config(config: Mapping[str, Any]) -> bool:
+    """Return whether `config` (config.json) describes a classifier of sequences."""
     names = config.get("architectures")
     return isinstance(names, list) and bool(names) and str(names[0]).endswith(CLASSIFIER)
 
 
 def has_encoder(config: Mapping[str, Any]) -> bool:
-    """Whether `config` (config.json) describes an encoder with any head that is served."""
+    """Return whether `config` (config.json) describes an encoder with any supported head."""
     names = config.get("architectures")
     first = names[0] if isinstance(names, list) and names else None
     if not isinstance(first, str):
@@ -80,8 +85,8 @@ def has_encoder(config: Mapping[str, Any]) -> bool:
     return split_architecture(first)[0] in _WITH_HEADS or is_encoder(config)
 
 
-def encoder_form(config: Mapping[str, Any]) -> Architecture:
-    """The description of an encoder.  Raises StartError for any other model."""
+def encoder_architecture(config: Mapping[str, Any]) -> Architecture:
+    """Return the description of an encoder.  Raises StartError for any other model."""
     if not has_encoder(config):
         known = ", ".join(sorted(ENCODERS))
         raise StartError(

@@ -1,13 +1,14 @@
-"""Several hidden states of each token beside one another (AltUp, Gemma 3n).
+"""AltUp (Gemma 3n): several hidden states of each token side by side.
 
-A layer predicts all of them from all, computes its blocks of one, and corrects every one by what
-the blocks have changed.  Before the first layer there is one state, and behind the last one again.
+A layer predicts all states from all, runs its blocks on the active one, and corrects every state by
+the change that the blocks made.  Before the first layer and after the last there is one state.
+Paper: "Alternating Updates for Efficient Transformers", arXiv:2301.13310.
 """
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from mindspore_serving.llm.models.layer import Layer, of_input
+from mindspore_serving.llm.models.layer import Layer, layer_input_update
 from mindspore_serving.llm.models.ops import Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.models.spec_parts import Streams
@@ -16,30 +17,34 @@ States: TypeAlias = list[Tensor]  # [T, H] each
 Block: TypeAlias = Callable[[Layer, Tensor], Tensor]
 
 
-def through(ops: Ops, spec: ModelSpec, x: Tensor, block: Block, given: Sequence[Tensor]) -> Tensor:
-    """What the layers make of the embeddings `x`; `block` computes those of one layer, and `given`
-    are the layers' own inputs.
+def run_layers(
+    ops: Ops, spec: ModelSpec, x: Tensor, block: Block, layer_inputs: Sequence[Tensor]
+) -> Tensor:
+    """Run all layers on `x`, the embeddings, with `streams.count` hidden states per token.
+
+    `block` runs one layer; `layer_inputs` are the layers' extra inputs, [T, layer_inputs] each, or
+    none. Returns [T, H].
     """
     streams = spec.streams
     assert streams is not None
-    states = [x, *_projected(ops, spec, [x] * (streams.count - 1), x, "altup_projections")]
+    states = [x, *_project(ops, spec, [x] * (streams.count - 1), x, "altup_projections")]
     for i in spec.layers:
         layer = Layer(ops, spec, i)
-        states = _predicted(layer, states, streams)
-        states = _corrected(layer, states, block(layer, states[streams.active]), streams)
-        if given:
-            states = _with_input(layer, states, given[i], streams)
-    first, *others = states
-    projected = _projected(ops, spec, others, first, "altup_unembed_projections")
+        states = _predict(layer, states, streams)
+        states = _correct(layer, states, block(layer, states[streams.active]), streams)
+        if layer_inputs:
+            states = _add_input_update(layer, states, layer_inputs[i], streams)
+    first, *inactive = states
+    projected = _project(ops, spec, inactive, first, "altup_unembed_projections")
     return ops.scale(_sum(ops, [first, *projected]), 1 / streams.count)
 
 
-def _projected(ops: Ops, spec: ModelSpec, states: States, first: Tensor, name: str) -> States:
-    """Each of `states` by a matrix of its own, as large as `first`."""
-    stem = f"{spec.form.names.embedding.removesuffix('embed_tokens')}{name}"
+def _project(ops: Ops, spec: ModelSpec, states: States, first: Tensor, name: str) -> States:
+    """Multiply each of `states` by its matrix, and give it the root mean square of `first`."""
+    stem = f"{spec.architecture.names.embedding.removesuffix('embed_tokens')}{name}"
     weights = (ops.weight(f"{stem}.{i}.weight") for i in range(len(states)))
-    made = [ops.linear(x, weight) for x, weight in zip(states, weights, strict=True)]
-    return [ops.as_large(x, first) for x in made]
+    projected = [ops.linear(x, weight) for x, weight in zip(states, weights, strict=True)]
+    return [ops.match_rms(x, first) for x in projected]
 
 
 def _modalities(layer: Layer, x: Tensor) -> Tensor:
@@ -48,7 +53,7 @@ def _modalities(layer: Layer, x: Tensor) -> Tensor:
     return ops.softcap(layer.linear(known, "altup.modality_router", False), 1.0)
 
 
-def _predicted(layer: Layer, states: States, streams: Streams) -> States:
+def _predict(layer: Layer, states: States, streams: Streams) -> States:
     ops, count = layer.ops, streams.count
     known = _modalities(layer, states[streams.active])
     every = layer.linear(known, "altup.prediction_coefs", False)
@@ -59,11 +64,11 @@ def _predicted(layer: Layer, states: States, streams: Streams) -> States:
     ]
 
 
-def _corrected(layer: Layer, states: States, out: Tensor, streams: Streams) -> States:
-    """Each state with a share of what the blocks have changed of one, `out` being their result."""
+def _correct(layer: Layer, states: States, output: Tensor, streams: Streams) -> States:
+    """Add to each state its share of the change from the active state to `output`."""
     ops = layer.ops
-    change = ops.add(out, ops.scale(states[streams.active], -1.0))
-    shares = layer.linear(_modalities(layer, out), "altup.correction_coefs", False)
+    change = ops.add(output, ops.scale(states[streams.active], -1.0))
+    shares = layer.linear(_modalities(layer, output), "altup.correction_coefs", False)
     parts = ops.split(shares, [1] * streams.count)
     return [
         _sum(ops, [state, change, ops.mul(change, part)])
@@ -71,18 +76,20 @@ def _corrected(layer: Layer, states: States, out: Tensor, streams: Streams) -> S
     ]
 
 
-def _with_input(layer: Layer, states: States, given: Tensor, streams: Streams) -> States:
-    """All states but the first get what the layer makes of its own input."""
+def _add_input_update(
+    layer: Layer, states: States, layer_input: Tensor, streams: Streams
+) -> States:
+    """Add the update from the layer's extra input to all states but the first."""
     ops, x = layer.ops, states[streams.active]
     if streams.scales_result:
-        stem = f"{layer.form.names.layers}.{layer.index}"
+        stem = f"{layer.architecture.names.layers}.{layer.index}"
         x = ops.gain(x, ops.weight(f"{stem}.altup.correct_output_scale"))
-    own = of_input(layer, x, given)
-    return [states[0], *(ops.add(state, own) for state in states[1:])]
+    update = layer_input_update(layer, x, layer_input)
+    return [states[0], *(ops.add(state, update) for state in states[1:])]
 
 
 def _sum(ops: Ops, terms: Sequence[Tensor]) -> Tensor:
-    first, *others = terms
-    for term in others:
-        first = ops.add(first, term)
-    return first
+    total, *rest = terms
+    for term in rest:
+        total = ops.add(total, term)
+    return total

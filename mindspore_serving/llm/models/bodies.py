@@ -1,6 +1,6 @@
-"""Checkpoints of models that generate, without what generates: bare, or with a classifier.
+"""Backbones: checkpoints of generating models without an output matrix, or with a classifier.
 
-Their tensors may have no "model." before their names, as a body alone is saved.
+The names of their tensors may lack the prefix "model.", as a backbone saved alone has none.
 """
 
 from collections.abc import Mapping
@@ -14,23 +14,26 @@ _PREFIX = "model."
 
 
 def generator_of(config: Mapping[str, Any]) -> str:
-    """The architecture that generates with the body that `config` (config.json) describes; "" for
-    one that generates itself, or is of another family.
+    """Return the generating architecture whose backbone `config` (config.json) describes.
+
+    Returns "" for a model that generates itself, or is of another family.
     """
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     if is_bidirectional(config):
         return ""
     for ending in (CLASSIFIER, "TextModel", "Model"):
-        found = name.removesuffix(ending) + GENERATOR
-        if name.endswith(ending) and found in ARCHITECTURES:
-            return found
+        generator = name.removesuffix(ending) + GENERATOR
+        if name.endswith(ending) and generator in ARCHITECTURES:
+            return generator
     return ""
 
 
 def with_generator(config: Mapping[str, Any], *, has_head: bool) -> dict[str, Any]:
-    """`config` as that of a model that generates: with the output matrix that `has_head` says it
-    has, or else the table of words in its place, so that something is computed.
+    """Return `config` rewritten to that of the generating model.
+
+    Without an output matrix (`has_head`) the embedding takes its place, so that logits can be
+    computed.
     """
     name = generator_of(config)
     changed: dict[str, Any] = {"architectures": [name]} if name else {}
@@ -39,6 +42,6 @@ def with_generator(config: Mapping[str, Any], *, has_head: bool) -> dict[str, An
     return {**config, **changed}
 
 
-def whole_name(name: str) -> str:
-    """A tensor's name in a model that generates."""
+def generator_tensor_name(name: str) -> str:
+    """Return a tensor's name in the generating model."""
     return _PREFIX + name if name.startswith(_BODY) else name

@@ -1,13 +1,15 @@
-"""The decoder and the encoder of every architecture: embeddings, layers, final norm and output
-matrix, each as the description of the architecture says.  Knows no runtime.
+"""The decoder and the encoder of every architecture.
+
+Embeddings, layers, final norm and output matrix, each as the description of the architecture says.
+Knows no runtime.
 """
 
 from collections.abc import Sequence
 from functools import partial
 
 from mindspore_serving.llm.models import altup
-from mindspore_serving.llm.models.attention import Positions, attention
-from mindspore_serving.llm.models.layer import Layer, layer_inputs, norm, of_input, scaled
+from mindspore_serving.llm.models.attention import AttentionContext, attention
+from mindspore_serving.llm.models.layer import Layer, layer_input_update, layer_inputs, norm, scaled
 from mindspore_serving.llm.models.mixture import feed_forward
 from mindspore_serving.llm.models.ops import DecoderInputs, Ops, Tensor
 from mindspore_serving.llm.models.positions import distance_rows
@@ -16,10 +18,13 @@ from mindspore_serving.llm.models.states import recurrence
 
 
 def decoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
-    """Logits of `inputs.rows`, [num_logits, vocab]; of a stage that is not the last, the hidden
-    state of all tokens.  Raises StartError: unknown activation.
+    """Return the logits of `inputs.rows`, [num_logits, vocab].
+
+    A pipeline stage before the last returns the hidden states of all tokens, [tokens, H].
+
+    Raises StartError: unknown activation.
     """
-    names, x = spec.form.names, _computed(ops, spec, inputs)
+    names, x = spec.architecture.names, _run(ops, spec, inputs)
     if not spec.is_last:
         return x
     x = ops.gather_rows(x, inputs.rows)
@@ -31,32 +36,33 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
 
 
 def encoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
-    """The final hidden state of every token, [tokens, hidden_size]; `ops.attention` sees whole
-    prompts.  Raises StartError: unknown activation, a wrong tensor.
+    """Return the final hidden state of every token, [tokens, hidden_size].
+
+    `ops.attention` sees complete prompts.  Raises StartError: unknown activation, a wrong tensor.
     """
-    names = spec.form.names
+    names = spec.architecture.names
     if names.distances:
         table = ops.weight(f"{names.distances}.weight")
         ops.add_distances(table, distance_rows(spec.max_position_embeddings))
-    x = _computed(ops, spec, inputs)
+    x = _run(ops, spec, inputs)
     return norm(ops, spec, x, names.norm) if names.norm else x
 
 
-def _computed(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
-    """What the layers of `spec` make of the tokens, or of what the stage before has computed."""
-    x = _embedded(ops, spec, inputs) if spec.is_first else inputs.hidden
-    positions = Positions.of(ops, spec, inputs)
-    given = layer_inputs(ops, spec, x, inputs.token_ids)
-    layers = altup.through if spec.streams else _through
-    return layers(ops, spec, x, partial(_block, positions=positions), given)
+def _run(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
+    """Run the layers of `spec` on the tokens, or on the hidden states of the stage before."""
+    x = _embed(ops, spec, inputs) if spec.is_first else inputs.hidden
+    context = AttentionContext.of(ops, spec, inputs)
+    extra_inputs = layer_inputs(ops, spec, x, inputs.token_ids)
+    layers = altup.run_layers if spec.streams else _run_layers
+    return layers(ops, spec, x, partial(_block, context=context), extra_inputs)
 
 
-def _embedded(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
-    names = spec.form.names
+def _embed(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
+    names = spec.architecture.names
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
     x = scaled(ops, x, spec.scales.embedding)
     if inputs.features is not None:
-        x = ops.with_rows(x, inputs.places, inputs.features)
+        x = ops.replace_rows(x, inputs.feature_rows, inputs.features)
     if names.positions:
         table = ops.weight(f"{names.positions}.weight")
         x = ops.add(x, ops.embedding(inputs.positions, table))
@@ -65,63 +71,63 @@ def _embedded(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     return norm(ops, spec, x, names.embedding_norm) if names.embedding_norm else x
 
 
-def _through(
-    ops: Ops, spec: ModelSpec, x: Tensor, block: altup.Block, given: Sequence[Tensor]
+def _run_layers(
+    ops: Ops, spec: ModelSpec, x: Tensor, block: altup.Block, extra_inputs: Sequence[Tensor]
 ) -> Tensor:
-    """As `altup.through`, of one hidden state."""
-    names = spec.form.names
+    """Run the layers as `altup.run_layers` does, with one hidden state per token."""
+    names = spec.architecture.names
     for i in spec.layers:
         layer = Layer(ops, spec, i)
         x = block(layer, x)
-        x = ops.add(x, of_input(layer, x, given[i])) if given else x
+        x = ops.add(x, layer_input_update(layer, x, extra_inputs[i])) if extra_inputs else x
         x = ops.gain(x, ops.weight(f"{names.layers}.{i}.{names.scalar}")) if names.scalar else x
     return x
 
 
-def _block(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
-    spec, names = layer.spec, layer.form.names
-    if layer.form.parallel:
-        return _parallel(layer, x, positions)
+def _block(layer: Layer, x: Tensor, context: AttentionContext) -> Tensor:
+    spec, names = layer.spec, layer.architecture.names
+    if layer.architecture.parallel:
+        return _parallel(layer, x, context)
     if spec.mixes(layer.index):
-        is_normed = layer.form.begins_normed and layer.index == 0
+        is_normed = layer.architecture.begins_normed and layer.index == 0
         h = x if is_normed else layer.norm(x, names.attention_norm)
-        x = _added(layer, x, _mixed(layer, h, positions), names.after_attention)
-        x = _with_low_rank(layer, x, h) if names.low_rank else x
+        x = _add_residual(layer, x, _token_mixing(layer, h, context), names.after_attention)
+        x = _add_low_rank(layer, x, h) if names.low_rank else x
     if spec.feeds(layer.index):
         out = feed_forward(layer, layer.norm(x, names.mlp_norm), x)
-        x = _added(layer, x, out, names.after_mlp)
+        x = _add_residual(layer, x, out, names.after_mlp)
     return x
 
 
-def _parallel(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
-    names = layer.form.names
+def _parallel(layer: Layer, x: Tensor, context: AttentionContext) -> Tensor:
+    names = layer.architecture.names
     h = layer.norm(x, names.attention_norm)
-    out = layer.norm(_mixed(layer, h, positions), names.after_attention)
+    out = layer.norm(_token_mixing(layer, h, context), names.after_attention)
     h = layer.norm(x, names.mlp_norm) if names.mlp_norm else h
-    return _added(layer, x, layer.ops.add(out, feed_forward(layer, h, x)))
+    return _add_residual(layer, x, layer.ops.add(out, feed_forward(layer, h, x)))
 
 
-def _with_low_rank(layer: Layer, x: Tensor, h: Tensor) -> Tensor:
-    """`x`, with attention, and what two small matrices make of its input `h` (LAuReL)."""
-    ops, stem = layer.ops, layer.form.names.low_rank
+def _add_low_rank(layer: Layer, x: Tensor, h: Tensor) -> Tensor:
+    """Add LAuReL's low-rank residual of `h` (Gemma 3n) to `x`, which has the attention's output."""
+    ops, stem = layer.ops, layer.architecture.names.low_rank
     out = layer.linear(layer.linear(h, f"{stem}.linear_left", False), f"{stem}.linear_right", False)
-    beside = ops.add(h, layer.norm(out, f"{stem}.post_laurel_norm"))
-    return ops.scale(ops.add(x, beside), 2**-0.5)
+    low_rank = ops.add(h, layer.norm(out, f"{stem}.post_laurel_norm"))
+    return ops.scale(ops.add(x, low_rank), 2**-0.5)
 
 
-def _added(layer: Layer, x: Tensor, out: Tensor, name: str = "") -> Tensor:
-    """`x` with what a block gives; the norm `name` is of that, or of the sum."""
+def _add_residual(layer: Layer, x: Tensor, out: Tensor, name: str = "") -> Tensor:
+    """Add the output of a block to `x`; the norm `name` is applied to the output or to the sum."""
     ops, residual = layer.ops, layer.spec.scales.residual
-    if layer.form.norms_sums:
+    if layer.architecture.norms_sums:
         return layer.norm(ops.add(x, scaled(ops, out, residual)), name)
     return ops.add(x, scaled(ops, layer.norm(out, name), residual))
 
 
-def _mixed(layer: Layer, h: Tensor, positions: Positions) -> Tensor:
-    """What `h` gets of other tokens of its text."""
+def _token_mixing(layer: Layer, h: Tensor, context: AttentionContext) -> Tensor:
+    """Return the token mixing of `h`: attention, recurrent state, or the sum of both."""
     spec, index = layer.spec, layer.index
     has_state = spec.state is not None and index in spec.state.layers
     if index not in spec.attending:
         return recurrence(layer, h)
-    out = attention(layer, h, positions)
+    out = attention(layer, h, context)
     return layer.ops.add(recurrence(layer, h), out) if has_state else out

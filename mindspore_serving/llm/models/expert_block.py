@@ -9,22 +9,23 @@ Weight: TypeAlias = Any  # a handle of the runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """How a token's experts are chosen, from one score for each.
+    """Choice of a token's experts from one score per expert.
 
     Args:
-        top_k: experts of a token.
-        normalize: their shares are divided by their sum.
-        least: what they are divided by at least.
-        scores: "softmax" or "sigmoid" of what the router gives.
-        scale: the shares are multiplied by it at last.
-        groups: equal parts of the experts, of which first the `top_groups` best are chosen.
-        by_pairs: a group is as good as its two best experts together, not as its best.
-        scales_input: an expert's input is multiplied by its share, not its result.
+        top_k: number of experts of a token.
+        normalize: whether the chosen experts' weights are divided by their sum.
+        min_total: lower bound of that sum.
+        scores: "softmax" or "sigmoid" of the router's output.
+        scale: factor of the weights, applied last.
+        groups: number of equal groups of experts, of which first the `top_groups` best are chosen.
+        top_groups: number of groups to choose from.
+        by_pairs: whether a group's score is the sum of its two best experts, not that of its best.
+        scales_input: whether an expert's input is multiplied by its weight, not its output.
     """
 
     top_k: int
     normalize: bool
-    least: float = 0.0
+    min_total: float = 0.0
     scores: str = "softmax"
     scale: float = 1.0
     groups: int = 1
@@ -43,8 +44,9 @@ class Clamp:
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """Weights of one expert, and the biases behind each, or none.  Without a gate, what `up` gives
-    is squared where it is over 0.
+    """Weights of one expert, with the bias of each matrix or none.
+
+    Without a gate, the activation is the squared ReLU of `up`.
     """
 
     gate: Weight  # or None
@@ -55,11 +57,10 @@ class Expert:
 
 @dataclass(frozen=True, slots=True)
 class ExpertBlock:
-    """A mixture of experts with gates of silu, GELU by tanh (`is_gelu`), clamped ones, or none.
+    """A mixture of experts whose gate is silu, tanh GELU (`is_gelu`), clamped, or absent.
 
-    `correction`, a number for each expert, is added to the scores, behind softmax or sigmoid, when
-    experts are chosen, not to their shares.  Shares are multiplied by the chosen experts' `gains`
-    at last.
+    `correction`, a number per expert, is added to the scores (after softmax or sigmoid) to choose
+    experts, not to their weights.  Weights are multiplied by the chosen experts' `gains` at last.
     """
 
     experts: Sequence[Expert]

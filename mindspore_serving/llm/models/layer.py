@@ -1,7 +1,7 @@
-"""One layer's weights, norms, projections and dense feed-forward block, as its description says.
+"""A layer's weights, norms, projections and dense feed-forward block, by its description.
 
-Its own input, where there is one (Gemma 3n and 4): of every token some features for every layer, of
-a table of their own and of the token's embedding, which a layer adds to its result.
+Per-layer input (Gemma 3n and 4): for every token, each layer has features from a table of its own
+and from the token's embedding; the layer adds a projection of them to its result.
 """
 
 from collections.abc import Sequence
@@ -25,25 +25,25 @@ ACTIVATIONS = (*SILU, *GELU, "relu", "relu2")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Layer `index`."""
+    """Layer `index` of a model."""
 
     ops: Ops
     spec: ModelSpec
     index: int
 
     @property
-    def form(self) -> Architecture:
-        return self.spec.form
+    def architecture(self) -> Architecture:
+        return self.spec.architecture
 
     def weight(self, name: str, kind: str = "weight") -> Weight:
-        return self.ops.weight(f"{self.form.names.layers}.{self.index}.{name}.{kind}")
+        return self.ops.weight(f"{self.architecture.names.layers}.{self.index}.{name}.{kind}")
 
     def linear(self, x: Tensor, name: str, bias: bool) -> Tensor:
         (y,) = self.linears(x, (name,), bias)
         return y
 
     def linears(self, x: Tensor, names: Sequence[str], bias: bool) -> list[Tensor]:
-        weights = [self.weight(name, self.form.names.matrix) for name in names]
+        weights = [self.weight(name, self.architecture.names.matrix) for name in names]
         biases = [self.weight(name, "bias") if bias else None for name in names]
         return self.ops.linears(x, weights, biases)
 
@@ -55,51 +55,56 @@ class Layer:
         return self.linears(h, names, bias)
 
     def norm(self, x: Tensor, name: str) -> Tensor:
-        """`x` itself without a name: the architecture has no norm there."""
+        """Apply the layer's norm `name`.
+
+        Without a name the architecture has no norm there: return `x`.
+        """
         return norm(self.ops, self.spec, x, f"{self._prefix}{name}") if name else x
 
     @property
     def _prefix(self) -> str:
-        return f"{self.form.names.layers}.{self.index}."
+        return f"{self.architecture.names.layers}.{self.index}."
 
     def mlp(self, h: Tensor, prefix: str = "") -> Tensor:
-        """The dense block, whose result is summed over ranks by the caller.  With `prefix` the
-        matrices of a shared expert.
+        """Compute the dense block; the caller sums the result over ranks.
+
+        With `prefix` the matrices are those of a shared expert.
         """
         return self.ops.dense(h, lambda x: self._mlp(x, prefix))
 
     def _mlp(self, h: Tensor, prefix: str) -> Tensor:
-        ops, spec, names = self.ops, self.spec, self.form.names
+        ops, spec, names = self.ops, self.spec, self.architecture.names
         gate_up, down = names.gate_up, names.down
         if prefix:
-            leaves = ("gate_proj", "up_proj") if self.form.gated else ("up_proj",)
+            leaves = ("gate_proj", "up_proj") if self.architecture.gated else ("up_proj",)
             gate_up, down = tuple(f"{prefix}.{leaf}" for leaf in leaves), f"{prefix}.down_proj"
-        if not self.form.gated:
+        if not self.architecture.gated:
             (name,) = gate_up
-            h = activated(ops, self.linear(h, name, spec.mlp_bias), spec.activation)
+            h = activate(ops, self.linear(h, name, spec.mlp_bias), spec.activation)
             return self.linear(h, down, spec.mlp_bias)
         if len(gate_up) == 1:
             sizes = (spec.intermediate_size, spec.intermediate_size)
             gate, up = self.projected(h, gate_up, sizes, spec.mlp_bias)
-        else:  # apart, as copies of parts of a result so wide would cost prompts 3 to 10 %
+        else:  # not joined: copying slices of such a wide result would cost prompts 3 to 10 %
             gate, up = (self.linear(h, name, spec.mlp_bias) for name in gate_up)
         gate = scaled(ops, gate, spec.scales.gate)
         cutoff = spec.cutoffs[self.index] if spec.cutoffs else None
         if cutoff is not None:
-            gate = ops.sparse(gate, cutoff)
+            gate = ops.gaussian_topk(gate, cutoff)
         if spec.activation in SILU:
             h = ops.silu_mul(gate, up)
         else:
-            h = ops.mul(activated(ops, gate, spec.activation), up)
+            h = ops.mul(activate(ops, gate, spec.activation), up)
         return scaled(ops, self.linear(h, down, spec.mlp_bias), spec.scales.mlp)
 
 
 def scaled(ops: Ops, x: Tensor, factor: float) -> Tensor:
+    """Multiply `x` by `factor`, unless that is 1."""
     return x if factor == 1.0 else ops.scale(x, factor)
 
 
-def activated(ops: Ops, x: Tensor, name: str) -> Tensor:
-    """Raises StartError for an activation that is not known."""
+def activate(ops: Ops, x: Tensor, name: str) -> Tensor:
+    """Apply the activation `name`.  Raises StartError for an unknown one."""
     if name in SILU:
         return ops.silu(x)
     if name in GELU:
@@ -111,40 +116,41 @@ def activated(ops: Ops, x: Tensor, name: str) -> Tensor:
 
 
 def norm(ops: Ops, spec: ModelSpec, x: Tensor, name: str) -> Tensor:
-    """The architecture's norm with the weight `name`."""
-    kind = spec.form.norm
+    """Apply the architecture's norm with the weight `name`."""
+    kind = spec.architecture.norm
     if kind == LAYER_PLAIN:
         return ops.layer_norm(x, None, None, spec.norm_eps)
     weight = ops.weight(f"{name}.weight")
     if kind in (RMS, RMS_PLUS_ONE):
         return ops.rms_norm(x, weight, spec.norm_eps, plus_one=kind == RMS_PLUS_ONE)
-    bias = ops.weight(f"{name}.bias") if spec.form.norm_bias else None
+    bias = ops.weight(f"{name}.bias") if spec.architecture.norm_bias else None
     return ops.layer_norm(x, weight, bias, spec.norm_eps, plus_one=kind == LAYER_PLUS_ONE)
 
 
 def layer_inputs(ops: Ops, spec: ModelSpec, x: Tensor, token_ids: Tensor) -> Sequence[Tensor]:
-    """[T, layer_inputs] for each layer; `x` are the embeddings of the tokens, as layers get them.
-    Nothing if the model has none.
+    """Return the extra input of each layer, [T, layer_inputs]; none if the model has none.
+
+    `x` are the embeddings of the tokens as layers get them, [T, H].
     """
     width, count = spec.layer_inputs, spec.num_layers
     if not width:
         return ()
-    names = spec.form.names
-    if spec.layer_words < spec.vocab_size:
-        token_ids = ops.below(token_ids, spec.layer_words)
-    own = ops.embedding(token_ids, ops.weight(f"{names.embedding}_per_layer.weight"))
+    names = spec.architecture.names
+    if spec.layer_vocab_size < spec.vocab_size:
+        token_ids = ops.below(token_ids, spec.layer_vocab_size)
+    embedded = ops.embedding(token_ids, ops.weight(f"{names.embedding}_per_layer.weight"))
     stem = names.embedding.removesuffix("embed_tokens")
     projected = ops.linear(x, ops.weight(f"{stem}per_layer_model_projection.weight"))
     projected = ops.scale(projected, spec.hidden_size**-0.5)
     gain = ops.weight(f"{stem}per_layer_projection_norm.weight")
     projected = ops.head_rms_norm(projected, gain, count, spec.norm_eps)
-    both = ops.add(projected, ops.scale(own, width**0.5))
-    return ops.split(ops.scale(both, 2**-0.5), [width] * count)
+    combined = ops.add(projected, ops.scale(embedded, width**0.5))
+    return ops.split(ops.scale(combined, 2**-0.5), [width] * count)
 
 
-def of_input(layer: Layer, x: Tensor, given: Tensor) -> Tensor:
-    """What `layer`, whose blocks give `x`, makes of its own input `given`."""
+def layer_input_update(layer: Layer, x: Tensor, layer_input: Tensor) -> Tensor:
+    """Return what the layer's extra input adds to `x`, the output of its blocks."""
     ops = layer.ops
-    gate = activated(ops, layer.linear(x, "per_layer_input_gate", False), layer.spec.activation)
-    out = layer.linear(ops.mul(gate, given), "per_layer_projection", False)
+    gate = activate(ops, layer.linear(x, "per_layer_input_gate", False), layer.spec.activation)
+    out = layer.linear(ops.mul(gate, layer_input), "per_layer_projection", False)
     return layer.norm(out, "post_per_layer_input_norm")

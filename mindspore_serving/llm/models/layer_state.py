@@ -1,5 +1,7 @@
-"""The states that layers have in place of keys and values, or beside them: which layers, how large,
-and what is around them, read from config.json.  Knows no runtime.
+"""Recurrent states of layers, beside keys and values or in place of them.
+
+Which layers have one, its size, and the parameters around it, read from config.json.  Knows no
+runtime.
 """
 
 from dataclasses import dataclass
@@ -19,13 +21,14 @@ from mindspore_serving.llm.models.state_rules import Heads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba:
-    """What is around the state of a Mamba-2 layer.
+    """Parameters of a Mamba-2 layer around its state.
 
     Args:
-        in_bias, out_bias: of the projections.
-        limits: least and largest time step.
-        norm_groups: parts of the result that are normalised each by itself; 0 is no norm.
-        norms_first: the norm is before the gate, not behind it.
+        in_bias: whether the input projection has a bias.
+        out_bias: whether the output projection has a bias.
+        limits: smallest and largest time step.
+        norm_groups: number of groups of the result that are normalised separately; 0 is no norm.
+        norms_first: whether the norm is applied before the gate, not after it.
     """
 
     in_bias: bool
@@ -37,9 +40,11 @@ class Mamba:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerState:
-    """What the layers `layers` remember of a text, and how large: the last inputs of a convolution
-    of `width` tokens over `channels` features, and with `heads` a matrix [value_dim, key_dim] for
-    each head of values.  `has_bias`: of the convolution, and in LFM2 of what is around it.
+    """Recurrent state of the layers `layers`, and its size.
+
+    A convolution keeps its last `width` inputs of `channels` features.  With `heads` there is also
+    a matrix [value_dim, key_dim] for each value head.  `has_bias` is of the convolution, and in
+    LFM2 of the projections around it.
     """
 
     layers: frozenset[int]
@@ -51,7 +56,7 @@ class LayerState:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of a layer's state."""
+        """Shapes of a layer's state."""
         convolution, heads = (self.channels, self.width), self.heads
         if heads is None:
             return (convolution,)
@@ -59,17 +64,22 @@ class LayerState:
 
     @property
     def slot_bytes(self) -> int:
-        """Of all layers' states, in float32."""
+        """Bytes of all layers' states of one sequence, in float32."""
         return 4 * len(self.layers) * sum(map(prod, self.shapes))
 
 
-def state_of(config: Config, form: Architecture, hidden: int, activation: str) -> LayerState | None:
-    """None if no layer has one.  Raises StartError: sizes that do not fit each other."""
+def state_of(
+    config: Config, architecture: Architecture, hidden: int, activation: str
+) -> LayerState | None:
+    """Return the recurrent state of the model's layers, None if no layer has one.
+
+    Raises StartError: sizes that do not fit each other.
+    """
     kinds = config.get("layer_types") or ()
-    layers = frozenset(i for i, kind in enumerate(kinds) if kind == form.state)
+    layers = frozenset(i for i, kind in enumerate(kinds) if kind == architecture.state)
     if not layers:
         return None
-    if form.state == CONVOLUTION:
+    if architecture.state == CONVOLUTION:
         width, has_bias = size(config, "conv_L_cache"), bool(config.get("conv_bias"))
         return LayerState(layers=layers, channels=hidden, width=width, has_bias=has_bias)
     activation = config.get("mamba_hidden_act") or activation
@@ -77,7 +87,7 @@ def state_of(config: Config, form: Architecture, hidden: int, activation: str) -
         raise StartError(
             f"config.json has the activation {activation!r} in layers with a state, expected silu"
         )
-    if form.state == MAMBA:
+    if architecture.state == MAMBA:
         return _mamba(config, layers, hidden)
     heads = Heads(
         key_heads=size(config, "linear_num_key_heads"),
@@ -136,19 +146,20 @@ def _check_heads(heads: Heads, values: str, keys: str) -> None:
 
 
 def _limits(config: Config) -> tuple[float, float]:
-    """Of time steps; infinity is written as a number that JSON does not have, or by transformers as
-    an object.
+    """Return the smallest and the largest time step.
+
+    Infinity is written as a number that JSON does not have, or by transformers as an object.
     """
-    given = config.get("time_step_limit")
-    if given is None:
+    setting = config.get("time_step_limit")
+    if setting is None:
         return 0.0, inf
-    found = [inf if one == {"__float__": "Infinity"} else one for one in given]
-    if len(found) != 2 or not all(map(_is_step, found)) or found[0] > found[1]:
+    limits = [inf if limit == {"__float__": "Infinity"} else limit for limit in setting]
+    if len(limits) != 2 or not all(map(_is_step, limits)) or limits[0] > limits[1]:
         raise StartError(
-            f"config.json has time_step_limit {str(given)[:80]}, expected the least and the "
+            f"config.json has time_step_limit {str(setting)[:80]}, expected the smallest and the "
             "largest time step"
         )
-    return float(found[0]), float(found[1])
+    return float(limits[0]), float(limits[1])
 
 
 def _is_step(value: object) -> bool:

@@ -1,10 +1,10 @@
-"""A checkpoint's tensors as the decoder wants them, where an architecture stores them otherwise.
+"""Checkpoint tensors in the layout that the decoder reads, where an architecture stores another.
 
 GPT-2 stores its matrices as [in, out]; InternLM2, GPT-NeoX, BLOOM and Falcon store queries, keys
-and values in one matrix, head by head; Llama 4 and gpt-oss all experts in one; Baichuan 2
-normalises the rows of its output matrix at every use; models with pictures have their text model
-one level down, and encoders with a head are below a prefix.  Done once, when a model is opened, so
-that no step pays for it.  A checkpoint that is arranged already stays as it is.
+and values in one matrix, head by head; Llama 4 and gpt-oss store all experts in one tensor;
+Baichuan 2 normalises the rows of its output matrix at every use; models with images have their text
+model one level down, and encoders with a head are below a prefix.  The conversion is done once,
+when a model is opened, so that no step pays for it.  A converted checkpoint is not changed again.
 """
 
 import re
@@ -27,109 +27,118 @@ from mindspore_serving.llm.descriptions.config_types import size
 from mindspore_serving.llm.descriptions.families import FAMILIES
 from mindspore_serving.llm.descriptions.families.chatglm import CHATGLM
 from mindspore_serving.llm.descriptions.families.encoders import PREFIXES, rows_before_first
-from mindspore_serving.llm.models import encoder_form, has_encoder
-from mindspore_serving.llm.models.bodies import generator_of, whole_name, with_generator
-from mindspore_serving.llm.models.described import described
+from mindspore_serving.llm.models import encoder_architecture, has_encoder
+from mindspore_serving.llm.models.bodies import generator_of, generator_tensor_name, with_generator
+from mindspore_serving.llm.models.config_translation import translate_config
 from mindspore_serving.llm.models.spec import heads_of
 
 Tensors: TypeAlias = dict[str, StoredTensor]
-BARE = "embed_tokens.weight"  # of a body that was saved alone
-TURNED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # GPT-2's, [in, out]
-OLD_VOCAB = 64000  # of the first Baichuan, which does not normalise
+BARE = "embed_tokens.weight"  # in the checkpoint of a backbone that was saved alone
+TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # GPT-2's, [in, out]
+OLD_VOCAB = 64000  # vocabulary of the first Baichuan, which does not normalise
 
 
-def open_arranged(directory: str | Path) -> Checkpoint:
-    """The checkpoint in `directory`, `arranged`.  Raises StartError as `Checkpoint.open` does."""
-    return arranged(Checkpoint.open(directory))
+def open_converted(directory: str | Path) -> Checkpoint:
+    """Open the checkpoint in `directory` and convert its layout.
+
+    Raises StartError as `Checkpoint.open` does.
+    """
+    return convert_layout(Checkpoint.open(directory))
 
 
-def arranged(checkpoint: Checkpoint) -> Checkpoint:
-    """`checkpoint` with the tensors that its description names; itself if it has them."""
+def convert_layout(checkpoint: Checkpoint) -> Checkpoint:
+    """Return `checkpoint` with the tensors that its description names; itself if it has them.
+
+    Raises StartError if a tensor to rearrange is quantised.
+    """
     if has_encoder(checkpoint.config):
-        return _encoder(checkpoint)
-    checkpoint = _completed(checkpoint)
-    architecture = str((checkpoint.config.get("architectures") or [""])[0])
-    form = FAMILIES.get(architecture)
-    if form is None:
+        return _convert_encoder(checkpoint)
+    checkpoint = _as_generator(checkpoint)
+    architecture_name = str((checkpoint.config.get("architectures") or [""])[0])
+    architecture = FAMILIES.get(architecture_name)
+    if architecture is None:
         return checkpoint
-    steps = [step for wanted, step in _STEPS if wanted(form, architecture)]
+    steps = [step for applies, step in _STEPS if applies(architecture, architecture_name)]
     if not steps:
         return checkpoint
     tensors = {name: checkpoint.stored(name) for name in checkpoint.names()}
-    moved = (name for name in tensors if _is_rearranged(form, name))
+    moved = (name for name in tensors if _is_rearranged(architecture, name))
     quantised = next((name for name in moved if checkpoint.is_quantized(name)), None)
     if quantised is not None:
         raise StartError(
-            f"tensor {quantised!r} is {tensors[quantised].dtype}, but {architecture} has its "
-            "matrices rearranged, which is done with floats alone; take the float checkpoint"
+            f"tensor {quantised!r} is {tensors[quantised].dtype}, but matrices of "
+            f"{architecture_name} have to be rearranged, which works for floats only; use the "
+            "float checkpoint"
         )
     for step in steps:
         tensors = step(checkpoint, tensors)
     return Checkpoint(checkpoint.directory, checkpoint.config, tensors)
 
 
-def _is_rearranged(form: Architecture, name: str) -> bool:
-    """Whether the rows of a tensor of that name are not rows of ours."""
-    is_cut = bool(form.names.fused) and f".{form.names.fused}." in name
-    return is_cut or (form.names.matrix != "weight" and name.endswith(TURNED))
+def _is_rearranged(architecture: Architecture, name: str) -> bool:
+    """Return whether the rows of the tensor `name` are stored in another order than here."""
+    is_cut = bool(architecture.names.fused) and f".{architecture.names.fused}." in name
+    return is_cut or (architecture.names.matrix != "weight" and name.endswith(TRANSPOSED))
 
 
-def _completed(checkpoint: Checkpoint) -> Checkpoint:
-    """A body of a model that generates, under the names and with the configuration of one."""
+def _as_generator(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a backbone under the names and with the configuration of the generating model."""
     names, config = checkpoint.names(), checkpoint.config
     if not generator_of(config) and BARE not in names:
         return checkpoint
-    tensors = {whole_name(name): checkpoint.stored(name) for name in names}
+    tensors = {generator_tensor_name(name): checkpoint.stored(name) for name in names}
     config = with_generator(config, has_head="lm_head.weight" in tensors)
     return Checkpoint(checkpoint.directory, config, tensors)
 
 
-def _encoder(checkpoint: Checkpoint) -> Checkpoint:
-    """Without the prefix of an encoder that has a head, the names that TensorFlow has for the
-    tensors of norms, and what RoBERTa's table of positions has before the first one.
+def _convert_encoder(checkpoint: Checkpoint) -> Checkpoint:
+    """Rename the tensors of an encoder, and cut its table of positions.
+
+    Drops the prefix of an encoder that has a head, replaces TensorFlow's names of norm tensors, and
+    drops the rows before the first position of RoBERTa's table.
     """
-    config, form, tensors = checkpoint.config, encoder_form(checkpoint.config), {}
+    config, architecture, tensors = checkpoint.config, encoder_architecture(checkpoint.config), {}
     for name in checkpoint.names():
-        own = next((name[len(one) :] for one in PREFIXES if name.startswith(one)), name)
-        own = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", own))
-        tensors[own] = checkpoint.stored(name)
-    if form.skips_positions:
+        short = next((name[len(prefix) :] for prefix in PREFIXES if name.startswith(prefix)), name)
+        short = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", short))
+        tensors[short] = checkpoint.stored(name)
+    if architecture.skips_positions:
         longest = size(config, "max_position_embeddings")
-        _cut_positions(tensors, form, longest, rows_before_first(config))
+        _cut_positions(tensors, architecture, longest, rows_before_first(config))
     return Checkpoint(checkpoint.directory, config, tensors)
 
 
-def _cut_positions(tensors: Tensors, form: Architecture, rows: int, first: int) -> None:
-    """Take the rows before `first` off a table of positions with so many `rows`."""
-    name = f"{form.names.positions}.weight"
+def _cut_positions(tensors: Tensors, architecture: Architecture, rows: int, first: int) -> None:
+    """Drop the rows before `first` from a table of positions that has `rows` rows."""
+    name = f"{architecture.names.positions}.weight"
     stored = tensors.get(name)
     if stored is not None and stored.shape[0] == rows:
         bits = stored.bits.reshape(stored.shape)[first:]
         tensors[name] = StoredTensor(stored.dtype, bits.shape, bits)
 
 
-def _form(checkpoint: Checkpoint) -> Architecture:
+def _architecture(checkpoint: Checkpoint) -> Architecture:
     return FAMILIES[checkpoint.config["architectures"][0]]
 
 
-def _prefixed(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """With the prefix that some files leave out."""
-    names = _form(checkpoint).names
+def _add_prefix(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """Add the prefix that some files leave out."""
+    names = _architecture(checkpoint).names
     return {
         name if name.startswith((names.prefix, f"{names.head}.")) else names.prefix + name: stored
         for name, stored in tensors.items()
     }
 
 
-def _turned(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """GPT-2's [in, out] matrices become `<name>.linear.weight`."""
+def _transpose_gpt2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """Transpose GPT-2's [in, out] matrices, under the names `<name>.linear.weight`."""
     result = {}
     for name, stored in tensors.items():
-        if name.endswith(TURNED):
+        if name.endswith(TRANSPOSED):
             stem = name.removesuffix(".weight")
-            if is_packed(stored.dtype):  # in rows that are no rows of ours
-                own = Checkpoint(checkpoint.directory, checkpoint.config, tensors)
-                stored = _stored(own.f32(name), "BF16")
+            if is_packed(stored.dtype):  # packed along rows of the transposed matrix
+                source = Checkpoint(checkpoint.directory, checkpoint.config, tensors)
+                stored = _stored(source.f32(name), "BF16")
             bits = stored.bits.reshape(stored.shape).T
             result[f"{stem}.linear.weight"] = StoredTensor(stored.dtype, bits.shape, bits)
         else:
@@ -137,32 +146,34 @@ def _turned(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     return result
 
 
-def _learned_positions(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """OPT's table has two rows before that of the first position."""
+def _drop_opt_positions(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """Drop the two rows that OPT's table has before the first position."""
     longest = size(checkpoint.config, "max_position_embeddings")
-    _cut_positions(tensors, _form(checkpoint), longest + 2, 2)
+    _cut_positions(tensors, _architecture(checkpoint), longest + 2, 2)
     return tensors
 
 
 def _cut_heads(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """One matrix has, for each key-value head, the rows of its queries, its key and its value.  It
-    becomes three, copied when they are read: that is cheaper than to split the product in every
+    """Split fused QKV matrices into three.
+
+    The fused matrix has, for each key-value head, the rows of its queries, its key and its value.
+    The parts are copied when they are read: that is cheaper than to split the product in every
     step.
     """
     num_heads, kv_heads, head_dim = heads_of(checkpoint.config)
-    names, queries = _form(checkpoint).names, num_heads // kv_heads
+    names, num_queries = _architecture(checkpoint).names, num_heads // kv_heads
     result = {}
     for name, stored in tensors.items():
         before, fused, after = name.partition(f".{names.fused}.")
         if not fused:
             result[name] = stored
             continue
-        expected = kv_heads * (queries + 2) * head_dim
+        expected = kv_heads * (num_queries + 2) * head_dim
         if not stored.shape or stored.shape[0] != expected:
             raise StartError(f"tensor {name!r} has shape {stored.shape}, expected {expected} rows")
         rest = stored.shape[1:]
-        rows = stored.bits.reshape(kv_heads, queries + 2, head_dim, *rest)
-        parts = (rows[:, :queries], rows[:, queries], rows[:, queries + 1])
+        rows = stored.bits.reshape(kv_heads, num_queries + 2, head_dim, *rest)
+        parts = (rows[:, :num_queries], rows[:, num_queries], rows[:, num_queries + 1])
         for part, bits in zip(names.qkv, parts, strict=True):
             count = bits.size // prod(rest)
             result[f"{before}.{part}.{after}"] = StoredTensor(stored.dtype, (count, *rest), bits)
@@ -170,35 +181,36 @@ def _cut_heads(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 
 
 def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """One tensor has the matrices of all experts, gate beside up: side by side, or in turns where
-    there are limits (gpt-oss).  They become one each, views of the file.
+    """Split tensors that hold the matrices of all experts into one per expert, views of the file.
+
+    Gate and up are side by side, or interleaved where they are clamped (gpt-oss).
     """
-    experts = _form(checkpoint).experts
+    experts = _architecture(checkpoint).experts
     if experts is None or experts.joined is None:
         return tensors
     result: Tensors = {}
     for name, stored in tensors.items():
         before, is_expert, leaf = name.partition(f".{experts.prefix}.")
         if is_expert and isinstance(stored, QuantizedTensor):  # of one expert
-            result |= _quantised_parts(experts, name, stored)
+            result |= _cut_quantised_expert(experts, name, stored)
             continue
         stem = leaf.removesuffix(".weight").removesuffix("_bias")
         if not is_expert or stem not in experts.joined:
             result[name] = stored
             continue
         kind = "bias" if leaf.endswith("_bias") else "weight"
-        whole = stored.bits.reshape(stored.shape)
+        stacked = stored.bits.reshape(stored.shape)
         if experts.joined_rows:
-            whole = whole.swapaxes(1, 2)
-        for part, columns in _parts(experts, stem, whole).items():
+            stacked = stacked.swapaxes(1, 2)
+        for part, columns in _expert_matrices(experts, stem, stacked).items():
             for index, bits in enumerate(columns):
-                own = StoredTensor(stored.dtype, bits.T.shape, bits.T)
-                result[f"{before}.{experts.prefix}.{index}.{part}.{kind}"] = own
+                expert = StoredTensor(stored.dtype, bits.T.shape, bits.T)
+                result[f"{before}.{experts.prefix}.{index}.{part}.{kind}"] = expert
     return result
 
 
-def _quantised_parts(experts: Experts, name: str, stored: QuantizedTensor) -> Tensors:
-    """As `_cut_experts`, of a matrix [out, in] of one expert; itself if it is another's."""
+def _cut_quantised_expert(experts: Experts, name: str, stored: QuantizedTensor) -> Tensors:
+    """Split a quantised matrix [out, in] of one expert into gate and up; keep any other matrix."""
     module, _, _ = name.rpartition(".weight")
     before, _, stem = module.rpartition(".")
     if experts.joined is None or stem != experts.joined[0]:
@@ -210,18 +222,20 @@ def _quantised_parts(experts: Experts, name: str, stored: QuantizedTensor) -> Te
     return {f"{before}.{part}.weight": stored.rows(some) for part, some in rows.items()}
 
 
-def _parts(experts: Experts, stem: str, whole: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-    """`whole` is [experts, in, out], or [experts, out]."""
+def _expert_matrices(
+    experts: Experts, stem: str, stacked: npt.NDArray[Any]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the matrices in `stacked`, [experts, in, out] or biases [experts, out], by name."""
     if experts.joined is None or stem == experts.joined[1]:
-        return {experts.down: whole}
+        return {experts.down: stacked}
     if experts.clamped:
-        return {experts.gate: whole[..., ::2], experts.up: whole[..., 1::2]}
-    half = whole.shape[-1] // 2
-    return {experts.gate: whole[..., :half], experts.up: whole[..., half:]}
+        return {experts.gate: stacked[..., ::2], experts.up: stacked[..., 1::2]}
+    half = stacked.shape[-1] // 2
+    return {experts.gate: stacked[..., :half], experts.up: stacked[..., half:]}
 
 
-def _baichuan(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """The output's rows have length 1, but in the first generation."""
+def _normalise_baichuan_head(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """Normalise the rows of the output matrix to length 1, except in the first generation."""
     head, result = "lm_head.weight", dict(tensors)
     if checkpoint.config.get("vocab_size") != OLD_VOCAB:
         rows = checkpoint.f32(head)
@@ -236,36 +250,36 @@ _TEXT_PARTS = (
 )  # fmt: skip
 
 
-def _text_part(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """The text model under the names that it has alone; without what `llm.images` reads."""
-    _, form = described(checkpoint.config)
+def _text_model(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """Return the tensors under the names of a text model, without those that `llm.images` reads."""
+    _, architecture = translate_config(checkpoint.config)
     result = {}
     for name, stored in tensors.items():
         parts = (pair for pair in _TEXT_PARTS if name.startswith(pair[0]))
         before, after = next(parts, ("", ""))
-        if not (form.has_pictures and PICTURES.has(name, stored.shape)):
+        if not (architecture.has_pictures and PICTURES.has(name, stored.shape)):
             result[after + name[len(before) :]] = stored
     return result
 
 
 def _stored(array: npt.NDArray[np.float32], dtype: str) -> StoredTensor:
-    """`array` as F32 or BF16."""
+    """Return `array` as F32 or BF16."""
     if dtype == "BF16":
         return StoredTensor("BF16", array.shape, to_bf16(array))
     return StoredTensor("F32", array.shape, array)
 
 
-_Wanted: TypeAlias = Callable[[Architecture, str], bool]
+_Condition: TypeAlias = Callable[[Architecture, str], bool]
 _Step: TypeAlias = Callable[[Checkpoint, Tensors], Tensors]
-_STEPS: tuple[tuple[_Wanted, _Step], ...] = (
+_STEPS: tuple[tuple[_Condition, _Step], ...] = (
     (
         lambda form, name: name.endswith("ForConditionalGeneration") and form is not CHATGLM,
-        _text_part,
+        _text_model,
     ),
-    (lambda form, name: bool(form.names.prefix), _prefixed),
-    (lambda form, name: form.names.matrix != "weight", _turned),
-    (lambda form, name: name == "OPTForCausalLM", _learned_positions),
+    (lambda form, name: bool(form.names.prefix), _add_prefix),
+    (lambda form, name: form.names.matrix != "weight", _transpose_gpt2),
+    (lambda form, name: name == "OPTForCausalLM", _drop_opt_positions),
     (lambda form, name: bool(form.names.fused), _cut_heads),
     (lambda form, name: bool(form.experts and form.experts.joined), _cut_experts),
-    (lambda form, name: name == "BaichuanForCausalLM", _baichuan),
+    (lambda form, name: name == "BaichuanForCausalLM", _normalise_baichuan_head),
 )

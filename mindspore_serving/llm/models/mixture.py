@@ -1,4 +1,4 @@
-"""A feed-forward block of experts, of which a router chooses some for each token."""
+"""Mixture-of-experts feed-forward block: a router chooses some experts for each token."""
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.descriptions.architecture import SILU, Beside, Experts
@@ -11,11 +11,14 @@ GELU = "gelu_pytorch_tanh"  # the activation of experts beside a dense block
 
 
 def feed_forward(layer: Layer, h: Tensor, x: Tensor) -> Tensor:
-    """The block of `layer`, of experts or dense, summed over ranks; `h` is `x` normalised."""
-    mixture, names = layer.spec.mixture, layer.form.experts
+    """Return the output of the layer's dense block or experts, [T, H], summed over ranks.
+
+    `h` is the normalised `x`.
+    """
+    mixture, names = layer.spec.mixture, layer.architecture.experts
     if mixture and names and layer.index in mixture.layers:
         if names.beside:
-            return _beside(layer, h, x, mixture, names.beside)
+            return _dense_and_experts(layer, h, x, mixture, names.beside)
         return layer.ops.all_reduce(_mixture(layer, h, mixture, names))
     return layer.ops.all_reduce(layer.mlp(h))
 
@@ -28,7 +31,9 @@ def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tenso
     scores = layer.linear(h, names.router, names.router_bias)
     correction = None
     if names.correction:
-        correction = ops.weight(f"{layer.form.names.layers}.{layer.index}.{names.correction}")
+        correction = ops.weight(
+            f"{layer.architecture.names.layers}.{layer.index}.{names.correction}"
+        )
     experts = [_expert(layer, names, index) for index in range(mixture.num_experts)]
     latent = names.latent if mixture.is_latent else None
     x = layer.linear(h, latent[0], spec.mlp_bias) if latent else h
@@ -38,19 +43,23 @@ def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tenso
     return ops.add(out, _shared(layer, names, h)) if mixture.has_shared else out
 
 
-def _beside(layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: Beside) -> Tensor:
-    """The dense block and experts, each with norms of its own."""
-    ops, spec, experts = layer.ops, layer.spec, layer.form.experts
+def _dense_and_experts(
+    layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: Beside
+) -> Tensor:
+    """Return the sum of the dense block and the experts, each with its norms."""
+    ops, spec, experts = layer.ops, layer.spec, layer.architecture.experts
     assert experts is not None
     if spec.activation != GELU:
         raise StartError(f"experts have the activation {spec.activation!r}, expected {GELU}")
-    prefix = f"{layer.form.names.layers}.{layer.index}."
+    prefix = f"{layer.architecture.names.layers}.{layer.index}."
     gain, gains = ops.weight(prefix + names.router_gain), ops.weight(prefix + names.gains)
-    known = ops.scale(ops.rms_norm(x, gain, spec.norm_eps), spec.hidden_size**-0.5)
-    scores = layer.linear(known, experts.router, experts.router_bias)
-    every = [_expert(layer, experts, index) for index in range(mixture.num_experts)]
-    given = layer.norm(x, names.input_norm)
-    out = ops.moe(given, scores, ExpertBlock(every, mixture.routing, gains=gains, is_gelu=True))
+    router_input = ops.scale(ops.rms_norm(x, gain, spec.norm_eps), spec.hidden_size**-0.5)
+    scores = layer.linear(router_input, experts.router, experts.router_bias)
+    all_experts = [_expert(layer, experts, index) for index in range(mixture.num_experts)]
+    expert_input = layer.norm(x, names.input_norm)
+    out = ops.moe(
+        expert_input, scores, ExpertBlock(all_experts, mixture.routing, gains=gains, is_gelu=True)
+    )
     return ops.add(layer.norm(layer.mlp(h), names.dense_norm), layer.norm(out, names.output_norm))
 
 
@@ -66,7 +75,7 @@ def _expert(layer: Layer, names: Experts, index: int) -> Expert:
 
 def _shared(layer: Layer, names: Experts, h: Tensor) -> Tensor:
     ops = layer.ops
-    out = layer.mlp(h, names.shared)  # without a name the dense block
+    out = layer.mlp(h, names.shared)  # without a name, the dense block is the shared expert
     if not names.shared_gate:
         return out
     return ops.mul(out, ops.sigmoid(layer.linear(h, names.shared_gate, bias=False)))

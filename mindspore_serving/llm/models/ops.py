@@ -1,9 +1,9 @@
-"""The operations a model definition is written in, and the runtimes that implement them.
+"""Operations that model definitions are written in; each runtime implements them.
 
 A definition (`models/decoder.py`) calls these and nothing else.  Tensors are `[tokens, features]`
-at every interface; each runtime has a type of its own for them (an array, a graph node).  Weights
-are opaque handles by checkpoint name, so that the runtime chooses dtype, layout and quantisation.
-Paging is part of `attention` and the step's metadata, which the definition never sees.
+at every interface; each runtime has its type for them (an array, a graph node).  Weights are opaque
+handles by checkpoint name, so that the runtime chooses dtype, layout and quantisation.  Paging is
+part of `attention` and of the step's metadata, which the definition never sees.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,18 +15,20 @@ from mindspore_serving.llm.models.expert_block import ExpertBlock
 from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 
 _NO_STATE = (
-    "the model has layers with a state beside keys and values, which this runtime does not "
-    "compute; take the openvino or the torch runtime"
+    "the model has layers with a recurrent state, which this runtime does not support; use the "
+    "openvino or the torch runtime"
 )
-LEAST_SQUARE = 1e-5  # mean of what `as_large` divides by
-Tensor: TypeAlias = Any  # of the runtime
-Weight: TypeAlias = Any  # a handle of the runtime
+MIN_MEAN_SQUARE = 1e-5  # lower bound of the divisor in `match_rms`
+Tensor: TypeAlias = Any  # the runtime's type
+Weight: TypeAlias = Any  # the runtime's handle
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """One layer's attention.  `window` 0 is none; `alibi` are slopes per head or None; `sinks`
-    names a tensor [num_heads] of one more score for each head, whose share goes nowhere.
+    """Parameters of one layer's attention.
+
+    `window` 0 is none; `alibi` are slopes per head or None; `sinks` names a tensor [num_heads] of
+    one more score per head, which takes its share of the softmax and has no value.
     """
 
     num_heads: int
@@ -45,68 +47,72 @@ class DecoderInputs:
 
     token_ids: Tensor  # [tokens]
     positions: Tensor  # [tokens]
-    rows: Tensor  # [num_logits]: which tokens' logits are wanted
-    hidden: Tensor = None  # [tokens, H]: what the stage before this one has computed
-    features: Tensor | None = None  # [n, hidden]: of pictures, in place of embeddings
-    places: Tensor | None = None  # [n]: of which tokens
+    rows: Tensor  # [num_logits]: tokens whose logits are returned
+    hidden: Tensor = None  # [tokens, H]: output of the stage before this one
+    features: Tensor | None = None  # [n, hidden]: image features, in place of embeddings
+    feature_rows: Tensor | None = None  # [n]: tokens that the features replace
     # [T]: 1 for tokens of sequences beyond the rotary table's switch, else 0; None without one
     is_long: Tensor | None = None
-    types: Tensor | None = None  # [tokens]: of encoders, 1 where the second of two texts is
+    types: Tensor | None = None  # [tokens]: of encoders, 1 in the second of two texts
 
 
 Longer: TypeAlias = tuple[Tensor, Sequence[float]]
-"""`DecoderInputs.is_long`, and the frequencies of tokens that it is 1 for."""
+"""`DecoderInputs.is_long`, and the rotary frequencies of the tokens for which it is 1."""
 
 
 class Ops(Protocol):
-    """The operations; T tokens, H features.  A body here is for tensors that compute like
-    arrays.
+    """Operations of a runtime; T is the number of tokens, H that of features.
+
+    A body here is a default for tensors that have the arithmetic of arrays.
     """
 
     def weight(self, name: str) -> Weight:
-        """The handle of a checkpoint tensor.  Raises StartError naming a missing one."""
+        """Return the handle of a checkpoint tensor.  Raises StartError naming a missing one."""
         ...
 
     def has_weight(self, name: str) -> bool: ...
 
     def embedding(self, ids: Tensor, table: Weight) -> Tensor:
-        """[T] ids -> [T, H]."""
+        """Look up token ids, [T], in a table: [T, H]."""
         ...
 
-    def with_rows(self, x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
-        """`x` with `rows` [n, H] in place of those at `places` [n]."""
-        raise StartError("this runtime takes no pictures")
+    def replace_rows(self, x: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
+        """Return `x`, [T, H], with `rows`, [n, H], in place of the rows at `indices`, [n]."""
+        raise StartError("this runtime does not support images; use openvino or torch")
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
-        """x @ weight.T + bias; weight is [out, in] as in checkpoints."""
+        """Compute x @ weight.T + bias; weight is [out, in] as in checkpoints."""
         ...
 
     def linears(
         self, x: Tensor, weights: Sequence[Weight], biases: Sequence[Weight | None]
     ) -> list[Tensor]:
-        """`linear` of each weight, all with the same input."""
+        """Compute `linear` for each weight, all with the same input."""
         return [self.linear(x, *each) for each in zip(weights, biases, strict=True)]
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of `x` over the ranks that share the model, which may be written to `x`; `x`
-        itself where there is one rank.  Follows each matrix that is cut by its inputs.
+        """Sum `x` over the ranks that share the model; the result may be written to `x`.
+
+        Follows each matrix that is split along its inputs.  With one rank, returns `x`.
         """
         return x
 
     def logits(self, x: Tensor, head: Weight, bias: Weight | None = None) -> Tensor:
-        """x @ head.T + bias, the head's rows being the vocabulary; complete on rank 0 alone."""
+        """Compute x @ head.T + bias, [T, vocab]; complete on rank 0 alone."""
         return self.linear(x, head, bias)
 
     def rms_norm(self, x: Tensor, weight: Weight, eps: float, *, plus_one: bool = False) -> Tensor:
-        """Over the last axis; `plus_one` scales by 1 + weight (Gemma)."""
+        """Normalise over the last axis; `plus_one` scales by 1 + weight (Gemma)."""
         ...
 
     def head_rms_norm(
         self, x: Tensor, weight: Weight | None, num_heads: int, eps: float, *,
         plus_one: bool = False,
     ) -> Tensor:  # fmt: skip
-        """The same over each head's features; the weight is one for all heads, or has the features
-        of all.  Without one, they are not scaled.
+        """Normalise each head's features, as `rms_norm`.
+
+        The weight is one for all heads, or has the features of all heads.  Without a weight the
+        result is not scaled.
         """
         ...
 
@@ -114,44 +120,48 @@ class Ops(Protocol):
         self, x: Tensor, weight: Weight | None, bias: Weight | None, eps: float, *,
         plus_one: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Over the last axis, scaled by the weight, or 1 + weight, where there is one."""
+        """Normalise over the last axis, scaled by the weight, or 1 + weight, if there is one."""
         ...
 
     def head_layer_norm(self, x: Tensor, weight: Weight, num_heads: int, eps: float) -> Tensor:
-        """Over each head's features; `weight` [num_heads, features] has a row for each head."""
+        """Normalise each head's features; `weight`, [num_heads, features], has a row per head."""
         ...
 
     def rope_tables(
         self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0,
         longer: Longer | None = None,
     ) -> Tensor:  # fmt: skip
-        """What `rope` needs, computed once per pass; cos and sin are multiplied by `scale`.
+        """Compute the tables of `rope`, once per pass; cos and sin are multiplied by `scale`.
 
         Tokens of long sequences have the frequencies of `longer`.
         """
         ...
 
     def rope(self, x: Tensor, tables: Tensor, num_heads: int, *, pairs: bool = False) -> Tensor:
-        """Rotate halves (x1, x2) of the first 2*len(inv_freq) features of each head; with `pairs`
-        x1 are the even ones of them and x2 the odd ones, and the result has x1 before x2.
+        """Rotate halves (x1, x2) of the first 2*len(inv_freq) features of each head.
+
+        With `pairs`, x1 are the even features of them and x2 the odd ones, and the result has x1
+        before x2.
         """
         ...
 
-    def growth(self, positions: Tensor, beta: float, length: int, first: int) -> Tensor:
-        """1 + beta * log(1 + floor((position + first) / length)), [T, 1]."""
+    def query_scale(self, positions: Tensor, beta: float, length: int, first: int) -> Tensor:
+        """Compute 1 + beta * log(1 + floor((position + first) / length)), [T, 1]."""
         ...
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
-        """Causal attention over the cache and the new tokens, which are written to the cache.
-        Layers that share keys and values call it with the same ones and `layer`.
+        """Compute causal attention over the cache and the new tokens, and write those to the cache.
+
+        Layers that share keys and values call it with the same `k`, `v` and `layer`.
         """
         ...
 
     def convolution(
         self, layer: int, x: Tensor, weight: Weight, bias: Weight | None = None
     ) -> Tensor:
-        """Of each feature with itself in the last tokens of its text, `weight` [H, 1, tokens]; the
-        inputs of the last ones are the layer's state.
+        """Convolve each feature with its last tokens; `weight` is [H, 1, tokens].
+
+        The inputs of the last tokens are the layer's state.
         """
         raise StartError(_NO_STATE)
 
@@ -159,39 +169,46 @@ class Ops(Protocol):
         self, layer: int, qkv: tuple[Tensor, Tensor, Tensor], alpha: Tensor, beta: Tensor,
         rule: DeltaRule,
     ) -> Tensor:  # fmt: skip
-        """[T, value_heads * value_dim]; `alpha` and `beta` are [T, value_heads].  S is the layer's
-        state, beside that of its convolution.
+        """Run the gated delta rule, [T, value_heads * value_dim].
+
+        `alpha` and `beta` are [T, value_heads].  S is the layer's state, beside that of its
+        convolution.
         """
         raise StartError(_NO_STATE)
 
     def selective_scan(
         self, layer: int, xbc: tuple[Tensor, Tensor, Tensor], step: Tensor, scan: SelectiveScan
     ) -> Tensor:
-        """[T, value_heads * value_dim]; `step` is [T, value_heads].  S is the layer's state, beside
-        that of its convolution.
+        """Run the selective scan, [T, value_heads * value_dim].
+
+        `step` is [T, value_heads].  S is the layer's state, beside that of its convolution.
         """
         raise StartError(_NO_STATE)
 
     def add_distances(self, table: Weight, rows: Sequence[int]) -> None:
-        """Have `attention` of an encoder add to the scores of two tokens, for each head, the row of
-        `table` [rows, heads] for the places between them: `rows` are of -n to n places.
+        """Make an encoder's `attention` add a bias by distance to the scores of two tokens.
+
+        `table` is [rows, heads]; `rows` has the row of `table` for each distance from -n to n.
         """
         raise StartError("only attention of encoders adds to scores by distance")
 
     def split_heads(self, x: Tensor, num_heads: int, sizes: Sequence[int]) -> list[Tensor]:
-        """Cut each head's features into pieces; each piece has those of all heads."""
+        """Split each head's features into pieces; each piece has those of all heads."""
         ...
 
     def join_heads(self, parts: Sequence[Tensor], num_heads: int, width: int) -> Tensor:
-        """Put features of each head side by side, zeros behind them up to `width`."""
+        """Concatenate the parts' features of each head, padded with zeros to `width`."""
         ...
 
     def repeat_head(self, x: Tensor, num_heads: int) -> Tensor:
-        """The features of one head for every head."""
+        """Repeat the features of one head for every head."""
         ...
 
     def dense(self, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
-        """block(x), a dense feed-forward block, whose tensors a runtime may give another rank."""
+        """Compute block(x), a dense feed-forward block.
+
+        A runtime may give the block's tensors to another rank.
+        """
         return block(x)
 
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -206,7 +223,7 @@ class Ops(Protocol):
     def sigmoid(self, x: Tensor) -> Tensor: ...
 
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
-        """`b` may have one feature."""
+        """Multiply elementwise; `b` may have one feature."""
         return a * b
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
@@ -216,45 +233,48 @@ class Ops(Protocol):
         return x * factor
 
     def gain(self, x: Tensor, weight: Weight) -> Tensor:
-        """`x` times the number in `weight` [1], or the numbers in `weight` [H]."""
+        """Multiply `x` by the number in `weight` [1], or by the numbers in `weight` [H]."""
         return x * weight
 
     def mean(self, x: Tensor) -> Tensor:
-        """Over the features, [T, 1]."""
+        """Average over the features, [T, 1]."""
         ...
 
-    def sparse(self, x: Tensor, cutoff: float) -> Tensor:
-        """What features are over their mean by more than `cutoff` times their standard deviation;
-        0 for the others.
-        """
-        apart = x - self.mean(x)
-        return self.relu(apart - self.mean(apart * apart) ** 0.5 * cutoff)
+    def gaussian_topk(self, x: Tensor, cutoff: float) -> Tensor:
+        """Return how far features exceed their mean plus `cutoff` standard deviations, else 0."""
+        deviation = x - self.mean(x)
+        return self.relu(deviation - self.mean(deviation * deviation) ** 0.5 * cutoff)
 
-    def as_large(self, x: Tensor, other: Tensor) -> Tensor:
-        """`x` with the root mean square of `other`; its own counts as at least `LEAST_SQUARE`."""
-        own = self.relu(self.mean(x * x) - LEAST_SQUARE) + LEAST_SQUARE
-        return x * (self.mean(other * other) ** 0.5 / own**0.5)
+    def match_rms(self, x: Tensor, other: Tensor) -> Tensor:
+        """Scale `x` to the root mean square of `other`.
+
+        The mean square of `x` counts as at least `MIN_MEAN_SQUARE`.
+        """
+        mean_square = self.relu(self.mean(x * x) - MIN_MEAN_SQUARE) + MIN_MEAN_SQUARE
+        return x * (self.mean(other * other) ** 0.5 / mean_square**0.5)
 
     def below(self, ids: Tensor, count: int) -> Tensor:
-        """`ids` [T], and 0 in place of those from `count` on."""
+        """Replace the `ids`, [T], that are not below `count` by 0."""
         return ids * (ids < count)
 
     def softcap(self, x: Tensor, cap: float) -> Tensor:
-        """cap * tanh(x / cap)."""
+        """Compute cap * tanh(x / cap)."""
         ...
 
     def split(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """Cut the features into consecutive pieces (a fused QKV)."""
+        """Split the features into consecutive pieces (a fused QKV)."""
         ...
 
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor: ...
 
     def moe(self, x: Tensor, scores: Tensor, block: ExpertBlock) -> Tensor:
-        """`scores` are what the router gives, [T, experts]."""
+        """Compute a mixture of experts; `scores` are the router's output, [T, experts]."""
         ...
 
     def hidden(self, x: Tensor) -> Tensor:
-        """`x` itself: what every definition passes here once, before the output matrix, is the
-        final normalised state of the wanted tokens, [num_logits, H], which embeddings are.
+        """Return `x`, the final normalised state of the requested tokens, [num_logits, H].
+
+        Every definition passes it here once, before the output matrix; a runtime takes embeddings
+        from it.
         """
         return x

@@ -1,5 +1,4 @@
-"""What config.json says of positions: rotary frequencies, how queries grow with the text, and what
-is added to scores.
+"""Positions as config.json describes them: rotary frequencies, query scales and score biases.
 
 Knows no tensor.
 """
@@ -15,12 +14,12 @@ from mindspore_serving.llm.descriptions.architecture import Config
 from mindspore_serving.llm.descriptions.config_types import number, size
 from mindspore_serving.llm.models.rope import Rope, rope_from
 
-DISTANCES, FARTHEST = 32, 128  # rows of MPNet's table, and places that the last one begins at
+DISTANCES, FARTHEST = 32, 128  # rows of MPNet's table, and distance at which the last row begins
 
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """Queries of `layers` grow by 1 + beta * log(1 + floor((position + first) / length))."""
+    """Scale of the queries of `layers`: 1 + beta * log(1 + floor((position + first) / length))."""
 
     beta: float
     length: int
@@ -29,7 +28,10 @@ class Temperature:
 
 
 def temperature(config: Config, rotated: tuple[bool, ...]) -> Temperature | None:
-    """The growth of queries, if there is any; `rotated` are the layers with rotary positions."""
+    """Return the scale of queries by position, if there is any.
+
+    `rotated` tells for each layer whether it has rotary positions.
+    """
     scaling = scaling_of(config)
     beta = scaling.get("llama_4_scaling_beta")
     if beta:  # Ministral 3, all layers
@@ -37,29 +39,31 @@ def temperature(config: Config, rotated: tuple[bool, ...]) -> Temperature | None
         return Temperature(float(beta), length, 0, frozenset(range(len(rotated))))
     if not config.get("attn_temperature_tuning"):
         return None
-    unturned = frozenset(i for i, turns in enumerate(rotated) if not turns)
-    return Temperature(number(config, "attn_scale"), size(config, "floor_scale"), 1, unturned)
+    unrotated = frozenset(i for i, is_rotated in enumerate(rotated) if not is_rotated)
+    return Temperature(number(config, "attn_scale"), size(config, "floor_scale"), 1, unrotated)
 
 
 def scaling_of(config: Config) -> Config:
-    """The rotary parameters, those of layers without a window where kinds differ."""
-    found: Config = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return found.get("full_attention") or found
+    """Return the rotary parameters: those of layers without a window, if there are two sets."""
+    scaling: Config = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return scaling.get("full_attention") or scaling
 
 
 def ropes(
     config: Config, dims: tuple[int, int], trained: int, longest: int
 ) -> tuple[Rope, Rope | None]:
-    """For all layers, or for those without a window and for those with one, which have `dims`
-    features of a head.
+    """Return the rotary frequencies of all layers, or those of layers without and with a window.
+
+    `dims` are the rotated features of a head in layers without and with a window; `trained` and
+    `longest` are as in `rope_from`.
     """
-    whole, windowed = dims
+    full, windowed = dims
     top = ("partial_rotary_factor", "original_max_position_embeddings")
     shared = {name: config[name] for name in top if config.get(name) is not None}
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     base = float(config.get("rope_theta") or 10000.0)
 
-    def rope(parameters: Config, theta: float, dim: int = whole) -> Rope:
+    def rope(parameters: Config, theta: float, dim: int = full) -> Rope:
         return rope_from(
             ChainMap(cast(Any, parameters), shared),
             base=theta,
@@ -69,15 +73,19 @@ def ropes(
         )
 
     local_base = config.get("rope_local_base_freq")
-    if "full_attention" in given:  # one entry for each kind of layer
-        local = given.get("sliding_attention") or {}
-        return rope(given["full_attention"], base), rope(local, float(local_base or base), windowed)
-    return rope(given, base), rope({}, float(local_base), windowed) if local_base else None
+    if "full_attention" in scaling:  # one entry for each kind of layer
+        local = scaling.get("sliding_attention") or {}
+        return rope(scaling["full_attention"], base), rope(
+            local, float(local_base or base), windowed
+        )
+    return rope(scaling, base), rope({}, float(local_base), windowed) if local_base else None
 
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:
-    """2**(-8/n), its square, and so on, for n heads; if n is no power of two, those of the power
-    below it and then every second one of the power above it.
+    """Return the ALiBi slopes of `num_heads` heads (arXiv:2108.12409).
+
+    For n heads they are 2**(-8/n), its square, and so on; if n is no power of two, those of the
+    power below it and then every second one of the power above it.
     """
     power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
@@ -86,17 +94,18 @@ def alibi_slopes(num_heads: int) -> tuple[float, ...]:
 
 
 def distance_rows(longest: int) -> list[int]:
-    """MPNet's row of the table of distances for a token so many places before another, or behind
-    it: of -n to n places, where n is the longest distance.  Half of the rows are for each side; of
-    these half for single distances, the others for ranges that grow up to 128.
+    """Return MPNet's row of the table of distances for each offset from -n to n.
+
+    n is `longest` - 1.  Half of the rows are for each side; of these, half are for single distances
+    and the others for ranges that grow logarithmically up to 128.
     """
-    half, most = DISTANCES // 2, longest - 1
-    found = []
-    for places in range(-most, most + 1):
-        distance, row = abs(places), abs(places)
+    half, max_distance = DISTANCES // 2, longest - 1
+    rows = []
+    for offset in range(-max_distance, max_distance + 1):
+        distance, row = abs(offset), abs(offset)
         if distance >= half // 2:
             share = np.log(np.float32(distance) / np.float32(half // 2))
             share = np.float32(share) / np.float32(math.log(FARTHEST / (half // 2)))
             row = min(half // 2 + int(share * (half - half // 2)), half - 1)
-        found.append(row + (half if places > 0 else 0))
-    return found
+        rows.append(row + (half if offset > 0 else 0))
+    return rows

@@ -12,10 +12,13 @@ Frequencies = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """`inv_freq`: radians per position of each pair of features; features beyond 2*len(inv_freq)
-    are not rotated.  cos and sin are multiplied by `scale`.
+    """Rotary frequencies of a model.
 
-    A sequence of more than `switch` tokens is rotated by `long_freq`, all of it; 0: none is.
+    `inv_freq` has the radians per position of each pair of features; features beyond
+    2*len(inv_freq) are not rotated.  cos and sin are multiplied by `scale`.
+
+    All tokens of a sequence of more than `switch` tokens are rotated by `long_freq`; 0: no sequence
+    is.
     """
 
     inv_freq: Frequencies
@@ -26,12 +29,12 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What a kind of scaling works from: `longest` is the longest text that will be served."""
+    """Input of a kind of scaling; `longest` is the longest sequence to serve, in tokens."""
 
     base: float
-    dim: int  # features that are turned
+    dim: int  # rotated features
     head_dim: int
-    trained: int  # positions the model was made for
+    trained: int  # positions that the model was trained for
     longest: int
     parameters: Mapping[str, Any]
 
@@ -49,15 +52,18 @@ class _Setting:
 def rope_from(
     parameters: Mapping[str, Any], *, base: float, head_dim: int, trained: int, longest: int
 ) -> Rope:
-    """The frequencies that `parameters` (rope_parameters, or rope_scaling) describe.
+    """Return the frequencies that `parameters` (rope_parameters, or rope_scaling) describe.
 
     Args:
+        parameters: rope_parameters or rope_scaling of config.json.
         base: theta, unless `parameters` has rope_theta.
+        head_dim: features of a head.
         trained: max_position_embeddings.
-        longest: longest text to be served; decides the base of dynamic scaling, once, and whether
+        longest: longest sequence to serve; decides the base of dynamic scaling, once, and whether
             longrope needs its second table.
 
-    Raises StartError naming an unknown kind of scaling, or what one lacks.
+    Raises:
+        StartError: an unknown kind of scaling, or a missing or impossible parameter.
     """
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     scaling = SCALINGS.get(kind)
@@ -79,13 +85,14 @@ def _plain(base: float, dim: int) -> Frequencies:
 
 
 def _proportional(setting: _Setting) -> Rope:
-    """The fastest frequencies of a whole head; its other features are not turned, but each is still
-    half a head away from the one that it is paired with.
+    """Use the fastest frequencies of a complete head and do not rotate its other features.
+
+    Each feature is still half a head away from its pair.
     """
-    turned = _plain(setting.base, setting.head_dim)[: setting.dim // 2]
+    rotated = _plain(setting.base, setting.head_dim)[: setting.dim // 2]
     factor = float(setting.parameters.get("factor") or 1.0)
-    still = (0.0,) * (setting.head_dim // 2 - len(turned))
-    return Rope((*(f / factor for f in turned), *still))
+    unrotated = (0.0,) * (setting.head_dim // 2 - len(rotated))
+    return Rope((*(f / factor for f in rotated), *unrotated))
 
 
 def _linear(setting: _Setting) -> Rope:
@@ -94,8 +101,9 @@ def _linear(setting: _Setting) -> Rope:
 
 
 def _dynamic(setting: _Setting) -> Rope:
-    """The base grows with the text, once that is longer than the model was made for; by a fixed
-    power where there is an `alpha` (Hunyuan).
+    """Let the base grow with the sequence beyond the trained length (NTK-aware scaling).
+
+    With an `alpha` (Hunyuan) it grows by a fixed power.
     """
     if setting.parameters.get("alpha"):
         growth = setting.number("alpha") ** (setting.dim / (setting.dim - 2))
@@ -107,7 +115,7 @@ def _dynamic(setting: _Setting) -> Rope:
 
 
 def _llama3(setting: _Setting) -> Rope:
-    """Slow frequencies are divided by `factor`, fast ones kept, those between blended."""
+    """Divide slow frequencies by `factor`, keep fast ones, and blend those between."""
     factor, original = setting.number("factor"), setting.original()
     low, high = setting.number("low_freq_factor"), setting.number("high_freq_factor")
 
@@ -120,7 +128,7 @@ def _llama3(setting: _Setting) -> Rope:
 
 
 def _yarn(setting: _Setting) -> Rope:
-    """As llama3, but blended along the feature index, and attention is sharpened a little."""
+    """Blend along the feature index and sharpen attention (arXiv:2309.00071)."""
     dim, original = setting.dim, setting.original()
     has_factor = setting.parameters.get("factor") is not None
     factor = setting.number("factor") if has_factor else setting.trained / original
@@ -144,9 +152,9 @@ def _yarn(setting: _Setting) -> Rope:
 
 
 def _yarn_scale(setting: _Setting, factor: float) -> float:
-    given = setting.parameters.get("attention_factor")
-    if given is not None:
-        return float(given)
+    attention_factor = setting.parameters.get("attention_factor")
+    if attention_factor is not None:
+        return float(attention_factor)
 
     mscale = setting.parameters.get("mscale")
     all_dim = setting.parameters.get("mscale_all_dim")
@@ -156,12 +164,15 @@ def _yarn_scale(setting: _Setting, factor: float) -> float:
 
 
 def sharpness(factor: float, weight: float) -> float:
-    """What yarn multiplies scores by, for a text that is `factor` times as long."""
+    """Return YaRN's factor of attention scores for a sequence `factor` times as long."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _longrope(setting: _Setting) -> Rope:
-    """One divisor per frequency: a table for texts within the original context, one beyond it."""
+    """Divide each frequency by a factor of its own (arXiv:2402.13753).
+
+    There is one set of factors within the original context and one beyond it.
+    """
     original, parameters = setting.original(), setting.parameters
     factor = float(parameters.get("factor") or setting.trained / original)
     scale = parameters.get("attention_factor")
@@ -188,5 +199,5 @@ SCALINGS: dict[str, Callable[[_Setting], Rope]] = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
-    "su": _longrope,  # what longrope was called at first
+    "su": _longrope,  # longrope's first name
 }

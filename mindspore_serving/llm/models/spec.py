@@ -6,7 +6,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.descriptions import layer_kinds
 from mindspore_serving.llm.descriptions.architecture import RMS, RMS_PLUS_ONE, Architecture, Config
 from mindspore_serving.llm.descriptions.config_types import MOST_FEATURES, number, size
-from mindspore_serving.llm.models.described import described
+from mindspore_serving.llm.models.config_translation import translate_config
 from mindspore_serving.llm.models.layer_state import LayerState, state_of
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.models.positions import Temperature, ropes, scaling_of, temperature
@@ -32,23 +32,27 @@ INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One model's sizes and options.
+    """Sizes and options of one model.
 
-    `layers` are those that this process computes, of `num_layers`: all, unless the model is cut
-    into stages.  `attending` are those with keys and values.  `windows` has, for each layer, how
-    many tokens it attends to, the current one among them; 0 is all.  `heads` has, for each layer,
-    its key-value heads and the features of each; `sources` the layer whose keys and values it
-    attends to, itself or one before it.  `rotated` are the layers that turn queries and keys by
-    their positions; `local_rope` is for those with a window, where that differs.  With
-    `keys_are_values`, layers without a window have one projection for both.  `layer_inputs`
-    features of each token are the input of one layer alone, 0 for none; the first `layer_words`
-    tokens have some of their own.  `streams` are hidden states beside one another.  `cutoffs` has,
-    for each layer, what `ops.sparse` does with gates, None for nothing; it is empty if no layer
-    has one.  `activation` is the name in config.json.
+    Args:
+        layers: layers of this process, out of `num_layers`; all unless the model is cut in stages.
+        heads: number of key-value heads and features of each, per layer.
+        sources: per layer, the layer whose keys and values it attends to: itself or an earlier one.
+        keys_are_values: layers without a window have one projection for keys and values.
+        streams: hidden states side by side (AltUp).
+        cutoffs: per layer, the cutoff of `ops.gaussian_topk` for gates, None for none; empty if no
+            layer has one.
+        layer_inputs: features of each token that are the input of one layer alone; 0 for none.
+        layer_vocab_size: number of tokens, from 0, that have such features in a table.
+        local_rope: rotary frequencies of layers with a window, where they differ.
+        attending: layers with attention.
+        windows: per layer, number of tokens it attends to, with the current one; 0 is all.
+        rotated: whether a layer rotates queries and keys by their positions.
+        activation: name in config.json.
     """
 
-    architecture: str
-    form: Architecture
+    architecture_name: str
+    architecture: Architecture
     hidden_size: int
     intermediate_size: int
     num_layers: int
@@ -62,7 +66,7 @@ class ModelSpec:
     streams: Streams | None
     cutoffs: tuple[float | None, ...]
     layer_inputs: int
-    layer_words: int
+    layer_vocab_size: int
     vocab_size: int
     max_position_embeddings: int
     norm_eps: float
@@ -89,31 +93,31 @@ class ModelSpec:
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
-        """The layers of this process that have keys and values of their own."""
+        """Layers of this process that have keys and values of their own."""
         return tuple(i for i in self.layers if i in self.attending and self.sources[i] == i)
 
     @property
     def is_connected(self) -> bool:
-        """Whether layers get more of those before them than the hidden state."""
+        """True if layers get more from earlier layers than the hidden state."""
         is_wide = self.streams is not None or bool(self.layer_inputs)
         return is_wide or self.sources != tuple(range(self.num_layers))
 
     def mixes(self, layer: int) -> bool:
-        """Whether its tokens get something of others: by attention or by a state."""
+        """Return whether the layer mixes tokens, by attention or by a recurrent state."""
         return layer in self.attending or (self.state is not None and layer in self.state.layers)
 
     def feeds(self, layer: int) -> bool:
-        """Whether it has a feed-forward block."""
-        return not (self.form.single and self.mixes(layer))
+        """Return whether the layer has a feed-forward block."""
+        return not (self.architecture.single and self.mixes(layer))
 
     @property
     def is_first(self) -> bool:
-        """Whether the embedding is computed here."""
+        """True if this process computes the embedding."""
         return self.layers.start == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether final norm and output matrix are computed here."""
+        """True if this process computes the final norm and the output matrix."""
         return self.layers.stop == self.num_layers
 
     @property
@@ -126,14 +130,15 @@ class ModelSpec:
 
     @property
     def is_llama_shaped(self) -> bool:
-        """Whether graphs that are written for Llama compute it."""
+        """True if graphs that are written for Llama can run the model."""
         return (
-            self.form.is_llama_shaped and all(self.rotated) and self.activation in ("silu", "swish")
-            and self.scales == Scales() and self.temperature is None and self.latent is None
+            self.architecture.is_llama_shaped and all(self.rotated)
+            and self.activation in ("silu", "swish") and self.scales == Scales()
+            and self.temperature is None and self.latent is None
         )  # fmt: skip
 
     def attention(self, layer: int, alibi: tuple[float, ...] | None = None) -> AttentionSpec:
-        names, (num_kv_heads, head_dim) = self.form.names, self.heads[layer]
+        names, (num_kv_heads, head_dim) = self.architecture.names, self.heads[layer]
         return AttentionSpec(
             num_heads=self.num_heads,
             num_kv_heads=num_kv_heads,
@@ -147,27 +152,27 @@ class ModelSpec:
 
 
 def from_config(
-    config: Config, *, max_model_len: int | None = None, form: Architecture | None = None
+    config: Config, *, max_model_len: int | None = None, architecture: Architecture | None = None
 ) -> ModelSpec:
-    """The spec of the model that `config` (config.json) describes; `form` is its row of FAMILIES.
+    """Return the spec of the model that `config` (config.json) describes.
 
-    `max_model_len` is the longest text to be served, by default the model's own limit; some rotary
-    scalings depend on it.  Raises StartError naming a key that is missing or out of range.
+    `architecture` is its row of FAMILIES, by default that of config.json's name; some rotary
+    scalings depend on `max_model_len`, by default the model's limit.  Raises StartError.
     """
-    config, form = described(config, form)
+    config, architecture = translate_config(config, architecture)
     num_layers = size(config, "num_hidden_layers", "n_layer")
     hidden = size(config, *HIDDEN)
     latent = latent_of(config)
     num_heads, num_kv_heads, head_dim = _heads(config, hidden, latent)
-    windows = layer_kinds.windows(config, num_layers, form)
+    windows = layer_kinds.windows(config, num_layers, architecture)
     heads = layer_kinds.heads(config, windows, (num_kv_heads, head_dim))
     dims = _rotary_dims(windows, heads, head_dim, latent)
     trained, rope, local_rope = _positions(config, dims, max_model_len)
     activation = next((str(config[key]) for key in ACTIVATION_KEYS if config.get(key)), "silu")
-    rotated = layer_kinds.rotated(config, form, windows)
+    rotated = layer_kinds.rotated(config, architecture, windows)
     return ModelSpec(
-        architecture=str(config["architectures"][0]),
-        form=form,
+        architecture_name=str(config["architectures"][0]),
+        architecture=architecture,
         hidden_size=hidden,
         intermediate_size=size(config, *INTERMEDIATE, default=4 * hidden),
         num_layers=num_layers,
@@ -181,13 +186,13 @@ def from_config(
         streams=streams_of(config),
         cutoffs=cutoffs_of(config, num_layers),
         layer_inputs=config.get("hidden_size_per_layer_input") or 0,
-        layer_words=size(config, "vocab_size_per_layer_input", "vocab_size"),
+        layer_vocab_size=size(config, "vocab_size_per_layer_input", "vocab_size"),
         vocab_size=size(config, "vocab_size"),
         max_position_embeddings=trained,
-        norm_eps=number(config, *_eps_keys(form)),
+        norm_eps=number(config, *_eps_keys(architecture)),
         rope=rope,
         local_rope=local_rope,
-        attending=layer_kinds.attending(config, num_layers, form),
+        attending=layer_kinds.attending(config, num_layers, architecture),
         windows=windows,
         rotated=rotated,
         temperature=temperature(config, rotated),
@@ -196,22 +201,22 @@ def from_config(
         logit_softcap=scale_of(config, "final_logit_softcapping", 0.0),
         scales=scales_of(config),
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=_flag(config, form.qkv_bias),
-        output_bias=_flag(config, form.output_bias),
-        mlp_bias=_flag(config, form.mlp_bias),
-        head_bias=_flag(config, form.head_bias),
-        qk_norm=bool(form.qk_norm) and _flag(config, form.qk_norm_key or True),
+        qkv_bias=_flag(config, architecture.qkv_bias),
+        output_bias=_flag(config, architecture.output_bias),
+        mlp_bias=_flag(config, architecture.mlp_bias),
+        head_bias=_flag(config, architecture.head_bias),
+        qk_norm=bool(architecture.qk_norm) and _flag(config, architecture.qk_norm_key or True),
         activation=activation,
-        mixture=mixture_of(config, form.experts, num_layers),
+        mixture=mixture_of(config, architecture.experts, num_layers),
         latent=latent,
-        state=state_of(config, form, hidden, activation),
+        state=state_of(config, architecture, hidden, activation),
     )
 
 
 def _rotary_dims(
     windows: tuple[int, ...], heads: layer_kinds.Heads, head_dim: int, latent: Latent | None
 ) -> tuple[int, int]:
-    """Features of a head that are turned at most, in layers without and with a window."""
+    """Return the number of rotated features of a head, in layers without and with a window."""
     if latent:
         return latent.rotated, latent.rotated
     return next((heads[i][1] for i, size in enumerate(windows) if not size), head_dim), head_dim
@@ -220,7 +225,7 @@ def _rotary_dims(
 def _positions(
     config: Config, dims: tuple[int, int], max_model_len: int | None
 ) -> tuple[int, Rope, Rope | None]:
-    """How many positions the model has, and the frequencies of `positions.ropes`."""
+    """Return the number of positions of the model, and the frequencies of `positions.ropes`."""
     trained = size(
         config, "max_position_embeddings", "n_positions", "model_max_length", "seq_length"
     )
@@ -232,14 +237,14 @@ def _positions(
 
 
 def heads_of(config: Config) -> tuple[int, int, int]:
-    """(query heads, key-value heads, features of each) of config.json."""
-    config, _ = described(config)
+    """Return (query heads, key-value heads, features of each) of config.json."""
+    config, _ = translate_config(config)
     hidden = size(config, *HIDDEN)
     return _heads(config, hidden, latent_of(config))
 
 
 def _heads(config: Config, hidden: int, latent: Latent | None) -> tuple[int, int, int]:
-    """(query heads, key-value heads, features of each)."""
+    """Return (query heads, key-value heads, features of each)."""
     num_heads = size(config, "num_attention_heads", "n_head")
     if latent:
         return num_heads, num_heads, latent.plain + latent.rotated
@@ -259,9 +264,9 @@ def _heads(config: Config, hidden: int, latent: Latent | None) -> tuple[int, int
 
 
 def _attention_scale(config: Config, head_dim: int, latent: Latent | None) -> float:
-    given = config.get("attention_multiplier")
-    if given is not None:
-        return float(given)
+    multiplier = config.get("attention_multiplier")
+    if multiplier is not None:
+        return float(multiplier)
     scale: float = float(config.get("query_pre_attn_scalar") or head_dim) ** -0.5
     scaling = scaling_of(config)
     weight = scaling.get("mscale_all_dim")
@@ -270,9 +275,13 @@ def _attention_scale(config: Config, head_dim: int, latent: Latent | None) -> fl
     return scale
 
 
-def _eps_keys(form: Architecture) -> tuple[str, ...]:
-    return ("rms_norm_eps", *LAYER_NORM_EPS) if form.norm in (RMS, RMS_PLUS_ONE) else LAYER_NORM_EPS
+def _eps_keys(architecture: Architecture) -> tuple[str, ...]:
+    return (
+        ("rms_norm_eps", *LAYER_NORM_EPS)
+        if architecture.norm in (RMS, RMS_PLUS_ONE)
+        else LAYER_NORM_EPS
+    )
 
 
-def _flag(config: Config, given: bool | str) -> bool:
-    return bool(config.get(given)) if isinstance(given, str) else given
+def _flag(config: Config, setting: bool | str) -> bool:
+    return bool(config.get(setting)) if isinstance(setting, str) else setting

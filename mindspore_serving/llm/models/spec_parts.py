@@ -1,6 +1,6 @@
-"""What only some models have, read from config.json: latent attention, mixtures of experts, scales.
+"""Options that only some models have: latent attention, mixtures of experts, scales.
 
-Knows no runtime.
+Read from config.json.  Knows no runtime.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_nu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
-    """Attention whose keys and values are widened from one vector of `kv_rank` (DeepSeek's MLA).
+    """Latent attention: keys and values are expanded from one vector of `kv_rank` (DeepSeek's MLA).
 
     A head has `plain` features without and `rotated` features with positions, and `value` features
-    of values.  `q_rank` is the same for queries, 0 if they are projected at once.
+    of values.  `q_rank` is the rank of queries, 0 if they are projected directly.
     """
 
     q_rank: int
@@ -31,6 +31,7 @@ class Latent:
 
 
 def latent_of(config: Config) -> Latent | None:
+    """Return the latent attention of config.json, if the model has it."""
     if config.get("kv_lora_rank") is None:
         return None
     return Latent(
@@ -44,8 +45,10 @@ def latent_of(config: Config) -> Latent | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """The experts of the layers `layers`; `has_shared` one that computes every token; `is_latent`:
-    they have fewer features than the layer.
+    """Mixture of experts of the layers `layers`.
+
+    `has_shared`: one more expert computes every token.  `is_latent`: experts have fewer features
+    than the layer.
     """
 
     num_experts: int
@@ -57,7 +60,10 @@ class Mixture:
 
 
 def mixture_of(config: Config, experts: Experts | None, num_layers: int) -> Mixture | None:
-    """Raises StartError for a choice that cannot be made."""
+    """Return the mixture of experts of config.json, if there is one.
+
+    Raises StartError for a routing that is impossible.
+    """
     count = size(config, *EXPERT_COUNTS, default=0) if experts else 0
     if experts is None or not count:
         return None
@@ -79,7 +85,7 @@ def _routing(config: Config, experts: Experts, count: int) -> Routing:
     routing = Routing(
         top_k=size(config, "num_experts_per_tok", "moe_k"),
         normalize=bool(config.get("norm_topk_prob", False)),
-        least=scale_of(config, "moe_norm_min", 0.0),
+        min_total=scale_of(config, "moe_norm_min", 0.0),
         scores=experts.scores,
         scale=scale_of(config, "routed_scaling_factor", 1.0),
         groups=groups,
@@ -98,16 +104,18 @@ def _routing(config: Config, experts: Experts, count: int) -> Routing:
 
 
 def _has_shared(config: Config, experts: Experts) -> bool:
-    """An architecture that names the shared expert has it, but for a count of 0."""
+    """Return whether there is a shared expert: named by the architecture, with a count over 0."""
     counts = (config.get(key) for key in ("n_shared_experts", "moe_num_shared_experts"))
-    given = next((count for count in counts if count is not None), 1)
-    return experts.shares_dense or bool(experts.shared and given)
+    num_shared = next((count for count in counts if count is not None), 1)
+    return experts.shares_dense or bool(experts.shared and num_shared)
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What is multiplied by a number of config.json: embeddings, what a block adds, and the final
-    state; in the names of their blocks inputs, keys, gates and results; with `state_parts` the
+    """Constant factors of config.json (µP), each 1.0 if the model has none.
+
+    They multiply the embedding, what a block adds to the residual stream, the final state, and
+    inputs, keys, gates and outputs of the blocks in their names.  `state_parts` are those of the
     gate, x, B, C and time steps of a Mamba layer.
     """
 
@@ -125,6 +133,7 @@ class Scales:
 
 
 def scales_of(config: Config) -> Scales:
+    """Return the factors of config.json."""
     gate, mlp = _several(config, "mlp_multipliers", 2) or (1.0, 1.0)
     parts = _several(config, "ssm_multipliers", 5)
     return Scales(
@@ -143,7 +152,7 @@ def scales_of(config: Config) -> Scales:
 
 
 def _several(config: Config, name: str, count: int) -> tuple[float, ...]:
-    """Factors of which there are `count`, or none."""
+    """Return the list of `count` factors under `name`, or an empty one."""
     factors = tuple(map(float, config.get(name) or ()))
     if len(factors) not in (0, count):
         raise StartError(f"config.json has {len(factors)} {name}, expected {count}")
@@ -152,8 +161,10 @@ def _several(config: Config, name: str, count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """`count` hidden states of each token (AltUp), of which blocks compute the one of index
-    `active`.  With `scales_result` that one has weights before it meets the layer's own input.
+    """AltUp: `count` hidden states of each token; blocks compute the state at index `active`.
+
+    With `scales_result` that state is multiplied by weights before it meets the layer's extra
+    input.
     """
 
     count: int
@@ -162,6 +173,7 @@ class Streams:
 
 
 def streams_of(config: Config) -> Streams | None:
+    """Return the parallel hidden states of config.json, if the model has them."""
     if config.get("altup_num_inputs") is None:
         return None
     count, active = size(config, "altup_num_inputs"), config.get("altup_active_idx") or 0
@@ -174,17 +186,21 @@ def streams_of(config: Config) -> Streams | None:
 
 
 def cutoffs_of(config: Config, num_layers: int) -> tuple[float | None, ...]:
-    """In standard deviations, of the shares of gates that are 0; None where the share is 0."""
+    """Return the cutoffs of gates per layer, in standard deviations; None where no gate is dropped.
+
+    config.json has the share of gates that are 0.
+    """
     shares = config.get("activation_sparsity_pattern") or ()
     if len(shares) not in (0, num_layers) or not all(share < 1 for share in shares):
         raise StartError(
             f"config.json has activation_sparsity_pattern {str(shares)[:80]}, expected a number "
             f"below 1 for each of {num_layers} layers"
         )
-    found = tuple(NormalDist().inv_cdf(share) if share > 0 else None for share in shares)
-    return found if any(shares) else ()
+    cutoffs = tuple(NormalDist().inv_cdf(share) if share > 0 else None for share in shares)
+    return cutoffs if any(shares) else ()
 
 
 def scale_of(config: Config, name: str, default: float) -> float:
+    """Return the number under `name`, or `default` if it is missing or 0."""
     value = config.get(name)
     return default if not value else float(value)

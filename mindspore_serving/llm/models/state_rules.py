@@ -1,4 +1,4 @@
-"""How the state of a layer changes token by token: the gated delta rule, the selective scan.
+"""Update rules of recurrent states: the gated delta rule and the selective scan.
 
 Sizes and names of tensors; `ops` has the operations.
 """
@@ -10,8 +10,10 @@ LENGTH_EPS = 1e-6  # added to the squared length of queries and keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Each of `key_heads` heads of queries and keys, of `key_dim` features, serves as many of the
-    `value_heads` heads of values, of `value_dim`.
+    """Heads of a recurrent state.
+
+    Each of `key_heads` heads of queries and keys, of `key_dim` features, serves the same number of
+    the `value_heads` heads of values, of `value_dim` features.
     """
 
     key_heads: int
@@ -21,7 +23,7 @@ class Heads:
 
     @property
     def keys(self) -> int:
-        """Features of the keys of all heads; as many have the queries."""
+        """Features of the keys of all heads; the queries have as many."""
         return self.key_heads * self.key_dim
 
     @property

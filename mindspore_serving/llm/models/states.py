@@ -1,5 +1,6 @@
-"""Layers that remember a text in a state of fixed size, in place of keys and values or beside them:
-short convolutions (LFM2); behind one the gated delta rule (Qwen3-Next, Qwen3.5), or the selective
+"""Layers with a recurrent state of fixed size, in place of keys and values or beside them.
+
+Short convolutions (LFM2); after one, the gated delta rule (Qwen3-Next, Qwen3.5), or the selective
 scan of Mamba-2.
 """
 
@@ -10,7 +11,7 @@ from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, Selective
 
 
 def recurrence(layer: Layer, h: Tensor) -> Tensor:
-    """What the block with the layer's state gives."""
+    """Return the output of the layer's recurrent block, [T, H], for its normalised input `h`."""
     state = layer.spec.state
     assert state is not None
     if state.heads is None:
@@ -21,24 +22,24 @@ def recurrence(layer: Layer, h: Tensor) -> Tensor:
 
 
 def _convolution(layer: Layer, h: Tensor, state: LayerState) -> Tensor:
-    """Gates, which are computed from the same tokens, before and behind the convolution."""
+    """Convolve with gates before and after, which are computed from the same tokens (LFM2)."""
     ops, has_bias = layer.ops, state.has_bias
-    before, behind, x = ops.split(layer.linear(h, "conv.in_proj", has_bias), [state.channels] * 3)
-    x = _convolved(layer, ops.mul(before, x), "conv.conv", has_bias)
-    return layer.linear(ops.mul(behind, x), "conv.out_proj", has_bias)
+    before, after, x = ops.split(layer.linear(h, "conv.in_proj", has_bias), [state.channels] * 3)
+    x = _convolve(layer, ops.mul(before, x), "conv.conv", has_bias)
+    return layer.linear(ops.mul(after, x), "conv.out_proj", has_bias)
 
 
-def _convolved(layer: Layer, x: Tensor, name: str, has_bias: bool) -> Tensor:
+def _convolve(layer: Layer, x: Tensor, name: str, has_bias: bool) -> Tensor:
     bias = layer.weight(name, "bias") if has_bias else None
     return layer.ops.convolution(layer.index, x, layer.weight(name), bias)
 
 
 def _delta_rule(layer: Layer, h: Tensor, heads: Heads) -> Tensor:
     ops, stem = layer.ops, "linear_attn."
-    x, gate, alpha, beta = _projected(layer, h, heads)
-    x = ops.silu(_convolved(layer, x, f"{stem}conv1d", has_bias=False))
+    x, gate, alpha, beta = _project(layer, h, heads)
+    x = ops.silu(_convolve(layer, x, f"{stem}conv1d", has_bias=False))
     q, k, v = ops.split(x, [heads.keys, heads.keys, heads.values])
-    prefix = f"{layer.form.names.layers}.{layer.index}.{stem}"
+    prefix = f"{layer.architecture.names.layers}.{layer.index}.{stem}"
     rule = DeltaRule(heads, a_log=f"{prefix}A_log", dt_bias=f"{prefix}dt_bias")
     out = ops.delta_rule(layer.index, (q, k, v), alpha, beta, rule)
     weight = layer.weight(f"{stem}norm")
@@ -46,59 +47,65 @@ def _delta_rule(layer: Layer, h: Tensor, heads: Heads) -> Tensor:
     return layer.linear(ops.silu_mul(gate, out), f"{stem}out_proj", bias=False)
 
 
-def _projected(layer: Layer, h: Tensor, rule: Heads) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries, keys and values side by side; the gate of the result; alpha; beta."""
+def _project(layer: Layer, h: Tensor, rule: Heads) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return queries, keys and values side by side; the output gate; alpha; beta."""
     ops, stem, heads = layer.ops, "linear_attn.in_proj_", rule.key_heads
-    each = rule.value_heads // heads
-    if not ops.has_weight(f"{layer.form.names.layers}.{layer.index}.{stem}qkvz.weight"):
+    values_per_key = rule.value_heads // heads
+    if not ops.has_weight(f"{layer.architecture.names.layers}.{layer.index}.{stem}qkvz.weight"):
         names = [stem + name for name in ("qkv", "z", "a", "b")]
         x, gate, alpha, beta = layer.linears(h, names, False)
         return x, gate, alpha, beta
-    both = layer.linear(h, f"{stem}qkvz", False)  # of each head of keys, one after another
-    width = each * rule.value_dim
-    q, k, v, gate = ops.split_heads(both, heads, (rule.key_dim, rule.key_dim, width, width))
+    fused = layer.linear(h, f"{stem}qkvz", False)  # ordered by key head
+    width = values_per_key * rule.value_dim
+    q, k, v, gate = ops.split_heads(fused, heads, (rule.key_dim, rule.key_dim, width, width))
     x = ops.join_heads((q, k, v), 1, rule.features)
-    beta, alpha = ops.split_heads(layer.linear(h, f"{stem}ba", False), heads, (each, each))
+    beta, alpha = ops.split_heads(
+        layer.linear(h, f"{stem}ba", False), heads, (values_per_key, values_per_key)
+    )
     return x, gate, alpha, beta
 
 
 def _mamba(layer: Layer, h: Tensor, state: LayerState, heads: Heads) -> Tensor:
-    ops, stem, mamba = layer.ops, layer.form.names.mamba, state.mamba
+    ops, stem, mamba = layer.ops, layer.architecture.names.mamba, state.mamba
     assert mamba is not None
     scales = layer.spec.scales
     h = scaled(ops, h, scales.state_input)
-    both = layer.linear(h, f"{stem}.in_proj", mamba.in_bias)
-    x, gate, step = _parts(layer, both, heads)
-    x = ops.silu(_convolved(layer, x, f"{stem}.conv1d", state.has_bias))
+    projected = layer.linear(h, f"{stem}.in_proj", mamba.in_bias)
+    x, gate, step = _split_projection(layer, projected, heads)
+    x = ops.silu(_convolve(layer, x, f"{stem}.conv1d", state.has_bias))
     x, b, c = ops.split(x, [heads.values, heads.keys, heads.keys])
-    prefix = f"{layer.form.names.layers}.{layer.index}.{stem}."
+    prefix = f"{layer.architecture.names.layers}.{layer.index}.{stem}."
     scan = SelectiveScan(
         heads, mamba.limits, a_log=f"{prefix}A_log", dt_bias=f"{prefix}dt_bias", skip=f"{prefix}D"
     )
     out = ops.selective_scan(layer.index, (x, b, c), step, scan)
-    out = layer.linear(_gated(layer, out, gate, mamba), f"{stem}.out_proj", mamba.out_bias)
+    out = layer.linear(
+        _gate_and_normalise(layer, out, gate, mamba), f"{stem}.out_proj", mamba.out_bias
+    )
     return scaled(ops, out, scales.state)
 
 
-def _parts(layer: Layer, both: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
-    """Of what is projected: x, B and C side by side; the gate of the result; time steps."""
+def _split_projection(
+    layer: Layer, projected: Tensor, heads: Heads
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Split the input projection: x, B and C side by side; the output gate; time steps."""
     ops, factors = layer.ops, layer.spec.scales.state_parts
     if not factors:
         sizes = [heads.values, heads.features, heads.value_heads]
-        gate, x, step = ops.split(both, sizes)
+        gate, x, step = ops.split(projected, sizes)
         return x, gate, step
     sizes = [heads.values, heads.values, heads.keys, heads.keys, heads.value_heads]
-    parts = ops.split(both, sizes)
+    parts = ops.split(projected, sizes)
     gate, x, b, c, step = (scaled(ops, *pair) for pair in zip(parts, factors, strict=True))
     return ops.join_heads((x, b, c), 1, heads.features), gate, step
 
 
-def _gated(layer: Layer, x: Tensor, gate: Tensor, mamba: Mamba) -> Tensor:
-    """`x` gated and normalised, in the order that the model has."""
+def _gate_and_normalise(layer: Layer, x: Tensor, gate: Tensor, mamba: Mamba) -> Tensor:
+    """Gate and normalise `x`, in the model's order."""
     ops, groups = layer.ops, mamba.norm_groups
     if not groups:
         return ops.silu_mul(gate, x)
-    weight, eps = layer.weight(f"{layer.form.names.mamba}.norm"), layer.spec.norm_eps
+    weight, eps = layer.weight(f"{layer.architecture.names.mamba}.norm"), layer.spec.norm_eps
     if mamba.norms_first:
         return ops.silu_mul(gate, ops.head_rms_norm(x, weight, groups, eps))
     return ops.head_rms_norm(ops.silu_mul(gate, x), weight, groups, eps)

@@ -1,7 +1,7 @@
-"""What a model computes as a list of calls: its definition is run once with names for tensors.
+"""A model's operations as a list of calls: its definition is run once with placeholder tensors.
 
-Which operations read what another gives, and with which weights.  Nothing is computed; knows no
-runtime.
+The list tells which operations read another's result, and which weights.  Nothing is computed;
+knows no runtime.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,26 +17,27 @@ LINEAR = "linear"
 
 @dataclass(eq=False, slots=True)
 class TracedCall:
-    """The result of an operation: its name, the tensors and the weights that it had, and which
-    calls read it.  `others` are all arguments as they were given; `rows` (begin, end) of a piece
-    of a split.
+    """An operation: its name, the tensors and weights that it reads, and the users of its result.
+
+    `arguments` and `named` are its arguments; `rows` (begin, end) the features of a piece of a
+    split.
     """
 
     operation: str
     inputs: tuple["TracedCall", ...] = ()
     weights: tuple[str, ...] = ()
-    others: tuple[Any, ...] = ()
+    arguments: tuple[Any, ...] = ()
     named: dict[str, Any] = field(default_factory=dict)
     rows: tuple[int, int] | None = None
     users: list["TracedCall"] = field(default_factory=list)
 
 
 class TracingOps:
-    """An `Ops` that notes calls; those of operations that it does not know as well."""
+    """An `Ops` that records calls, also those of operations that it does not know."""
 
     def __init__(self, has_weight: Callable[[str], bool]) -> None:
         self.calls: list[TracedCall] = []
-        self.names: set[str] = set()  # of weights, and other texts in arguments
+        self.names: set[str] = set()  # weights, and other strings among the arguments
         self._has_weight = has_weight
 
     def weight(self, name: str) -> "Name":
@@ -72,35 +73,37 @@ class TracingOps:
         return [self._note("split_heads", (x,), {}) for _ in sizes]
 
     def __getattr__(self, operation: str) -> Callable[..., TracedCall]:
-        return lambda *given, **named: self._note(operation, given, named)
+        return lambda *arguments, **named: self._note(operation, arguments, named)
 
-    def _note(self, operation: str, given: tuple[Any, ...], named: dict[str, Any]) -> TracedCall:
-        found = list(_flat((*given, *named.values())))
-        self.names.update(each for each in found if isinstance(each, str))
-        inputs = tuple(each for each in found if isinstance(each, TracedCall))
-        weights = tuple(str(each) for each in found if isinstance(each, Name))
-        call = TracedCall(operation, inputs, weights, given, named)
-        for each in inputs:
-            each.users.append(call)
+    def _note(
+        self, operation: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> TracedCall:
+        values = list(_flat((*arguments, *named.values())))
+        self.names.update(value for value in values if isinstance(value, str))
+        inputs = tuple(value for value in values if isinstance(value, TracedCall))
+        weights = tuple(str(value) for value in values if isinstance(value, Name))
+        call = TracedCall(operation, inputs, weights, arguments, named)
+        for value in inputs:
+            value.users.append(call)
         self.calls.append(call)
         return call
 
 
 class Name(str):
-    """The name of a weight."""
+    """Name of a weight."""
 
     __slots__ = ()
 
 
 def trace(spec: ModelSpec, decoder: Decoder, has_weight: Callable[[str], bool]) -> list[TracedCall]:
-    """The calls of one pass, in order."""
+    """Return the calls of one pass, in order."""
     return _traced(spec, decoder, has_weight).calls
 
 
 def read_names(
     spec: ModelSpec, decoder: Decoder, has_weight: Callable[[str], bool]
 ) -> frozenset[str]:
-    """What a pass reads: the names of its tensors, among other texts."""
+    """Return the names of the tensors that a pass reads, among other strings."""
     return frozenset(_traced(spec, decoder, has_weight).names)
 
 
@@ -115,13 +118,13 @@ def _traced(spec: ModelSpec, decoder: Decoder, has_weight: Callable[[str], bool]
     return traced
 
 
-def _flat(given: Iterable[Any]) -> Iterator[Any]:
-    """With what is in tuples, lists and descriptions (an expert's weights)."""
-    for each in given:
-        fields = getattr(each, "__dataclass_fields__", None)
-        if isinstance(each, tuple | list):
-            yield from _flat(each)
-        elif fields and not isinstance(each, TracedCall):
-            yield from _flat(getattr(each, name) for name in fields)
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    """Iterate over `values`, and over what tuples, lists and dataclasses among them contain."""
+    for value in values:
+        fields = getattr(value, "__dataclass_fields__", None)
+        if isinstance(value, tuple | list):
+            yield from _flat(value)
+        elif fields and not isinstance(value, TracedCall):
+            yield from _flat(getattr(value, name) for name in fields)
         else:
-            yield each
+            yield value

@@ -52,7 +52,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         )
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
-    if spec.form.has_pictures and config.max_images:
+    if spec.architecture.has_pictures and config.max_images:
         raise StartError(
             f"{parallel_text(config)}, but vectors of pictures are not sent to "
             "ranks: leave it out, or give max_images=0 to serve the model for texts"
@@ -72,13 +72,13 @@ def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
     """
     if spec.state is not None:
         raise StartError(
-            f"pipeline_parallel is {size}, but {spec.architecture} has layers with a state beside "
-            "keys and values, which stages do not keep; leave it out"
+            f"pipeline_parallel is {size}, but {spec.architecture_name} has layers with a state "
+            "beside keys and values, which stages do not keep; leave it out"
         )
     if spec.is_connected:
         raise StartError(
-            f"pipeline_parallel is {size}, but {spec.architecture} has layers that share keys and "
-            "values or have inputs of their own, which stages do not send; leave it out"
+            f"pipeline_parallel is {size}, but {spec.architecture_name} has layers that share keys "
+            "and values or have inputs of their own, which stages do not send; leave it out"
         )
     if spec.num_layers < size:
         raise StartError(

@@ -64,10 +64,10 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
 
     Raises StartError: an architecture that is not cut, a size that does not divide the model.
     """
-    if not spec.form.cut:
-        kind = " with states or experts" if spec.architecture in CUT else ""
+    if not spec.architecture.cut:
+        kind = " with states or experts" if spec.architecture_name in CUT else ""
         raise StartError(
-            f"tensor_parallel is {size}, but {spec.architecture}{kind} is not cut over ranks, "
+            f"tensor_parallel is {size}, but {spec.architecture_name}{kind} is not cut over ranks, "
             f"expected one of {', '.join(CUT)}"
         )
     heads, kv_heads = spec.num_heads, spec.num_kv_heads
@@ -101,9 +101,9 @@ class ShardedCheckpoint(Checkpoint):
         super().__init__(whole.directory, whole.config, whole._tensors)
         self._spec = spec
         self._shard = shard
-        self._names = spec.form.names
+        self._names = spec.architecture.names
         self._layer = re.compile(rf"{re.escape(self._names.layers)}\.\d+\.")
-        experts = spec.form.experts or Experts()
+        experts = spec.architecture.experts or Experts()
         leaves = (experts.gate, experts.up, experts.down)
         gate, up, down = (f"{experts.prefix}.{leaf}" for leaf in leaves)
         self._expert_outputs = (gate, up)

@@ -82,7 +82,7 @@ def _beginning(where: str, entry: Any, opened: Opened, processor: Processor) -> 
             entry = {"messages": entry}
         pinned = msgspec.convert(entry, _Pinned)
         if (pinned.prompt is None) == (pinned.messages is None):
-            raise InvalidInputs("expected just one of prompt and messages")
+            raise InvalidInputs("expected exactly one of prompt and messages")
         one, other = (processor.read(pinned.request(end)).ids for end in ENDS)
         adapter = opened.find_adapter(pinned.adapter)
     except (ServingError, msgspec.ValidationError) as error:

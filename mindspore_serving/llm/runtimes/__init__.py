@@ -1,4 +1,4 @@
-"""Opens runners in the runtimes, each imported when it is asked for."""
+"""Opening of runners in the runtimes, each imported when it is first used."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -13,7 +13,7 @@ from mindspore_serving.llm.options import check_encoder, check_runtime
 from mindspore_serving.llm.parallel.group import Grid, open_grid
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.runner import open_ranks
-from mindspore_serving.llm.runtimes.stages import LayerStage, StageRunner, has_own_cores
+from mindspore_serving.llm.runtimes.stages import LayerStage, StageRunner, has_dedicated_cores
 from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, Runner
 
 Open = Callable[[str | Path, EngineConfig], Runner]
@@ -22,9 +22,10 @@ OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 
 
 def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Runner:
-    """The model in `directory`, ready to run in `runtime`.
+    """Open the model in `directory` in `runtime`.
 
-    Raises StartError: an unknown runtime, no library, a model or an option that it cannot use.
+    Raises StartError: an unknown runtime, a missing library, a model or an option that the runtime
+    does not support.
     """
     check_runtime(config, runtime)
     if config.num_ranks > 1:
@@ -36,25 +37,25 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
 def open_rank(
     directory: str | Path, runtime: str, config: EngineConfig, links: Links
 ) -> EmbeddingRunner:
-    """The part of the model that the rank with `links` holds.  Raises as `open_runner`."""
+    """Open the part of the model that the rank with `links` holds.  Raises as `open_runner`."""
     opener: OpenPart = _import(runtime, RUNTIMES[runtime].opens_rank)
     grid = open_grid(links, config)
-    own = opener(directory, config, grid)
+    stage = opener(directory, config, grid)
     if config.pipeline_parallel == 1:
-        return own
-    return StageRunner(own, grid, overlaps=has_own_cores(config))
+        return stage
+    return StageRunner(stage, grid, overlaps=has_dedicated_cores(config))
 
 
 def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:
-    """The encoder in `directory`, ready to run in `runtime`.  Raises as `open_runner`."""
+    """Open the encoder in `directory` in `runtime`.  Raises as `open_runner`."""
     check_encoder(config)
     check_runtime(config, runtime, ENCODER_RUNTIMES, " for a model that embeds")
     opener: OpenEncoder = _import(runtime, RUNTIMES[runtime].opens_encoder)
     return opener(directory, config)
 
 
-def _import(runtime: str, place: str) -> Any:
-    module, _, function = place.partition(":")
+def _import(runtime: str, path: str) -> Any:
+    module, _, function = path.partition(":")
     try:
         return getattr(import_module(module, __name__), function)
     except ModuleNotFoundError as error:

@@ -1,5 +1,7 @@
-"""The process of agent 0, which starts the others: loads the MindIR files of a model, and computes
-the steps of one engine after the other until its parent ends.
+"""The process of agent 0, which starts the other agents.
+
+It loads the MindIR files of a model, and computes the steps of one engine after another until its
+parent ends.
 """
 
 import argparse
@@ -29,19 +31,20 @@ from mindspore_serving.llm.parallel.messages import (
 )
 from mindspore_serving.llm.parallel.runner import open_ranks
 from mindspore_serving.llm.runtimes import open_rank, open_runner
-from mindspore_serving.llm.runtimes.agents import agents_address, is_ours
+from mindspore_serving.llm.runtimes.agents import agents_address, is_same_user
 from mindspore_serving.llm.step import Runner, RunnerLost
 from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter
 from mindspore_serving.process.vocabulary import Beat, Failed, Message, hello
 
 BEAT_SECONDS = 1.0
-SEND_SECONDS = 60.0  # for an engine to read its logits
+SEND_SECONDS = 60.0  # timeout for an engine to read its logits
 RUNTIME = "mindir"
 Channel: TypeAlias = BlockingChannel[ToRank]
 
 
 def main() -> int:
+    """Run the process; return its exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", type=int, required=True)
     for name in ("--directory", "--options"):
@@ -60,25 +63,28 @@ def main() -> int:
 
 
 def _run(directory: Path, size: int, options: dict[str, object], report: Channel) -> None:
-    """Ends only by an error."""
+    """Serve engines until an error ends the process."""
     config = EngineConfig(**options, pipeline_parallel=size)  # type: ignore[arg-type]
     with _bound(directory) as listener:
         runner = _open(directory, config, lambda rank: report.send(AgentReady(rank)))
         try:
             listener.listen()
-            _Serving(listener, runner).run()
+            _AgentServer(listener, runner).run()
         finally:
             runner.close()
 
 
 @contextmanager
 def _bound(directory: Path) -> Iterator[socket.socket]:
-    """A socket that engines cannot reach yet.  Raises StartError if the model has agents."""
+    """Hold the socket of the agents, to which engines cannot connect yet.
+
+    Raises StartError if the model already has agents.
+    """
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             listener.bind(agents_address(directory))
         except OSError as error:
-            raise StartError(f"the model in {directory} has agents already: {error}") from error
+            raise StartError(f"the model in {directory} already has agents: {error}") from error
         yield listener
 
 
@@ -90,8 +96,8 @@ def _open(directory: Path, config: EngineConfig, on_ready: Callable[[int], None]
     return runner
 
 
-class _Serving:
-    """Steps of one engine at a time; others are refused."""
+class _AgentServer:
+    """Server of one engine at a time; other engines are refused."""
 
     def __init__(self, listener: socket.socket, runner: Runner) -> None:
         self._listener = listener
@@ -99,23 +105,23 @@ class _Serving:
         self._engine: Channel | None = None
 
     def run(self) -> None:
-        """Raises RunnerLost when a rank has ended."""
+        """Serve until a rank has ended.  Raises RunnerLost then."""
         while True:
             engine = self._engine
             waited = [self._listener.fileno(), *([engine.fileno()] if engine else [])]
             ready = select.select(waited, [], [])[0]
             if engine is not None and engine.fileno() in ready:
-                self._answer_or_leave(engine)
+                self._answer_or_disconnect(engine)
             if self._listener.fileno() in ready:
                 self._accept()
 
     def _accept(self) -> None:
         stream, _ = self._listener.accept()
         engine = Channel(stream, ToRank, SEND_SECONDS)
-        if self._engine is not None or not is_ours(stream):
+        if self._engine is not None or not is_same_user(stream):
             with closing(engine), suppress(OSError):
                 engine.send(hello(messages))
-                engine.send(Failed("another engine uses them"))
+                engine.send(Failed("another engine uses these agents"))
             return
         self._engine, runner = engine, self._runner
         offer = Offer(runner.block_size, runner.num_blocks, runner.vocab_size, runner.max_model_len)
@@ -123,7 +129,7 @@ class _Serving:
             engine.send(hello(messages))
             engine.send(offer)
 
-    def _answer_or_leave(self, engine: Channel) -> None:
+    def _answer_or_disconnect(self, engine: Channel) -> None:
         try:
             for message in engine.receive(wait=True):
                 engine.send(self._answer(engine, message))
@@ -135,7 +141,7 @@ class _Serving:
         except EOFError:
             pass
         except OSError as error:
-            log.warning("the engine has left: %s", error)
+            log.warning("the engine disconnected: %s", error)
         engine.close()
         self._engine = None
 
@@ -153,7 +159,7 @@ class _Serving:
 
 @contextmanager
 def _beating(engine: Channel) -> Iterator[None]:
-    """Tell the engine from time to time that the step goes on."""
+    """Send heartbeats to the engine while a step is computed."""
     done = threading.Event()
 
     def beat() -> None:

@@ -1,7 +1,7 @@
-"""A model whose ranks run already, started by `startup_agents` of llm-serving's scripts.
+"""Engines over ranks that run already, started by `startup_agents` of llm-serving's scripts.
 
 Agents and engine meet at a socket that is named after the model's directory.  It is abstract: it
-has no file, so nothing is left behind, and each side accepts the same user alone.
+has no file, so nothing is left behind, and each side accepts only the same user.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ from mindspore_serving.llm.step import Logits, RunnerLost, Step
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.vocabulary import Beat, Hello, version_mismatch
 
-FIND_SECONDS = 60.0  # for agents that are started, or started again, to be ready
-LOOK_SECONDS = 0.2  # between two attempts
-PATIENCE = 10.0  # seconds without a message, while they compute, after which agents are lost
+FIND_SECONDS = 60.0  # timeout for agents that start, or restart, to be ready
+LOOK_SECONDS = 0.2  # interval of attempts
+PATIENCE = 10.0  # seconds without a message during a step after which agents are lost
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 Agents: TypeAlias = BlockingChannel[FromAgents]
 
@@ -47,10 +47,10 @@ class AgentRunner(LimitedRunner):
         self._lost: RunnerLost | None = None
 
     def run(self, step: Step) -> Logits:
-        """As `Runner.run`."""
+        """Run a step as `Runner.run` does."""
         if self._lost is not None:
             raise self._lost
-        lay_out(step, self._limits)  # what is wrong is refused here
+        lay_out(step, self._limits)  # refuses a wrong step
         self._num_steps += 1
         try:
             self._agents.send(compute(self._num_steps, step, embeds=False))
@@ -63,7 +63,7 @@ class AgentRunner(LimitedRunner):
             raise self._lost from error
 
     def close(self) -> None:
-        """Leave the agents to the next engine."""
+        """Disconnect, and leave the agents to the next engine."""
         self._agents.close()
 
     def _logits(self) -> Logits:
@@ -77,10 +77,11 @@ class AgentRunner(LimitedRunner):
 
 
 def open_runner(directory: str | Path, config: EngineConfig) -> AgentRunner:
-    """The agents of the model in `directory`, which no other engine uses.
+    """Connect to the agents of the model in `directory`, which no other engine uses.
 
-    Waits for them for FIND_SECONDS.  `kv_cache_memory` and `block_size` are as the agents have got
-    them.  Raises StartError: there are none, another engine has them, an unknown option.
+    Waits up to FIND_SECONDS for them.  `kv_cache_memory` and `block_size` are those of the agents.
+
+    Raises StartError: no agents, agents that another engine uses, an unknown option.
     """
     agents, offer = _find(Path(directory))
     longest = config.max_model_len or offer.max_model_len
@@ -95,25 +96,25 @@ def open_runner(directory: str | Path, config: EngineConfig) -> AgentRunner:
 
 
 def agents_address(directory: Path) -> str:
-    """Where the agents of the model in `directory` listen: an abstract unix socket."""
+    """Return the address at which the agents of the model listen: an abstract unix socket."""
     digest = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()
     return f"\0mindspore-serving-agents-{os.getuid()}-{digest[:32]}"
 
 
-def is_ours(stream: socket.socket) -> bool:
-    """Whether the other end is a process of this user."""
-    found = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
+def is_same_user(stream: socket.socket) -> bool:
+    """Return whether the other end is a process of this user."""
+    credentials = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
 
 
 def _find(directory: Path) -> tuple[Agents, Offer]:
-    """The connection to the agents, and their first message.  Raises as `open_runner`."""
-    until = time.monotonic() + FIND_SECONDS
+    """Return the connection to the agents, and their first message.  Raises as `open_runner`."""
+    deadline = time.monotonic() + FIND_SECONDS
     while True:
         try:
             return _connect(directory)
-        except (OSError, RunnerLost) as error:  # none yet, or they end
-            if time.monotonic() >= until:
+        except (OSError, RunnerLost) as error:  # no agents yet, or agents that are ending
+            if time.monotonic() >= deadline:
                 raise StartError(
                     f"no agents run for {directory}: {error}; call startup_agents, which "
                     "examples/llm/start_agent.py does"
@@ -126,7 +127,7 @@ def _connect(directory: Path) -> tuple[Agents, Offer]:
         stream = failing.enter_context(socket.socket(socket.AF_UNIX))
         stream.settimeout(PATIENCE)
         stream.connect(agents_address(directory))
-        if not is_ours(stream):
+        if not is_same_user(stream):
             raise StartError(f"the agents of {directory} belong to another user")
         agents = Agents(stream, FromAgents, PATIENCE)
         greeting, offer = _next(agents), _next(agents)
@@ -139,7 +140,7 @@ def _connect(directory: Path) -> tuple[Agents, Offer]:
 
 
 def _next(agents: Agents) -> FromAgents:
-    """Raises RunnerLost if the other end is closed, OSError after PATIENCE."""
+    """Receive a message.  Raises RunnerLost if the other end is closed, OSError after PATIENCE."""
     try:
         return agents.receive_next()
     except EOFError:

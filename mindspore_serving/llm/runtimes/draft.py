@@ -1,5 +1,6 @@
-"""Opening a model together with its draft model: a smaller one with the same tokenizer, whose
-guesses the other verifies.
+"""Opening of a model together with its draft model.
+
+A draft model is a smaller one with the same tokenizer, whose draft tokens the model verifies.
 """
 
 from dataclasses import replace
@@ -22,9 +23,9 @@ _SHOWN = 3  # tokens that differ, in an error
 def open_runners(
     directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
 ) -> tuple[Runner, Runner | None]:
-    """The model in `directory`, ready to run, and its draft model if `config` has one.
+    """Open the model in `directory`, and its draft model if `config` has one.
 
-    Raises StartError as `open_runner`, or if the two do not go together.
+    Raises StartError as `open_runner`, or if the two do not fit each other.
     """
     if config.draft is None:
         return open_runner(directory, runtime, config), None
@@ -33,10 +34,10 @@ def open_runners(
         raise StartError(f"draft is {str(draft)!r}, expected a model's directory or a GGUF file")
     specs = _specs(directory, draft)
     _check_vocabularies(draft, tokenizer, specs)
-    own, other = _divided(config, draft, specs)
-    runner = open_runner(directory, runtime, own)
+    model_config, draft_config = _divided(config, draft, specs)
+    runner = open_runner(directory, runtime, model_config)
     try:
-        return runner, _open_draft(draft, runtime, other, runner)
+        return runner, _open_draft(draft, runtime, draft_config, runner)
     except BaseException:
         runner.close()
         raise
@@ -55,13 +56,16 @@ def _open_draft(draft: Path, runtime: str, config: EngineConfig, large: Runner) 
 
 
 def _specs(directory: Path, draft: Path) -> tuple[ModelSpec, ModelSpec]:
-    """Of the model and its draft.  Raises StartError for one that cannot verify, or guess."""
+    """Return the specs of the model and its draft model.
+
+    Raises StartError if one has a recurrent state, which cannot take back draft tokens.
+    """
     large, small = (load_definition(find_config(path))[0] for path in (directory, draft))
     for name, spec in (("the model", large), ("draft", small)):
         if spec.state is not None:
             raise StartError(
-                f"draft is {str(draft)!r}, but {name} ({spec.architecture}) has layers with a "
-                "state, which a wrong guess would spoil; leave draft out"
+                f"draft is {str(draft)!r}, but {name} ({spec.architecture_name}) has layers with a "
+                "state, which a rejected draft token would corrupt; leave draft out"
             )
     return large, small
 
@@ -69,7 +73,7 @@ def _specs(directory: Path, draft: Path) -> tuple[ModelSpec, ModelSpec]:
 def _check_vocabularies(
     draft: Path, tokenizer: Tokenizer | None, specs: tuple[ModelSpec, ModelSpec]
 ) -> None:
-    """Raises StartError unless both models have the same tokens."""
+    """Raise StartError unless both models have the same tokens."""
     if tokenizer is None or not has_tokenizer(draft):
         sizes = tuple(spec.vocab_size for spec in specs)
         if sizes[0] != sizes[1]:
@@ -78,12 +82,12 @@ def _check_vocabularies(
                 "them has no tokenizer to compare: expected a draft with the same tokenizer"
             )
         return
-    own, others = tokenizer.vocabulary(), Tokenizer.open(draft).vocabulary()
-    if own == others:
+    vocabulary, draft_vocabulary = tokenizer.vocabulary(), Tokenizer.open(draft).vocabulary()
+    if vocabulary == draft_vocabulary:
         return
-    wrong = sorted(dict(own.items() ^ others.items()))
+    wrong = sorted(dict(vocabulary.items() ^ draft_vocabulary.items()))
     shown = ", ".join(
-        f"{token!r} (model: {own.get(token)}, draft: {others.get(token)})"
+        f"{token!r} (model: {vocabulary.get(token)}, draft: {draft_vocabulary.get(token)})"
         for token in wrong[:_SHOWN]
     )
     raise StartError(
@@ -95,26 +99,27 @@ def _check_vocabularies(
 def _divided(
     config: EngineConfig, draft: Path, specs: tuple[ModelSpec, ModelSpec]
 ) -> tuple[EngineConfig, EngineConfig]:
-    """The options of the model and those of its draft, so that the caches of both hold as many
-    tokens.
+    """Return the options of the model and of its draft model.
+
+    The cache's memory is divided so that both hold the same number of tokens.
     """
     large, small = specs
     longest = config.max_model_len or large.max_position_embeddings
     is_quantised = is_gguf(draft) or quantization_of(read_config(draft))
-    plain = replace(
+    draft_config = replace(
         config,
         draft=None,
         adapters={},
         max_loras=0,
         max_images=0,
         prefix_cache_dir=None,
-        deterministic=False,  # a guess need not be the same to the bit
+        deterministic=False,  # draft tokens are verified, so they may differ
         max_model_len=min(longest, small.max_position_embeddings),
         quantization=None if is_quantised else config.quantization,
     )
     if config.kv_cache_memory is None:
-        return config, plain
+        return config, draft_config
     sizes = [len(spec.attention_layers) * spec.kv_size for spec in specs]
-    taken = config.kv_cache_memory * sizes[1] // sum(sizes)
-    own = replace(config, kv_cache_memory=max(1, config.kv_cache_memory - taken))
-    return own, replace(plain, kv_cache_memory=max(1, taken))
+    draft_memory = config.kv_cache_memory * sizes[1] // sum(sizes)
+    model_config = replace(config, kv_cache_memory=max(1, config.kv_cache_memory - draft_memory))
+    return model_config, replace(draft_config, kv_cache_memory=max(1, draft_memory))

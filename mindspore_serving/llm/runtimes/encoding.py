@@ -1,7 +1,11 @@
-"""What the runtimes of encoders share: opening a directory, and laying out a batch.
+"""Opening and batch layout that the runtimes of encoders share.
 
 Prompts are one after another, so that only attention computes padding: there they are the rows of a
 rectangle.  Knows no runtime.
+
+    tokens   a0 a1 a2 b0 c0 c1          token_of_cell   0 1 2     cell_of_token   0 1 2 3 6 7
+    cells    a0 a1 a2 | b0 - - | c0 c1 -                3 3 3
+                                                        4 5 5
 """
 
 from collections.abc import Sequence
@@ -18,10 +22,10 @@ from mindspore_serving.llm.checkpoint.pooling import longest_prompt
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.descriptions.settings import Noted
-from mindspore_serving.llm.models import encoder_form
+from mindspore_serving.llm.models import encoder_architecture
 from mindspore_serving.llm.models.decoder import encoder
-from mindspore_serving.llm.models.layouts import open_arranged
-from mindspore_serving.llm.models.opening import check_tensors, tell_unknown
+from mindspore_serving.llm.models.layouts import open_converted
+from mindspore_serving.llm.models.opening import check_tensors, warn_unknown_settings
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
 from mindspore_serving.llm.models.tracing import read_names
 from mindspore_serving.llm.step import Tokens
@@ -31,57 +35,59 @@ MASKED = np.float32(-1e9)  # added to a score: finite, so that nothing becomes N
 
 @dataclass(frozen=True, slots=True)
 class EncoderModel:
-    """A checkpoint, checked to fit what it says."""
+    """A checkpoint whose tensors have been checked against its config.json."""
 
     checkpoint: Checkpoint
     spec: ModelSpec
     max_model_len: int
-    num_types: int  # of tokens; 1 for a family without
+    num_types: int  # token types; 1 for a family without them
 
 
 def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderModel:
-    """`config.max_model_len` overrides the length that the directory recommends for prompts.
+    """Open an encoder; `config.max_model_len` overrides the prompt length that it recommends.
 
     Raises StartError: a broken or unknown checkpoint, a limit beyond its positions.
     """
-    checkpoint = open_arranged(directory)
+    checkpoint = open_converted(directory)
     noted = Noted(checkpoint.config)
-    spec = from_config(noted, form=encoder_form(checkpoint.config))
-    tell_unknown(checkpoint.directory, noted, spec.form.settings)
+    spec = from_config(noted, architecture=encoder_architecture(checkpoint.config))
+    warn_unknown_settings(checkpoint.directory, noted, spec.architecture.settings)
     read = read_names(spec, encoder, checkpoint.has)
     checkpoint = check_tensors(checkpoint, read, (*LEFTOVERS, HEADS))
-    names, most = spec.form.names, spec.max_position_embeddings
-    for stem, rows in ((names.embedding, spec.vocab_size), (names.positions, most)):
-        name, wanted = f"{stem}.weight", (rows, spec.hidden_size)
-        found = checkpoint.shape(name) if checkpoint.has(name) else wanted
-        if found != wanted:
-            raise StartError(f"tensor {name!r} is {list(found)}, expected {list(wanted)}")
-    if (config.max_model_len or 0) > most:
-        given = config.max_model_len
-        raise StartError(f"max_model_len is {given}, but the model has {most} positions")
-    good = config.max_model_len or longest_prompt(checkpoint.directory) or most
+    names, max_positions = spec.architecture.names, spec.max_position_embeddings
+    for stem, rows in ((names.embedding, spec.vocab_size), (names.positions, max_positions)):
+        name, expected = f"{stem}.weight", (rows, spec.hidden_size)
+        shape = checkpoint.shape(name) if checkpoint.has(name) else expected
+        if shape != expected:
+            raise StartError(f"tensor {name!r} is {list(shape)}, expected {list(expected)}")
+    if (config.max_model_len or 0) > max_positions:
+        max_model_len = config.max_model_len
+        raise StartError(
+            f"max_model_len is {max_model_len}, but the model has {max_positions} positions"
+        )
+    longest = config.max_model_len or longest_prompt(checkpoint.directory) or max_positions
     num_types = checkpoint.shape(f"{names.types}.weight")[0] if names.types else 1
-    return EncoderModel(checkpoint, spec, min(good, most), num_types)
+    return EncoderModel(checkpoint, spec, min(longest, max_positions), num_types)
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayout:
-    """A batch as arrays.  T tokens with the spare ones at their end, in B prompts of up to L.
+    """A batch as arrays: T tokens, with spare ones at their end, in B prompts of up to L tokens.
 
-    `places` [B, L] are tokens, the last one of a prompt again where it is shorter; `back` [T] are
-    the places of tokens in that rectangle read row by row.
+    `token_of_cell` [B, L] are tokens, with the last token of a prompt repeated where it is shorter;
+    `cell_of_token` [T] are the cells of tokens in that rectangle, counted row by row.
     """
 
     token_ids: Tokens
     positions: Tokens
     types: Tokens
-    places: Tokens
-    back: Tokens
+    token_of_cell: Tokens
+    cell_of_token: Tokens
     is_token: npt.NDArray[np.bool_]  # [B, L]
     num_tokens: int
 
     def mask(self) -> npt.NDArray[np.float32]:
-        """What is added to the scores, [B, 1, 1, L]."""
+        """Return what is added to the scores, [B, 1, 1, L]."""
         added: Any = np.where(self.is_token, np.float32(0), MASKED)
         return np.asarray(added, np.float32)[:, None, None, :]
 
@@ -92,8 +98,10 @@ def lay_out_prompts(
     *,
     types: Sequence[Sequence[int]] | None = None,
 ) -> EncoderLayout:
-    """`num_rows` is T if it is more than the prompts have: the spare tokens are 0.  `types` are
-    those of the prompts' tokens, None for zeros.
+    """Lay out a batch.
+
+    `num_rows` is T if it is more than the prompts have: the spare tokens are 0.  `types` are those
+    of the prompts' tokens, None for zeros.
     """
     counts = np.array([len(prompt) for prompt in prompts])
     num_tokens = int(counts.sum())
@@ -102,12 +110,16 @@ def lay_out_prompts(
     columns = np.arange(longest)
     is_token = columns < counts[:, None]
     names = ("token_ids", "positions", "types", "back")
-    token_ids, positions, kinds, back = (np.zeros(num_rows or num_tokens, np.int32) for _ in names)
+    token_ids, positions, token_types, cell_of_token = (
+        np.zeros(num_rows or num_tokens, np.int32) for _ in names
+    )
     token_ids[:num_tokens] = [token for prompt in prompts for token in prompt]
     if types is not None:
-        kinds[:num_tokens] = [kind for prompt in types for kind in prompt]
+        token_types[:num_tokens] = [kind for prompt in types for kind in prompt]
     positions[:num_tokens] = (np.arange(num_tokens) - np.repeat(starts, counts)).astype(np.int32)
-    back[:num_tokens] = np.flatnonzero(is_token)
-    places = np.minimum(columns, counts[:, None] - 1) + starts[:, None]
-    places = places.astype(np.int32)
-    return EncoderLayout(token_ids, positions, kinds, places, back, is_token, num_tokens)
+    cell_of_token[:num_tokens] = np.flatnonzero(is_token)
+    token_of_cell = np.minimum(columns, counts[:, None] - 1) + starts[:, None]
+    token_of_cell = token_of_cell.astype(np.int32)
+    return EncoderLayout(
+        token_ids, positions, token_types, token_of_cell, cell_of_token, is_token, num_tokens
+    )

@@ -1,6 +1,6 @@
-"""The layout of a step: each token's position, its slot in the cache, its sequence's blocks.
+"""Layout of a step: each token's position, its slot in the cache, its sequence's blocks.
 
-Plain arrays that a runtime gives to its device.  A step that does not fit the cache or the model
+Plain arrays that a runtime copies to its device.  A step that does not fit the cache or the model
 is refused here, before anything is computed.  Knows no runtime.
 """
 
@@ -18,26 +18,26 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RunnerLimits:
-    """What a runner can hold."""
+    """Capacity of a runner."""
 
     block_size: int
     num_blocks: int
     vocab_size: int
     max_model_len: int
     adapters: Collection[int] = ()
-    num_slots: int = 0  # of states
+    num_slots: int = 0  # slots of recurrent states
 
-    def agreed(self, least: Callable[[int], int]) -> "RunnerLimits":
-        """What every rank can hold, by `least` of their numbers."""
-        num_blocks, longest = least(self.num_blocks), least(self.max_model_len)
+    def agreed(self, minimum: Callable[[int], int]) -> "RunnerLimits":
+        """Return the limits that every rank can hold, by `minimum` of their numbers."""
+        num_blocks, longest = minimum(self.num_blocks), minimum(self.max_model_len)
         return replace(self, num_blocks=num_blocks, max_model_len=longest)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """The new tokens `begin` .. `end - 1` of a step, which are one sequence's last ones.
+    """New tokens `begin` .. `end - 1` of a step, the last ones of one sequence.
 
-    `length` is the sequence's with them; `blocks` hold it.
+    `length` is the sequence's with them; its tokens are in `blocks`.
     """
 
     begin: int
@@ -49,28 +49,26 @@ class TokenSpan:
 
     @property
     def start(self) -> int:
-        """The position of the first new token."""
+        """Position of the first new token."""
         return self.length - (self.end - self.begin)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A step as arrays.  `slots` are block * block_size + offset; `rows` the wanted tokens; `reach`
-    the positions behind what each token sees.
-    """
+    """A step as arrays."""
 
     token_ids: Indices  # [tokens]
     positions: Indices  # [tokens]
-    slots: Indices  # [tokens]
-    rows: Indices  # [num_logits]
-    reach: Indices  # [tokens]
+    slots: Indices  # [tokens], block * block_size + offset
+    rows: Indices  # [num_logits], tokens whose logits are returned
+    visible_ends: Indices  # [tokens], one position past the last visible one
     is_long: Indices  # [tokens], as `DecoderInputs.is_long`
     spans: tuple[TokenSpan, ...]
     features: Features | None = None
 
 
 class LimitedRunner:
-    """A base of runners: the numbers that an engine reads."""
+    """Base of runners: the limits that an engine reads."""
 
     hidden_size = 0
     rope_switch = 0
@@ -86,7 +84,7 @@ class LimitedRunner:
 
 
 def lay_out(step: Step, limits: RunnerLimits) -> Layout:
-    """The arrays of `step`.  Raises ServingError naming the row or the copy that does not fit."""
+    """Return the arrays of `step`.  Raises ServingError naming a row or copy that does not fit."""
     spans: list[TokenSpan] = []
     begin = 0
     for index, row in enumerate(step.rows):
@@ -107,7 +105,7 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
             np.arange(span.end - row.num_logits, span.end)
             for span, row in zip(spans, step.rows, strict=True)
         ),
-        _join(map(_reach, step.rows)),
+        _join(map(_visible_ends, step.rows)),
         np.repeat([int(row.is_long) for row in step.rows], [len(row.tokens) for row in step.rows]),
         tuple(spans),
         step.features(),
@@ -115,14 +113,14 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
 
 
 def check_copies(step: Step, num_blocks: int) -> None:
-    """Raises ServingError where a copy is from or to a block that the cache does not have."""
+    """Raise ServingError for a copy from or to a block that the cache does not have."""
     for copy in step.copies:
         if not all(0 <= block < num_blocks for block in copy):
             raise ServingError(f"copy {copy} is out of the cache, which has {num_blocks} blocks")
 
 
 def fits_slots(row: Row, num_slots: int) -> bool:
-    """Whether `row` may be computed by a model with so many state slots."""
+    """Return whether the state slots of `row` are valid for a model with `num_slots` of them."""
     state = row.state
     if state is None:
         return row.start == 0
@@ -143,10 +141,10 @@ def _checked_blocks(index: int, row: Row, limits: RunnerLimits) -> Indices:
             f"{limits.max_model_len - 1}"
         )
     if not 0 <= row.num_logits <= count:
-        raise ServingError(f"row {index} wants {row.num_logits} logits of {count} tokens")
+        raise ServingError(f"row {index} requests {row.num_logits} logits of {count} tokens")
     if row.adapter and row.adapter not in limits.adapters:
-        have = ", ".join(map(str, sorted(limits.adapters))) or "none"
-        raise ServingError(f"row {index} has adapter {row.adapter}, but this runtime has {have}")
+        loaded = ", ".join(map(str, sorted(limits.adapters))) or "none"
+        raise ServingError(f"row {index} has adapter {row.adapter}, but this runtime has {loaded}")
     if limits.num_slots and not fits_slots(row, limits.num_slots):
         raise ServingError(
             f"row {index} begins at {row.start} with state {row.state}, expected slots of "
@@ -180,11 +178,11 @@ def _slots(span: TokenSpan, block_size: int) -> Indices:
     return slots
 
 
-def _reach(row: Row) -> Indices:
-    reach = np.arange(row.start, row.start + len(row.tokens)) + 1
+def _visible_ends(row: Row) -> Indices:
+    ends = np.arange(row.start, row.start + len(row.tokens)) + 1
     if row.features is not None and row.features.is_seen_whole:
-        reach[row.features.places] = row.start + row.features.ends()
-    return reach
+        ends[row.features.places] = row.start + row.features.ends()
+    return ends
 
 
 def _join(parts: Iterable[npt.NDArray[np.int64]]) -> Indices:

@@ -1,5 +1,7 @@
-"""The process of a rank other than 0: loads its part of a model, and computes the steps that rank 0
-sends until that closes the connection.
+"""The process of a rank other than 0.
+
+It loads its part of a model, and computes the steps that rank 0 sends until that closes the
+connection.
 """
 
 import argparse
@@ -24,14 +26,15 @@ from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 
 def main() -> int:
+    """Run the process; return its exit status."""
     parser = argparse.ArgumentParser()
     for name in ("--rank", "--memory"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--peers", nargs="+", required=True)
     arguments = enter(parser, ignores_signals=True)
     peers = {}
-    for place in arguments.peers:
-        rank, _, descriptor = place.partition("=")
+    for peer in arguments.peers:
+        rank, _, descriptor = peer.partition("=")
         peers[int(rank)] = socket.socket(fileno=int(descriptor))
     links = Links(arguments.rank, peers, arguments.memory)
     os.close(arguments.memory)
@@ -52,7 +55,7 @@ def main() -> int:
 
 
 def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
-    """Raises EOFError when rank 0 has closed the connection."""
+    """Load the model and compute steps.  Raises EOFError when rank 0 has closed the connection."""
     load = control.receive_next()
     assert isinstance(load, LoadRank)
     runner = open_rank(load.directory, load.runtime, EngineConfig(**load.config), links)
@@ -70,7 +73,7 @@ def _compute(runner: EmbeddingRunner, links: Links, message: Compute) -> None:
     except ServingError:
         if links.has_exchanged:
             raise
-        # refused, and so by rank 0
+        # rank 0 refuses the step as well
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long a runtime warms up when it opens a model, after the first pass."""
+"""Time limit of warming up when a runtime opens a model, after the first pass."""
 
 import os
 import time
@@ -10,23 +10,28 @@ from mindspore_serving.llm.progress import progress
 
 T = TypeVar("T")
 
-VARIABLE = "SERVING_WARM_UP_SECONDS"  # of the environment: less than a runtime takes by itself
+VARIABLE = "SERVING_WARM_UP_SECONDS"  # environment variable that lowers a runtime's limit
 
 
-def within(seconds: float, sizes: list[T], least: Callable[[int], int] = int) -> Iterator[T]:
-    """The first of `sizes` to warm up, and those that begin within `seconds` after it, or as many
-    as the environment says if these are less; as long as all ranks have the time, by `least` of
-    their numbers.  Raises StartError if the environment says no number.
+def warm_up_within(
+    seconds: float, sizes: list[T], minimum: Callable[[int], int] = int
+) -> Iterator[T]:
+    """Iterate over the first of `sizes` and those that begin within `seconds` after it.
+
+    The environment can lower `seconds`.  All ranks stop as soon as one has no time left, by
+    `minimum` of their numbers.
+
+    Raises StartError if the environment's value is not a number.
     """
-    seconds, deadline = min(seconds, _given(seconds)), None
+    seconds, deadline = min(seconds, _limit(seconds)), None
     for size in progress(sizes, "warming up"):
-        if deadline is not None and not least(time.monotonic() <= deadline):
+        if deadline is not None and not minimum(time.monotonic() <= deadline):
             return
         yield size
         deadline = deadline or time.monotonic() + seconds
 
 
-def _given(default: float) -> float:
+def _limit(default: float) -> float:
     text = os.environ.get(VARIABLE, "")
     try:
         return float(text) if text else default

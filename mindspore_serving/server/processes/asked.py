@@ -46,7 +46,7 @@ class AskedCall:
             await self._sync()
             await self._app(self._scope, self._receive, self._send)
         except Exception:
-            log.error("answering a request", exc_info=True)
+            log.error("a request failed", exc_info=True)
             has_failed = True
         self._pipe.send(Over(self._ask.id, has_failed, entry))
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from mindspore_serving import log
 from mindspore_serving.core.service import Reply, Request
-from mindspore_serving.master.lent import LENT
+from mindspore_serving.master.payload_lender import ZERO_COPY_CODECS
 from mindspore_serving.server.processes.messages import Abandon, ControlAnswer, Submit, ToFrontEnd
 from mindspore_serving.server.processes.pipe import Pipe
 from mindspore_serving.tracing.request_span import current
 from mindspore_serving.tracing.span import METHOD, SERVABLE
-from mindspore_serving.wire import cutting
+from mindspore_serving.wire import splitting
 
 MOST_PREFIX = 1 << 15  # characters of a prompt, or token ids: the master compares no more
 OnReply = Callable[[Reply], None]
@@ -58,7 +58,7 @@ class RemoteInference:
             request.method,
             request.version,
             request.codec,
-            list(map(self._pipe.put, cutting.pack(request.codec, request.body))),
+            list(map(self._pipe.put, splitting.pack(request.codec, request.body))),
             request.timeout,
             request.is_stream,
             _beginning(request.prefix),
@@ -75,7 +75,7 @@ class RemoteInference:
     def take(self, answer: ControlAnswer) -> None:
         """The master has answered."""
         on_reply, codec = self._waiting.get(answer.id, (None, ""))
-        take = self._pipe.view if codec in LENT else self._pipe.take
+        take = self._pipe.view if codec in ZERO_COPY_CODECS else self._pipe.take
         instances = list(map(take, answer.instances))
         reply = Reply(instances, is_last=answer.is_last, has_output=answer.has_output)
         if answer.faults is not None:

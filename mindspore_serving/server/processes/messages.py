@@ -30,7 +30,7 @@ class Freed(Message, frozen=True, tag=10):
 
 
 class Submit(Message, frozen=True, tag=11):
-    """A `core.service.Request`; `body` by `wire.cutting.pack`."""
+    """A `core.service.Request`; `body` by `wire.splitting.pack`."""
 
     id: int
     servable: str

@@ -13,7 +13,7 @@ from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.ipc.messages import to_fault, to_faults
-from mindspore_serving.master.liveness import Pulse
+from mindspore_serving.master.liveness import HeartbeatMonitor
 from mindspore_serving.process.vocabulary import Failed, Hello, Ready, version_mismatch
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.asked import AskedCall
@@ -21,9 +21,9 @@ from mindspore_serving.server.processes.messages import Ask, ControlAnswer, Subm
 from mindspore_serving.server.processes.pipe import Ends, Pipe
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.span import SpanRecorder, from_traceparent
-from mindspore_serving.wire import cutting
+from mindspore_serving.wire import splitting
 
-# Without an answer for so long, a front end gets no connections, and after MOST_TIMEOUTS as long it
+# Without an answer for so long, a front end gets no connections, and after MAX_TIMEOUTS as long it
 # is ended: its connections would hang.
 HEARTBEAT_SECONDS = 3.0
 
@@ -52,7 +52,7 @@ class Session:
     def __init__(self, ends: Ends, desk: Desk) -> None:
         self._desk = desk
         self.pipe: Pipe[ToMaster] = Pipe(ends, ToMaster, self._take, self._end)
-        self.pulse = Pulse(HEARTBEAT_SECONDS)
+        self.pulse = HeartbeatMonitor(HEARTBEAT_SECONDS)
         self._num_syncs = 0
         self._version_mismatch = ""  # it cannot be understood
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -93,7 +93,7 @@ class Session:
 
     def look(self, elapsed: float) -> None:
         """Note whether it has answered since the last look, so many seconds ago."""
-        self.pulse.see(self._num_syncs, elapsed)
+        self.pulse.update(self._num_syncs, elapsed)
 
     def add_connection(self, on_closed: Callable[[], None]) -> int:
         """The number of a connection that it gets."""
@@ -110,8 +110,8 @@ class Session:
         self._ACTIONS[type(message)](self, message)
 
     def _submit(self, message: Submit) -> None:
-        take = self.pipe.view if cutting.takes_view(message.codec) else self.pipe.take
-        body = cutting.unpack(message.codec, list(map(take, message.body)))
+        take = self.pipe.view if splitting.accepts_views(message.codec) else self.pipe.take
+        body = splitting.unpack(message.codec, list(map(take, message.body)))
         request = Request(
             message.servable,
             message.method,

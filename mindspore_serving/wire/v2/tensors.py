@@ -16,8 +16,8 @@ from mindspore_serving.wire.tensor import (
     MAX_ELEMENTS,
     MAX_INSTANCES,
     MAX_RANK,
-    MOST_CUT,
-    MOST_PIECES,
+    MAX_SPLIT_BYTES,
+    MAX_SPLIT_ITEMS,
 )
 from mindspore_serving.wire.v2.chunks import (
     LENGTH,
@@ -212,13 +212,15 @@ def _count_instances(inputs: Sequence[InputTensor]) -> int:
 
 
 def _can_be_cut(tensor: InputTensor) -> bool:
-    if tensor.datatype is BYTES and (_per_instance(tensor) > 1 or tensor.shape[0] > MOST_PIECES):
+    if tensor.datatype is BYTES and (
+        _per_instance(tensor) > 1 or tensor.shape[0] > MAX_SPLIT_ITEMS
+    ):
         return False
     if tensor.form != "json":
         return tensor.form == "raw"
-    if not _per_instance(tensor) or len(tensor.data) > MOST_CUT:
+    if not _per_instance(tensor) or len(tensor.data) > MAX_SPLIT_BYTES:
         return False
-    return tensor.datatype is not BYTES or bytes(tensor.data).count(b",") <= MOST_PIECES
+    return tensor.datatype is not BYTES or bytes(tensor.data).count(b",") <= MAX_SPLIT_ITEMS
 
 
 def _cutter(tensor: InputTensor) -> Cutter:

@@ -42,7 +42,7 @@ def test_the_system_prompt_is_a_text_or_blocks(system, web):
     assert web.sent.messages[0] == {"role": "system", "content": "Be kind.\nBe brief."}
 
 
-def test_what_one_says_in_several_messages_is_one(web):
+def test_consecutive_messages_of_a_role_are_joined(web):
     turns = [("user", "a"), ("user", "b"), ("assistant", "c"), ("assistant", "d"), ("user", "e")]
     assert ask(web, [{"role": role, "content": text} for role, text in turns]).status == 200
     assert [(one["role"], one["content"]) for one in web.sent.messages] == [
@@ -62,7 +62,7 @@ def test_a_tools_result_is_a_text_blocks_or_nothing(web):
     assert [one["role"] for one in web.sent.messages[2:]] == ["tool"] * 3
 
 
-def test_thinking_goes_back_to_the_model_and_what_is_redacted_does_not(web):
+def test_thinking_goes_back_to_the_model_unless_redacted(web):
     thinking = block("thinking", thinking="Hm.", signature="x")
     hidden = block("redacted_thinking", data="x")
     turns = [*said(thinking, hidden, block("text", text="Hi"), role="assistant")]
@@ -229,7 +229,7 @@ IMAGE = block("image", source={"type": "base64", "media_type": "image/png", "dat
         ),
         (
             {"messages": said(block("text", text="a"), role="assistant"), **THINKING},
-            "messages ends with the assistant's, expected no thinking",
+            "messages ends with the assistant's, expected thinking not",
         ),
         ({"system": [IMAGE]}, 'system[0].type is "image"'),
         ({"tools": [{"name": "bash", "type": "bash_20250124"}]}, "there are no built-in tools"),
@@ -248,7 +248,7 @@ IMAGE = block("image", source={"type": "base64", "media_type": "image/png", "dat
         ({"container": "x"}, "container is not supported"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(fields, text, web):
+def test_unsupported_fields_are_refused_by_name(fields, text, web):
     answer = ask(web, **fields)
     assert answer.status == 400
     assert answer.error["type"] == "invalid_request_error"
@@ -264,7 +264,7 @@ def test_a_model_that_does_not_reason_is_not_asked_to(web):
         assert ask(web, thinking={"type": kind}).status == 200
 
 
-def test_what_the_model_refuses_has_anthropics_name(web):
+def test_refusals_of_the_model_use_anthropics_names(web):
     web.answers(Refused("input", "stop is wrong", field="stop"))
     assert ask(web).error["message"] == "stop_sequences is wrong"
 

@@ -62,7 +62,7 @@ BATCH = [{"custom_id": "a", "params": HELLO}]
         lambda beta: beta.models.retrieve("none"),
     ],
 )
-def test_what_the_beta_client_asks_and_is_not_there_is_told_in_anthropics_form(client, ask):
+def test_the_beta_client_gets_anthropics_errors_for_missing_routes(client, ask):
     with pytest.raises(anthropic.NotFoundError) as caught:
         ask(client.beta)
     body = caught.value.body
@@ -125,7 +125,7 @@ def test_the_stream_helper_builds_the_same_message(web, client):
     assert (found.usage.input_tokens, found.usage.cache_read_input_tokens) == (2, 1)
 
 
-def test_a_conversation_goes_on_with_what_came_out(web, client):
+def test_a_conversation_continues_with_the_output_items(web, client):
     web.says(Chunk(0, f"<think>Hm.</think>{CALL}{CALL}", (1,), None, "stop"))
     said = [{"role": "user", "content": "1 + 2?"}]
     first = client.messages.create(**{**HELLO, "messages": said}, tools=[ADD])
@@ -206,7 +206,7 @@ def test_errors_are_the_clients_exceptions(web, client, said, kind, name):
     assert caught.value.body["request_id"] == caught.value.request_id
 
 
-def test_a_prompt_that_is_too_long_is_called_so_as_agents_look_for_it(web, client):
+def test_a_long_prompt_is_refused_with_the_text_agents_search_for(web, client):
     web.answers(Refused("context", "the prompt has 9 tokens", 9, 8))
     with pytest.raises(anthropic.BadRequestError, match="prompt is too long: "):
         client.messages.create(**HELLO)

@@ -56,14 +56,14 @@ def test_a_body_has_a_field_for_each_parameter_and_each_refusal():
             read(**{name: {}})
 
 
-def test_parameters_come_from_fields_translations_and_defaults_in_this_order():
+def test_parameters_come_from_fields_then_translations_then_defaults():
     body = read(top_p=0.5, count=4, temperature=3)
     params = FIELDS.params(body, CARD, {"top_p": 0.1, "min_p": 0.2}, seed=3)
     assert params == SamplingParams(top_p=0.5, max_tokens=5, min_p=0.2, seed=3, temperature=1.5)
     assert FIELDS.params(read(top_p=None), CARD, {}) == SamplingParams()
 
 
-def test_a_wrong_parameter_is_named_as_the_protocol_names_it():
+def test_an_invalid_parameter_has_the_protocols_name():
     for given, name in (({"count": -9}, "count"), ({"count": -9, "number": 1}, "count")):
         with pytest.raises(InvalidField) as caught:
             FIELDS.params(read(**given), CARD, {})
@@ -123,7 +123,7 @@ ROUTES = {
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_what_is_ignored_changes_nothing(web: Web, path: str):
+def test_ignored_fields_change_nothing(web: Web, path: str):
     fields, body = ROUTES[path]
     assert web.call("POST", path, body).status == 200
     without = web.sent
@@ -137,7 +137,7 @@ def test_what_is_ignored_changes_nothing(web: Web, path: str):
     ("path", "field"),
     [(path, one.field) for path, (fields, _) in ROUTES.items() for one in fields.refused],
 )
-def test_what_is_refused_is_named(web: Web, path: str, field: str):
+def test_refused_fields_are_named(web: Web, path: str, field: str):
     sent = len(web.inference.calls)
     answer = web.call("POST", path, {**ROUTES[path][1], field: 7})
     assert (answer.status, answer.error["param"]) == (400, field)

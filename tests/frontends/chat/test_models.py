@@ -37,7 +37,7 @@ def events(*them, is_last=False):
 PIECE = Chunk(0, "a", (1,))
 
 
-async def test_events_come_one_by_one_and_end():
+async def test_events_arrive_in_order_and_end():
     stream = Generation(inference := Inference(), REQUEST)
     inference.say(events(Started(3, 7), PIECE))
     inference.say(events(PIECE, Finished(3, 0, 2), is_last=True))
@@ -67,7 +67,7 @@ async def test_the_end_gives_the_access_log_its_tokens():
         (Reply([]), ServingError),
     ],
 )
-async def test_what_does_not_begin_raises(reply, kind):
+async def test_a_stream_that_does_not_begin_raises(reply, kind):
     stream = Generation(inference := Inference(), REQUEST)
     inference.say(reply)
     with pytest.raises(kind):
@@ -79,11 +79,11 @@ async def test_a_stream_without_an_end_raises():
     inference.say(events(Started(3, 7)))
     inference.say(events(PIECE, is_last=True))
     await stream.begin()
-    with pytest.raises(ServingError, match="did not finish"):
+    with pytest.raises(ServingError, match="ended early"):
         assert [event async for event in stream]
 
 
-async def test_leaving_cancels_once_and_never_behind_the_end():
+async def test_leaving_cancels_once_and_never_after_the_end():
     inference = Inference()
     with Generation(inference, REQUEST) as stream:
         stream.cancel()
@@ -107,14 +107,14 @@ async def test_a_reader_that_is_busy_elsewhere_loses_the_stream_at_the_limit():
     assert await replies.next() is None
 
 
-async def test_small_replies_count_for_what_they_cost():
+async def test_small_replies_count_with_their_memory_cost():
     await replies_of_a_reader(inference := Inference())
     for _ in range(MAX_UNREAD // REPLY_SIZE + 2):
         inference.say(Reply([], is_last=False))
     assert inference.num_cancelled == 1
 
 
-async def test_what_comes_before_the_reader_is_read_whole():
+async def test_replies_before_the_first_read_are_kept():
     replies = Replies(inference := Inference(), REQUEST)
     for _ in range(3):
         inference.say(Reply([bytes(MAX_UNREAD)], is_last=False))
@@ -144,7 +144,7 @@ async def test_a_reader_that_waits_gets_any_amount():
     assert inference.num_cancelled == 1, "two that large are still unread"
 
 
-async def test_one_that_reads_along_is_never_cut_off():
+async def test_a_reader_that_keeps_up_is_never_cut_off():
     replies = Replies(inference := Inference(), REQUEST)
     for _ in range(50):
         inference.say(Reply([bytes(1 << 20)], is_last=False))
@@ -152,7 +152,7 @@ async def test_one_that_reads_along_is_never_cut_off():
     assert inference.num_cancelled == 0
 
 
-async def test_readers_that_leave_much_unread_share_what_memory_there_is(monkeypatch):
+async def test_slow_readers_share_the_memory_for_unread_replies(monkeypatch):
     monkeypatch.setattr(Replies, "num_unread", 0)  # whatever other tests have left
     limits = ServerLimits(max_unsent_memory=3 << 20)
     inferences = [Inference() for _ in range(3)]
@@ -176,7 +176,7 @@ async def test_readers_that_leave_much_unread_share_what_memory_there_is(monkeyp
     quick.cancel()
 
 
-async def test_what_is_unread_of_streams_that_are_left_counts_no_more():
+async def test_unread_replies_of_left_streams_free_their_memory():
     before = Replies.num_unread
     replies = await replies_of_a_reader(inference := Inference())
     inference.say(Reply([bytes(1 << 20)], is_last=False))
@@ -194,7 +194,7 @@ async def test_what_is_unread_of_streams_that_are_left_counts_no_more():
         {"role": "user", "content": {"deep": [[]]}},
     ],
 )
-def test_the_prefix_of_a_prompt_has_texts_alone_and_no_empty_ones(message):
+def test_the_prefix_of_a_prompt_has_only_nonempty_texts(message):
     texts = list(language._prefix(Generate(messages=[message], cache_salt="s")))
     assert all(type(text) is str and text for text in texts)
     assert len(texts) == 2 + (

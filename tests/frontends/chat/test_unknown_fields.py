@@ -26,7 +26,7 @@ def test_fields_that_are_known_or_knowingly_ignored_are_not_named() -> None:
     assert find(**dict.fromkeys(CHAT.ignored)) == ()
 
 
-def test_others_are_named_in_their_order() -> None:
+def test_unknown_fields_are_named_in_their_order() -> None:
     assert find(messages=[], top_a=0.5, mirostat=2) == ("top_a", "mirostat")
 
 
@@ -42,7 +42,7 @@ def test_others_are_named_in_their_order() -> None:
         ("tool_choise", "tool_choice"),
     ],
 )
-def test_a_near_miss_is_refused_with_what_was_meant(given: str, meant: str) -> None:
+def test_a_misspelt_field_is_refused_with_a_suggestion(given: str, meant: str) -> None:
     with pytest.raises(InvalidField, match=f"^{given} is not known: did you mean {meant}\\?$"):
         find(**{given: 1})
 
@@ -67,7 +67,7 @@ def test_a_near_miss_beside_the_right_name_is_only_named() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{", b"\xff", b'{"a": }'])
-def test_what_is_no_object_has_no_fields(body: bytes) -> None:
+def test_a_body_that_is_no_object_has_no_fields(body: bytes) -> None:
     assert known().find_unknown(body) == ()
 
 

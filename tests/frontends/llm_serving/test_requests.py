@@ -112,7 +112,7 @@ async def test_a_path_names_a_model_an_adapter_or_the_alias_of_the_first_model()
         assert server.sent.adapter == ("poem" if name == "poem" else "")
     reply = await server.post("/models/three/generate", {"inputs": "Hi"})
     assert reply.status_code == 404
-    text = "The model 'three' does not exist; there is: one, two, poem"
+    text = "The model 'three' does not exist; available: one, two, poem"
     assert reply.json() == {"detail": text}
 
 
@@ -257,4 +257,4 @@ async def test_requests_that_no_model_supports_are_refused_by_task() -> None:
         body = {"query": "a", "documents": ["b"], **named}
         reply = await server.post("/v1/rerank", body)
         assert reply.status_code == 404
-        assert reply.json() == {"message": "No model here is made to rank; there is: one, poem"}
+        assert reply.json() == {"message": "No model here can rank; available: one, poem"}

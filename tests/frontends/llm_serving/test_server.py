@@ -94,7 +94,7 @@ def test_a_prompt_that_does_not_fit_is_an_error_of_the_client(client):
 
 def test_a_model_that_is_not_there_is_an_error_of_the_client(calls):
     client = MindsporeInferenceClient("gpt5", f"http://127.0.0.1:{calls.http}")
-    with pytest.raises(NotFound, match="The model 'gpt5' does not exist; there is: chatty"):
+    with pytest.raises(NotFound, match="The model 'gpt5' does not exist; available: chatty"):
         client.generate(PROMPT)
 
 

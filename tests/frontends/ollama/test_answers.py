@@ -30,7 +30,7 @@ def lines(answer):
     return [json.loads(line) for line in answer.body.splitlines()]
 
 
-def test_an_answer_is_streamed_as_lines_unless_it_is_not_to_be(web):
+def test_an_answer_is_streamed_as_lines_unless_stream_is_false(web):
     web.says(*spoken("Hi", "!"))
     first, second, last = lines(chat(web))
     assert (first["message"], first["done"]) == ({"role": "assistant", "content": "Hi"}, False)
@@ -97,7 +97,7 @@ def test_options_are_translated(web):
     assert chat(web, options={"mirostat": 0, "tfs_z": 1}).status == 200
 
 
-def test_what_is_too_long_is_shortened_only_if_it_is_asked_for(web):
+def test_long_inputs_are_shortened_only_on_request(web):
     for truncate, drops in ((None, False), (False, False), (True, True)):
         assert chat(web, truncate=truncate).status == 200
         assert web.sent.drop_turns is drops
@@ -106,10 +106,10 @@ def test_what_is_too_long_is_shortened_only_if_it_is_asked_for(web):
         assert generate(web, truncate=truncate, raw=True).status == 200
         assert web.sent.truncate == most
     answer = generate(web, truncate=True)
-    assert (answer.status, "only a raw prompt is cut" in answer.json["error"]) == (400, True)
+    assert (answer.status, "only raw prompts are truncated" in answer.json["error"]) == (400, True)
 
 
-def test_what_changes_nothing_is_named(web):
+def test_fields_without_effect_are_named(web):
     answer = chat(web, keep_alive="5m", options={"num_ctx": 4096, "shiny": 1}, glow=1)
     names = {"keep_alive", "options.num_ctx", "options.shiny", "glow"}
     assert set(answer.headers["x-ignored-fields"].split(", ")) == names
@@ -138,7 +138,7 @@ def test_a_model_without_a_chat_template_goes_on_with_the_prompt(web):
         ({"mesages": []}, "did you mean messages?"),
     ],
 )
-def test_what_cannot_be_done_in_a_chat_is_refused(fields, text, web):
+def test_unsupported_fields_of_a_chat_are_refused(fields, text, web):
     if "mesages" in fields:
         answer = web.call("POST", "/api/chat", {"model": "toy", **fields})
     else:
@@ -155,10 +155,10 @@ def test_what_cannot_be_done_in_a_chat_is_refused(fields, text, web):
         ({"template": "{{ .Prompt }}"}, "template is not supported"),
         ({"context": [1, 2]}, "context is not supported"),
         ({"images": ["aGk="]}, "images is not supported: the model reads no images"),
-        ({"system": "x", "raw": True}, "system is given, expected none with raw"),
+        ({"system": "x", "raw": True}, "system is set, but the prompt is raw"),
     ],
 )
-def test_what_cannot_be_done_with_a_prompt_is_refused(fields, text, web):
+def test_unsupported_fields_of_a_prompt_are_refused(fields, text, web):
     answer = generate(web, **fields)
     assert answer.status == 400
     assert text in answer.json["error"]
@@ -166,7 +166,7 @@ def test_what_cannot_be_done_with_a_prompt_is_refused(fields, text, web):
     assert generate(web, **empty).status == 200
 
 
-def test_what_the_model_refuses_has_ollamas_name(web):
+def test_refusals_of_the_model_use_ollamas_names(web):
     web.answers(Refused("input", "max_tokens is wrong", field="max_tokens"))
     assert chat(web).json == {"error": "num_predict is wrong"}
 
@@ -184,7 +184,7 @@ def test_fields_of_an_embedding(web):
     answer = web.call("POST", "/api/embed", {**ask, "dimensions": 3})
     assert (answer.status, "dimensions is 3" in answer.json["error"]) == (400, True)
     answer = web.call("POST", "/api/embed", {"model": "toy", "input": "a"})
-    assert "generates text, and embeds none" in answer.json["error"]
+    assert "generates text; to embed" in answer.json["error"]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_an_error_is_a_text(asked, status, web):
     assert (answer.status, "error" in answer.json) == (status, True)
 
 
-def test_open_webui_gets_all_that_it_asks_for(web):
+def test_open_webui_gets_all_its_answers(web):
     """Its connection check, list of models, a chat with its settings, embeddings of documents."""
     version = web.call("GET", "/api/version").json["version"]
     assert [int(one) for one in re.sub(r"^v|-.*", "", version).split(".")] > [0, 6, 4]

@@ -64,7 +64,7 @@ def test_a_function_is_called_with_its_arguments_as_an_object(web, client):
         assert (found[-1].done_reason, web.sent.tools[0]["function"]["name"]) == ("stop", "add")
 
 
-def test_a_conversation_goes_on_with_what_came_out(web, client):
+def test_a_conversation_continues_with_the_output_items(web, client):
     web.says(Chunk(0, f"<think>Hm.</think>{CALL}", (1,), None, "stop"))
     first = client.chat("toy", HELLO, tools=[add])
     result = {"role": "tool", "tool_name": "add", "content": "3"}
@@ -78,7 +78,7 @@ def test_a_conversation_goes_on_with_what_came_out(web, client):
     assert told == {"role": "tool", "name": "add", "content": "3"}
 
 
-def test_a_prompt_is_a_conversation_unless_it_is_raw(web, client):
+def test_a_prompt_is_a_chat_unless_raw(web, client):
     web.says(*spoken("Hi", "!"))
     found = client.generate("toy", "hello", system="Be kind.")
     assert (found.response, found.done_reason) == ("Hi!", "stop")
@@ -166,9 +166,9 @@ def test_a_model_that_is_served_can_be_pulled(client, name):
     assert [one.status for one in client.pull(name, stream=True)][-1] == "success"
 
 
-def test_pulling_another_model_says_what_is_served(client):
+def test_pulling_another_model_lists_the_served_models(client):
     for is_stream in (False, True):
-        with pytest.raises(ollama.ResponseError, match="there is: toy") as caught:
+        with pytest.raises(ollama.ResponseError, match="available: toy") as caught:
             [*client.pull("llama3", stream=is_stream)]
         assert caught.value.status_code == 403
 

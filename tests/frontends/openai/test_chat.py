@@ -63,7 +63,7 @@ def test_a_stream_is_these_bytes(web):
     assert answer.body.decode() == expected
 
 
-def test_usage_is_a_chunk_of_its_own_and_null_in_the_others(web):
+def test_usage_is_null_in_all_chunks_but_the_last(web):
     answer = web.chat(stream=True, stream_options={"include_usage": True})
     *others, last = answer.chunks
     assert [chunk["usage"] for chunk in others] == [None] * len(others)
@@ -72,7 +72,7 @@ def test_usage_is_a_chunk_of_its_own_and_null_in_the_others(web):
     assert len({chunk["id"] for chunk in answer.chunks}) == 1
 
 
-def test_no_chunk_speaks_of_usage_unless_it_was_asked_for(web):
+def test_chunks_have_no_usage_unless_requested(web):
     chunks = web.chat(stream=True).chunks
     assert chunks
     assert [chunk for chunk in chunks if "usage" in chunk] == []
@@ -103,7 +103,7 @@ def test_choices_of_an_answer_are_in_order(web):
     assert [one["message"]["content"] for one in choices] == ["a", "b"]
 
 
-def test_logprobs_have_bytes_and_the_likeliest_others(web):
+def test_logprobs_have_bytes_and_alternatives(web):
     best = token("\u00e9", -0.25, token("\u00e9", -0.25), token("x", -9999.0))
     web.says(Chunk(0, "\u00e9", (233,), (best,), "stop"))
     entry = {"token": "\u00e9", "logprob": -0.25, "bytes": [195, 169]}
@@ -143,7 +143,7 @@ def test_wrong_top_logprobs_are_refused(web, extra):
     )
 
 
-def test_what_was_not_asked_for_is_openais_default(web):
+def test_missing_parameters_have_openais_defaults(web):
     web.chat()
     params = web.sent.params
     assert (params.max_tokens, params.temperature, params.top_p, params.n) == (None, 1.0, 1.0, 1)
@@ -276,7 +276,7 @@ def test_a_url_is_no_name_of_a_model(web):
     assert web.call("GET", f"/v1/models/{web.url}").status == 404
 
 
-def test_the_client_of_tgi_gets_what_it_wants_in_every_event(web):
+def test_the_client_of_tgi_gets_a_role_in_every_event(web):
     web.says(*spoken("Hi", "!"))
     deltas = [one["choices"][0]["delta"] for one in web.chat(model="tgi", stream=True).chunks]
     assert [(one["role"], one["tool_calls"]) for one in deltas] == [("assistant", None)] * 4

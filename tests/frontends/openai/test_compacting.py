@@ -26,7 +26,7 @@ def client(web):
         yield one
 
 
-def test_a_conversation_becomes_what_users_said_and_a_summary(web, client):
+def test_compacting_keeps_users_messages_and_adds_a_summary(web, client):
     found = client.responses.compact(model="toy", input=CONVERSATION)
     assert found.object == "response.compaction"
     assert [item.type for item in found.output] == ["message", "message", "compaction"]
@@ -40,7 +40,7 @@ def test_a_conversation_becomes_what_users_said_and_a_summary(web, client):
     assert web.sent.params.max_tokens == CARD.max_model_len // 4
 
 
-def test_the_model_reads_the_summary_when_the_client_gives_it_back(web, client):
+def test_the_model_reads_a_summary_that_the_client_sends_back(web, client):
     short = client.responses.compact(model="toy", input=CONVERSATION).output
     given = [item.to_dict(warnings=False) for item in short]  # it knows no input_text in an output
     client.responses.create(model="toy", input=[*given, {"role": "user", "content": "And now?"}])
@@ -49,7 +49,7 @@ def test_the_model_reads_the_summary_when_the_client_gives_it_back(web, client):
     assert len(said) == 4
 
 
-def test_a_stored_response_is_compacted_with_what_was_before_it(web, client):
+def test_a_stored_response_is_compacted_with_earlier_responses(web, client):
     first = client.responses.create(model="toy", input="Where is the lamp?")
     found = client.responses.compact(model="toy", previous_response_id=first.id)
     assert [item.type for item in found.output] == ["message", "compaction"]
@@ -67,7 +67,7 @@ def test_a_stored_response_is_compacted_with_what_was_before_it(web, client):
         ({"previous_response_id": "resp_none"}, "previous_response_id"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_compacted_is_refused(client, given, param):
+def test_invalid_conversations_are_not_compacted(client, given, param):
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.compact(model="toy", **given)
     assert caught.value.param == param

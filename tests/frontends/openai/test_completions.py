@@ -235,7 +235,7 @@ def test_the_form_of_loglikelihoods_scores_prompt_and_answer(web):
     assert (web.sent.params.prompt_logprobs, web.sent.params.logprobs) == (1, 1)
 
 
-def test_a_prompt_of_text_is_echoed_as_it_was_given(web):
+def test_a_text_prompt_is_echoed_unchanged(web):
     web.inference.script = scored_script
     assert web.complete(prompt="A  b", echo=True).json["choices"][0]["text"] == "A  bd"
     assert not web.sent.has_prompt_tokens
@@ -303,7 +303,7 @@ def test_a_stream_cannot_choose_the_best(web):
 def test_text_inside_is_refused_with_the_reason(web):
     answer = web.complete(suffix="x")
     assert (answer.status, answer.error["param"]) == (400, "suffix")
-    assert "behind the prompt" in answer.error["message"]
+    assert "fill in the middle" in answer.error["message"]
     assert web.complete(suffix="").status == 200
 
 

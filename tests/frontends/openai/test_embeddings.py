@@ -73,7 +73,7 @@ def test_numbers_are_exactly_those_of_base64(vectors):
     assert np.array(numbers["embedding"], "<f4").tobytes() == VECTORS[0].tobytes()
 
 
-def test_fewer_dimensions_are_the_first_ones_with_length_1(vectors):
+def test_dimensions_keep_the_first_numbers_scaled_to_length_1(vectors):
     data = embed(vectors, ["a", "b"], dimensions=2).json["data"]
     assert [entry["embedding"] for entry in data] == [[1.0, 0.0], [0.0, -1.0]]
 
@@ -102,7 +102,7 @@ def test_without_a_name_the_model_that_embeds_is_asked(web):
         ({"input": None}, "input", "null"),
         ({"input": ["a"] * 13}, "input", "has 13 prompts, expected at most 12"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not supported"),
-        ({"model": "tuned"}, "model", "is an adapter, which embeds nothing"),
+        ({"model": "tuned"}, "model", "is a LoRA adapter and cannot embed"),
     ],
 )
 def test_a_wrong_field_is_named(vectors, fields, param, text):
@@ -120,7 +120,7 @@ def test_a_body_without_an_input_is_refused(vectors):
 def test_a_model_that_does_not_embed_is_refused(web):
     answer = embed(web, model="toy")
     assert (answer.status, answer.error["param"]) == (400, "model")
-    assert "generates text, and embeds none" in answer.error["message"]
+    assert "generates text; to embed" in answer.error["message"]
 
 
 def test_a_model_that_is_not_there_is_404(vectors):
@@ -140,7 +140,7 @@ def test_a_model_that_is_not_there_is_404(vectors):
         (Refused("overloaded", "too many wait"), 429, "rate_limit_exceeded"),
     ],
 )
-def test_what_the_model_refuses_is_told(vectors, refused, status, code):
+def test_refusals_of_the_model_are_reported(vectors, refused, status, code):
     vectors.answers(refused)
     answer = embed(vectors)
     assert (answer.status, answer.error["code"]) == (status, code)
@@ -175,7 +175,7 @@ def test_openais_client_gets_numbers(vectors, fields):
     assert found.usage.total_tokens == 9
 
 
-def test_openais_client_raises_what_went_wrong(vectors):
+def test_openais_client_raises_the_servers_errors(vectors):
     with (
         openai.OpenAI(base_url=vectors.url, api_key="x", max_retries=0) as client,
         pytest.raises(openai.BadRequestError, match="expected 1 to 3"),

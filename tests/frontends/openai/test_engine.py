@@ -142,7 +142,7 @@ def test_the_same_seed_gives_the_same_answers(client):
     assert first != ask(6)
 
 
-def test_a_stop_string_ends_the_answer_before_it(client):
+def test_the_answer_ends_before_a_stop_string(client):
     text = greedy(client, 20).choices[0].message.content
     stop = text[5:9]
     choice = greedy(client, 20, stop=[stop]).choices[0]
@@ -214,7 +214,7 @@ def test_several_prompts_are_answered_together(client):
     assert told == alone
 
 
-def test_what_does_not_fit_is_told_in_tokens(client):
+def test_context_overflow_is_reported_in_tokens(client):
     long = [{"role": "user", "content": "a b " * 1024}]
     with pytest.raises(openai.BadRequestError, match="maximum context length is 1024") as caught:
         client.chat.completions.create(model="tiny", messages=long, max_tokens=5)

@@ -68,14 +68,14 @@ def refused(answer, status=400):
         ("tool_choice", "maybe", 'tool_choice is "maybe", expected none, auto, required'),
         ("tool_choice", "required", "expected tools with it"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}, 'name is "f"'),
-        ("functions", [{"name": "f"}], "functions is not supported: give tools"),
+        ("functions", [{"name": "f"}], "functions is not supported: use tools"),
         ("guided_json", {}, None),
-        ("guided_regex", "a", "give structured_outputs"),
+        ("guided_regex", "a", "use structured_outputs"),
         ("audio", {"voice": "x"}, "audio is not supported"),
         ("chat_template_kwargs", {"a": 10**30}, "expected integers of 64 bits"),
     ],
 )
-def test_a_wrong_field_is_named_with_what_was_given(web, field, given, told):
+def test_an_invalid_field_is_named_with_its_value(web, field, given, told):
     answer = web.chat(**{field: given})
     if told is None:
         assert answer.status == 200
@@ -178,7 +178,7 @@ def test_a_refused_grammar_has_the_name_of_its_field_beside_the_message(web):
     assert (error["message"], error["param"]) == ("the regex is empty", "structured_outputs")
 
 
-def test_a_long_prompt_is_told_what_fits(web):
+def test_a_long_prompt_is_refused_with_the_context_length(web):
     web.answers(Refused("context", "the prompt has 200 tokens", 200, 128))
     assert "the maximum context length is 128 tokens" in refused(web.chat())["message"]
 
@@ -209,7 +209,7 @@ def test_every_kind_of_failure_has_a_status(web, error, status, kind):
     assert refused(web.chat(), status)["type"] == kind
 
 
-def test_what_nobody_foresaw_is_not_told_to_clients(web, capfd):
+def test_unexpected_errors_are_hidden_from_clients(web, capfd):
     def script(request):
         raise OSError("/secret/path")
 
@@ -254,7 +254,7 @@ def test_an_error_in_a_stream_is_its_last_event(web, path, said):
     assert set(last) == {"error"}
     assert set(last["error"]) == {"message", "type", "param", "code"}
     assert b"[DONE]" not in answer.body
-    words = {"error": "out of memory", "lost": "the worker died", "silence": "did not finish"}
+    words = {"error": "out of memory", "lost": "the worker died", "silence": "ended early"}
     assert words.get(said, "") in last["error"]["message"]
 
 
@@ -282,7 +282,7 @@ def test_a_request_can_bring_its_name(web):
     ("verb", "path", "allowed"),
     [("GET", "/v1/chat/completions", "POST"), ("DELETE", "/v1/models/toy", "GET, HEAD")],
 )
-def test_a_wrong_method_is_told_the_right_one(web, verb, path, allowed):
+def test_a_wrong_method_is_answered_with_the_allowed_method(web, verb, path, allowed):
     answer = web.call(verb, path)
     assert refused(answer, 405)["message"] == (
         f"the method is {verb}, expected {allowed.replace(', ', ' or ')}"
@@ -299,7 +299,9 @@ def test_a_deadline_reaches_the_model(web):
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize(("field", "value"), [("n", 17), ("priority", -1)])
-async def test_what_only_the_operator_may_allow_is_refused(path: str, field: str, value: int):
+async def test_fields_without_the_operators_permission_are_refused(
+    path: str, field: str, value: int
+):
     prompt = {"messages": [USER]} if "chat" in path else {"prompt": "Hi"}
     server = Server(openai_routes, WHOLE)
     reply = await server.post(path, {"model": "tiny", **prompt, field: value})

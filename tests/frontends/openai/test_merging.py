@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mindspore_serving.errors import ServingError
-from mindspore_serving.frontends.openai.completion_choices import MOST_UNREAD, merged
+from mindspore_serving.frontends.openai.completion_choices import MAX_UNREAD, merge
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,10 +26,10 @@ class Endless:
             await asyncio.sleep(0)
 
 
-async def test_events_of_a_stream_stay_in_order_and_come_with_its_place():
+async def test_events_of_a_stream_stay_in_order_and_have_its_index():
     streams = [Endless(), Endless()]
     found = {0: [], 1: []}
-    events = merged(streams)
+    events = merge(streams)
     while min(map(len, found.values())) < 100:
         place, event = await anext(events)
         found[place].append(event)
@@ -38,20 +38,20 @@ async def test_events_of_a_stream_stay_in_order_and_come_with_its_place():
         assert numbers == list(range(1, len(numbers) + 1))
 
 
-async def test_a_slow_reader_holds_up_the_streams_and_not_the_memory():
+async def test_a_slow_reader_blocks_the_streams_and_bounds_memory():
     streams = [Endless(), Endless()]
-    events = merged(streams)
+    events = merge(streams)
     await anext(events)
-    for _ in range(20 * MOST_UNREAD):
+    for _ in range(20 * MAX_UNREAD):
         await asyncio.sleep(0)
-    assert sum(stream.num_taken for stream in streams) <= MOST_UNREAD + len(streams) + 1
+    assert sum(stream.num_taken for stream in streams) <= MAX_UNREAD + len(streams) + 1
     await events.aclose()
 
 
-async def test_the_loss_of_one_is_raised_and_ends_all():
+async def test_the_loss_of_a_stream_is_raised_and_ends_all_streams():
     streams = [Endless(problem_at=5), Endless()]
     with pytest.raises(ServingError, match="the model is lost"):
-        async for _ in merged(streams):
+        async for _ in merge(streams):
             pass
     taken = streams[1].num_taken
     for _ in range(20):

@@ -83,7 +83,7 @@ def test_arguments_that_are_too_deep_are_refused(web):
     assert answer.error["param"] == "messages[0].tool_calls[0].function.arguments"
 
 
-def test_the_older_form_of_a_call_is_one_too(web):
+def test_function_call_is_read_as_a_tool_call(web):
     old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     (seen,) = told(web, old)
     assert seen["tool_calls"] == [

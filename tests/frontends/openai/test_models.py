@@ -26,7 +26,7 @@ def test_models_and_their_adapters_are_listed(web):
 
 
 @pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"])
-def test_adapters_are_not_for_clients_unless_the_operator_allows_it(web, path):
+def test_adapters_cannot_be_loaded_without_permission(web, path):
     body = {"lora_name": "new", "lora_path": "/adapters/new"}
     answer = web.call("POST", path, body)
     assert (answer.status, answer.error["type"]) == (403, "invalid_request_error")
@@ -81,7 +81,7 @@ def test_a_text_is_tokenized(web):
     assert web.sent.add_special is False
 
 
-def test_a_chat_is_tokenized_as_its_template_writes_it(web):
+def test_a_chat_is_tokenized_with_its_template(web):
     web.answers(TOKENS)
     body = {"messages": [{"role": "developer", "content": "x"}], "add_generation_prompt": False}
     assert web.call("POST", "/tokenize", body).status == 200
@@ -90,7 +90,7 @@ def test_a_chat_is_tokenized_as_its_template_writes_it(web):
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "x", "messages": []}])
-def test_just_one_of_prompt_and_messages_is_tokenized(web, body):
+def test_tokenize_needs_either_prompt_or_messages(web, body):
     answer = web.call("POST", "/tokenize", body)
     assert (answer.status, answer.error["param"]) == (400, "prompt")
 

@@ -21,7 +21,7 @@ def recommending(web):
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_what_is_not_asked_for_is_as_recommended(recommending, path):
+def test_missing_parameters_have_the_models_defaults(recommending, path):
     body = {"model": "toy", **ROUTES[path], "top_p": 0.5}
     answer = recommending.call("POST", path, body)
     assert answer.status == 200
@@ -29,12 +29,12 @@ def test_what_is_not_asked_for_is_as_recommended(recommending, path):
     assert (params.temperature, params.top_p, params.top_k) == (0.6, 0.5, 20)
 
 
-def test_a_response_repeats_what_was_taken(recommending):
+def test_a_response_repeats_the_parameters_used(recommending):
     answer = recommending.call("POST", "/v1/responses", {"model": "toy", "input": "Hi"})
     assert (answer.json["temperature"], answer.json["top_p"]) == (0.6, 0.9)
 
 
-def test_null_is_not_asked_for(recommending):
+def test_null_parameters_have_the_models_defaults(recommending):
     body = {"model": "toy", "messages": MESSAGES, "temperature": None}
     recommending.call("POST", "/v1/chat/completions", body)
     assert recommending.sent.params.temperature == 0.6

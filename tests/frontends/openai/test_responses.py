@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from mindspore_serving.core.llm_messages import Chunk, Grammar, Refused, Started
 from mindspore_serving.errors import ServableUnavailable
 from mindspore_serving.frontends.openai.response_input import to_messages
-from tests.frontends.openai.leaving import leave
+from tests.frontends.openai.disconnecting import leave
 from tests.frontends.openai.serving import CARD, spoken, token
 from tests.growth import growth
 
@@ -162,7 +162,7 @@ def test_logprobs_are_of_the_text_they_belong_to(web):
 # --- the answer as a stream -------------------------------------------------------------------
 
 
-def test_a_stream_tells_of_one_message(web):
+def test_a_stream_has_the_events_of_a_message(web):
     web.says(*spoken("Hi", " \u00e9"))
     found = streamed(web)
     assert [event["type"].removeprefix("response.") for event in found] == [
@@ -261,7 +261,7 @@ def test_who_leaves_a_stream_frees_the_model(web):
 # --- what the model is asked ------------------------------------------------------------------
 
 
-def test_a_text_is_what_the_user_says_behind_the_instructions(web):
+def test_a_text_input_is_a_users_message_after_the_instructions(web):
     respond(web, "hello", instructions="Be kind.")
     assert web.sent.messages == [
         {"role": "system", "content": "Be kind."},
@@ -269,7 +269,7 @@ def test_a_text_is_what_the_user_says_behind_the_instructions(web):
     ]
 
 
-def test_items_of_one_turn_are_one_message(web):
+def test_items_of_a_turn_become_a_single_message(web):
     respond(
         web,
         [
@@ -320,7 +320,7 @@ def test_items_of_one_turn_are_one_message(web):
     ]
 
 
-def test_turns_that_follow_one_another_stay_apart(web):
+def test_consecutive_turns_stay_separate_messages(web):
     call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
     said = {"role": "assistant", "content": "One."}
@@ -344,7 +344,7 @@ def test_each_item_is_looked_at_once():
     assert growth(read, 100) < 5
 
 
-def test_what_came_out_can_go_in_again(thinker):
+def test_output_items_are_accepted_as_input(thinker):
     thinker.says(Chunk(0, f"<think>Hm.</think>Well.{CALL}", (1,), None, "stop"))
     output = respond(thinker, tools=[WEATHER]).json["output"]
     result = {"type": "function_call_output", "call_id": output[-1]["call_id"], "output": "sun"}
@@ -442,8 +442,8 @@ FUNCTION = {"type": "function", "name": "f"}
 @pytest.mark.parametrize(
     ("fields", "param", "text"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "is stored no more"),
-        ({"conversation": "conv_1"}, "conversation", "give previous_response_id"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "is no longer stored"),
+        ({"conversation": "conv_1"}, "conversation", "send previous_response_id"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt", "no stored prompts"),
         ({"background": True}, "background", "not supported"),
         ({"truncation": "auto"}, "truncation", 'is "auto", expected disabled'),
@@ -508,10 +508,10 @@ FUNCTION = {"type": "function", "name": "f"}
         ({"temperature": 3}, "temperature", "temperature is 3"),
         ({"top_p": 0}, "top_p", "top_p is 0"),
         ({"top_logprobs": 21}, "top_logprobs", "top_logprobs is 21, expected 0 to 20"),
-        ({"model": "vectors"}, "model", "embeds texts, and generates none"),
+        ({"model": "vectors"}, "model", "embeds texts and cannot generate"),
     ],
 )
-def test_a_wrong_field_is_named_as_it_is_here(web, fields, param, text):
+def test_errors_use_the_field_names_of_responses(web, fields, param, text):
     body = {"input": "hello", "model": "toy", **fields}
     answer = web.call("POST", "/v1/responses", body)
     assert (answer.status, answer.error["param"]) == (400, param)
@@ -529,7 +529,7 @@ def test_a_wrong_field_is_named_as_it_is_here(web, fields, param, text):
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_the_model_refuses_is_an_ordinary_error(web, refused, expected, stream):
+def test_refusals_of_the_model_are_status_400(web, refused, expected, stream):
     web.answers(refused)
     answer = respond(web, stream=stream)
     assert (answer.status, answer.error["param"], answer.error["code"]) == expected

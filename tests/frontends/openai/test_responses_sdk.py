@@ -105,7 +105,7 @@ def test_an_answer_is_parsed_as_a_pydantic_model(web, client):
     assert web.sent.grammar is not None
 
 
-def test_a_conversation_goes_on_with_what_came_out(web, client):
+def test_a_conversation_continues_with_the_output_items(web, client):
     web.says(Chunk(0, CALL, (1,), None, "stop"))
     tool = {"type": "function", **openai.pydantic_function_tool(Sum, name="add")["function"]}
     said = [{"role": "user", "content": "1 + 2?"}]

@@ -164,7 +164,7 @@ async def test_the_asynchronous_client_asks_many_at_once(web):
     assert [one.choices[0].message.content for one in found] == [f"{i}!" for i in range(20)]
 
 
-def test_what_the_server_does_not_have_is_an_error(client):
+def test_missing_features_are_errors(client):
     for call in (
         lambda: client.images.generate(model="toy", prompt="a cat"),
         lambda: client.audio.speech.create(model="toy", voice="alloy", input="hello"),

@@ -29,13 +29,13 @@ def test_a_response_is_stored_found_and_deleted(client):
     assert found.to_dict() == made.to_dict()
     assert found.store
     client.responses.delete(made.id)
-    with pytest.raises(openai.NotFoundError, match="stored no more"):
+    with pytest.raises(openai.NotFoundError, match="no longer stored"):
         client.responses.retrieve(made.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.delete(made.id)
 
 
-def test_a_streamed_response_is_stored_when_it_is_complete(client):
+def test_a_streamed_response_is_stored_once_complete(client):
     *_, last = client.responses.create(model="toy", input="hello", stream=True)
     assert client.responses.retrieve(last.response.id).output_text == "Hi!"
 
@@ -72,7 +72,7 @@ def test_a_conversation_goes_on_from_a_response(web, client):
     assert said(web) == [("user", "1?"), ("assistant", "One."), ("user", "5?")]
 
 
-def test_one_can_go_on_from_a_response_whose_beginning_was_deleted(web, client):
+def test_a_response_continues_though_its_beginning_was_deleted(web, client):
     first = client.responses.create(model="toy", input="1?")
     second = client.responses.create(model="toy", input="2?", previous_response_id=first.id)
     client.responses.delete(first.id)
@@ -99,11 +99,11 @@ def test_a_conversation_may_hold_no_more_than_a_body(web, path):
     assert (answer.status, answer.error["param"]) == (400, "previous_response_id")
     assert answer.error["message"] == (
         "previous_response_id: its conversation has over 16384 objects, expected at most 16384: "
-        "begin a new one"
+        "start a new one"
     )
 
 
-def test_what_a_response_was_given_is_listed(client):
+def test_input_items_of_a_response_are_listed(client):
     first = client.responses.create(model="toy", input="1?")
     asked = [{"role": "user", "content": "2?"}, {"role": "user", "content": "3?", "id": "mine"}]
     second = client.responses.create(model="toy", input=asked, previous_response_id=first.id)
@@ -141,7 +141,7 @@ def test_a_wrong_question_about_a_response_is_refused(query, text, web):
     assert (answer.status, text in answer.error["message"]) == (400, True)
 
 
-def test_what_is_not_in_the_background_is_not_cancelled(client):
+def test_only_background_responses_can_be_cancelled(client):
     made = client.responses.create(model="toy", input="hello")
     with pytest.raises(openai.BadRequestError, match="background"):
         client.responses.cancel(made.id)
@@ -151,7 +151,7 @@ def test_what_is_not_in_the_background_is_not_cancelled(client):
         client.responses.create(model="toy", input="hello", background=True)
 
 
-def test_no_key_sees_what_another_has():
+def test_a_key_does_not_see_responses_of_another():
     keys = ["first-of-all-keys", "second-of-all-keys"]
     with serving(keys=[ApiKey(key) for key in keys]) as web:
         ours, others = (openai.OpenAI(base_url=web.url, api_key=key, max_retries=0) for key in keys)

@@ -131,7 +131,7 @@ def test_a_stream_of_calls_has_no_empty_text(web, text, contents):
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_only_the_first_call_counts_if_one_was_asked_for(web, is_stream):
+def test_without_parallel_tool_calls_the_first_call_counts(web, is_stream):
     speak(web, TWO_CALLS, size=5, tool_format="hermes")
     if not is_stream:
         speak(web, TWO_CALLS, tool_format="hermes")
@@ -212,7 +212,7 @@ def test_a_schema_that_is_no_object_is_refused(web):
     assert (answer.status, answer.error["param"]) == (400, "tools")
 
 
-def test_two_tools_of_one_name_are_refused(web):
+def test_two_tools_with_equal_names_are_refused(web):
     answer = web.chat(tools=[LOOK, LOOK])
     assert (answer.status, answer.error["param"]) == (400, "tools")
     assert '"look" twice' in answer.error["message"]
@@ -227,7 +227,7 @@ def test_reasoning_is_a_field_of_its_own(web):
     assert (message["reasoning_content"], message["content"]) == ("hm", "Yes.")
 
 
-def test_reasoning_is_streamed_as_such(web):
+def test_reasoning_is_streamed_in_its_field(web):
     speak(web, THOUGHT, size=2, reasoning_format="think")
     deltas = [chunk["choices"][0]["delta"] for chunk in web.chat(stream=True).chunks]
     assert "".join(one.get("reasoning_content", "") for one in deltas) == "hm"

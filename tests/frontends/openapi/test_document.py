@@ -90,7 +90,7 @@ def test_every_sampling_parameter_is_a_field_with_its_range_and_meaning() -> Non
 def test_refused_and_ignored_fields_are_said_to_be_so() -> None:
     fields = document()["components"]["schemas"]["OpenAI.ChatRequest"]["properties"]
     assert fields["functions"]["enum"] == [None, False, 0, "", [], {}]
-    assert "give tools" in fields["functions"]["description"]
+    assert "use tools" in fields["functions"]["description"]
     assert fields["user"] == {"description": "ignored"}
 
 

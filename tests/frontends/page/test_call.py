@@ -39,7 +39,7 @@ def test_a_filled_form_is_answered_by_a_table(form: Browser) -> None:
     assert form.text("#reply .hint").startswith("status 200")
 
 
-def test_what_a_servable_refuses_is_said(form: Browser) -> None:
+def test_refusals_of_a_servable_are_shown(form: Browser) -> None:
     fill(form, '{"no": "number"}')
     form.click("#call-form .main")
     form.until("document.querySelector('#reply .error')")

@@ -66,7 +66,7 @@ def test_an_answer_that_was_cut_off_is_marked(page: Browser) -> None:
     assert "cut off" in page.text(".log > :last-child .note")
 
 
-def test_the_conversation_is_sent_along_until_a_new_one(page: Browser, server: Talking) -> None:
+def test_the_conversation_is_sent_until_a_new_chat_begins(page: Browser, server: Talking) -> None:
     settings(page, system="Be kind.", top_p="0.9")
     ask(page, "one")
     first = finished(page)
@@ -155,7 +155,7 @@ def test_the_policy_stops_markup_even_where_the_page_would_not(page: Browser) ->
         (429, '{"error": {"message": "too much to do"}}', "too much to do"),
         (500, "<html>oops</html>", "<html>oops</html>"),
         (200, 'data: {"error": {"message": "worker lost"}}\n\n', "worker lost"),
-        (200, 'data: {"choices": []}\n\n', "The connection was lost before the answer's end."),
+        (200, 'data: {"choices": []}\n\n', "The connection was lost before the end of the answer."),
     ],
 )
 def test_a_failure_is_told_and_the_question_is_not_lost(

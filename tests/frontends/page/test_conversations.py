@@ -46,7 +46,7 @@ def act(page: Browser, number: int, name: str) -> None:
     page.click(f".message:nth-child({number}) .actions .{name}")
 
 
-def test_markdown_is_shown_and_nothing_in_it_runs_or_loads(page: Browser) -> None:
+def test_markdown_is_shown_without_running_or_loading_anything(page: Browser) -> None:
     answers(page, *(MARKDOWN[at : at + 7] for at in range(0, len(MARKDOWN), 7)))
     ask(page, "Show me")
     finished(page)
@@ -111,7 +111,7 @@ def test_a_question_is_edited_and_sent_again(page: Browser) -> None:
     assert [one["content"] for one in stored(page)] == ["other", "yes"]
 
 
-def test_an_answer_is_continued_from_where_it_ended(page: Browser) -> None:
+def test_an_answer_is_continued_from_its_end(page: Browser) -> None:
     ask(page, "hello")
     first = finished(page)
     act(page, 2, "resume")
@@ -186,7 +186,7 @@ def test_conversations_go_to_a_file_and_come_back(page: Browser, server: Talking
     page.until("document.getElementById('list-said').innerText.includes('kind is \"other\"')")
 
 
-def test_what_the_server_refuses_is_said_above_the_message(page: Browser) -> None:
+def test_refusals_of_the_server_are_shown_above_the_message(page: Browser) -> None:
     settings(page, temperature="9")
     ask(page, "hello")
     ended(page)
@@ -200,7 +200,7 @@ def test_what_the_server_refuses_is_said_above_the_message(page: Browser) -> Non
     page.excuse()  # Chromium logs the status
 
 
-def test_a_prompt_that_is_too_long_is_refused_where_one_looks(page: Browser) -> None:
+def test_the_error_of_a_long_prompt_is_visible(page: Browser) -> None:
     for _ in range(6):
         answers(page, "a line\n\n" * 30)
         ask(page, "fill the screen")

@@ -25,7 +25,7 @@ def find(docs: Browser, text: str) -> None:
     docs.until(f"document.querySelector('{OPEN} form')")
 
 
-def test_a_request_is_sent_as_it_is_shown(docs: Browser) -> None:
+def test_a_request_is_sent_as_shown(docs: Browser) -> None:
     find(docs, "/v1/chat/completions")
     assert "max_tokens" in docs.text(f"{OPEN} .fields")
     assert "v1/chat/completions -H" in docs.text(f"{OPEN} form pre")

@@ -23,7 +23,7 @@ def client() -> TestClient:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_file_is_served_as_what_it_is(client: TestClient, name: str) -> None:
+def test_every_file_has_its_content_type(client: TestClient, name: str) -> None:
     reply = client.get(f"/page/{name}")
     assert reply.status_code == 200
     if name != "page.html":  # to which the links to its modules are added
@@ -59,14 +59,14 @@ def test_the_page_names_all_its_modules_so_that_none_waits_for_another(client: T
     assert imported | {"page.js"} == named
 
 
-def test_what_others_wrote_comes_with_its_licence() -> None:
+def test_vendored_files_have_their_licences() -> None:
     vendored = [path for path in (STATIC / "vendor").iterdir() if path.suffix == ".js"]
     assert vendored
     for path in vendored:
         assert "Permission is hereby granted" in path.with_suffix(".license.txt").read_text()
 
 
-def test_what_is_unchanged_is_not_sent_again(client: TestClient) -> None:
+def test_unchanged_files_are_answered_with_304(client: TestClient) -> None:
     tag = client.get("/").headers["etag"]
     again = client.get("/", headers={"if-none-match": tag})
     assert (again.status_code, again.content) == (304, b"")
@@ -87,7 +87,7 @@ def test_nothing_else_is_served(client: TestClient, name: str) -> None:
         (None, False),
     ],
 )
-def test_a_browser_is_known_by_what_it_accepts(accept: str | None, is_browser: bool) -> None:
+def test_a_browser_is_known_by_its_accept_header(accept: str | None, is_browser: bool) -> None:
     seen = []
 
     def look(request):

@@ -93,13 +93,13 @@ def test_a_picture_goes_with_the_message(seeing: Browser, how: str) -> None:
     ]
     assert seeing.evaluate(ATTACHED) == 0
     canvas = "document.querySelector('.message.user canvas')"
-    assert seeing.evaluate(f"{canvas}.ariaLabel") == "Picture red.png"
+    assert seeing.evaluate(f"{canvas}.ariaLabel") == "Image red.png"
     seeing.until(f"{canvas}.width === 4")
     pixel = f"[...{canvas}.getContext('2d').getImageData(1, 1, 1, 1).data]"
     assert seeing.evaluate(pixel) == [255, 0, 0, 255]
 
 
-def test_a_picture_alone_is_a_message_and_one_that_is_removed_is_none(seeing: Browser) -> None:
+def test_an_image_alone_is_a_message_unless_removed(seeing: Browser) -> None:
     give(seeing, "chosen", "one.png")
     give(seeing, "chosen", "two.png")
     seeing.until(f"{ATTACHED} === 2")
@@ -115,9 +115,9 @@ def test_a_picture_alone_is_a_message_and_one_that_is_removed_is_none(seeing: Br
 @pytest.mark.parametrize(
     ("name", "body", "more", "words"),
     [
-        ("large.png", RED, 8_000_000, "large.png has 8.0 MB; a picture may have at most 8 MB."),
-        ("notes.txt", RED, 0, "notes.txt is no picture that can be sent"),
-        ("broken.png", "AAAA", 0, "broken.png cannot be read as a picture."),
+        ("large.png", RED, 8_000_000, "large.png has 8.0 MB; an image may have at most 8 MB."),
+        ("notes.txt", RED, 0, "notes.txt cannot be sent: images may be"),
+        ("broken.png", "AAAA", 0, "broken.png cannot be read as an image."),
     ],
 )
 def test_why_a_file_is_not_taken_is_on_the_screen(
@@ -147,7 +147,7 @@ def test_pictures_are_kept_and_in_the_file_of_an_export(seeing: Browser, server:
     assert RED in seeing.evaluate("window.file.text()")
 
 
-def test_a_picture_that_nobody_has_answered_is_where_it_was(seeing: Browser) -> None:
+def test_an_unanswered_image_stays_in_the_input(seeing: Browser) -> None:
     seeing.answer(COMPLETIONS, 400, '{"error": {"message": "too many pixels"}}')
     give(seeing, "chosen")
     seeing.until(f"{ATTACHED} === 1")
@@ -161,13 +161,11 @@ def test_a_picture_that_nobody_has_answered_is_where_it_was(seeing: Browser) -> 
 def test_a_model_that_takes_none_is_offered_none(page: Browser) -> None:
     assert not page.evaluate("document.getElementById('attach').checkVisibility()")
     give(page, "dropped")
-    page.until(f"{FAILURE} === '{MODEL} takes no pictures.'")
+    page.until(f"{FAILURE} === '{MODEL} does not accept images.'")
     assert page.evaluate(ATTACHED) == 0
 
 
-def test_a_model_that_takes_pictures_answers_as_it_does_without_the_page(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_model_with_images_answers_as_without_the_page(browser: Browser, tmp_path: Path) -> None:
     for library in ("openvino", "torch", "transformers", "PIL"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     from tests.llm import seeing as models

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 
 
-def test_a_server_that_wants_a_key_is_asked_with_one(browser: Browser, server: Talking) -> None:
+def test_a_key_is_sent_to_a_server_with_keys(browser: Browser, server: Talking) -> None:
     refusal = '{"error": {"message": "no key"}}'
     browser.answer("/servables", 401, refusal)
     browser.answer("/v1/models", 401, refusal)
@@ -34,9 +34,7 @@ def test_a_server_that_wants_a_key_is_asked_with_one(browser: Browser, server: T
     assert "secret-key" not in browser.evaluate("JSON.stringify(localStorage)")
 
 
-def test_a_server_with_keys_lets_in_who_types_one_into_the_browsers_own_dialog(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_the_browsers_dialog_accepts_a_key(browser: Browser, tmp_path: Path) -> None:
     key = "a-key-of-twenty-letters"
     write_words(tmp_path)
     with serving(tmp_path, "words", "--api-key", key) as locked:

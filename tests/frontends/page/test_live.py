@@ -33,7 +33,7 @@ def highest(page: Browser, title: str) -> float:
     return float(found[1].replace(",", "")) if found else 0.0
 
 
-def test_the_live_view_shows_what_the_engine_does(page: Browser, server: Talking) -> None:
+def test_the_live_view_shows_the_engines_work(page: Browser, server: Talking) -> None:
     settings(page, max_tokens="60000")
     ask(page, "hello")
     eventually(lambda: highest(page, "Batch size") == 1)
@@ -134,7 +134,7 @@ def test_a_hidden_page_asks_for_nothing(page: Browser) -> None:
     page.until("window.asked > 0")
 
 
-def test_charts_begin_with_what_the_server_has_kept(browser: Browser, server: Talking) -> None:
+def test_charts_begin_with_the_servers_history(browser: Browser, server: Talking) -> None:
     shown = httpx.get(f"{server.url}/servables/history", timeout=PATIENCE).json()
     width = len(shown["columns"])
     waiting = shown["columns"].index("requests.waiting")

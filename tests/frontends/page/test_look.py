@@ -38,7 +38,7 @@ def test_nothing_sticks_out_at_any_width(page: Browser, width: int) -> None:
         assert outside == []
 
 
-def test_a_phone_shows_one_view_at_a_time(page: Browser) -> None:
+def test_a_phone_shows_a_single_view(page: Browser) -> None:
     page.look(390, 780)
     assert page.evaluate("document.getElementById('chat').checkVisibility()")
     assert not page.evaluate("document.getElementById('live').checkVisibility()")

@@ -136,7 +136,7 @@ def test_the_level_of_the_log_is_shown_and_changed(view: Browser, operated: Talk
 
 
 @pytest.mark.e2e
-def test_a_level_that_is_refused_is_reported_until_it_is_closed(view: Browser) -> None:
+def test_a_refused_log_level_is_reported_until_closed(view: Browser) -> None:
     view.answer("/v2/logging", 400, '{"error": "not that level"}')
     choose(view, "#log-level", "error")
     error = "document.getElementById('operate-error')"

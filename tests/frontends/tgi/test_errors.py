@@ -47,7 +47,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"adapter_id": "sql"},
-        "The model 'sql' does not exist; there is: tiny, poem",
+        "The model 'sql' does not exist; available: tiny, poem",
     ),
     ({"seed": 2**64}, "seed is 18446744073709551616, expected an int of 0 to 18446744073709551615"),
 ]
@@ -100,7 +100,9 @@ async def test_parameters_are_looked_at_in_a_fixed_order() -> None:
         ),
     ],
 )
-async def test_streams_refuse_what_they_cannot_do(parameters: dict[str, Any], text: str) -> None:
+async def test_streams_refuse_best_of_and_input_details(
+    parameters: dict[str, Any], text: str
+) -> None:
     body = {"inputs": "Hi", "parameters": parameters}
     reply = await Server(tgi_routes, WHOLE).post("/generate_stream", body)
     error = f'{{"error":"Input validation error: {text}","error_type":"validation"}}'
@@ -140,7 +142,7 @@ REFUSED: list[tuple[Refused, int, str, str]] = [
 
 
 @pytest.mark.parametrize(("refused", "status", "text", "kind"), REFUSED)
-async def test_what_the_model_refuses_is_told(
+async def test_refusals_of_the_model_are_reported(
     refused: Refused, status: int, text: str, kind: str
 ) -> None:
     reply = await Server(tgi_routes, [refused]).post("/generate", {"inputs": "Hi"})
@@ -161,7 +163,7 @@ async def test_a_full_server_is_overloaded() -> None:
     assert reply.content == b'{"error":"Model is overloaded","error_type":"overloaded"}'
 
 
-async def test_more_requests_than_the_limit_are_refused_before_they_are_looked_at() -> None:
+async def test_requests_over_the_limit_are_refused_before_validation() -> None:
     recorder = Recorder()
     limits = RequestLimits(max_concurrent_requests=1)
     server = Server(lambda state: tgi_routes(state, limits, recorder), WHOLE)
@@ -285,7 +287,7 @@ async def test_a_wrong_verb_has_an_empty_answer(verb: str, path: str) -> None:
     assert reply.headers["allow"] == {"GET": "POST", "POST": "GET, HEAD"}[verb]
 
 
-async def test_an_unexpected_fault_tells_the_client_nothing_of_it() -> None:
+async def test_unexpected_errors_are_hidden_from_clients() -> None:
     server = Server(tgi_routes, WHOLE)
 
     def submit(*_: object) -> None:

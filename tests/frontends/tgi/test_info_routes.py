@@ -19,7 +19,7 @@ TOKENIZED = Tokenized(
 )
 
 
-async def test_info_says_what_is_served_and_within_which_limits() -> None:
+async def test_info_has_the_model_and_its_limits() -> None:
     reply = await Server(tgi_routes, WHOLE).send("GET", "/info")
     version = __version__.encode()
     assert reply.content == (

@@ -15,7 +15,7 @@ GOLDEN = (
 )
 
 
-async def test_the_stream_is_byte_for_byte_what_clients_parse() -> None:
+async def test_the_stream_has_the_exact_bytes_that_clients_parse() -> None:
     server = Server(tgi_routes, STREAMED)
     reply = await server.post("/generate_stream", {"inputs": "Hi", "parameters": {}})
     assert reply.status_code == 200
@@ -110,7 +110,7 @@ async def test_a_worker_that_dies_in_the_middle_ends_the_stream_with_an_event() 
     server.inference.answers = [(begun(), piece(token(5, "a", -1.0)))]
     reply = await server.post("/generate_stream", {"inputs": "Hi"})
     assert reply.content.endswith(
-        b'data: {"error":"Request failed during generation: the model did not finish its answer",'
+        b'data: {"error":"Request failed during generation: the answer ended early",'
         b'"error_type":"generation"}\n\n'
     )
     server.inference.answers = [WorkerUnavailable("the worker died")]

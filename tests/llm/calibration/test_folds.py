@@ -13,7 +13,7 @@ from mindspore_serving.llm.calibration.scaling import Scaled, apply
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.models.tracing import trace
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner
 from tests.llm import checkpoints
@@ -61,7 +61,7 @@ def leaf(name):
 @pytest.mark.parametrize("name", FOUND)
 def test_inputs_are_scaled_where_the_architecture_allows_it(root, name):
     count, expected = FOUND[name]
-    folds = found_in(open_arranged(built(root, name)))
+    folds = found_in(open_converted(built(root, name)))
     pairs = {leaf(reader): leaf(fold.source) for fold in folds for reader in fold.readers}
     assert len(folds) == count
     assert expected.items() <= pairs.items()
@@ -69,7 +69,7 @@ def test_inputs_are_scaled_where_the_architecture_allows_it(root, name):
 
 @pytest.mark.parametrize("name", FOUND)
 def test_the_model_computes_the_same_with_any_scales(root, tmp_path, name):
-    checkpoint, random = open_arranged(built(root, name)), np.random.default_rng(0)
+    checkpoint, random = open_converted(built(root, name)), np.random.default_rng(0)
     scaled = []
     for fold in found_in(checkpoint):
         of_channels = np.exp(random.uniform(-2, 2, fold.channels.max() + 1)).astype(np.float32)

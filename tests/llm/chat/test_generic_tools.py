@@ -36,7 +36,7 @@ def test_tools_are_told_in_a_system_message():
     assert '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>' in told["content"]
 
 
-def test_a_system_message_stays_before_what_is_told():
+def test_a_system_message_stays_before_the_tool_instructions():
     told, last = with_tools([BRIEF, HI], TOOLS, has_system=True, is_free=False)
     assert told["content"].startswith("Be brief.\n\nYou can call")
     assert last == HI

@@ -135,7 +135,7 @@ def test_arguments_are_given_out_as_they_come():
         ("if a < b", "if a < b"),
     ],
 )
-def test_what_is_left_of_a_call_that_the_end_cuts_off_is_no_content(text, content):
+def test_the_rest_of_a_truncated_call_is_no_content(text, content):
     for pieces in ([text], text):
         parser = OutputParser("hermes", "", TOOLS)
         deltas = [delta for piece in pieces for delta in parser.feed(piece)]
@@ -145,7 +145,7 @@ def test_what_is_left_of_a_call_that_the_end_cuts_off_is_no_content(text, conten
         assert read([text], "hermes")[1] == text  # where the model has ended by itself
 
 
-def test_content_is_given_out_as_it_comes():
+def test_content_is_streamed_without_delay():
     parser = OutputParser("hermes", "", TOOLS)
     assert parser.feed("Hello ") == [PlainContent("Hello")]
     assert parser.feed("world <") == [PlainContent(" world")]
@@ -183,7 +183,7 @@ def test_content_is_given_out_as_it_comes():
         "<|action_start|><|interpreter|>\nprint(1)<|action_end|>",
     ],
 )
-def test_what_is_no_call_is_content_and_whole(text):
+def test_text_that_is_no_call_is_complete_content(text):
     for tool_format in ("hermes", "mistral", "llama3", "internlm", ""):
         assert read([text], tool_format) == ("", text, [])
 
@@ -209,7 +209,7 @@ def test_a_call_that_is_cut_off_has_its_arguments_so_far():
     assert read([text], "hermes") == ("", "Yes", [("get_weather", '{"city": "Pa')])
 
 
-def test_a_call_follows_one_that_broke():
+def test_a_call_follows_a_malformed_call():
     text = f'<tool_call>{{"name": 1}}</tool_call>\n{HERMES}'
     assert read([text], "hermes") == ("", '<tool_call>{"name": 1}</tool_call>', [WEATHER])
 
@@ -224,7 +224,7 @@ def test_text_behind_a_call_is_content():
 
 
 @pytest.mark.parametrize("arguments", ["null", None])
-def test_a_call_without_arguments_has_empty_ones(arguments):
+def test_a_call_without_arguments_has_empty_arguments(arguments):
     rest = "" if arguments is None else f', "arguments": {arguments}'
     text = f'<tool_call>\n{{"name": "get_time"{rest}}}\n</tool_call>'
     assert read([text], "hermes") == ("", "", [TIME])
@@ -276,7 +276,7 @@ def test_reasoning_is_told_from_content(reasoning_format, text, reasoning, conte
             assert read(pieces, "", reasoning_format, tools) == (reasoning, content, [])
 
 
-def test_a_call_in_reasoning_is_reasoning_and_behind_it_a_call():
+def test_a_call_is_a_call_only_after_the_reasoning():
     text = f"<think>\nMaybe {HERMES}?\n</think>\n\n{HERMES}"
     assert read([text], "hermes", "think") == (f"Maybe {HERMES}?", "", [WEATHER])
     bare = f"<think>Hm</think>\n{LLAMA}"
@@ -324,9 +324,7 @@ SPACES = " " * 1000
         ("", '<tool_call>{"arguments": {"x": "', "a", 1 << 20),
     ],
 )
-def test_what_is_held_for_long_is_not_read_again_with_each_piece(
-    reasoning_format, begin, piece, count
-):
+def test_long_held_text_is_not_parsed_again_with_each_chunk(reasoning_format, begin, piece, count):
     """Else these take many minutes."""
     found = read([begin, *[piece] * count], "hermes", reasoning_format)
     assert len(found[0] + found[1]) == len(begin.removeprefix("<think>") + piece * count)

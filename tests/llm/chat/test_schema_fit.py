@@ -72,7 +72,7 @@ def test_drawn_values_are_judged_as_the_library_does(value, name):
     ],
     ids=["a circle", "many circles", "many ways"],
 )
-def test_what_takes_for_ever_does_not_fit(schema):
+def test_schemas_that_take_too_long_do_not_fit(schema):
     value: object = 1
     for _ in range(40):
         value = [value]

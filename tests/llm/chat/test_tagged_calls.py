@@ -109,7 +109,7 @@ def test_the_newer_form_of_glm_has_no_lines_and_qwen_may_leave_them_out() -> Non
         ({"type": "array"}, "[" * 100_000, "[" * 100_000),
     ],
 )
-def test_the_schema_says_what_a_text_is(schema: Any, text: str, value: Any) -> None:
+def test_the_schema_decides_the_type_of_a_text(schema: Any, text: str, value: Any) -> None:
     root = {"$defs": {"Text": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"}}}
     assert json.loads(to_json(text, types_of(schema, root))) == value
 
@@ -146,7 +146,7 @@ def test_of_a_call_that_is_cut_off_the_arguments_so_far_are_kept(
         ("glm", "a < b, <tool> and <tool_cal"),
     ],
 )
-def test_what_only_looks_like_a_call_is_content(tool_format: str, text: str) -> None:
+def test_text_that_resembles_a_call_is_content(tool_format: str, text: str) -> None:
     assert read(tool_format, text) == (text, [])
     assert read(tool_format, text, 1) == (text, [])
 
@@ -199,9 +199,7 @@ GLM = (
 
 
 @pytest.mark.parametrize(("tool_format", "template"), [("qwen3_coder", QWEN), ("glm", GLM)])
-def test_what_a_template_writes_of_a_call_is_read_as_that_call(
-    tool_format: str, template: str
-) -> None:
+def test_a_call_written_by_the_template_is_parsed_back(tool_format: str, template: str) -> None:
     assert find_tool_format(template) == tool_format
     arguments = {"city": "Rome\nItaly", "days": 2, "more": {"wind": False}}
     call = {"function": {"name": "get_weather", "arguments": arguments}}
@@ -217,7 +215,7 @@ def language(request):
 
 
 @pytest.mark.parametrize("tool_format", FORMATS)
-def test_a_grammar_allows_what_models_write(language, tool_format: str) -> None:
+def test_a_grammar_allows_the_calls_of_models(language, tool_format: str) -> None:
     one = tool_grammar(tool_format, TOOLS, None, parallel=False)
     several = tool_grammar(tool_format, TOOLS, None, parallel=True)
     full = written(tool_format, "get_weather", city="Paris\n<b>", days="3", unit="C", more="{}")
@@ -287,7 +285,7 @@ def test_a_text_that_may_be_something_else_is_any_text(language) -> None:
         assert allows(language, grammar, written("glm", "f", x=value, y=value))
 
 
-def test_a_strict_tool_is_refused_where_its_texts_could_not_follow_it() -> None:
+def test_a_strict_tool_is_refused_if_tagged_texts_cannot_follow() -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "a+"}}}
     with pytest.raises(InvalidField, match="parameter 'x' of the strict tool 'f' has 'pattern'"):
         tool_grammar("glm", [tool("f", schema, strict=True)], None, parallel=False)
@@ -297,5 +295,5 @@ def test_a_strict_tool_is_refused_where_its_texts_could_not_follow_it() -> None:
 @pytest.mark.parametrize("name", ["a>b", "<a", "a\nb"])
 def test_names_that_would_end_a_tag_are_refused(name: str) -> None:
     schema = {"type": "object", "properties": {name: {"type": "string"}}}
-    with pytest.raises(InvalidField, match="writes calls as tags"):
+    with pytest.raises(InvalidField, match="this model's tags"):
         tool_grammar("qwen3_coder", [tool("f", schema)], None, parallel=False)

@@ -87,7 +87,7 @@ def language(request):
 
 
 @pytest.mark.parametrize("tool_format", WRITTEN)
-def test_a_grammar_allows_what_models_write(language, tool_format):
+def test_a_grammar_allows_the_calls_of_models(language, tool_format):
     first, second, end = WRITTEN[tool_format]
     one = tool_grammar(tool_format, TOOLS, None, parallel=False)
     several = tool_grammar(tool_format, TOOLS, None, parallel=True)
@@ -105,7 +105,7 @@ def test_the_newer_form_of_mistral_is_allowed(language):
     assert not allows(language, grammar, '[TOOL_CALLS]get_moon[ARGS]{"city": "Paris"}')
 
 
-def test_without_a_format_the_answer_is_one_object(language):
+def test_without_a_format_the_answer_is_an_object(language):
     grammar = tool_grammar("", TOOLS, None, parallel=True)
     assert allows(language, grammar, CALL % "arguments")
     assert not allows(language, grammar, CALL % "arguments" + "; " + NOW % "arguments")
@@ -117,7 +117,7 @@ def test_arguments_follow_the_schema_of_their_tool(language):
     assert not allows(language, grammar, '{"name": "get_time", "arguments": {"city": "Paris"}}')
 
 
-def test_a_named_tool_is_the_only_one(language):
+def test_a_named_tool_is_the_only_tool_allowed(language):
     grammar = tool_grammar("hermes", TOOLS, "get_time", parallel=False)
     assert allows(language, grammar, f"<tool_call>\n{NOW % 'arguments'}\n</tool_call>")
     assert not allows(language, grammar, f"<tool_call>\n{CALL % 'arguments'}\n</tool_call>")
@@ -163,7 +163,7 @@ def sample(tokenizer, compiled, most=200):
     return tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def test_arguments_are_those_that_are_stated_and_on_one_line(language):
+def test_arguments_are_those_of_the_schema_on_a_single_line(language):
     stated = {"type": "object", "properties": {"x": {"type": "number"}}}
     grammar = tool_grammar("", [tool("a", stated)], None, parallel=False)
     assert allows(language, grammar, '{"name": "a", "arguments": {"x": 1}}')
@@ -175,7 +175,7 @@ def test_arguments_are_those_that_are_stated_and_on_one_line(language):
     assert allows(language, grammar, '{"name": "a", "arguments": {"x": 1, "made_up": 2}}')
 
 
-def test_a_tool_that_is_not_strict_may_have_a_schema_that_cannot_be_followed(language):
+def test_a_tool_that_is_not_strict_may_have_an_unsupported_schema(language):
     unique = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
     lenient = tool_grammar("", [tool("a", unique)], None, parallel=False)
     assert allows(language, lenient, '{"name": "a", "arguments": {"x": []}}')
@@ -184,7 +184,7 @@ def test_a_tool_that_is_not_strict_may_have_a_schema_that_cannot_be_followed(lan
         language[1].compile(strict)
 
 
-def test_what_is_wrong_with_tools_is_said():
+def test_errors_of_tools_are_reported():
     with pytest.raises(InvalidInputs, match="'c'.*one of a, b"):
         tool_grammar("hermes", [tool("a"), tool("b")], "c", parallel=False)
     with pytest.raises(InvalidInputs, match="there are no tools"):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.core.llm_messages import Grammar, ToolCallDelta
-from mindspore_serving.llm.chat.json_reader import Broken, read_value
+from mindspore_serving.llm.chat.json_reader import UnexpectedChar, read_value
 from mindspore_serving.llm.chat.output_parser import OutputParser, PlainContent
 from mindspore_serving.llm.chat.reasoning_formats import reason_first
 from mindspore_serving.llm.chat.tool_grammars import auto_grammar
@@ -50,7 +50,7 @@ def test_calls_may_follow_a_text_and_nothing_follows_them(language, tool_format,
 @pytest.mark.parametrize(
     "wrong", [("get_weather", "get_moon"), ('"Paris"', "5"), ('"city"', '"town"'), ("{", "call ")]
 )
-def test_a_call_that_has_begun_is_one(language, tool_format, wrong):
+def test_a_call_that_has_begun_must_be_valid(language, tool_format, wrong):
     first, _, end = TAGGED[tool_format]
     grammar = auto_grammar(tool_format, TOOLS, parallel=True)
     assert not allows(language, grammar, first.replace(*wrong) + end)
@@ -109,7 +109,7 @@ def completable(text):
             reading.send(char)
     except StopIteration:
         return True
-    except Broken:
+    except UnexpectedChar:
         return False
     return True
 

@@ -120,7 +120,7 @@ HELD = re.compile(r'{"name": "(look|stop)", "arguments": {')
         if name != "generic" or not HELD.match(text)
     ],
 )
-def test_text_that_only_looks_like_a_call_stays_as_it_was_written(tool_format, text):
+def test_text_that_resembles_a_call_stays_unchanged(tool_format, text):
     assert read([text], tool_format) == (text, [])
     assert read(text, tool_format) == (text, [])
 
@@ -158,7 +158,7 @@ def test_half_a_call_that_the_end_cuts_off_stays_text(text):
     assert read(text, is_cut=True) == (text, [])
 
 
-def test_text_is_held_back_only_while_it_may_become_a_call():
+def test_text_is_held_back_only_while_a_call_is_possible():
     parser = OutputParser("hermes", "", TOOLS, unmarked=True)
     assert parser.feed("Hello ") == [PlainContent("Hello")]
     assert parser.feed('world\n{"na') == [PlainContent(" world")]
@@ -170,7 +170,7 @@ def test_text_is_held_back_only_while_it_may_become_a_call():
     assert parser.finish() == []
 
 
-def test_the_arguments_of_a_call_that_the_grammar_holds_come_as_they_are_written():
+def test_arguments_under_a_grammar_are_streamed_as_generated():
     parser = OutputParser("llama3", "", TOOLS, unmarked=True)
     begun = parser.feed('{"name": "look", "parameters": {"at')
     assert [(one.name, one.arguments) for one in begun] == [("look", ""), (None, '{"at')]

@@ -65,7 +65,7 @@ def test_nothing_is_subtracted_from_integers_that_are_multiplied(
     rows = random_blocks("Q4_1", 48, 512)
     stored = QuantizedTensor("Q4_1", (48, 512), rows, partial(decode, "Q4_1", rows, 512))
     checkpoint = Checkpoint(tmp_path, {}, {"w": stored})
-    weights = OpenVINOWeights(checkpoint, "bf16", is_exact=is_exact, least_with_minimums=0)
+    weights = OpenVINOWeights(checkpoint, "bf16", is_exact=is_exact, min_weights_with_minimums=0)
     given = opset.parameter([-1, 512], np.float32)
     model = ov.Model([opset.result(weights.product(given, "w"))], [given], "m")
     kinds = {node.get_type_name() for node in model.get_ops()}
@@ -128,7 +128,9 @@ def _computed(
     """x times the matrix of `rows`, and its rows 5, 0 and 47."""
     stored = QuantizedTensor(kind, (48, 512), rows, partial(decode, kind, rows, 512))
     checkpoint = Checkpoint(directory, {}, {"w": stored})
-    weights = OpenVINOWeights(checkpoint, "f32", is_exact=kind in ROUNDED, least_with_minimums=0)
+    weights = OpenVINOWeights(
+        checkpoint, "f32", is_exact=kind in ROUNDED, min_weights_with_minimums=0
+    )
     given = opset.parameter([-1, 512], np.float32)
     product = weights.product(given, "w")
     ids = opset.constant(np.array([5, 0, 47], np.int32))

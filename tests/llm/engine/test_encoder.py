@@ -196,7 +196,7 @@ def change(path: Path, **entries: object) -> None:
         ({"num_attention_heads": 5}, "expected a multiple of num_attention_heads=5"),
         ({"hidden_act": "mish"}, "activation is 'mish', expected one of silu"),
         ({"num_hidden_layers": 4}, "no tensor 'encoder.layer.3"),
-        ({"is_decoder": True}, "has is_decoder True, of which BertModel is not computed"),
+        ({"is_decoder": True}, "has is_decoder True, which is not supported for BertModel"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(bert: Path, entries: dict, text: str) -> None:

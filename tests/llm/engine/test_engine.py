@@ -124,7 +124,7 @@ def test_only_allowed_tokens_are_chosen():
     assert set(expected) == {3, 90}
 
 
-def test_a_stop_string_ends_the_answer_before_it(letters):
+def test_the_answer_ends_before_a_stop_string(letters):
     answer = continuation([5, 7, 9], 6, VOCAB)
     stop = "".join(map(chr, answer[2:4]))
     engine = make(letters)

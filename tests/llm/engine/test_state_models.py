@@ -101,14 +101,14 @@ def test_texts_that_leave_no_state_share_a_step(root: Path, name: str) -> None:
 
 
 def test_linear_attention_is_computed_in_float32_on_processors_with_bfloat16() -> None:
-    from mindspore_serving.llm.runtimes.openvino.options import options_from, with_matrices
+    from mindspore_serving.llm.runtimes.openvino.options import options_from, with_f32_states
 
     rounded = options_from(EngineConfig(), ["BF16"])
     assert rounded.precision == "bf16"
-    options = with_matrices(rounded, EngineConfig())
+    options = with_f32_states(rounded, EngineConfig())
     assert (options.precision, options.cache_precision) == ("f32", "f16")
     with pytest.raises(StartError, match="dtype is 'bf16', .* would be rounded"):
-        with_matrices(rounded, EngineConfig(dtype="bf16"))
+        with_f32_states(rounded, EngineConfig(dtype="bf16"))
 
 
 @pytest.mark.parametrize("name", ["lfm2", "qwen3-next", "falcon-h1"])
@@ -146,6 +146,6 @@ def test_an_openvino_that_computes_states_otherwise_is_refused(
     from mindspore_serving.llm.runtimes.openvino import states_check
 
     states_check.check_states.cache_clear()
-    monkeypatch.setattr(states_check, "_ruled", lambda q, k, v, falls, beta: v)
-    with pytest.raises(StartError, match="operations with a state, .* are off by"):
+    monkeypatch.setattr(states_check, "_reference_delta_rule", lambda q, k, v, falls, beta: v)
+    with pytest.raises(StartError, match="recurrent-state operations, .* are off by"):
         open_runner(built(root, "lfm2"), "openvino", config("openvino"))

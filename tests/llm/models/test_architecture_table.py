@@ -16,7 +16,7 @@ FILES = {family.name for family in (*LLAMA_CPP.values(), *(one for _, one in VAR
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 
 
-def test_the_document_has_what_is_compared() -> None:
+def test_document_table_matches_compared_architectures() -> None:
     """`python -m tests.llm.architecture_table` writes it."""
     assert architecture_table.written() == architecture_table.table()
 
@@ -31,6 +31,6 @@ def test_the_document_has_what_is_compared() -> None:
         ("gguf", FILES | {"Olmo2ForCausalLM", "BambaForCausalLM"}),
     ],
 )
-def test_all_that_is_served_is_compared(column: str, served: set[str]) -> None:
+def test_every_supported_architecture_is_compared(column: str, served: set[str]) -> None:
     compared = {class_of(name) for name in COMPARED[column]}
     assert compared - set(TEXT_PARTS) == served - set(TEXT_PARTS)

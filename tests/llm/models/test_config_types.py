@@ -104,7 +104,7 @@ JUNK = st.one_of(
         ("text_config", {"rope_theta": []}, "rope_theta [], expected a number of 0 or more"),
     ],
 )  # fmt: skip
-def test_a_value_of_the_wrong_kind_is_named(name, value, says):
+def test_value_of_wrong_type_is_named(name, value, says):
     with pytest.raises(StartError) as raised:
         load_definition(CONFIG | {name: value})
     assert says in str(raised.value)
@@ -117,7 +117,7 @@ def test_a_value_of_the_wrong_kind_is_named(name, value, says):
     st.sampled_from([None, *ROPES]),
     JUNK,
 )
-def test_no_value_raises_anything_else(architecture, name, inner, value):
+def test_junk_values_raise_start_error_only(architecture, name, inner, value):
     if inner is not None:
         name, value = "rope_scaling", ROPES | {inner: value}
     with suppress(StartError):
@@ -125,7 +125,7 @@ def test_no_value_raises_anything_else(architecture, name, inner, value):
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_is_not_waited_for(make, tmp_path):
+def test_special_file_is_refused_without_waiting(make, tmp_path):
     make(tmp_path / "config.json")
     with pytest.raises(StartError, match=r"config\.json is no file"):
         read_json(tmp_path / "config.json")

@@ -88,7 +88,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_converted_checkpoint_is_as_in_transformers(name: str, root: Path) -> None:
+def test_converted_checkpoint_matches_transformers(name: str, root: Path) -> None:
     directory = checkpoints.build(name, root)
     path = write_converted(directory, CASES[name], root / f"{name}.gguf")
     expected = checkpoints.logits(directory, TOKENS)
@@ -111,7 +111,7 @@ def test_a_converted_checkpoint_is_as_in_transformers(name: str, root: Path) -> 
         ("gguf-qwen35", "Q8_0"),
     ],
 )
-def test_a_quantised_file_computes_with_the_numbers_in_it(name: str, kind: str, root: Path) -> None:
+def test_quantised_file_matches_its_dequantised_floats(name: str, kind: str, root: Path) -> None:
     directory, architecture = checkpoints.build(name, root), CASES[name]
     path = write_converted(directory, architecture, root / f"{name}-{kind}.gguf", kind=kind)
     floats = root / f"{name}-{kind}-floats.gguf"
@@ -121,7 +121,7 @@ def test_a_quantised_file_computes_with_the_numbers_in_it(name: str, kind: str, 
     assert_equal(openvino_logits(path, TOKENS), expected)
 
 
-def test_a_baichuan_of_40_layers_has_slopes_in_place_of_turns(root: Path) -> None:
+def test_baichuan_of_40_layers_uses_alibi(root: Path) -> None:
     """No more than that says so in a file."""
     source = checkpoints.build("baichuan2-13b", root)
     directory = root / "deep" / source.name
@@ -138,7 +138,7 @@ def test_a_baichuan_of_40_layers_has_slopes_in_place_of_turns(root: Path) -> Non
     assert_equal(torch_logits(path, TOKENS), checkpoints.logits(directory, TOKENS))
 
 
-def test_a_file_without_what_widens_values_is_refused(root: Path) -> None:
+def test_file_without_value_expansion_is_refused(root: Path) -> None:
     directory = checkpoints.build("gguf-deepseek3", root)
     path = write_converted(directory, "deepseek2", root / "whole.gguf")
     path.write_bytes(path.read_bytes().replace(b"attn_v_b", b"attn_v_a"))
@@ -146,7 +146,7 @@ def test_a_file_without_what_widens_values_is_refused(root: Path) -> None:
         Checkpoint.open(path)
 
 
-def test_experts_whose_halves_are_not_as_large_as_each_other_are_refused(root: Path) -> None:
+def test_experts_with_unequal_gate_and_up_are_refused(root: Path) -> None:
     directory = checkpoints.build("gemma4-moe", root)
     file = GgufFile(write_converted(directory, "gemma4", root / "uneven.gguf"))
     (name, whole), *_ = [one for one in file.tensors.items() if "ffn_gate_up_exps" in one[0]]

@@ -101,7 +101,7 @@ def assert_equal(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_architecture_is_as_in_transformers(case: str, tmp_path: Path) -> None:
+def test_architecture_matches_transformers(case: str, tmp_path: Path) -> None:
     family, options, changes = CASES[case]
     path = write_model(tmp_path / "model.gguf", family, **options)
     expected = reference(path, **changes)
@@ -111,9 +111,7 @@ def test_an_architecture_is_as_in_transformers(case: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
-def test_a_quantised_model_is_as_in_transformers_which_dequantises_it(
-    kind: str, tmp_path: Path
-) -> None:
+def test_quantised_model_matches_transformers_dequantised(kind: str, tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", kind=kind, tied=kind == "Q4_1")
     expected = reference(path)
     assert_equal(torch_logits(path), expected)
@@ -121,7 +119,7 @@ def test_a_quantised_model_is_as_in_transformers_which_dequantises_it(
 
 
 @pytest.mark.mindspore
-def test_mindspore_widens_a_quantised_model(tmp_path: Path) -> None:
+def test_mindspore_dequantises_a_quantised_model(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", kind="Q4_1")
     found = logits(open_runner(path, "mindspore", EngineConfig(kv_cache_memory=2**24)), TOKENS)
     assert_equal(found, reference(path), 1e-3)
@@ -168,7 +166,7 @@ def test_rope_factors_in_a_tensor_divide_the_frequencies(tmp_path: Path) -> None
     assert spec.rope.scale == 1.0
 
 
-def test_an_unknown_architecture_is_refused_with_what_is_near(tmp_path: Path) -> None:
+def test_unknown_gguf_architecture_names_similar(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", "qwen36")
     with pytest.raises(StartError, match=r"'qwen36'.* near it: .*qwen3"):
         Checkpoint.open(path)
@@ -222,7 +220,7 @@ def test_a_tensor_that_the_architecture_does_not_have_is_refused(tmp_path: Path)
 
 def test_quantising_a_quantised_file_again_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", kind="Q8_0")
-    with pytest.raises(StartError, match="Q8_0 already"):
+    with pytest.raises(StartError, match="already quantised to Q8_0"):
         open_openvino(path, EngineConfig(quantization="int4"))
 
 

@@ -86,7 +86,7 @@ def test_states_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize("kinds", [("Q4_K", "Q4_K"), ("Q4_K", "Q6_K")])
-def test_gates_and_the_rest_become_one_matrix_also_of_two_types(
+def test_gates_join_queries_keys_values_of_any_two_types(
     kinds: tuple[str, str], tmp_path: Path
 ) -> None:
     rows = [random_blocks(kind, 5, 256, seed) for seed, kind in enumerate(kinds)]

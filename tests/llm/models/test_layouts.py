@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.layouts import convert_layout
 from mindspore_serving.llm.models.positions import alibi_slopes
 from tests.llm import checkpoints
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 
 
 def opened(path: Path) -> Checkpoint:
-    return arranged(Checkpoint.open(path))
+    return convert_layout(Checkpoint.open(path))
 
 
 def renamed(path: Path, rename: dict[str, str]) -> Path:
@@ -117,7 +117,7 @@ def test_the_output_rows_of_the_first_baichuan_stay(tmp_path: Path) -> None:
         ("llama4", "Llama4"),
     ],
 )
-def test_the_text_part_is_found_below_the_pictures(
+def test_text_model_is_read_beside_the_vision_tower(
     tmp_path: Path, name: str, architecture: str, prefixes: tuple[str, str]
 ) -> None:
     path = checkpoints.build(name, tmp_path)
@@ -126,8 +126,9 @@ def test_the_text_part_is_found_below_the_pictures(
     alone, _ = load_definition(config)
     text = {"architectures": [f"{architecture}ForConditionalGeneration"], "text_config": config}
     found, _ = load_definition(text)
-    form = replace(found.form, variant=alone.form.variant)
-    assert replace(found, architecture=alone.architecture, form=form) == alone
+    architecture_row = replace(found.architecture, variant=alone.architecture.variant)
+    same = {"architecture_name": alone.architecture_name, "architecture": architecture_row}
+    assert replace(found, **same) == alone
     (path / "config.json").write_text(json.dumps(text))
     renamed(path, {"model.": prefixes[0], "lm_head.": prefixes[1]})
     assert set(opened(path).names()) == expected
@@ -142,7 +143,7 @@ def test_the_prefix_of_a_body_may_be_left_out(tmp_path: Path, name: str, prefix:
     assert set(opened(renamed(path, {prefix: ""})).names()) == expected
 
 
-def test_a_first_checkpoint_of_gpt_neox_means_the_same(tmp_path: Path) -> None:
+def test_first_gpt_neox_checkpoint_has_same_tensors(tmp_path: Path) -> None:
     config = checkpoints.configuration("gpt-neox")
     old = {key: value for key, value in config.items() if key != "rope_parameters"}
     old |= {"rotary_pct": 0.25, "rotary_emb_base": 10000}
@@ -155,10 +156,10 @@ def test_a_window_for_layers_in_turn_may_be_letters() -> None:
     assert load_definition(config)[0].windows == (24, 24, 24, 0, 24, 24)
 
 
-def test_what_is_arranged_stays_when_it_is_arranged_again(tmp_path: Path) -> None:
+def test_converted_checkpoint_is_not_converted_again(tmp_path: Path) -> None:
     for name in ("gpt2", "baichuan2-13b", "llama", "opt", "falcon-new", "gpt-oss"):
         once = opened(checkpoints.build(name, tmp_path))
-        twice = arranged(once)
+        twice = convert_layout(once)
         assert twice.names() == once.names()
         for tensor in once.names():
             np.testing.assert_allclose(twice.f32(tensor), once.f32(tensor), rtol=1e-6)

@@ -82,7 +82,7 @@ def as_shards(path: Path) -> None:
 
 
 @pytest.mark.parametrize("rewrite", [as_pickled, as_shards])
-def test_an_unknown_tensor_of_another_form_of_files_is_refused(
+def test_unknown_tensor_of_other_file_formats_is_refused(
     tmp_path: Path, rewrite: Callable[[Path], None]
 ) -> None:
     path = changed(checkpoints.build("llama", tmp_path), {"extra.weight": torch.ones(4)})
@@ -101,7 +101,7 @@ def test_an_unknown_tensor_beside_integers_is_refused(tmp_path: Path) -> None:
         open_definition(path)
 
 
-def test_a_bias_that_a_gguf_file_has_and_its_architecture_does_not_is_refused(
+def test_gguf_bias_unknown_to_the_architecture_is_refused(
     tmp_path: Path,
 ) -> None:
     tensors = {"blk.0.ffn_down.bias": np.ones(64, np.float32)}
@@ -140,7 +140,7 @@ NOT_FOR_INFERENCE: dict[str, tuple[Tensors, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", NOT_FOR_INFERENCE)
-def test_tensors_that_are_not_for_inference_are_left_out_and_told_once(
+def test_training_tensors_are_left_out_and_logged_once(
     tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     tensors, says = NOT_FOR_INFERENCE[name]
@@ -160,9 +160,7 @@ def test_a_vector_named_as_a_mask_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_layer_behind_the_last_is_left_out_if_config_json_says_that_it_predicts(
-    tmp_path: Path, count: int
-) -> None:
+def test_layer_after_the_last_is_left_out_if_config_says_mtp(tmp_path: Path, count: int) -> None:
     extra = {"model.layers.2.eh_proj.weight": torch.ones(4, 4)}
     path = checkpoints.build("glm4-moe", tmp_path)
     changed(path, extra, {"num_nextn_predict_layers": count})
@@ -174,9 +172,7 @@ def test_a_layer_behind_the_last_is_left_out_if_config_json_says_that_it_predict
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_an_output_matrix_of_its_own_counts_though_config_json_says_tied(
-    tmp_path: Path, is_same: bool
-) -> None:
+def test_separate_output_matrix_overrides_tied_embeddings(tmp_path: Path, is_same: bool) -> None:
     """As in transformers, if it is not the embedding again."""
     path = checkpoints.build("llama3-tied", tmp_path)
     table = load_file(path / "model.safetensors")["model.embed_tokens.weight"]
@@ -192,7 +188,7 @@ def test_the_bias_of_ernies_output_matrix_is_added(tmp_path: Path, runtime: str)
     assert relative_error(computed(path, runtime), checkpoints.logits(path, PROMPT)) < 1e-4
 
 
-def test_a_gguf_file_with_more_layers_than_it_says_is_refused(tmp_path: Path) -> None:
+def test_gguf_file_with_more_layers_than_declared_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", extra={"llama.block_count": 1})
     with pytest.raises(StartError, match=r"'blk\.1\..*', but block_count 1"):
         open_definition(path)
@@ -217,7 +213,7 @@ def test_a_table_of_positions_that_an_encoder_numbers_itself_is_left_out(tmp_pat
     assert not set(extra) & set(open_encoder_model(path, EngineConfig()).checkpoint.names())
 
 
-def test_a_classifier_with_a_layer_that_its_architecture_does_not_have_is_refused(
+def test_classifier_with_an_unknown_layer_is_refused(
     tmp_path: Path,
 ) -> None:
     from mindspore_serving.llm.engine.encoder import Encoder
@@ -231,7 +227,7 @@ def test_a_classifier_with_a_layer_that_its_architecture_does_not_have_is_refuse
 
 
 @pytest.mark.parametrize("extra", ["model.vision_tower.stem.weight", "model.surprise.weight"])
-def test_tensors_of_pictures_are_left_out_where_texts_alone_are_served(
+def test_vision_tensors_are_left_out_for_text_only_serving(
     tmp_path: Path, extra: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = changed(checkpoints.build("gemma3n", tmp_path), {extra: torch.ones(4)})

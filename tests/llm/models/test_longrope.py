@@ -73,7 +73,7 @@ def answers(runner, prompts, count=24, **options):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_the_table_is_that_of_each_texts_own_length(phi, runtime):
+def test_rope_table_is_chosen_by_sequence_length(phi, runtime):
     """Two texts in the same steps, one on each side of the boundary; the long one in pieces."""
     runner = opened(phi, runtime)
     short, long = (checkpoints.prompts(1, longest=length)[0] for length in (ORIGINAL, 66))
@@ -91,7 +91,7 @@ def test_the_table_is_that_of_each_texts_own_length(phi, runtime):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_a_text_that_grows_beyond_the_boundary_is_answered_as_the_reference_does(phi, runtime):
+def test_sequence_growing_past_the_switch_matches_reference(phi, runtime):
     """From below it, from just below it, from it and from beyond it; MindSpore, which is slow, from
     below and beyond it alone."""
     lengths = (63, 65) if runtime == "mindspore" else (50, 63, 64, 65)
@@ -111,7 +111,7 @@ def generated(phi, prompt, count):
 
 @pytest.mark.parametrize("num_speculative_tokens", [0, 6])
 @pytest.mark.parametrize("num_blocks", [200, 60])
-def test_no_key_of_a_short_text_is_read_by_a_long_one(num_speculative_tokens, num_blocks):
+def test_long_sequence_does_not_reuse_keys_of_short_rope(num_speculative_tokens, num_blocks):
     """Guesses, forks, shared prompts and preemption, with a toy whose tokens tell tables apart."""
     runner = ToyRunner(num_blocks, 4, rope_switch=ORIGINAL)
     start = list(range(40))
@@ -130,12 +130,12 @@ def continued(prompt, count):
     return tuple(tokens[len(prompt) :])
 
 
-def test_a_longest_text_within_the_original_context_needs_one_table(phi):
+def test_max_len_within_original_context_needs_single_table(phi):
     assert opened(phi, "openvino").rope_switch == ORIGINAL
     assert opened(phi, "openvino", max_model_len=ORIGINAL).rope_switch == 0
 
 
-def test_graphs_with_one_table_are_refused_beyond_the_boundary(phi):
+def test_graphs_with_single_table_are_refused_past_the_switch(phi):
     pytest.importorskip("mindspore")
     with pytest.raises(StartError, match="give max_model_len=64 with graph_mode"):
         opened(phi, "mindspore", graph_mode=True, dtype="auto", kv_cache_dtype="auto")

@@ -83,7 +83,7 @@ def test_scaled_rotary_positions_are_the_references(root, kind):
     assert relative_error(all_logits(runner, tokens), reference) < 1e-4
 
 
-def test_a_window_hides_what_is_before_it(root):
+def test_window_hides_earlier_tokens(root):
     """Without the window the same tokens give something else, so it is not without effect."""
     tokens = checkpoints.prompts(1)[0]
     windowed = open_runner(built(root, "mistral"), "openvino", CONFIG)
@@ -115,7 +115,7 @@ def test_sharded_checkpoints_give_the_same_logits(root, tmp_path):
     np.testing.assert_array_equal(one, many)
 
 
-def test_capped_attention_is_refused_with_a_way_out(root):
+def test_softcapped_attention_is_refused_naming_other_runtimes(root):
     with pytest.raises(StartError, match="soft-capped scores; use the torch runtime"):
         open_runner(built(root, "gemma2"), "openvino", CONFIG)
 

@@ -122,7 +122,7 @@ OLD_CONFIGS: dict[str, tuple[dict[str, object], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", OLD_CONFIGS)
-def test_a_config_as_older_transformers_wrote_it_means_the_same(
+def test_config_of_older_transformers_gives_same_spec(
     directory: Path, tmp_path: Path, name: str
 ) -> None:
     path = checkpoints.build(name, directory / "old")
@@ -132,9 +132,7 @@ def test_a_config_as_older_transformers_wrote_it_means_the_same(
     np.testing.assert_array_equal(whole(opened(old), prompt), whole(opened(path), prompt))
 
 
-def test_the_base_of_dynamic_scaling_is_that_of_the_longest_text(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_dynamic_rope_base_follows_the_longest_sequence(directory: Path, tmp_path: Path) -> None:
     prompt = checkpoints.prompts(1)[0]
     path = checkpoints.build("internlm3", directory / "dynamic")
     short = rewritten(path, tmp_path / "internlm3", {"max_position_embeddings": 20}, set())

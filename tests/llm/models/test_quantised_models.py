@@ -22,7 +22,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.layouts import arranged, open_arranged
+from mindspore_serving.llm.models.layouts import convert_layout, open_converted
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
@@ -87,7 +87,7 @@ def test_logits_and_64_greedy_tokens_are_those_of_the_floats(
 
 @pytest.mark.parametrize("runtime", ["openvino", "torch"])
 @pytest.mark.parametrize("case", EXPERTS)
-def test_quantised_experts_are_right(root: Path, case: str, runtime: str) -> None:
+def test_quantised_experts_match_the_floats(root: Path, case: str, runtime: str) -> None:
     directory, floats = built(root, case, "qwen3-moe")
     check(open_runner(directory, runtime, CONFIG), floats)
 
@@ -128,7 +128,7 @@ def mxfp4(root: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.mindspore
-def test_mindspore_widens_them(root: Path) -> None:
+def test_mindspore_dequantises_quantised_checkpoints(root: Path) -> None:
     directory, floats = built(root, "gptq-act-order")
     runner = open_runner(directory, "mindspore", EngineConfig(kv_cache_memory=4 * 2**20))
     (prompt,) = checkpoints.prompts(1)
@@ -146,9 +146,9 @@ def constant_type(node: Any) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_openvino_keeps_integers_and_codes_as_they_are(root: Path, case: str) -> None:
-    weights = OpenVINOWeights(open_arranged(built(root, case)[0]), "bf16")
+    weights = OpenVINOWeights(open_converted(built(root, case)[0]), "bf16")
     assert constant_type(weights.matrix(MATRIX)) == TYPES.get(case, "bf16")
-    assert weights.widened == ([MATRIX] if case == "fp4" else [])
+    assert weights.dequantised == ([MATRIX] if case == "fp4" else [])
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_openvino_keeps_integers_and_codes_as_they_are(root: Path, case: str) ->
         ("fp8-block", "openvino", "weights FP8 in blocks of 32x32, widened to floats, as runtime"),
     ],
 )
-def test_the_line_at_the_start_says_what_became_of_the_weights(
+def test_startup_line_tells_types_of_weights(
     root: Path, case: str, runtime: str, line: str
 ) -> None:
     opened = open_model(built(root, case)[0], runtime, CONFIG)
@@ -173,10 +173,10 @@ def test_the_line_at_the_start_says_what_became_of_the_weights(
 
 
 @pytest.mark.parametrize("case", ["gptq-act-order", "fp8-block"])
-def test_ranks_cut_the_floats_that_a_quantised_matrix_stands_for(root: Path, case: str) -> None:
+def test_ranks_split_dequantised_floats(root: Path, case: str) -> None:
     quantised_part, part = (
         ShardedCheckpoint(whole, load_definition(whole.config)[0], Shard(1, 2))
-        for whole in map(open_arranged, built(root, case))
+        for whole in map(open_converted, built(root, case))
     )
     names = list(part.names())
     assert names
@@ -197,19 +197,19 @@ def test_matrices_that_a_layout_rearranges_have_to_be_floats(
     checkpoints.build(model, root)
     config = json.loads((root / model / "config.json").read_text())
     quantised_matrix = QuantizedTensor("GPTQ", (2, 2), np.zeros(1), lambda: np.zeros((2, 2)))
-    with pytest.raises(StartError, match=f"'{name}' is GPTQ, but .* has its matrices rearranged"):
-        arranged(Checkpoint(root / model, config, {name: quantised_matrix}))
+    with pytest.raises(StartError, match=f"'{name}' is GPTQ, but .* have to be rearranged"):
+        convert_layout(Checkpoint(root / model, config, {name: quantised_matrix}))
 
 
 def test_quantising_a_quantised_checkpoint_again_is_refused(root: Path) -> None:
     config = replace(CONFIG, quantization="int8")
-    with pytest.raises(StartError, match="is quantised to GPTQ 4 bit, groups of 32 already"):
+    with pytest.raises(StartError, match="is already quantised to GPTQ 4 bit, groups of 32"):
         open_runner(built(root, "gptq")[0], "openvino", config)
 
 
-def test_reordered_experts_are_widened_with_a_warning(
+def test_reordered_experts_are_dequantised_with_a_warning(
     root: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     directory, floats = built(root, "gptq-act-order", "qwen3-moe")
     check(open_runner(directory, "openvino", CONFIG), floats)
-    assert "quantised matrices of quantised are widened to f32" in capfd.readouterr().err
+    assert "quantised matrices of quantised are dequantised to f32" in capfd.readouterr().err

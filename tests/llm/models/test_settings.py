@@ -109,7 +109,7 @@ def test_every_setting_is_read_or_refused(name: str) -> None:
     assert ignored - INERT == OF_ONE.get(name, set()) & ignored
 
 
-def test_larger_heads_of_gemma_4_may_be_given_for_all_layers_at_once() -> None:
+def test_larger_gemma_4_heads_are_set_for_all_layers() -> None:
     """As published files have them; transformers writes them layer by layer."""
     config = checkpoints.configuration("gemma4-large")
     published = {key: value for key, value in config.items() if key != "per_layer_config"}
@@ -153,13 +153,13 @@ def test_larger_heads_of_gemma_4_may_be_given_for_all_layers_at_once() -> None:
         ("ChatGLMModel", {"position_encoding_2d": True}, "the first ChatGLM, whose positions"),
         ("ChatGLMModel", {"vision_config": {"hidden_size": 8}}, "ChatGLM with pictures"),
         ("ChatGLMModel", {}, "has no multi_query_attention"),
-        ("ChatGLMModel", {**CHATGLM, "rmsnorm": False}, "rmsnorm False, of which"),
-        ("ChatGLMModel", {**CHATGLM, "quantization_bit": 4}, "quantization_bit 4, of which"),
-        ("ChatGLMModel", {**CHATGLM, "pre_seq_len": 128}, "pre_seq_len 128, of which"),
+        ("ChatGLMModel", {**CHATGLM, "rmsnorm": False}, "rmsnorm False, which is not"),
+        ("ChatGLMModel", {**CHATGLM, "quantization_bit": 4}, "quantization_bit 4, which is not"),
+        ("ChatGLMModel", {**CHATGLM, "pre_seq_len": 128}, "pre_seq_len 128, which is not"),
         ("ChatGLMModel", {**CHATGLM, "rope_ratio": 4}, "rope_ratio 4.*a _name_or_path with"),
     ],
 )
-def test_a_setting_that_is_not_computed_is_refused_by_name(
+def test_unsupported_setting_is_refused_by_name(
     architecture: str, settings: dict[str, Any], says: str
 ) -> None:
     config = {**checkpoints.SIZES, "num_hidden_layers": 2, "layer_norm_eps": 1e-5, **settings}
@@ -174,7 +174,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_layers_of_mamba_are_named_as_published_or_as_transformers_saves_them(name: str) -> None:
+def test_mamba_layers_have_published_or_transformers_names(name: str) -> None:
     config, (key, published) = checkpoints.configuration(name), PUBLISHED[name]
     others = {name: value for name, value in config.items() if name != key}
     assert load_definition(others | published) == load_definition(config)

@@ -81,7 +81,7 @@ def switches() -> Iterator[tuple[str, str, bool]]:
 
 
 @pytest.mark.parametrize(("name", "key", "value"), list(switches()))
-def test_a_switch_of_a_checkpoint_that_is_turned_over_is_followed_or_refused(
+def test_flipped_switch_is_followed_or_refused(
     tmp_path: Path, name: str, key: str, value: bool
 ) -> None:
     """With all tensors that there are then: a bias is read, or the setting is refused by name."""
@@ -95,9 +95,7 @@ def test_a_switch_of_a_checkpoint_that_is_turned_over_is_followed_or_refused(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_settings_of_config_json_mean_what_they_mean_in_transformers(
-    tmp_path: Path, case: str
-) -> None:
+def test_settings_have_the_effect_of_transformers(tmp_path: Path, case: str) -> None:
     path = checkpoints.build(case.partition("/")[0], tmp_path)
     config = json.loads((path / "config.json").read_text()) | CASES[case]
     given = {key: value for key, value in config.items() if value is not None}
@@ -114,8 +112,8 @@ def test_settings_of_config_json_mean_what_they_mean_in_transformers(
         ("ernie4_5-moe", {"compression_ratio": 2.0}),
     ],
 )
-def test_a_setting_that_nobody_follows_is_refused(name: str, settings: dict[str, Any]) -> None:
+def test_ignored_setting_is_refused(name: str, settings: dict[str, Any]) -> None:
     config = checkpoints.configuration(name)
     load_definition(config)
-    with pytest.raises(StartError, match=f"{next(iter(settings))} .* is not computed"):
+    with pytest.raises(StartError, match=f"{next(iter(settings))} .* is not supported"):
         load_definition(config | settings)

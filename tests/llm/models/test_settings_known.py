@@ -61,16 +61,16 @@ def test_no_setting_of_a_tiny_checkpoint_is_unknown(name: str) -> None:
     config = checkpoints.configuration(name)
     noted = Noted(config)
     spec, _ = load_definition(noted)
-    assert unknown_settings(noted, spec.form.settings) == []
+    assert unknown_settings(noted, spec.architecture.settings) == []
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_a_description_reads_is_not_said_to_change_nothing(name: str) -> None:
+def test_settings_read_by_descriptions_are_not_neutral(name: str) -> None:
     config = checkpoints.configuration(name)
     assert read_of(config) & set(config) & NEUTRAL <= {"architectures"}
 
 
-def test_a_setting_changes_nothing_for_one_reason() -> None:
+def test_neutral_setting_has_a_single_reason() -> None:
     names = [name for some in WITHOUT_EFFECT.values() for name in some]
     assert sorted(names) == sorted(set(names))
 
@@ -92,7 +92,7 @@ def test_optional_settings_are_followed_where_the_class_has_them_alone(name: str
     assert (fields & OPTIONAL) ^ set(form.follows) <= older
 
 
-def test_the_settings_that_nobody_knows_are_named_when_a_checkpoint_is_opened(
+def test_unknown_settings_are_logged_at_load(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = checkpoints.build("llama", tmp_path)
@@ -100,8 +100,8 @@ def test_the_settings_that_nobody_knows_are_named_when_a_checkpoint_is_opened(
     more = {"sliding_window": 24, "secret_scale": 2.0, "nothing": None, "rope_parameters": {"x": 1}}
     (path / "config.json").write_text(json.dumps(config | more))
     open_definition(path)
-    (line,) = [text for text in capfd.readouterr().err.splitlines() if "not followed" in text]
-    assert line.endswith("followed: rope_parameters.x, sliding_window, secret_scale")
+    (line,) = [text for text in capfd.readouterr().err.splitlines() if "therefore ignored" in text]
+    assert line.endswith("ignored: rope_parameters.x, sliding_window, secret_scale")
 
 
 @pytest.mark.parametrize("name", encoders.FAMILIES)
@@ -109,4 +109,4 @@ def test_no_setting_of_an_encoder_is_unknown(
     tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     open_encoder_model(encoders.build(name, tmp_path), EngineConfig())
-    assert "not followed" not in capfd.readouterr().err
+    assert "therefore ignored" not in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""What is not served says why, and what is near it; never a list without order."""
+"""Refusals of unsupported architectures: the reason, and similar names."""
 
 import pytest
 
@@ -7,18 +7,18 @@ from mindspore_serving.llm.models import load_definition
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
-        ("JambaForCausalLM", "Mamba layers in a form .* near it are BambaForCausalLM "),
+        ("JambaForCausalLM", "Mamba layers of a kind .* similar are BambaForCausalLM "),
         ("KimiLinearForCausalLM", "linear attention"),
         ("T5ForConditionalGeneration", "an encoder and a decoder"),
-        ("Qwen2_5_VLForConditionalGeneration", "for pictures or sounds"),
-        ("MiniCPMForCausalLM", "is not served; near it are MiniCPM3ForCausalLM;"),
-        ("LlamaForCausaLM", "is not served; near it are LlamaForCausalLM;"),
-        ("NoSuchModel", "is not served; docs/architectures.md has those that generate"),
+        ("Qwen2_5_VLForConditionalGeneration", "for images or audio"),
+        ("MiniCPMForCausalLM", "is not supported; similar are MiniCPM3ForCausalLM;"),
+        ("LlamaForCausaLM", "is not supported; similar are LlamaForCausalLM;"),
+        ("NoSuchModel", "is not supported; docs/architectures.md lists those that generate"),
     ],
 )
-def test_an_architecture_that_is_not_served_says_why_and_what_is_near(name: str, says: str) -> None:
-    with pytest.raises(StartError, match=says) as raised:
+def test_unsupported_architecture_names_reason_and_similar(name: str, message: str) -> None:
+    with pytest.raises(StartError, match=message) as raised:
         load_definition({"architectures": [name]})
     assert str(raised.value).count("ForCausalLM") < 5

@@ -46,9 +46,9 @@ def test_two_stages_of_two_ranks_generate_what_the_reference_does(built, runtime
 @RUNTIMES
 def test_stages_of_ranks_that_overlap_do_so_too(llama, runtime, monkeypatch):
     """Three stages, with many pieces in flight."""
-    monkeypatch.setattr(runtimes, "has_own_cores", lambda _: True)
-    monkeypatch.setattr(stages, "LEAST_TOKENS", 1)
-    monkeypatch.setattr(stages, "MOST_TOKENS", 3)
+    monkeypatch.setattr(runtimes, "has_dedicated_cores", lambda _: True)
+    monkeypatch.setattr(stages, "MIN_MICRO_BATCH", 1)
+    monkeypatch.setattr(stages, "MAX_MICRO_BATCH", 3)
     prompts = checkpoints.prompts(4)
     with ranks(llama, 2, runtime, pipeline_parallel=3) as runner:
         answers = generate(runner, texts(runner, prompts, COUNT), COUNT)

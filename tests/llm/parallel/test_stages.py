@@ -39,9 +39,9 @@ def test_two_stages_generate_what_the_reference_does(built, runtime, name):
 
 @RUNTIMES
 def test_three_stages_with_many_pieces_in_flight_do_so_too(llama, runtime, monkeypatch):
-    monkeypatch.setattr(runtimes, "has_own_cores", lambda _: True)
-    monkeypatch.setattr(stages, "LEAST_TOKENS", 1)
-    monkeypatch.setattr(stages, "MOST_TOKENS", 3)
+    monkeypatch.setattr(runtimes, "has_dedicated_cores", lambda _: True)
+    monkeypatch.setattr(stages, "MIN_MICRO_BATCH", 1)
+    monkeypatch.setattr(stages, "MAX_MICRO_BATCH", 3)
     prompts = checkpoints.prompts(4)
     with ranks(llama, 3, runtime, by=PIPELINE) as runner:
         answers = generate(runner, texts(runner, prompts, COUNT), COUNT)
@@ -70,7 +70,7 @@ def test_a_step_is_cut_by_tokens_and_keeps_the_order_of_its_logits():
 def test_stages_overlap_where_the_threads_of_all_have_a_core(monkeypatch, num_threads, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     config = EngineConfig(pipeline_parallel=2, num_threads=num_threads)
-    assert stages.has_own_cores(config) is expected
+    assert stages.has_dedicated_cores(config) is expected
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
         ({PIPELINE: 4}, "pipeline_parallel is 4, expected at most 3"),
         ({PIPELINE: 2, "max_loras": 1}, "pipeline_parallel is 2, but LoRA adapters are not cut"),
         ({"tensor_parallel": 2, "max_loras": 1}, "tensor_parallel is 2, but LoRA adapters"),
-        ({"tensor_parallel": 2, "quantization": "int8"}, "cuts matrices of floats alone"),
+        ({"tensor_parallel": 2, "quantization": "int8"}, "splits only float matrices"),
     ],
 )
 def test_what_ranks_of_openvino_cannot_do_is_one_error(llama, options, problem):
@@ -130,7 +130,7 @@ def test_a_stage_that_fails_in_a_step_ends_all_even_if_it_has_sent_nothing(llama
         last = runner.runners[1]
         step = Step((Row((5,), 0, (1,), 1),))
         runner.run(step)
-        last._own.close()
+        last._stage.close()
         links = runner._links[1]
         links.begin(2)
         runner._links[0].begin(2)

@@ -127,7 +127,7 @@ def test_agents_generate_what_the_whole_model_does(source: Path, ranks: int) -> 
 
 def test_agents_have_one_engine_at_a_time(agents: int, source: Path, halves: Path) -> None:
     with LLM(halves, "agents") as llm:
-        with pytest.raises(StartError, match="another engine uses them"):
+        with pytest.raises(StartError, match="another engine uses these agents"):
             LLM(halves, "agents")
         check(llm, source)
     with LLM(halves, "agents") as llm:
@@ -138,7 +138,7 @@ def test_agents_of_a_model_start_once(agents: int, halves: Path) -> None:
     """An agent that comes twice is one error, and the first ones go on."""
     queue: Queue[object] = Queue()
     start(halves, queue)
-    assert "has agents already" in str(queue.get(timeout=PATIENCE))
+    assert "already has agents" in str(queue.get(timeout=PATIENCE))
     assert len(started_by(agents)) == 2
 
 

@@ -165,7 +165,7 @@ def test_a_step_that_is_refused_is_refused_by_all_ranks_and_the_next_one_runs(ll
     [
         ({"tensor_parallel": 3}, "expected a divisor of the model's 4 attention heads"),
         ({"quantization": "int8"}, "the torch runtime accepts none alone"),
-        ({"device": "cuda"}, "CUDA devices are here|needs device"),
+        ({"device": "cuda"}, "0 CUDA devices|needs device"),
     ],
 )
 def test_what_ranks_cannot_do_is_one_error(llama, options, problem):

@@ -122,7 +122,7 @@ def test_conversations_and_texts_of_a_file_are_known_to_the_first_request(direct
         ("nowhere.yaml", "'nowhere.yaml', which cannot be read"),
         ([3], r"pinned_prompts\[0\]: .*expected is a list of texts"),
         (["a", {"text": "b"}], r"pinned_prompts\[1\]: .*unknown field `text`"),
-        ([{"prompt": "a", "messages": []}], "just one of prompt and messages"),
+        ([{"prompt": "a", "messages": []}], "exactly one of prompt and messages"),
         ([{"prompt": "a", "adapter": "sql"}], "adapter is 'sql'"),
         ({"prompt": "a"}, "expected a list of texts"),
     ],
@@ -138,7 +138,7 @@ def test_what_is_no_prompt_is_refused_where_it_stands(opened, given, words):
         ("[" * 500_000, "line 1: it is nested too deeply"),
         ("- " * 5000, "it is nested too deeply"),
         ("- !!bool perhaps", "a value cannot be read"),
-        ("- \0", "it is no YAML"),
+        ("- \0", "it is not YAML"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_by_name(opened, tmp_path, text, words):

@@ -258,7 +258,7 @@ def test_chunks_are_the_same_together_however_the_text_was_cut(data):
     assert found[-1].finish_reason == "tool_calls"
 
 
-def test_only_the_first_call_counts_if_one_was_asked_for():
+def test_without_parallel_tool_calls_the_first_call_counts():
     one = AnswerFormat([LOOK], None, "hermes", "think", is_parsed=True, parallel=False)
     calls = [call for chunk in parse([ANSWER], one)[0] for call in chunk.tool_calls]
     assert {call.index for call in calls} == {0}

@@ -47,7 +47,7 @@ def test_answers_are_the_same_alone_and_in_a_batch(runtime, prompts):
     assert distance(alone, batch) < ROUNDING
 
 
-def test_with_rounded_weights_and_cache_they_are_the_same_up_to_that_rounding(prompts, tmp_path):
+def test_batched_answers_match_with_quantised_weights_and_cache(prompts, tmp_path):
     quantize(EXAMPLE / "model", tmp_path / "int8", "int8")
     greedy = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True, logprobs=0)
     with LLM(tmp_path / "int8", dtype="f32", kv_cache_memory=64 << 20) as llm:

@@ -42,7 +42,7 @@ def fitting(free_memory: int = 0, **options: int) -> tuple[int, int]:
     return limits.num_blocks, limits.max_model_len
 
 
-def test_the_memory_that_is_given_is_divided_into_blocks() -> None:
+def test_kv_cache_memory_is_divided_into_blocks() -> None:
     assert fitting(kv_cache_memory=10 * BLOCK_BYTES + 1) == (10, 128)
 
 
@@ -50,24 +50,24 @@ def test_a_small_cache_lowers_the_longest_sequence() -> None:
     assert fitting(kv_cache_memory=3 * BLOCK_BYTES) == (3, 48)
 
 
-def test_without_a_size_the_free_memory_is_taken() -> None:
+def test_free_memory_is_the_default_cache_size() -> None:
     assert fitting(free_memory=20 * BLOCK_BYTES) == (20, 128)
 
 
-def test_no_more_is_taken_than_all_sequences_can_fill() -> None:
+def test_cache_is_no_larger_than_all_sequences_can_fill() -> None:
     """3 sequences of 128 / 16 blocks."""
     assert fitting(free_memory=10**12, max_num_seqs=3) == (24, 128)
     assert fitting(free_memory=10**12, max_num_seqs=3, max_model_len=33) == (9, 33)
 
 
-def test_a_cache_without_room_for_a_block_is_refused() -> None:
+def test_cache_smaller_than_a_block_is_refused() -> None:
     with pytest.raises(StartError, match=f"{BLOCK_BYTES - 1} bytes .* takes {BLOCK_BYTES} bytes"):
         fitting(kv_cache_memory=BLOCK_BYTES - 1)
     with pytest.raises(StartError, match="raise kv_cache_memory"):
         fitting(free_memory=0)
 
 
-def test_a_longer_text_than_the_model_has_positions_for_is_refused() -> None:
+def test_max_model_len_beyond_positions_is_refused() -> None:
     with pytest.raises(StartError, match="max_model_len is 129, but the model has 128"):
         fitting(kv_cache_memory=2**20, max_model_len=129)
 

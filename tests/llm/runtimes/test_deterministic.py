@@ -60,7 +60,7 @@ def answers(engine, numbers):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_an_answer_is_the_same_alone_and_among_others(root, name):
+def test_answer_is_the_same_alone_and_in_a_batch(root, name):
     directory = checkpoints.build(name, root)
     alone = {}
     single = opened(directory, max_num_batched_tokens=512, enable_prefix_caching=False)
@@ -90,19 +90,19 @@ def test_the_logits_are_those_of_the_reference(root):
     ("name", "options", "reason"),
     [
         ("llama", {"dtype": "bf16"}, "dtype is 'bf16', expected 'f32'"),
-        ("llama", {"max_loras": 1}, "adapters are not computed so"),
+        ("llama", {"max_loras": 1}, "adapters are not supported"),
         ("llama", {"tensor_parallel": 2}, "tensor_parallel is 2, expected 1"),
         ("lfm2", {}, "Lfm2ForCausalLM has states beside keys and values"),
         ("mixtral", {}, "MixtralForCausalLM has a mixture of experts"),
     ],
 )
-def test_what_is_not_computed_so_is_refused(root, name, options, reason):
+def test_nondeterministic_option_or_model_is_refused(root, name, options, reason):
     directory = checkpoints.build(name, root / "refused")
     with pytest.raises(StartError, match=f"deterministic: {reason}"):
         opened(directory, **options)
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "mindspore", "mindir", "agents"])
-def test_a_runtime_that_cannot_be_is_refused_by_name(tmp_path, runtime):
+def test_runtime_without_deterministic_mode_is_refused_by_name(tmp_path, runtime):
     with pytest.raises(StartError, match=f"{runtime}' has no deterministic, expected one of torch"):
         open_runner(tmp_path, runtime, EngineConfig(deterministic=True))

@@ -45,16 +45,14 @@ def ask(directory, runtime, cache, **options):
         pytest.param("torch", "bf16", marks=pytest.mark.torch),
     ],
 )
-def test_a_model_that_is_opened_again_reads_what_it_has_computed(
-    directory, tmp_path, runtime, kv_cache_dtype
-):
+def test_reopened_model_reads_cached_prefixes(directory, tmp_path, runtime, kv_cache_dtype):
     options = {"kv_cache_dtype": kv_cache_dtype}
     said, found = ask(directory, runtime, tmp_path, **options)
     assert found == 0
     assert ask(directory, runtime, tmp_path, **options) == (said, 128)
 
 
-def test_a_changed_checkpoint_or_another_cache_finds_nothing(directory, tmp_path):
+def test_changed_checkpoint_or_other_cache_has_no_hits(directory, tmp_path):
     model = shutil.copytree(directory, tmp_path / "model")
     ask(model, "openvino", tmp_path / "cache")
     assert ask(model, "openvino", tmp_path / "cache", kv_cache_dtype="f16")[1] == 0

@@ -39,7 +39,7 @@ def models(tmp_path_factory):
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("draft", ["itself", "first layer", "other"])
-def test_an_answer_is_that_of_the_model_whatever_its_draft_guesses(models, runtime, draft):
+def test_answers_match_the_model_for_any_draft_tokens(models, runtime, draft):
     prompts = checkpoints.prompts(4, seed=5, longest=80)
     options = {
         "draft": models[draft],
@@ -62,7 +62,7 @@ def test_an_answer_is_that_of_the_model_whatever_its_draft_guesses(models, runti
     assert least <= right <= most
 
 
-def test_the_caches_of_both_hold_as_many_tokens(models):
+def test_caches_of_model_and_draft_hold_equal_tokens(models):
     """Which together take the memory that is given."""
     own = {**EXACT, "kv_cache_memory": 1 << 20}
     blocks = []
@@ -89,7 +89,7 @@ def test_a_draft_with_another_tokenizer_is_refused(models, tmp_path):
         LLM(large, draft=draft, **EXACT)
 
 
-def test_a_draft_whose_tokens_cannot_be_compared_has_as_many(models, tmp_path):
+def test_draft_without_tokenizer_needs_equal_vocabulary_size(models, tmp_path):
     small = shutil.copytree(models["itself"], tmp_path / "small")
     config = json.loads((small / "config.json").read_text())
     (small / "config.json").write_text(json.dumps({**config, "vocab_size": 77}))
@@ -97,14 +97,14 @@ def test_a_draft_whose_tokens_cannot_be_compared_has_as_many(models, tmp_path):
         LLM(models["itself"], draft=small, **EXACT)
 
 
-def test_a_model_whose_layers_keep_a_state_has_no_draft(models, tmp_path):
+def test_model_with_recurrent_state_refuses_a_draft(models, tmp_path):
     keeping = checkpoints.build("lfm2", tmp_path)
     for large, small in ((keeping, models["itself"]), (models["itself"], keeping)):
         with pytest.raises(StartError, match="layers with a state"):
             LLM(large, draft=small, **EXACT)
 
 
-def test_a_draft_that_is_no_model_is_refused_by_name(models, tmp_path):
+def test_draft_path_without_a_model_is_refused_by_name(models, tmp_path):
     with pytest.raises(StartError, match="draft is .*nowhere', expected a model's directory"):
         LLM(models["itself"], draft=tmp_path / "nowhere", **EXACT)
     broken = shutil.copytree(models["itself"], tmp_path / "broken")
@@ -122,7 +122,7 @@ def test_a_draft_that_is_no_model_is_refused_by_name(models, tmp_path):
         ({"graph_mode": True}, "graph_mode"),
     ],
 )
-def test_options_that_do_not_go_with_a_draft_are_refused(models, options, message):
+def test_options_incompatible_with_a_draft_are_refused(models, options, message):
     with pytest.raises(InvalidInputs, match=message):
         LLM(models["itself"], draft=models["itself"], **options)
     with pytest.raises(InvalidInputs, match="draft is 3"):

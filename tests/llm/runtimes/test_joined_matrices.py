@@ -20,7 +20,7 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import open_part
 from mindspore_serving.llm.runtimes.openvino.constants import MatrixForm
-from mindspore_serving.llm.runtimes.openvino.fusion import is_fused_here
+from mindspore_serving.llm.runtimes.openvino.fusion import plugin_fuses_mlp
 from mindspore_serving.llm.runtimes.openvino.opening import build_model, open_runner
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import (
@@ -28,7 +28,7 @@ from mindspore_serving.llm.runtimes.openvino.options import (
     capabilities,
     options_from,
 )
-from mindspore_serving.llm.runtimes.openvino.repacking import joins
+from mindspore_serving.llm.runtimes.openvino.repacking import can_join
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
@@ -60,7 +60,7 @@ def products(kinds: dict[str, str], *, is_joined: bool) -> tuple[list[np.ndarray
     tensors = {name: stored(kind, name) for name, kind in kinds.items()}
     checkpoint = Checkpoint(Path(), {}, tensors)
     joins = (lambda _: True) if is_joined else None
-    weights = OpenVINOWeights(checkpoint, "f32", joins=joins, least_with_minimums=0)
+    weights = OpenVINOWeights(checkpoint, "f32", joins=joins, min_weights_with_minimums=0)
     x = opset.parameter([-1, INPUTS], ov.Type.f32)
     found = weights.products(x, list(kinds))
     model = ov.Model([opset.result(y) for y in found], [x], "m")
@@ -74,7 +74,7 @@ def products(kinds: dict[str, str], *, is_joined: bool) -> tuple[list[np.ndarray
 
 
 @pytest.mark.parametrize("kind", ["F32", "BF16", "int8", "Q8_0", "Q4_0", "Q4_K"])
-def test_matrices_of_one_type_are_joined_and_give_what_each_gives(kind: str) -> None:
+def test_joined_matrices_of_equal_type_give_their_products(kind: str) -> None:
     results, kinds, expected = products(dict.fromkeys(SIZES, kind), is_joined=True)
     with_minimums = 2 if kind == "Q4_K" else 1
     assert kinds.count("MatMul") == with_minimums
@@ -82,7 +82,7 @@ def test_matrices_of_one_type_are_joined_and_give_what_each_gives(kind: str) -> 
         np.testing.assert_allclose(result, expected[name], rtol=1e-4, atol=1e-4)
 
 
-def test_one_of_another_type_stays_apart() -> None:
+def test_matrix_of_another_type_stays_apart() -> None:
     """As in files of the mix Q4_K_M, whose values have more bits than their queries."""
     results, kinds, expected = products({"q": "Q4_0", "k": "Q4_0", "v": "Q8_0"}, is_joined=True)
     assert kinds.count("MatMul") == 2
@@ -90,7 +90,7 @@ def test_one_of_another_type_stays_apart() -> None:
         np.testing.assert_allclose(result, expected[name], rtol=1e-4, atol=1e-4)
 
 
-def test_without_leave_none_are_joined() -> None:
+def test_matrices_are_not_joined_without_permission() -> None:
     _, kinds, _ = products(dict.fromkeys(SIZES, "F32"), is_joined=False)
     assert kinds.count("MatMul") == 3
 
@@ -112,7 +112,7 @@ def test_inputs_in_another_order_keep_a_matrix_apart() -> None:
     assert [node.get_type_name() for node in model.get_ops()].count("MatMul") == 2
 
 
-def test_a_layer_has_one_matrix_for_attention_and_two_before_its_activation(tmp_path: Path) -> None:
+def test_layer_joins_qkv_but_not_gate_and_up(tmp_path: Path) -> None:
     part = open_part(write_model(tmp_path / "model.gguf", kind="Q8_0"), SMALL)
     weights = OpenVINOWeights(part.checkpoint, "f32", gathers=True, joins=lambda _: True)
     model = build_model(OpenVINOOps(weights), part)
@@ -127,35 +127,35 @@ def test_a_layer_has_one_matrix_for_attention_and_two_before_its_activation(tmp_
     reason="the plugin packs otherwise there",
 )
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "int8"])
-def test_what_would_be_copied_twice_is_not_joined(kind: str) -> None:
+def test_matrices_that_would_be_copied_twice_are_not_joined(kind: str) -> None:
     """With AMX the plugin joins them itself; elsewhere the copy is given back when it is packed,
     but one of 16 bits that is computed in 32 is read again."""
     options = options_from(EngineConfig(), capabilities())
     is_read_again = options.precision == "f32" and kind in ("F16", "BF16")
-    assert joins(options, MatrixForm(kind)) != (is_fused_here() or is_read_again)
-    assert joins(options, MatrixForm("int4", 32))
+    assert can_join(options, MatrixForm(kind)) != (plugin_fuses_mlp() or is_read_again)
+    assert can_join(options, MatrixForm("int4", 32))
 
 
 @pytest.mark.parametrize("limit", ["AVX2", "AVX512_CORE_VNNI"])
 @pytest.mark.parametrize("form", ['"int4"', '"int4", 0, True', '"int8"'])
-def test_it_is_found_out_under_a_limit_as_well(form: str, limit: str) -> None:
+def test_joining_is_decided_under_an_isa_limit(form: str, limit: str) -> None:
     """The limit counts when a process begins."""
     code = f"""
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.openvino.constants import MatrixForm
 from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
-from mindspore_serving.llm.runtimes.openvino.repacking import joins
-print(joins(options_from(EngineConfig(), capabilities()), MatrixForm({form})) in (True, False))
+from mindspore_serving.llm.runtimes.openvino.repacking import can_join
+print(can_join(options_from(EngineConfig(), capabilities()), MatrixForm({form})) in (True, False))
 """
     limited = {**os.environ, "ONEDNN_MAX_CPU_ISA": limit}
     command = [sys.executable, "-c", code]
     assert subprocess.check_output(command, env=limited, text=True) == "True\n"
 
 
-def test_the_file_takes_no_memory_when_its_weights_are_packed(tmp_path: Path) -> None:
+def test_file_pages_are_released_after_packing(tmp_path: Path) -> None:
     directory = checkpoints.build("llama", tmp_path, dtype="bfloat16")
     runner = open_runner(directory, SMALL)
-    assert is_fused_here() or mapped_kilobytes(directory / "model.safetensors") == 0
+    assert plugin_fuses_mlp() or mapped_kilobytes(directory / "model.safetensors") == 0
     logits = runner.run(Step((Row([1, 2, 3], 0, [0], 1),)))
     assert np.isfinite(logits).all()
     runner.close()
@@ -170,14 +170,14 @@ def mapped_kilobytes(path: Path) -> int:
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q5_K", "Q6_K"])
-def test_what_is_rounded_once_more_is_off_by_half_a_step(kind: str) -> None:
+def test_requantised_weights_differ_by_half_a_step(kind: str) -> None:
     """Q6_K has a scale for 16 inputs, by which the plugin would round all inputs; minimums cost a
     small product more time than eight bits do."""
     weights, exact = weights_of(kind)
     weights.matrix("q")
     assert weights.constants.group == 32
     assert not weights.constants.minimums
-    (values, scales) = weights.constants.spent.values()
+    (values, scales) = weights.constants.releasable.values()
     matrix, whole = unpack(exact), values.reshape(SIZES["q"], -1, 32).astype(np.float32)
     largest = np.abs(matrix).reshape(whole.shape).max(-1, keepdims=True)
     error = np.abs((whole * scales.reshape(*whole.shape[:2], 1)) - matrix.reshape(whole.shape))
@@ -193,15 +193,13 @@ def weights_of(kind: str, **options: Any) -> tuple[OpenVINOWeights, Packed]:
 
 
 @pytest.mark.parametrize(("least", "is_rounded"), [(0, False), (1, True)])
-def test_whether_minimums_are_kept_is_decided_by_all_that_is_joined(
-    least: int, *, is_rounded: bool
-) -> None:
+def test_minimums_are_kept_by_size_of_the_joined_matrix(least: int, *, is_rounded: bool) -> None:
     """`least` more than the weights of queries, keys and values together."""
     tensors = {name: stored("Q4_K", name) for name in SIZES}
     total = sum(SIZES.values()) * INPUTS
     weights = OpenVINOWeights(
         Checkpoint(Path(), {}, tensors), "f32",
-        joins=lambda _: True, least_with_minimums=total + least,
+        joins=lambda _: True, min_weights_with_minimums=total + least,
     )  # fmt: skip
     weights.products(opset.parameter([-1, INPUTS], ov.Type.f32), list(SIZES))
     assert bool(weights.constants.minimums) != is_rounded
@@ -209,7 +207,7 @@ def test_whether_minimums_are_kept_is_decided_by_all_that_is_joined(
 
 
 @pytest.mark.parametrize(("kind", "group"), [("Q6_K", 16), ("Q4_1", 32)])
-def test_nothing_is_rounded_once_more_where_inputs_are_not_rounded(kind: str, group: int) -> None:
+def test_exact_weights_are_not_requantised(kind: str, group: int) -> None:
     weights, exact = weights_of(kind, is_exact=True)
     weights.matrix("q")
     assert weights.constants.group == group

@@ -20,7 +20,7 @@ def test_slots_follow_the_block_table() -> None:
     assert span.blocks.tolist() == [7, 2]
 
 
-def test_the_last_tokens_of_each_row_are_wanted() -> None:
+def test_last_tokens_of_each_row_have_logits() -> None:
     rows = (Row([1, 2, 3], 0, [0], 2), Row([4], 0, [1], 0), Row([5, 6], 0, [2], 1))
     layout = lay_out(Step(rows), LIMITS)
     assert layout.rows.tolist() == [1, 2, 5]
@@ -42,7 +42,7 @@ def test_a_step_without_rows_is_empty() -> None:
         (Row([1], 0, [-1], 1), r"row 1 has blocks -1..-1, expected 0..9"),
         (Row([1], 12, [0, 1, 2, 3], 1), r"row 1 has positions 12..12, expected 0..11"),
         (Row([1], -1, [0], 1), r"row 1 has positions -1..-1, expected 0..11"),
-        (Row([1], 0, [0], 2), "row 1 wants 2 logits of 1 tokens"),
+        (Row([1], 0, [0], 2), "row 1 requests 2 logits of 1 tokens"),
         (Row([1], 0, [0], 1, adapter=3), "row 1 has adapter 3"),
     ],
 )

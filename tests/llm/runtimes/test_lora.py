@@ -21,7 +21,7 @@ from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.checkpoint.lora import read_adapter
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.adapters import place
+from mindspore_serving.llm.runtimes.adapters import match_adapter
 from mindspore_serving.llm.step import Logits, Row, Runner, Step
 from tests.llm import checkpoints
 from tests.llm.lora_files import (
@@ -77,7 +77,7 @@ def logits(runner: Runner, asked: list[tuple[Sequence[int], int]]) -> list[Logit
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_rows_of_one_step_have_the_logits_of_their_merged_models(
+def test_rows_with_adapters_match_merged_models(
     runtime: str, llama: Path, adapted: tuple[dict[str, Path], Any]
 ) -> None:
     """Prompts of equal length too, which attention batches whatever their adapters are."""
@@ -140,9 +140,7 @@ def test_other_architectures_are_adapted(
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_matrices_of_gpt2_which_are_stored_the_other_way_are_adapted(
-    runtime: str, tmp_path: Path
-) -> None:
+def test_transposed_gpt2_matrices_are_adapted(runtime: str, tmp_path: Path) -> None:
     model = checkpoints.build("gpt2", tmp_path)
     weights = load_file(model / "model.safetensors")
     name = next(name for name in weights if name.endswith("h.1.attn.c_attn.weight"))
@@ -162,7 +160,7 @@ def test_matrices_of_gpt2_which_are_stored_the_other_way_are_adapted(
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_whole_matrices_take_the_place_of_the_models(
+def test_full_matrices_replace_those_of_the_model(
     runtime: str, llama: Path, tmp_path: Path
 ) -> None:
     """`modules_to_save`, and an embedding that PEFT writes beside its pair as it was."""
@@ -180,9 +178,7 @@ def test_whole_matrices_take_the_place_of_the_models(
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_modules_have_ranks_and_scales_of_their_own(
-    runtime: str, llama: Path, tmp_path: Path
-) -> None:
+def test_ranks_and_scales_are_set_per_module(runtime: str, llama: Path, tmp_path: Path) -> None:
     tensors = adapter(llama, ("self_attn.q_proj",), 1, rank=2)
     tensors |= adapter(llama, ("self_attn.v_proj",), 1)
     patterns = {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"q_proj": 3.0}}
@@ -202,7 +198,9 @@ def test_adapters_are_loaded_and_unloaded_between_steps(
     runner = opened(llama, {}, runtime, max_loras=2)
     prompt = checkpoints.prompts(1)[0]
     expected = [checkpoints.logits(model, prompt) for model in models]
-    few, every = (place(read_adapter(path), runner.base, "adapter") for path in paths.values())
+    few, every = (
+        match_adapter(read_adapter(path), runner.base, "adapter") for path in paths.values()
+    )
     runner.load_adapter(5, every)
     runner.load_adapter(7, few)
     found = logits(runner, [(prompt, 7), (prompt, 5), (prompt, 0)])
@@ -218,13 +216,13 @@ def test_adapters_are_loaded_and_unloaded_between_steps(
 
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_the_memory_of_an_adapter_is_given_back(
+def test_memory_of_an_unloaded_adapter_is_released(
     runtime: str, llama: Path, adapted: tuple[dict[str, Path], Any]
 ) -> None:
     """Nothing that a step of it was computed from is left."""
     paths, _ = adapted
     runner = opened(llama, {}, runtime, max_loras=2)
-    changes = place(read_adapter(paths["all"]), runner.base, "adapter")
+    changes = match_adapter(read_adapter(paths["all"]), runner.base, "adapter")
     runner.load_adapter(1, changes)
     logits(runner, [(checkpoints.prompts(1)[0], 1)])
     kept = [weakref.ref(one) for one in _found_in(runner)]
@@ -278,7 +276,7 @@ def test_the_scale_of_rank_stabilised_adapters_is_by_the_root(llama: Path, tmp_p
         ({"lora_alpha": "much"}, "lora_alpha 'much', expected a number"),
     ],
 )
-def test_a_configuration_that_means_another_sum_is_refused(
+def test_adapter_config_with_unsupported_formula_is_refused(
     llama: Path, tmp_path: Path, config: dict[str, Any], text: str
 ) -> None:
     path = write(tmp_path / "a", adapter(llama, ATTENTION, 0), **config)
@@ -357,7 +355,7 @@ def test_routers_are_adapted_and_experts_are_refused(runtime: str, tmp_path: Pat
         opened(model, {"a": path}, runtime)
 
 
-def test_what_is_asked_of_adapters_is_checked(
+def test_adapter_options_are_checked(
     llama: Path, adapted: tuple[dict[str, Path], Any], tmp_path: Path
 ) -> None:
     paths, _ = adapted

@@ -45,7 +45,7 @@ def halves(source: Path) -> Path:
     return target
 
 
-def test_two_ranks_generate_what_the_whole_model_does(source: Path, halves: Path) -> None:
+def test_two_ranks_match_the_complete_model(source: Path, halves: Path) -> None:
     """Prompts in pieces beside texts that decode, of one token too."""
     prompts = [(5,), *checkpoints.prompts(3)]
     with ranks(halves, 2, "mindir", by=PIPELINE) as runner:
@@ -54,7 +54,7 @@ def test_two_ranks_generate_what_the_whole_model_does(source: Path, halves: Path
         assert answer == checkpoints.likeliest(source, prompt, answer)
 
 
-def test_each_rank_has_its_own_layers_alone(source: Path, halves: Path) -> None:
+def test_rank_files_have_only_their_layers(source: Path, halves: Path) -> None:
     sizes = [(halves / f"rank_{rank}" / "decode.mindir").stat().st_size for rank in (0, 1)]
     whole = (source / "model.safetensors").stat().st_size
     assert max(sizes) < 0.75 * whole
@@ -76,15 +76,15 @@ def test_vectors_are_refused_and_the_ranks_go_on(halves: Path) -> None:
     [
         ({}, "is cut for 2 ranks: give pipeline_parallel=2"),
         ({PIPELINE: 3}, "is cut for 2 ranks, not for 3: give pipeline_parallel=2"),
-        ({"tensor_parallel": 2}, "MindIR files are cut by layers: give pipeline_parallel=2"),
+        ({"tensor_parallel": 2}, "MindIR files are split by layers: give only pipeline_parallel=2"),
     ],
 )
-def test_another_number_of_ranks_is_one_error(halves, options, problem) -> None:
+def test_wrong_number_of_ranks_is_a_single_error(halves, options, problem) -> None:
     with pytest.raises(StartError, match=problem):
         open_alone(halves, **options)
 
 
-def test_a_whole_model_is_not_opened_by_ranks(source: Path) -> None:
+def test_complete_model_is_refused_by_ranks(source: Path) -> None:
     with pytest.raises(StartError, match="has no rank_0, expected a model that is cut for 2 ranks"):
         open_alone(source, pipeline_parallel=2)
 

@@ -86,7 +86,7 @@ def test_logits_of_a_step_are_in_the_order_of_its_rows(llama: tuple[Path, Path])
 
 
 @pytest.mark.parametrize("num_speculative_tokens", [0, 3])
-def test_a_crowd_is_answered_as_the_reference_answers_each_alone(
+def test_concurrent_requests_match_the_reference(
     llama: tuple[Path, Path], num_speculative_tokens: int
 ) -> None:
     source, target = llama
@@ -96,9 +96,7 @@ def test_a_crowd_is_answered_as_the_reference_answers_each_alone(
 @pytest.mark.parametrize(
     "options", [{"quantization": "int8"}, {"dtype": "bf16"}, {"kv_cache_dtype": "u8"}]
 )
-def test_an_option_it_has_not_is_named(
-    llama: tuple[Path, Path], options: dict[str, object]
-) -> None:
+def test_unsupported_option_is_named(llama: tuple[Path, Path], options: dict[str, object]) -> None:
     (name,) = options
     with pytest.raises(StartError, match=f"{name} is .* mindir runtime accepts"):
         open_runner(llama[1], "mindir", EngineConfig(**options))
@@ -192,7 +190,7 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path, name: str, words: s
     assert not (tmp_path / "target").exists()
 
 
-def test_a_missing_tensor_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+def test_failed_export_names_tensor_and_leaves_no_files(tmp_path: Path) -> None:
     source = checkpoints.build("llama", tmp_path)
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4}))

@@ -70,7 +70,7 @@ def mistral(directory: Path) -> Path:
         {"num_threads": 2},
     ],
 )
-def test_an_option_it_has_not_is_named(mistral: Path, options: dict[str, object]) -> None:
+def test_unsupported_option_is_named(mistral: Path, options: dict[str, object]) -> None:
     (name,) = options
     with pytest.raises(StartError, match=f"{name} is .* mindspore runtime accepts"):
         open_runner(mistral, "mindspore", EngineConfig(**options))

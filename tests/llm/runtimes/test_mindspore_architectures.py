@@ -57,5 +57,5 @@ def test_logits_and_greedy_tokens_are_the_references(root: Path, name: str) -> N
 def test_states_beside_keys_and_values_are_refused(root: Path) -> None:
     directory = checkpoints.build("lfm2", root)
     config = EngineConfig(block_size=8, kv_cache_memory=2**21)
-    with pytest.raises(StartError, match="a state beside keys .* the openvino or the torch"):
+    with pytest.raises(StartError, match="with a recurrent state.* the openvino or the torch"):
         open_runner(directory, "mindspore", config)

@@ -29,7 +29,7 @@ def layout(*counts: int) -> Layout:
     )
 
 
-def test_there_are_graphs_for_every_number_of_sequences_that_decode_and_length_of_a_piece() -> None:
+def test_buckets_cover_decode_batches_and_prompt_lengths() -> None:
     config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=100)
     assert buckets(config, 2048).batches == {
         1: (1, 2, 4, 8), 16: (1,), 32: (1,), 64: (1,), 128: (1,),
@@ -37,14 +37,14 @@ def test_there_are_graphs_for_every_number_of_sequences_that_decode_and_length_o
     assert buckets(config, 40).batches == {1: (1, 2, 4, 8), 16: (1,), 32: (1,), 64: (1,)}
 
 
-def test_guesses_are_verified_by_as_many_sequences_as_decode() -> None:
+def test_draft_verification_has_buckets_of_all_batch_sizes() -> None:
     config = EngineConfig(max_num_seqs=2, max_num_batched_tokens=16, num_speculative_tokens=4)
     assert buckets(config, 2048).batches == {1: (1, 2), 8: (1, 2), 16: (1,)}
     config = EngineConfig(max_num_seqs=2, max_num_batched_tokens=16, num_speculative_tokens=15)
     assert buckets(config, 2048).batches == {1: (1, 2), 16: (1, 2)}
 
 
-def test_the_largest_graphs_come_first_so_that_memory_is_taken_once() -> None:
+def test_largest_graphs_come_first_to_allocate_memory_once() -> None:
     assert BUCKETS.shapes == [(1, 32), (1, 16), (4, 1), (2, 1), (1, 1)]
 
 
@@ -67,11 +67,11 @@ def test_padding_is_computed_like_the_last_sequence_and_not_written() -> None:
     mask = call.mask(4, 0)
     assert mask.shape == (4, 1, 5)
     assert (mask[3] == mask[2]).all()
-    rows, places = call.wanted(step.rows)
+    rows, places = call.locate(step.rows)
     assert rows.tolist() == [0, 1, 2]
     assert places.tolist() == [0, 1, 2]
 
 
 def test_a_row_wider_than_every_graph_is_refused() -> None:
-    with pytest.raises(ServingError, match=r"33 new tokens, .* take 32 at most"):
+    with pytest.raises(ServingError, match=r"33 new tokens, .* accept at most 32"):
         list(BUCKETS.calls(layout(33)))

@@ -75,7 +75,7 @@ def test_logits_are_those_of_the_reference(llama: Path, compiled: Runner) -> Non
     assert np.abs(found - expected).max() < 1e-3 * np.abs(expected).max()
 
 
-def test_a_refused_row_leaves_the_cache_as_it_was(llama: Path, compiled: Runner) -> None:
+def test_refused_row_leaves_the_cache_unchanged(llama: Path, compiled: Runner) -> None:
     """Also one that is wider than every graph."""
     prompt = checkpoints.prompts(1)[0]
     (text,) = texts(compiled, [prompt], 4)
@@ -89,7 +89,7 @@ def test_a_refused_row_leaves_the_cache_as_it_was(llama: Path, compiled: Runner)
     assert answer == checkpoints.likeliest(llama, prompt, answer)
 
 
-def test_a_crowd_is_answered_as_the_reference_answers_each_alone(llama: Path) -> None:
+def test_concurrent_requests_match_the_reference(llama: Path) -> None:
     """Guesses are verified beside texts that have none."""
     graphs = {"graph_mode": True, "max_num_seqs": 4, "max_num_batched_tokens": 16}
     check_crowd(llama, "mindspore", **graphs, num_speculative_tokens=3)
@@ -135,6 +135,6 @@ def test_weights_that_do_not_fit_the_config_are_refused_at_the_start(
 
 
 @pytest.mark.parametrize("runtime", ["agents", "mindir", "openvino", "torch"])
-def test_a_runtime_without_graph_mode_refuses_it(tmp_path: Path, runtime: str) -> None:
+def test_runtime_without_graph_mode_refuses_the_option(tmp_path: Path, runtime: str) -> None:
     with pytest.raises(StartError, match=f"runtime '{runtime}' has no graph_mode"):
         open_runner(tmp_path, runtime, EngineConfig(graph_mode=True))

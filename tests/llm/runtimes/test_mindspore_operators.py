@@ -40,7 +40,7 @@ CALLS = {
 
 @pytest.mark.parametrize("target", [CPU, ASCEND])
 @pytest.mark.parametrize("name", [field.name for field in fields(Operators)])
-def test_an_operator_computes_what_numpy_does(target: str, name: str) -> None:
+def test_operators_match_numpy(target: str, name: str) -> None:
     use_device(CPU)
     operator = getattr(OPERATORS[target], name)
     if name == "cat":
@@ -58,7 +58,7 @@ def test_an_operator_computes_what_numpy_does(target: str, name: str) -> None:
     np.testing.assert_allclose(operator(*tensors).asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_model_computed_with_the_operators_of_ascend_answers_the_same(
+def test_ascend_operators_on_cpu_give_the_same_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for those that a CPU has no kernel for."""

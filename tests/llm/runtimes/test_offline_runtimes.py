@@ -24,9 +24,7 @@ def directory(tmp_path_factory):
         pytest.param("mindspore", marks=pytest.mark.mindspore),
     ],
 )
-def test_a_crowd_is_answered_as_the_reference_answers_each_alone(
-    directory, runtime, num_speculative_tokens
-):
+def test_concurrent_requests_match_the_reference(directory, runtime, num_speculative_tokens):
     pytest.importorskip(runtime)
     options = {"dtype": "f32", "kv_cache_dtype": "f32", "block_size": 32}
     options["num_speculative_tokens"] = num_speculative_tokens
@@ -34,7 +32,7 @@ def test_a_crowd_is_answered_as_the_reference_answers_each_alone(
 
 
 @pytest.mark.torch
-def test_tokens_are_guessed_in_16_bits_too(directory):
+def test_draft_tokens_are_accepted_in_16_bits(directory):
     """By default, of any token that came before."""
     options = {"dtype": "bf16", "adaptive_speculation": False, "min_ngram": 1}
     params = SamplingParams(temperature=0.0, max_tokens=NUM_NEW["torch"], ignore_eos=True)

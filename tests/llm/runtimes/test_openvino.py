@@ -90,7 +90,7 @@ def test_copies_are_done_in_order(directory, runner):
     assert relative_error(logits, wanted) < 1e-4
 
 
-def test_as_many_logits_as_wanted_come_in_order(directory, runner):
+def test_requested_logits_come_in_row_order(directory, runner):
     first, second, third = checkpoints.prompts(3, longest=40, seed=5)
     rows = (Row(first, 0, [0, 1], 3), Row(second, 0, [2, 3], 0), Row(third, 0, [4, 5], 1))
     logits = np.array(runner.run(Step(rows)))
@@ -98,11 +98,11 @@ def test_as_many_logits_as_wanted_come_in_order(directory, runner):
     assert relative_error(logits, np.concatenate(wanted)) < 1e-4
 
 
-def test_a_step_may_want_no_logits(runner):
+def test_step_without_logits_returns_no_rows(runner):
     assert runner.run(Step((Row((5, 6, 7), 0, [0], 0),))).shape == (0, checkpoints.VOCAB)
 
 
-def test_buffers_of_one_size_serve_step_after_step(directory, runner):
+def test_buffers_of_equal_size_are_reused(directory, runner):
     """Sizes repeat, so that buffers are taken again with other contents."""
     for seed in range(4):
         prompts = checkpoints.prompts(2, seed=seed, longest=30)
@@ -120,7 +120,7 @@ def test_buffers_of_one_size_serve_step_after_step(directory, runner):
         (Row([1], 0, [-1], 1), "row 1 has blocks -1"),
         (Row([checkpoints.VOCAB], 0, [0], 1), f"token id {checkpoints.VOCAB}"),
         (Row([-1], 0, [0], 1), "token id -1"),
-        (Row([1], 0, [0], 2), "row 1 wants 2 logits of 1 tokens"),
+        (Row([1], 0, [0], 2), "row 1 requests 2 logits of 1 tokens"),
         (Row([], 0, [0], 0), "row 1 has no tokens"),
         (Row([1], -1, [0], 1), "row 1 has positions -1"),
         (Row([1], 512, list(range(17)), 1), "row 1 has positions 512..512"),
@@ -148,7 +148,7 @@ def test_an_empty_step_is_refused(runner):
         runner.run(Step(()))
 
 
-def test_a_closed_runner_says_so(directory):
+def test_closed_runner_refuses_a_step(directory):
     runner = open_runner(directory, "openvino", CONFIG)
     runner.close()
     runner.close()
@@ -183,13 +183,13 @@ def test_a_small_cache_lowers_the_longest_sequence(directory):
     assert (runner.num_blocks, runner.max_model_len) == (3, 96)
 
 
-def test_no_room_for_one_sequence_is_an_error(directory):
+def test_cache_smaller_than_a_sequence_is_an_error(directory):
     config = EngineConfig(**{**OPTIONS, "kv_cache_memory": BLOCK_BYTES - 1})
     with pytest.raises(StartError, match=f"hold no block: .* takes {BLOCK_BYTES} bytes; raise"):
         open_runner(directory, "openvino", config)
 
 
-def test_without_a_given_size_the_cache_holds_every_sequence_at_most(directory):
+def test_default_cache_is_limited_to_all_sequences(directory):
     config = EngineConfig(dtype="f32", max_num_seqs=3, max_num_batched_tokens=16)
     assert open_runner(directory, "openvino", config).num_blocks == 3 * 512 // 32
 
@@ -204,12 +204,12 @@ def test_an_instruction_set_without_bf16_is_respected(monkeypatch):
     assert with_amx == capabilities()
 
 
-def test_one_thread_computes_in_f32():
+def test_single_thread_computes_in_f32():
     assert "BF16" not in capabilities(num_threads=1)
 
 
 @pytest.mark.parametrize("how", ["one core", "an option"])
-def test_a_model_runs_on_one_thread(directory, how):
+def test_model_runs_on_a_single_thread(directory, how):
     program = f"""
 import os
 from mindspore_serving.llm.config import EngineConfig
@@ -224,13 +224,13 @@ print(runner.run(Step((Row([5], 0, [0], 1),))).shape)
     assert output_of(program) == f"(1, {checkpoints.VOCAB})"
 
 
-def test_bf16_is_the_default_where_the_processor_has_it():
+def test_bf16_is_the_default_on_supporting_processors():
     assert options_from(EngineConfig(), ["FP32", "BF16"]).precision == "bf16"
     assert options_from(EngineConfig(), ["FP32", "BF16"]).cache_precision == "f16"
     assert options_from(EngineConfig(), ["FP32"]).precision == "f32"
     assert options_from(EngineConfig(), ["FP32"]).cache_precision == "f16"
     assert options_from(EngineConfig(dtype="f32"), ["FP32"]).cache_precision == "f32"
-    with pytest.raises(StartError, match="this processor computes in f32 only"):
+    with pytest.raises(StartError, match="this processor supports f32 only"):
         options_from(EngineConfig(dtype="bf16"), ["FP32"])
 
 
@@ -238,7 +238,7 @@ def test_bf16_is_the_default_where_the_processor_has_it():
     ("cache", "precision"), [("auto", "bf16"), ("bf16", "bf16"), ("u8", "bf16"), ("f16", "f32"),
                              ("f32", "f32")],
 )  # fmt: skip
-def test_the_default_dtype_is_one_that_the_type_of_the_cache_goes_with(cache, precision):
+def test_default_dtype_fits_the_cache_dtype(cache, precision):
     config = EngineConfig(kv_cache_dtype=cache)
     assert options_from(config, ["FP32", "BF16"]).precision == precision
     if cache != "bf16":
@@ -248,7 +248,7 @@ def test_the_default_dtype_is_one_that_the_type_of_the_cache_goes_with(cache, pr
         options_from(config, ["FP32"])
 
 
-def test_a_float32_cache_makes_the_default_dtype_exact_on_every_processor(directory):
+def test_float32_cache_makes_the_default_dtype_f32(directory):
     config = EngineConfig(kv_cache_dtype="f32", max_num_seqs=4, kv_cache_memory=2**20)
     runner = open_runner(directory, "openvino", config)
     assert runner.num_blocks == 2**20 // BLOCK_BYTES
@@ -258,7 +258,7 @@ def test_a_float32_cache_makes_the_default_dtype_exact_on_every_processor(direct
 
 @pytest.mark.skipif(not HAS_BF16, reason="this processor does not compute bf16")
 @pytest.mark.parametrize(("cache", "bound"), [("auto", 0.05), ("bf16", 0.05), ("u8", 0.1)])
-def test_bf16_is_close_where_the_processor_has_it(directory, cache, bound):
+def test_bf16_logits_are_close_to_float32(directory, cache, bound):
     config = EngineConfig(dtype="bf16", kv_cache_dtype=cache, max_num_seqs=4, kv_cache_memory=2**20)
     runner = open_runner(directory, "openvino", config)
     prompt = checkpoints.prompts(1)[0]
@@ -315,7 +315,7 @@ def test_the_paged_attention_of_this_openvino_is_exact():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_another_order_of_its_inputs_is_noticed(monkeypatch, directory):
+def test_changed_order_of_attention_inputs_is_detected(monkeypatch, directory):
     right = openvino_attention.paged_attention
 
     def swapped(qkv, cache, spec, *, step):
@@ -327,7 +327,7 @@ def test_another_order_of_its_inputs_is_noticed(monkeypatch, directory):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_another_count_of_its_inputs_is_noticed(monkeypatch, directory):
+def test_changed_count_of_attention_inputs_is_detected(monkeypatch, directory):
     monkeypatch.setattr(openvino_attention, "_unused", list)
     with pytest.raises(StartError, match=r"openvino 2026.*is refused: .* install openvino 2026\.4"):
         open_runner(directory, "openvino", CONFIG)

@@ -14,16 +14,16 @@ from safetensors.torch import load_file, save_file
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import opening
-from mindspore_serving.llm.runtimes.openvino.constants import give_back
+from mindspore_serving.llm.runtimes.openvino.constants import release_pages
 from mindspore_serving.llm.runtimes.openvino.fusion import (
-    fusible,
-    is_fused_here,
-    narrow,
+    fusible_blocks,
     num_fused,
+    plugin_fuses_mlp,
+    to_f16,
 )
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import BY_ROWS, options_from
@@ -46,7 +46,7 @@ def directory(tmp_path_factory):
 
 def graph(directory, *, bits=None, adapts=False, precision="bf16"):
     """The model that is built, and what its constants refer to."""
-    checkpoint = open_arranged(directory)
+    checkpoint = open_converted(directory)
     spec, decoder = load_definition(checkpoint.config)
     weights = OpenVINOWeights(checkpoint, precision, bits)
     ops = OpenVINOOps(weights, adapts=adapts)
@@ -54,9 +54,9 @@ def graph(directory, *, bits=None, adapts=False, precision="bf16"):
 
 
 @pytest.mark.parametrize(("bits", "kind"), [(None, "bf16"), (8, "i8")])
-def test_every_dense_block_is_built_in_the_form_that_is_fused(directory, bits, kind):
+def test_dense_blocks_have_the_fused_pattern(directory, bits, kind):
     model, _weights = graph(directory, bits=bits)
-    blocks = fusible(model)
+    blocks = fusible_blocks(model)
     kinds = {each.get_element_type() for block in blocks for each in block.constants}
     assert len(blocks) == checkpoints.LAYERS
     assert kinds == {getattr(openvino.Type, kind)}
@@ -66,36 +66,38 @@ def test_every_dense_block_is_built_in_the_form_that_is_fused(directory, bits, k
 @pytest.mark.parametrize("options", [{"bits": 4}, {"adapts": True}])
 def test_four_bits_and_inputs_for_adapters_keep_products_apart(directory, options):
     model, _weights = graph(directory, **options)
-    assert fusible(model) == []
+    assert fusible_blocks(model) == []
 
 
-def test_int8_has_the_form_in_multiples_of_64_alone(tmp_path):
+def test_int8_blocks_fuse_only_in_multiples_of_64(tmp_path):
     path = checkpoints.build("llama", tmp_path, dtype="bfloat16")  # 64 times 96
-    assert len(fusible(graph(path)[0])) == checkpoints.LAYERS
-    assert fusible(graph(path, bits=8)[0]) == []
+    assert len(fusible_blocks(graph(path)[0])) == checkpoints.LAYERS
+    assert fusible_blocks(graph(path, bits=8)[0]) == []
 
 
 @pytest.mark.parametrize("name", ["gemma", "granite"])
-def test_gelu_and_other_architectures_have_the_form_too(tmp_path, name):
+def test_gelu_and_other_architectures_have_the_fused_pattern(tmp_path, name):
     path = checkpoints.build(name, tmp_path, dtype="bfloat16")
-    spec, _decoder = load_definition(open_arranged(path).config)
-    assert len(fusible(graph(path)[0])) == spec.num_layers
+    spec, _decoder = load_definition(open_converted(path).config)
+    assert len(fusible_blocks(graph(path)[0])) == spec.num_layers
 
 
-def test_weights_are_made_float16_once_and_their_memory_is_given_back(directory):
+def test_weights_are_converted_to_f16_and_released(directory):
     model, _weights = graph(directory)
-    before = [each.get_tensor_view().data.view(np.uint16) for each in fusible(model)[0].constants]
-    arrays = narrow(fusible(model))
-    made = {each.get_element_type() for block in fusible(model) for each in block.constants}
+    before = [
+        each.get_tensor_view().data.view(np.uint16) for each in fusible_blocks(model)[0].constants
+    ]
+    arrays = to_f16(fusible_blocks(model))
+    made = {each.get_element_type() for block in fusible_blocks(model) for each in block.constants}
     assert made == {openvino.Type.f16}
     assert len(arrays) == 3 * checkpoints.LAYERS
     for array, bits in zip(arrays, before, strict=False):
         wide = (bits.astype(np.uint32) << 16).view(np.float32)
         np.testing.assert_array_equal(array, wide.astype(np.float16))
         assert isinstance(array.base, mmap.mmap)
-    give_back(arrays)
+    release_pages(arrays)
     assert not any(array.any() for array in arrays)
-    assert narrow(fusible(model)) == []
+    assert to_f16(fusible_blocks(model)) == []
 
 
 def test_a_weight_beyond_the_range_of_float16_is_refused_by_name(tmp_path):
@@ -105,16 +107,14 @@ def test_a_weight_beyond_the_range_of_float16_is_refused_by_name(tmp_path):
     save_file(tensors, path / "model.safetensors", {"format": "pt"})
     model, _weights = graph(path)
     with pytest.raises(StartError, match=r"layers\.1\.mlp\.up_proj.* beyond 65504.* use dtype f32"):
-        narrow(fusible(model))
+        to_f16(fusible_blocks(model))
 
 
-@pytest.mark.skipif(not is_fused_here(), reason="the plugin fuses nothing without AMX")
+@pytest.mark.skipif(not plugin_fuses_mlp(), reason="the plugin fuses nothing without AMX")
 @pytest.mark.parametrize(
     ("quantization", "bound"), [(None, 0.05), ("int8", 0.1)], ids=["bf16", "int8"]
 )
-def test_with_amx_every_block_is_one_node_and_logits_are_close(
-    directory, monkeypatch, quantization, bound
-):
+def test_amx_fuses_every_block_with_close_logits(directory, monkeypatch, quantization, bound):
     seen = []
 
     def compiled(model, properties):
@@ -132,12 +132,12 @@ def test_with_amx_every_block_is_one_node_and_logits_are_close(
         assert relative_error(all_logits(runner, prompt), wanted) < bound
 
 
-def test_states_of_a_bfloat16_graph_are_given_as_float32(directory):
+def test_embeddings_of_a_bfloat16_graph_are_float32(directory):
     """Run in f32, so that any processor can."""
     model, weights = graph(directory)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", properties)
-    checkpoint = open_arranged(directory)
+    checkpoint = open_converted(directory)
     part = RankPart(*load_definition(checkpoint.config), checkpoint)
     runner = OpenVINORunner(compiled, part, EngineConfig(**OPTIONS), weights)
     exact = open_runner(directory, "openvino", EngineConfig(**OPTIONS, dtype="f32"))
@@ -157,7 +157,7 @@ def test_inputs_of_integers_are_rounded_by_groups_by_rows_or_not(group, options,
     assert found["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == size
 
 
-def test_logits_are_computed_of_the_wanted_rows_alone(directory):
+def test_logits_are_computed_for_requested_rows_only(directory):
     model, _weights = graph(directory)
     waiting, kinds = [model.output("logits").get_node()], []
     while waiting:

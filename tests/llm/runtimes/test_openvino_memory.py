@@ -66,7 +66,7 @@ def test_the_first_step_takes_no_memory_for_a_second_cache(directory: Path) -> N
     assert after["VmPeak"] - opened["VmPeak"] < cache / 4
 
 
-def test_a_model_that_is_open_does_not_hold_what_its_largest_step_needs(directory: Path) -> None:
+def test_open_model_releases_memory_of_its_largest_step(directory: Path) -> None:
     opened, _, after = sizes(directory, kv_cache_memory=64 * MB)
     product = TOKENS * WIDE * 4  # bytes of what the gate or the other half of a block gives
     assert after["RssAnon"] - opened["RssAnon"] > 2 * product

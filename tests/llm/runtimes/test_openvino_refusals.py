@@ -57,7 +57,7 @@ def changed(directory, tmp_path, *, config=None, tensors=None, without=()):
         ({"max_model_len": 513}, "max_model_len is 513, but the model has 512 positions"),
     ],
 )
-def test_an_option_that_this_runtime_has_not_is_refused(directory, options, text):
+def test_unsupported_option_is_refused(directory, options, text):
     with pytest.raises(StartError, match=text):
         open_runner(directory, "openvino", EngineConfig(**{**OPTIONS, **options}))
 
@@ -100,7 +100,7 @@ def test_a_matrix_of_another_type_is_named(directory, tmp_path):
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"architectures": ["NoSuchModel"]}, "is not served; docs/architectures.md has those"),
+        ({"architectures": ["NoSuchModel"]}, "is not supported; docs/architectures.md lists those"),
         ({"architectures": None}, "architectures None: expected a name"),
         ({"hidden_size": "64"}, "hidden_size '64', expected an int over 0"),
         ({"num_hidden_layers": 0}, "num_hidden_layers 0"),
@@ -124,7 +124,7 @@ def test_a_truncated_checkpoint_is_refused(directory, tmp_path):
         open_runner(target, "openvino", CONFIG)
 
 
-def test_an_unknown_runtime_is_refused_with_the_known_ones(directory):
+def test_unknown_runtime_error_lists_known_runtimes(directory):
     with pytest.raises(StartError, match="openvino, torch, mindspore, mindir, agents, toy"):
         open_runner(directory, "tensorflow", CONFIG)
 

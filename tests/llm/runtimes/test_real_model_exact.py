@@ -23,7 +23,7 @@ PROMPTS = [f"{start} {subject}" for subject in SUBJECTS for start in (
 )]  # fmt: skip
 TEXT = (
     "The city lies on both banks of a wide river, a few kilometres above the point where it meets "
-    "the sea. Its oldest part, with narrow streets and a stone bridge of nine arches, was built by "
+    "the sea. Its oldest part, with to_f16 streets and a stone bridge of nine arches, was built by "
     "merchants who traded in salt, wool and timber. In the nineteenth century a railway was laid "
     "along the shore, and with it came factories, schools and a small university, whose library "
     "still holds many thousands of letters from that time."
@@ -95,7 +95,7 @@ def test_log_probabilities_and_so_perplexity_are_equal(llm: LLM, reference: Any)
 
 
 @pytest.mark.long
-def test_a_text_is_the_same_with_guesses_and_without(llm: LLM) -> None:
+def test_text_is_the_same_with_and_without_draft_tokens(llm: LLM) -> None:
     """Many are right where it repeats, and many wrong where it is a story."""
     prompts = [f"{TEXT}\n\nOnce more:\n\n{TEXT[:40]}", PROMPTS[0], "[[1, 2, 3], [1, 2, 3], [1,"]
     greedy = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True)

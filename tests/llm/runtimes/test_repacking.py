@@ -14,11 +14,11 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import open_part
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino.constants import in_pages
-from mindspore_serving.llm.runtimes.openvino.fusion import is_fused_here
+from mindspore_serving.llm.runtimes.openvino.fusion import plugin_fuses_mlp
 from mindspore_serving.llm.runtimes.openvino.opening import build_model
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner as open_openvino
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.repacking import giving_back, order_of_packing
+from mindspore_serving.llm.runtimes.openvino.repacking import packing_order, releasing
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Row, Runner, Step
 from tests.llm.gguf_files import HIDDEN, LAYERS, VOCAB, random_blocks, write_model
@@ -33,9 +33,7 @@ def logits(runner: Runner, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
-def test_every_number_of_rows_is_right_when_the_integers_are_given_back(
-    kind: str, tmp_path: Path
-) -> None:
+def test_products_stay_right_after_integers_are_released(kind: str, tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", kind=kind)
     reference = open_runner(path, "torch", EngineConfig(**SMALL))
     runner = open_openvino(path, EngineConfig(**SMALL))
@@ -51,7 +49,9 @@ def test_integers_with_minimums_are_multiplied_without_zeros() -> None:
     """A float zero for each group keeps the plugin from multiplying integers."""
     form = decode("Q4_1", random_blocks("Q4_1", 32, 64), 64)
     stored = QuantizedTensor("Q4_1", form.shape, form.values, lambda: form)
-    weights = OpenVINOWeights(Checkpoint(Path(), {}, {"w": stored}), "f32", least_with_minimums=0)
+    weights = OpenVINOWeights(
+        Checkpoint(Path(), {}, {"w": stored}), "f32", min_weights_with_minimums=0
+    )
     given = opset.parameter([-1, 64], ov.Type.f32)
     model = ov.Model([opset.result(weights.product(given, "w"))], [given], "m")
     kinds = [node.get_type_name() for node in model.get_ops()]
@@ -64,50 +64,50 @@ def with_form(kind: str, precision: str) -> tuple[OpenVINOWeights, list[str]]:
     form = decode(kind, random_blocks(kind, 32, 256), 256)
     stored = QuantizedTensor(kind, form.shape, form.values, lambda: form)
     weights = OpenVINOWeights(
-        Checkpoint(Path(), {}, {"w": stored}), precision, least_with_minimums=0
+        Checkpoint(Path(), {}, {"w": stored}), precision, min_weights_with_minimums=0
     )
     given = opset.parameter([-1, 256], ov.Type.f32)
     model = ov.Model([opset.result(weights.product(given, "w"))], [given], "m")
     return weights, [node.get_type_name() for node in model.get_ops()]
 
 
-def test_without_amx_minimums_are_products_of_their_own_in_bfloat16_too() -> None:
+def test_minimums_are_separate_products_without_amx() -> None:
     """Where the plugin multiplies integers; with AMX it does not, and they stay zeros."""
     _, kinds = with_form("Q4_K", "bf16")
-    assert ("Subtract" in kinds) == is_fused_here()
-    assert kinds.count("MatMul") == (1 if is_fused_here() else 2)
+    assert ("Subtract" in kinds) == plugin_fuses_mlp()
+    assert kinds.count("MatMul") == (1 if plugin_fuses_mlp() else 2)
 
 
-def test_scales_are_given_back_with_their_integers() -> None:
+def test_scales_are_released_with_their_integers() -> None:
     weights, _ = with_form("Q8_0", "f32")
-    sizes = sorted(array.nbytes for array in weights.constants.spent.values())
+    sizes = sorted(array.nbytes for array in weights.constants.releasable.values())
     assert sizes == [32 * 8 * 4, 32 * 256]
 
 
-def test_what_the_first_pass_has_packed_is_known_layer_by_layer(tmp_path: Path) -> None:
+def test_packing_order_follows_the_layers(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", kind="Q8_0")
     part = open_part(path, EngineConfig(**SMALL))
     weights = OpenVINOWeights(part.checkpoint, "f32", gathers=True)
     model = build_model(OpenVINOOps(weights), part)
-    groups = order_of_packing(model, weights.constants.spent)
+    groups = packing_order(model, weights.constants.releasable)
     assert [name for name, _ in groups] == [f"key_cache.{layer}" for layer in range(LAYERS)]
     # Queries, keys and values of the first; of others also what follows the attention before.
     assert [len(arrays) for _, arrays in groups] == [2 * 3, 2 * 7, 2 * 7]
 
 
-def test_arrays_are_given_back_when_the_cache_behind_them_is_written() -> None:
+def test_arrays_are_released_when_their_cache_is_written() -> None:
     arrays = [in_pages((4096,), np.uint8) for _ in range(2)]
     for array in arrays:
         array[:] = 1
     caches = [np.zeros(8), np.zeros(8)]
-    with giving_back([(cache, [array]) for cache, array in zip(caches, arrays, strict=True)]):
+    with releasing([(cache, [array]) for cache, array in zip(caches, arrays, strict=True)]):
         caches[0][3] = 1
         eventually(lambda: not arrays[0].any())
         assert arrays[1].all()
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_an_embedding_is_read_from_the_file_and_takes_no_memory(tied: bool, tmp_path: Path) -> None:
+def test_embedding_rows_are_read_from_the_file(tied: bool, tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", kind="Q8_0", tied=tied)
     part = open_part(path, EngineConfig(**SMALL))
     weights = OpenVINOWeights(part.checkpoint, "f32", gathers=True)

@@ -74,7 +74,7 @@ def test_texts_share_the_blocks_of_a_common_prefix(model: Model) -> None:
         model.check(prompt, answer)
 
 
-def test_copies_read_before_any_is_written(model: Model) -> None:
+def test_copies_read_all_blocks_before_writing(model: Model) -> None:
     """Two texts swap their first blocks, and their tables: nothing changes."""
     runner = model.open()
     prompts = [(3, 4, 5), (60, 61)]
@@ -88,7 +88,7 @@ def test_copies_read_before_any_is_written(model: Model) -> None:
         np.testing.assert_allclose(row, expected, atol=1e-4)
 
 
-def test_a_refused_row_leaves_the_cache_as_it_was(model: Model) -> None:
+def test_refused_row_leaves_the_cache_unchanged(model: Model) -> None:
     runner = model.open()
     prompt = checkpoints.prompts(1)[0]
     (text,) = texts(runner, [prompt], 8)

@@ -41,7 +41,7 @@ def opened(path: Path, **options: object) -> TorchRunner:
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 8, 17])
-def test_a_prompt_in_chunks_is_answered_as_the_whole_one(model: Path, chunk: int) -> None:
+def test_chunked_prompt_matches_the_unchunked_prompt(model: Path, chunk: int) -> None:
     runner = opened(model)
     prompt = checkpoints.prompts(1)[0]
     (answer,) = generate(runner, texts(runner, [prompt], COUNT), COUNT, chunk=chunk)
@@ -85,7 +85,7 @@ def test_a_fork_goes_on_from_a_copied_block(model: Path) -> None:
         assert answer == checkpoints.likeliest(model, told, answer)
 
 
-def test_guessed_tokens_are_verified_in_one_step(model: Path) -> None:
+def test_draft_tokens_are_verified_in_a_single_step(model: Path) -> None:
     """Speculation: five tokens of each of two texts at once, all of their logits wanted; a wrong
     guess is overwritten afterwards and leaves no trace."""
     runner = opened(model)
@@ -106,7 +106,7 @@ def test_guessed_tokens_are_verified_in_one_step(model: Path) -> None:
         assert text.answer == checkpoints.likeliest(model, prompt, text.answer)
 
 
-def test_freed_blocks_hold_nothing_against_the_next_text(llama: Path) -> None:
+def test_freed_blocks_do_not_affect_the_next_sequence(llama: Path) -> None:
     runner = opened(llama, kv_cache_memory=64 * 2**10)
     for prompt in checkpoints.prompts(6):
         text = Text(list(prompt), list(range(runner.num_blocks)))
@@ -137,7 +137,7 @@ def test_a_step_without_rows_does_its_copies(llama: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"dtype": "bf16"}, {"kv_cache_dtype": "bf16"}])
-def test_bfloat16_is_near(model: Path, options: dict[str, str]) -> None:
+def test_bfloat16_logits_are_near_float32(model: Path, options: dict[str, str]) -> None:
     """Of 60 positions the likeliest token is nearly always the reference's."""
     runner = opened(model, **options)
     prompt = checkpoints.prompts(1)[0]
@@ -150,8 +150,8 @@ def test_bfloat16_is_near(model: Path, options: dict[str, str]) -> None:
 
 
 def test_a_cache_of_half_the_width_has_twice_the_blocks(llama: Path) -> None:
-    wide, narrow = opened(llama), opened(llama, kv_cache_dtype="bf16")
-    assert narrow.num_blocks // 2 == wide.num_blocks
+    wide, to_f16 = opened(llama), opened(llama, kv_cache_dtype="bf16")
+    assert to_f16.num_blocks // 2 == wide.num_blocks
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_cache_of_half_the_width_has_twice_the_blocks(llama: Path) -> None:
         ({"max_model_len": 10**6}, "max_model_len is 1000000"),
     ],
 )
-def test_an_option_it_has_not_is_named(llama: Path, options: dict[str, object], text: str) -> None:
+def test_unsupported_option_is_named(llama: Path, options: dict[str, object], text: str) -> None:
     with pytest.raises(StartError, match=text):
         opened(llama, **options)
 
@@ -185,7 +185,10 @@ def changed(path: Path, target: Path, **config: object) -> Path:
         ({"num_hidden_layers": 4}, "no tensor 'model.layers.3"),
         ({"num_key_value_heads": 1}, "the weights do not fit config.json"),
         ({"vocab_size": 161}, "has 160 rows, but config.json has vocab_size 161"),
-        ({"architectures": ["NoSuchModel"]}, "NoSuchModel.*is not served; docs/architectures.md"),
+        (
+            {"architectures": ["NoSuchModel"]},
+            "NoSuchModel.*is not supported; docs/architectures.md",
+        ),
     ],
 )
 def test_a_config_that_its_weights_do_not_fit_is_refused_at_the_start(

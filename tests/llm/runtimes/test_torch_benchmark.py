@@ -13,7 +13,7 @@ from benchmarks import llm_cuda
 pytestmark = pytest.mark.torch
 
 
-def test_its_parts_measure_a_tiny_model() -> None:
+def test_benchmark_measures_a_tiny_model() -> None:
     options = llm_cuda.parsed(["--batches", "1,3", "--context", "20", "--tokens", "8"])
     torch.set_num_threads(1)
     one, three = llm_cuda.measure(llm_cuda.TINY, "cpu", options)
@@ -42,7 +42,7 @@ def test_bytes_of_a_step_are_those_of_the_shape() -> None:
     assert weights.bytes_of_a_step() == 2 * (2 * layer + 128 + 512 * 128)
 
 
-def test_without_a_device_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_without_a_device_prints_a_single_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["llm_cuda"])
     with pytest.raises(SystemExit, match="^no CUDA device here: this benchmark needs one"):

@@ -84,7 +84,7 @@ def answers(runner: TorchRunner, num_requests: int) -> tuple[dict[str, list[int]
     return dict(said), engine.stats().num_preemptions
 
 
-def test_sizes_are_fine_where_batches_are_small() -> None:
+def test_batch_sizes_are_dense_for_small_batches() -> None:
     assert batch_sizes(1) == [1]
     assert batch_sizes(6) == [1, 2, 4, 6]
     assert batch_sizes(32) == [1, 2, 4, 8, 16, 24, 32]
@@ -92,7 +92,7 @@ def test_sizes_are_fine_where_batches_are_small() -> None:
     assert batch_sizes(700)[-6:] == [248, 256, 384, 512, 640, 700]
 
 
-def test_graphs_say_what_eager_steps_say(model: Path) -> None:
+def test_graphs_match_eager_steps(model: Path) -> None:
     """Requests come and go, prompts come in pieces between, and the cache is too small for all."""
     runner, capture = captured(model, num_blocks=FEW)
     assert runner.num_blocks == FEW
@@ -105,7 +105,7 @@ def test_graphs_say_what_eager_steps_say(model: Path) -> None:
     assert all(runs > 0 for runs in capture.runs)
 
 
-def test_graphs_say_what_the_reference_says(model: Path) -> None:
+def test_graphs_match_the_reference(model: Path) -> None:
     """Five texts in a graph of six, then fewer; up to the longest that the model may have."""
     runner, capture = captured(model)
     prompts = [prompt[:60] for prompt in checkpoints.prompts(5)]
@@ -237,9 +237,9 @@ def test_a_runner_is_warm_before_the_first_request(
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("mixtral", "no CUDA graphs: which experts"), ("llama", "no CUDA graphs: th")],
+    [("mixtral", "no CUDA graphs: experts"), ("llama", "no CUDA graphs: th")],
 )
-def test_what_cannot_be_captured_is_eager_with_a_warning(
+def test_failed_capture_falls_back_to_eager_with_a_warning(
     name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(work: object) -> None:
@@ -259,7 +259,7 @@ def test_experts_cannot_be_recorded(tmp_path: Path) -> None:
         runner.use_graphs(Capture(), 1)
 
 
-def test_the_stand_in_keeps_what_the_host_had() -> None:
+def test_cpu_graph_substitute_keeps_host_values() -> None:
     static, out = torch.ones(2), torch.zeros(2)
     number = 3.0
     recorded = Recorded()
@@ -270,7 +270,7 @@ def test_the_stand_in_keeps_what_the_host_had() -> None:
     assert out.tolist() == [6.0, 6.0]
 
 
-def test_indices_are_uploaded_in_one_tensor_and_aligned() -> None:
+def test_indices_are_uploaded_together_and_aligned() -> None:
     arrays = [np.arange(3), np.arange(6).reshape(2, 3), np.zeros(0, int), np.array([9])]
     found = upload(arrays, "cpu")
     for array, tensor in zip(arrays, found, strict=True):
@@ -281,7 +281,7 @@ def test_indices_are_uploaded_in_one_tensor_and_aligned() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_graphs_say_what_eager_steps_say(model: Path) -> None:
+def test_on_a_gpu_graphs_match_eager_steps(model: Path) -> None:
     options = {"device": "cuda", "dtype": "f32", "max_num_seqs": MOST, "num_blocks": FEW}
     runner = opened(model, **options)
     assert runner._graphs is not None

@@ -20,7 +20,7 @@ import torch
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.torch import opening as torch_paths
 from mindspore_serving.llm.runtimes.torch.attention import GatheredAttention, GatherPath
-from mindspore_serving.llm.runtimes.torch.opening import Setting, deviation, open_kernels
+from mindspore_serving.llm.runtimes.torch.opening import AttentionSetting, deviation, open_kernels
 from tests.llm import checkpoints
 from tests.llm.torch_cases import CASES, TOLERANCE, Case, gather_error, kernel_error
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[3]
 COUNT = 12
 SPEC = AttentionSpec(4, 2, 16, 0.25)
 FUSED_TOLERANCE = {"torch.float32": 1e-6, "torch.bfloat16": 2**-7}  # the interpreter cuts bits off
-FLOAT = Setting(torch.float32, torch.float32, 16, "cpu")
+FLOAT = AttentionSetting(torch.float32, torch.float32, 16, "cpu")
 
 
 def told(module: str, *arguments: str, **environment: str) -> Any:
@@ -65,7 +65,7 @@ def test_the_kernels_compute_attention_by_its_definition(
     assert errors[name] < TOLERANCE[CASES[name].dtype]
 
 
-def test_fused_operations_compute_what_pytorchs_do() -> None:
+def test_fused_operations_match_pytorch() -> None:
     for dtype, of_cases in told("torch_interpreted", "fused", TRITON_INTERPRET="1").items():
         limit = FUSED_TOLERANCE[dtype]
         assert {name: error for name, error in of_cases.items() if not error < limit} == {}
@@ -79,7 +79,7 @@ def test_gathering_computes_attention_by_its_definition(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma2", "baichuan2-13b"])
-def test_a_model_with_the_kernels_says_what_the_reference_says(name: str, tmp_path: Path) -> None:
+def test_model_with_kernels_matches_the_reference(name: str, tmp_path: Path) -> None:
     """Plain attention; windows and softcap; ALiBi.  In pieces, then as graphs would."""
     from tests.llm.torch_interpreted import PROMPTS
 
@@ -92,7 +92,7 @@ def test_a_model_with_the_kernels_says_what_the_reference_says(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("capability", [pytest.param("80", marks=pytest.mark.long), "90"])
-def test_the_kernels_compile_for_devices_that_are_not_here(capability: str, tmp_path: Path) -> None:
+def test_kernels_compile_for_absent_devices(capability: str, tmp_path: Path) -> None:
     kernels = told("torch_compiled", capability, TRITON_CACHE_DIR=str(tmp_path))
     assert len(kernels) == 5
     for kernel in kernels:
@@ -122,7 +122,7 @@ class Doubled(GatherPath):
         return Wrong()
 
 
-def test_kernels_that_are_off_are_noticed() -> None:
+def test_wrong_kernels_are_detected() -> None:
     assert deviation(GatherPath(16), SPEC, FLOAT) == 0
     assert deviation(Doubled(16), SPEC, FLOAT) == 1
 
@@ -141,7 +141,7 @@ def test_without_triton_there_are_no_kernels_and_a_warning(
     assert lines[0].startswith("triton is not installed, so keys and values are gathered")
 
 
-def test_kernels_that_do_not_run_are_left_out_with_a_warning(
+def test_failing_kernels_are_disabled_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Triton finds no device that it could compile for."""
@@ -193,4 +193,4 @@ def test_a_gpu_computes_fused_operations_as_pytorch_does(dtype: torch.dtype) -> 
 def test_a_gpu_has_the_kernels(dtype: torch.dtype) -> None:
     """No warning: compiled, run, and near the path that gathers."""
     spec = AttentionSpec(32, 8, 128, 128**-0.5)
-    assert open_kernels({spec}, Setting(dtype, dtype, 32, "cuda")) is not None
+    assert open_kernels({spec}, AttentionSetting(dtype, dtype, 32, "cuda")) is not None

@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from mindspore_serving.core import pieces
 from mindspore_serving.core.graph import Method
-from mindspore_serving.wire import cutting, worker_codec
+from mindspore_serving.wire import splitting, worker_codec
 from mindspore_serving.wire.v2.datatypes import BY_NAME, BY_NUMPY
 from mindspore_serving.wire.v2.tensors import InputTensor, TensorBody
 
@@ -36,7 +36,7 @@ def text_bytes(texts):
 
 def whole(body, method=METHOD):
     """The instances that a worker makes of all of `body`."""
-    codec, chunks = cutting.whole("v2_raw", body)
+    codec, chunks = splitting.wrap("v2_raw", body)
     return worker_codec(codec).decode(
         [memoryview(pieces.whole(chunk)) for chunk in chunks], method, "s"
     )
@@ -44,7 +44,7 @@ def whole(body, method=METHOD):
 
 def in_pieces(body, size, method=METHOD):
     """The same of pieces of `size` instances."""
-    codec, rows = cutting.split("v2_raw", body)
+    codec, rows = splitting.split("v2_raw", body)
     found = []
     for start in range(0, len(rows), size):
         chunks = [pieces.whole(row) for row in rows[start : start + size]]

@@ -13,7 +13,7 @@ from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import BoxedBytes, BoxedStr
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.proto import inference_pb2 as pb
-from mindspore_serving.wire import cutting, worker_codec
+from mindspore_serving.wire import splitting, worker_codec
 from mindspore_serving.wire.tensor import MAX_INSTANCES, MAX_RANK
 from mindspore_serving.wire.v2.chunks import read_chunk
 from mindspore_serving.wire.v2.datatypes import BY_NAME
@@ -73,7 +73,7 @@ def test_an_array_is_writable_and_its_own():
 
 
 def test_arrays_are_views_of_a_writable_chunk():
-    (chunk,) = cutting.whole("v2_raw", body_of(raw(X)))[1]
+    (chunk,) = splitting.wrap("v2_raw", body_of(raw(X)))[1]
     data = bytearray(pieces.whole(chunk))
     first, *_ = worker_codec("v2_raw").decode([data], METHOD, "s")
     first["x"] += 1
@@ -82,7 +82,7 @@ def test_arrays_are_views_of_a_writable_chunk():
 
 def test_the_data_of_every_input_begin_where_any_array_may():
     tensors = [raw(X, name) for name in ("a", "a_longer_name", "c")]
-    (chunk,) = cutting.whole("v2_raw", body_of(*tensors))[1]
+    (chunk,) = splitting.wrap("v2_raw", body_of(*tensors))[1]
     data = bytearray(pieces.whole(chunk))
     _, contents = read_chunk(data)
     start = np.frombuffer(data, np.uint8).ctypes.data
@@ -134,7 +134,7 @@ def test_contents_of_protobuf_are_read(datatype):
 
 def test_contents_of_protobuf_are_not_cut():
     contents = pb.InferTensorContents(fp32_contents=[1, 2]).SerializeToString()
-    _, chunks = cutting.split("v2_raw", body_of(tensor(contents, [2], "FP32", "typed")))
+    _, chunks = splitting.split("v2_raw", body_of(tensor(contents, [2], "FP32", "typed")))
     assert len(chunks) == 1
 
 
@@ -244,7 +244,7 @@ def test_json_that_is_no_tensor_is_refused_by_the_worker(data, datatype, problem
 
 @pytest.mark.parametrize("data", [b"[1, 2, 3]", b"[1]   ", b"[[[[[1]]]]]", b'"1, 2"', b"{},{}"])
 def test_json_that_cannot_be_cut_is_refused_by_the_master(data):
-    _, rows = cutting.split("v2_raw", body_of(tensor(data, [2])))
+    _, rows = splitting.split("v2_raw", body_of(tensor(data, [2])))
     with pytest.raises(InvalidInputs, match="elements of its shape"):
         rows[0:1]
 
@@ -290,7 +290,7 @@ def test_any_bytes_are_a_chunk_or_are_refused(data):
 
 @given(place=st.integers(0, 80), value=st.integers(0, 255))
 def test_a_chunk_with_another_byte_is_read_or_refused(place, value):
-    _, (chunk,) = cutting.whole("v2_raw", body_of(raw(X)))
+    _, (chunk,) = splitting.wrap("v2_raw", body_of(raw(X)))
     mutated = bytearray(chunk)
     mutated[place % len(chunk)] = value
     with suppress(InvalidInputs):
@@ -298,6 +298,6 @@ def test_a_chunk_with_another_byte_is_read_or_refused(place, value):
 
 
 def test_a_chunk_that_is_cut_short_is_refused():
-    _, (chunk,) = cutting.whole("v2_raw", body_of(raw(X)))
+    _, (chunk,) = splitting.wrap("v2_raw", body_of(raw(X)))
     with pytest.raises(InvalidInputs, match="is incomplete"):
         read_chunk(chunk[:-1])

@@ -1,4 +1,4 @@
-"""Keys and values in blocks, and how a step's sequences are put into calls of a dense graph.
+"""Keys and values in blocks, and the packing of a step's sequences into calls of a dense graph.
 
 Plain arrays.  Knows the shapes of the graph's inputs, and no MindSpore.
 """
@@ -16,12 +16,12 @@ from mindspore_serving.llm.runtimes.layout import Indices, Layout, TokenSpan
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
-HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
+HIDDEN = np.float32(-1e30)  # added to the score of a masked key
 
 
 @dataclass(frozen=True, slots=True)
 class GraphCall:
-    """The sequences of a call, padded to S = `width` new tokens, and `padding` more rows."""
+    """Sequences of a call, padded to S = `width` new tokens, and `padding` more rows."""
 
     spans: tuple[TokenSpan, ...]
     width: int
@@ -29,38 +29,40 @@ class GraphCall:
 
     @property
     def rows(self) -> tuple[TokenSpan, ...]:
-        """[B]: `spans` with the padding."""
+        """Sequences with the padding, [B]."""
         return self.spans + self.spans[-1:] * self.padding
 
     @property
     def tokens(self) -> Indices:
-        """[B, S]: which token of the step is at each place; padding repeats the last one."""
+        """Index of the step's token at each position, [B, S]; padding repeats the last token."""
         counts = np.array([span.end - span.begin for span in self.rows])
         begins = np.array([span.begin for span in self.rows])
-        places = np.minimum(np.arange(self.width), counts[:, None] - 1)
-        tokens: Indices = begins[:, None] + places
+        offsets = np.minimum(np.arange(self.width), counts[:, None] - 1)
+        tokens: Indices = begins[:, None] + offsets
         return tokens
 
     def pick(self, values: I32 | F32) -> I32 | F32:
-        """Of a step's `values` per token, [tokens, ...], those of the call, [B, S, ...]."""
-        found: I32 | F32 = values[self.tokens]
-        return found
+        """Return the call's values, [B, S, ...], of a step's `values` per token, [tokens, ...]."""
+        picked: I32 | F32 = values[self.tokens]
+        return picked
 
-    def wanted(self, rows: Indices) -> tuple[I32, Indices]:
-        """Which of the B * S tokens are wanted, of the step's tokens `rows`, and which of these
-        they are.
+    def locate(self, rows: Indices) -> tuple[I32, Indices]:
+        """Return where this call's tokens of `rows` are, and their indices in `rows`.
+
+        `rows` are ascending indices of the step's tokens; a token is at sequence * S + offset of
+        the call.
         """
-        found, places = [], []
+        positions, indices = [], []
         for index, span in enumerate(self.spans):
             low, high = np.searchsorted(rows, (span.begin, span.end))
-            found.append(rows[low:high] - span.begin + index * self.width)
-            places.append(np.arange(low, high))
-        return np.concatenate(found).astype(np.int32), np.concatenate(places)
+            positions.append(rows[low:high] - span.begin + index * self.width)
+            indices.append(np.arange(low, high))
+        return np.concatenate(positions).astype(np.int32), np.concatenate(indices)
 
     def blocks(self, block_size: int) -> Indices:
-        """[B, M]: the blocks of each sequence's past; padding is block 0, which the mask hides.
+        """Return the blocks of each sequence's past, [B, M]; padding is block 0, which is masked.
 
-        There is one at least, as operators refuse empty inputs.
+        M is at least 1, as operators refuse empty inputs.
         """
         counts = [-(-span.start // block_size) for span in self.rows]
         table = np.zeros((len(self.rows), max(1, *counts)), np.int64)
@@ -69,7 +71,7 @@ class GraphCall:
         return table
 
     def mask(self, block_size: int, window: int) -> F32:
-        """[B, S, T + S], what is added to the scores: 0 or `HIDDEN`.  A `window` of 0 is none."""
+        """Return what is added to the scores, [B, S, T + S]: 0 or `HIDDEN`.  `window` 0 is none."""
         length = self.blocks(block_size).shape[1] * block_size
         starts = np.array([span.start for span in self.rows])[:, None]
         new = starts + np.arange(self.width)  # [B, S] positions
@@ -83,8 +85,10 @@ class GraphCall:
 
 
 def calls(layout: Layout) -> Iterable[GraphCall]:
-    """The calls that compute `layout`: one for all that decode, and one for each power of two that
-    the others' numbers of new tokens are below, so that less than half of a call is padding.
+    """Group the sequences of `layout` into calls.
+
+    All that decode are one call, and the others are grouped by the power of two above their number
+    of new tokens, so that less than half of a call is padding.
     """
     by_size: defaultdict[int, list[TokenSpan]] = defaultdict(list)
     for span in layout.spans:
@@ -96,7 +100,7 @@ def calls(layout: Layout) -> Iterable[GraphCall]:
 class BlockCache:
     """Keys and values of every layer, [kv_heads, num_blocks, block_size, head_dim] each.
 
-    Heads come first: a gathered table of blocks is what the graph multiplies with.
+    Heads come first, so that gathered blocks can be multiplied without a transposition.
     """
 
     def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int) -> None:
@@ -104,13 +108,13 @@ class BlockCache:
         self._sides = [np.zeros(shape, np.float32), np.zeros(shape, np.float32)]
 
     def copy(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Blocks (from, to), all read before any is written."""
+        """Copy blocks (from, to); all are read before any is written."""
         source, target = np.array(copies).T
         for side in self._sides:
             side[:, :, target] = side[:, :, source]
 
     def gather(self, table: Indices) -> list[F32]:
-        """Keys and values of each layer in turn, [kv_heads, B, T, head_dim], of blocks [B, M]."""
+        """Return each layer's keys and values, [kv_heads, B, T, head_dim], of blocks [B, M]."""
         batch, count = table.shape
         gathered = []
         for layer in zip(*self._sides, strict=True):
@@ -121,7 +125,10 @@ class BlockCache:
         return gathered
 
     def write(self, slots: Indices, call: GraphCall, keys: F32, values: F32) -> None:
-        """What `call` computed, [layers, kv_heads, B, S, head_dim], to `slots` of its step."""
+        """Write a call's new keys and values to `slots` of its step.
+
+        Both are [layers, kv_heads, B, S, head_dim].
+        """
         counts = [span.end - span.begin for span in call.spans] + [0] * call.padding
         is_token = np.arange(call.width) < np.array(counts)[:, None]  # [B, S], no padding
         to: npt.NDArray[Any] = slots[call.tokens[is_token]]

@@ -1,6 +1,6 @@
-"""Directories of MindIR files that are cut for several ranks: MODEL/rank_0, MODEL/rank_1 and so on.
+"""Directories of MindIR files that are split over ranks: MODEL/rank_0, MODEL/rank_1 and so on.
 
-Each has its graphs and rank.json, which says whose they are.  Knows no MindSpore.
+Each has its graphs and rank.json, which tells the rank and the export.  Knows no MindSpore.
 """
 
 import json
@@ -16,69 +16,76 @@ FILE = "rank.json"
 
 @dataclass(frozen=True, slots=True)
 class RankMindIR:
-    """Rank `rank` of `size`; `export` is of all ranks that were written together, and no others."""
+    """Contents of rank.json: rank `rank` of `size`; `export` identifies files written together."""
 
     rank: int
     size: int
     export: str
 
     def write(self, directory: Path) -> None:
+        """Write rank.json to `directory`."""
         (directory / FILE).write_text(json.dumps(asdict(self)) + "\n")
 
     @classmethod
     def read(cls, directory: Path) -> "RankMindIR":
-        """Raises StartError naming the file and what it has."""
-        found = read_json(directory / FILE)
+        """Read rank.json.  Raises StartError naming the file and its content."""
+        content = read_json(directory / FILE)
         kinds = {"rank": int, "size": int, "export": str}
-        values = {field.name: found.get(field.name) for field in fields(cls)}
+        values = {field.name: content.get(field.name) for field in fields(cls)}
         if not all(isinstance(values[name], kind) for name, kind in kinds.items()):
-            raise StartError(f"{directory / FILE} has {found}, expected {', '.join(kinds)}")
+            raise StartError(f"{directory / FILE} has {content}, expected {', '.join(kinds)}")
         return cls(**values)  # type: ignore[arg-type]
 
 
 def rank_directory(directory: Path, rank: int) -> Path:
+    """Return the directory of a rank's files."""
     return directory / f"rank_{rank}"
 
 
 def find_model(prefill: Sequence[str], decode: Sequence[str]) -> Path:
-    """The directory of the model whose ranks, in order, have these files; one rank has a whole
-    model.  Raises StartError: lists that differ, files that are missing or not of one model.
+    """Return the directory of the model whose ranks, in order, have these files.
+
+    One rank has a complete model.
+
+    Raises StartError: lists that differ, files that are missing or not of one model.
     """
     if not prefill or len(decode) != len(prefill):
         raise StartError(
             f"there are {len(prefill)} prefill_model and {len(decode)} decode_model, expected one "
             "of each rank"
         )
-    own = [[_directory_of(path) for path in pair] for pair in zip(prefill, decode, strict=True)]
-    size, first = len(own), own[0][0]
+    directories = [
+        [_directory_of(path) for path in pair] for pair in zip(prefill, decode, strict=True)
+    ]
+    size, first = len(directories), directories[0][0]
     model = first.parent if size > 1 else first
-    for rank, pair in enumerate(own):
+    for rank, pair in enumerate(directories):
         expected = rank_directory(model, rank) if size > 1 else model
-        for found in pair:
-            if found != expected:
+        for directory in pair:
+            if directory != expected:
                 raise StartError(
-                    f"a file of rank {rank} is in {found}, expected it in {expected}: prefill and "
-                    "decode of each rank, in the order of ranks, as export_mindir writes them"
+                    f"a file of rank {rank} is in {directory}, expected it in {expected}: prefill "
+                    "and decode of each rank, in the order of ranks, as export_mindir writes them"
                 )
     if not (model / CONFIG).is_file():
-        raise StartError(f"{model} has no {CONFIG}, expected what export_mindir writes there")
+        raise StartError(f"{model} has no {CONFIG}; export the model again with export_mindir")
     if size > 1:
         check_cut(model, size)
     else:
-        check_whole(model)
+        check_not_split(model)
     return model
 
 
 def _directory_of(path: str) -> Path:
-    """Of the file, or the directory, `path`."""
-    found = Path(path).resolve()
-    if not found.exists():
+    """Return the directory of the file `path`, or `path` if it is a directory."""
+    resolved = Path(path).resolve()
+    if not resolved.exists():
         raise StartError(f"{path} does not exist, expected a MindIR file that export_mindir wrote")
-    return found if found.is_dir() else found.parent
+    return resolved if resolved.is_dir() else resolved.parent
 
 
 def check_cut(directory: Path, size: int) -> None:
-    """Raises StartError unless `directory` has the files of `size` ranks, of one export."""
+    """Raise StartError unless `directory` has the files of `size` ranks, of one export."""
     if not rank_directory(directory, 0).is_dir():
         raise StartError(
             f"{directory} has no rank_0, expected a model that is cut for {size} ranks: python -m "
@@ -86,23 +93,23 @@ def check_cut(directory: Path, size: int) -> None:
         )
     first = RankMindIR.read(rank_directory(directory, 0))
     for rank in range(size):
-        own = rank_directory(directory, rank)
+        rank_files = rank_directory(directory, rank)
         if first.size != size:
             raise StartError(
                 f"{directory} is cut for {first.size} ranks, not for {size}: give "
                 f"pipeline_parallel={first.size}"
             )
-        found, expected = RankMindIR.read(own), RankMindIR(rank, size, first.export)
-        if found != expected:
+        actual, expected = RankMindIR.read(rank_files), RankMindIR(rank, size, first.export)
+        if actual != expected:
             raise StartError(
-                f"{own / FILE} is of rank {found.rank} of {found.size} of export {found.export}, "
-                f"expected rank {rank} of {size} of export {first.export}: the files are not of "
-                "one model; export it again"
+                f"{rank_files / FILE} is of rank {actual.rank} of {actual.size} of export "
+                f"{actual.export}, expected rank {rank} of {size} of export {first.export}: the "
+                "files are not of one model; export it again"
             )
 
 
-def check_whole(directory: Path) -> None:
-    """Raises StartError if `directory` has a model that is cut for ranks."""
+def check_not_split(directory: Path) -> None:
+    """Raise StartError if `directory` has a model that is split for ranks."""
     if rank_directory(directory, 0).is_dir():
         size = RankMindIR.read(rank_directory(directory, 0)).size
         raise StartError(f"{directory} is cut for {size} ranks: give pipeline_parallel={size}")

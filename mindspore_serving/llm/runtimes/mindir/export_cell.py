@@ -1,4 +1,4 @@
-"""A Llama-shaped decoder as a MindSpore graph that MindIR can hold: any batch, any past.
+"""A Llama-shaped decoder as a MindSpore graph for MindIR files: any batch, any past.
 
 The graph has no state: keys and values of the past are inputs, those of the new tokens outputs, and
 its caller keeps the cache.  Knows no file and no scheduler.
@@ -21,17 +21,17 @@ Matrices: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 
 
 class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
-    """The decoder of `spec` over B sequences with S new tokens each, after T of the cache.
+    """The decoder of `spec` over B sequences with S new tokens each, after T tokens of the cache.
 
-    Inputs: token_ids and positions, int32 [B, S]; rows, int32 [R], which of the B * S tokens'
-    logits are wanted; mask, float32 [B, S, T + S], added to the scores; then keys and values of
-    each layer, float32 [kv_heads, B, T, head_dim], turned by their positions already.
+    Inputs: token_ids and positions, int32 [B, S]; rows, int32 [R], indices of the B * S tokens
+    whose logits are returned; mask, float32 [B, S, T + S], added to the scores; then keys and
+    values of each layer, float32 [kv_heads, B, T, head_dim], already rotated by their positions.
 
     Outputs: logits [R, vocab]; the new keys and values, [layers, kv_heads, B, S, head_dim] each.
 
-    Where `spec` has the layers of a stage, a stage that is not the first takes hidden states,
-    float32 [B, S, hidden], in place of token_ids; one that is not the last gives those of the
-    wanted tokens, [R, hidden], in place of logits.
+    If `spec` has the layers of a stage, a stage that is not the first takes hidden states, float32
+    [B, S, hidden], in place of token_ids; one that is not the last returns those of the rows, [R,
+    hidden], in place of logits.
 
     `matrices` are `export_weights.Matrices`.
     """
@@ -64,15 +64,21 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
             self.norm = _parameter("norm", matrices)
             self.head = _parameter("head", matrices)
         for role in roles(spec):
-            own = [_parameter(f"{i}.{role}", matrices) for i in spec.layers]
-            setattr(self, role, mindspore.ParameterTuple(own))
-        self.matmul = ops.MatMul()  # ops.matmul is twenty times slower where shapes are dynamic
+            parameters = [_parameter(f"{i}.{role}", matrices) for i in spec.layers]
+            setattr(self, role, mindspore.ParameterTuple(parameters))
+        self.matmul = ops.MatMul()  # ops.matmul is 20 times slower with dynamic shapes
         self.product = ops.BatchMatMul()
         self.product_transposed = ops.BatchMatMul(transpose_b=True)
 
     def construct(
-        self, given: Tensor, positions: Tensor, rows: Tensor, mask: Tensor, *cache: Tensor
+        self,
+        tokens_or_hidden: Tensor,
+        positions: Tensor,
+        rows: Tensor,
+        mask: Tensor,
+        *cache: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute a call; see the class for inputs and outputs."""
         batch, count = positions.shape
         mask = mask.expand_dims(1)
         angles = positions.reshape(-1, 1).astype(mindspore.float32) * self.inv_freq
@@ -80,9 +86,9 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
         cos = ops.cos(angles) * self.rope_scale
         sin = ops.sin(angles) * self.rope_scale
         if self.is_first:
-            x = ops.gather(self.embedding, given.reshape(-1), 0)
+            x = ops.gather(self.embedding, tokens_or_hidden.reshape(-1), 0)
         else:
-            x = given.reshape(-1, self.hidden_size)
+            x = tokens_or_hidden.reshape(-1, self.hidden_size)
         new_keys = []
         new_values = []
         for i in range(self.num_layers):
@@ -108,6 +114,7 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
     def projected(
         self, i: int, h: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of layer `i`."""
         qkv = self.matmul(h, self.qkv[i])
         if self.has_qkv_bias:
             qkv = qkv + self.qkv_bias[i]
@@ -118,54 +125,60 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
         if self.has_qk_norm:
             q = self.normed(q, self.q_norm[i])
             k = self.normed(k, self.k_norm[i])
-        return self.turned(q, cos, sin), self.turned(k, cos, sin), v
+        return self.rotate(q, cos, sin), self.rotate(k, cos, sin), v
 
     def attended(
         self, q: Tensor, new: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor], mask: Tensor
     ) -> Tensor:
-        """Scores of past and new keys side by side: joining the keys would copy the cache."""
+        """Attend to past and new keys.
+
+        Their scores are side by side, as joining the keys would copy the cache.
+        """
         kv_heads, batch, groups, count, head_dim = q.shape
         q = q.reshape(kv_heads, batch, -1, head_dim) * self.attention_scale
         scores = self.product_transposed(q, past[0])
         length = scores.shape[3]
         scores = ops.cat((scores, self.product_transposed(q, new[0])), -1)
         scores = scores.reshape(kv_heads, batch, groups, count, -1) + mask
-        shares = ops.softmax(scores, -1).reshape(kv_heads, batch, groups * count, -1)
-        out = self.product(shares[..., :length], past[1])
-        out = out + self.product(shares[..., length:], new[1])
+        weights = ops.softmax(scores, -1).reshape(kv_heads, batch, groups * count, -1)
+        out = self.product(weights[..., :length], past[1])
+        out = out + self.product(weights[..., length:], new[1])
         return out.reshape(kv_heads, batch, groups, count, head_dim)
 
     def mlp(self, i: int, h: Tensor) -> Tensor:
-        both = self.matmul(h, self.gate_up[i])
+        """Compute the feed-forward block of layer `i`."""
+        gate_up = self.matmul(h, self.gate_up[i])
         if self.has_mlp_bias:
-            both = both + self.gate_up_bias[i]
-        gate = both[:, : self.mlp_size]
-        out = self.matmul(ops.silu(gate) * both[:, self.mlp_size :], self.down[i])
+            gate_up = gate_up + self.gate_up_bias[i]
+        gate = gate_up[:, : self.mlp_size]
+        out = self.matmul(ops.silu(gate) * gate_up[:, self.mlp_size :], self.down[i])
         if self.has_mlp_bias:
             out = out + self.down_bias[i]
         return out
 
     def normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Apply an RMS norm."""
         return x * ops.rsqrt(ops.mean(x * x, -1, True) + self.eps) * weight
 
-    def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate the heads' features by their positions."""
         first = x[..., : self.half]
         second = x[..., self.half : 2 * self.half]
-        turned = ops.cat((first * cos - second * sin, second * cos + first * sin), -1)
+        rotated = ops.cat((first * cos - second * sin, second * cos + first * sin), -1)
         if self.head_dim > 2 * self.half:
-            turned = ops.cat((turned, x[..., 2 * self.half :]), -1)
-        return turned
+            rotated = ops.cat((rotated, x[..., 2 * self.half :]), -1)
+        return rotated
 
 
 class ArgmaxCell(mindspore.nn.Cell):  # type: ignore[misc]
-    """logits [R, vocab] -> the likeliest token of each row, int32 [R]."""
+    """Token of the largest logit of each row, int32 [R], of logits [R, vocab]."""
 
     def construct(self, logits: Tensor) -> Tensor:
         return ops.argmax(logits, -1).astype(mindspore.int32)
 
 
 class TopKCell(mindspore.nn.Cell):  # type: ignore[misc]
-    """logits [R, vocab], temperature [R, 1] -> largest quotients, int32 tokens, [R, count]."""
+    """Largest logits [R, vocab] / temperature [R, 1], and their int32 tokens: [R, count] each."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""Which checkpoints `export_cell` can compute, and their tensors: float32, [in, out], fused.
+"""Weights of checkpoints for `export_cell`: float32, [in, out], fused.
 
-Reads one tensor at a time, when it is used.  Knows no MindSpore.
+Checks which checkpoints the graph supports, and reads one tensor at a time, when it is used.  Knows
+no MindSpore.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,26 +18,26 @@ from mindspore_serving.llm.models.spec import ModelSpec
 F32 = npt.NDArray[np.float32]
 
 
-def exportable(config: Mapping[str, Any], max_model_len: int | None = None) -> ModelSpec:
-    """The spec of config.json.  Raises StartError for a model that the graph cannot compute."""
+def load_exportable_spec(config: Mapping[str, Any], max_model_len: int | None = None) -> ModelSpec:
+    """Return the spec of config.json.  Raises StartError for a model that is not supported."""
     spec, _ = load_definition(config, max_model_len=max_model_len)
     check_exportable(spec)
     return spec
 
 
 def check_exportable(spec: ModelSpec) -> None:
-    """Raises StartError for a model that the graph cannot compute."""
+    """Raise StartError for a model that the graph does not support."""
     if not spec.is_llama_shaped:
         raise StartError(
-            f"{spec.architecture} is not shaped like Llama, so it can neither be exported nor run "
-            "in graph_mode; serve its checkpoint with the runtime openvino, torch or mindspore, "
-            "without graph_mode"
+            f"{spec.architecture_name} is not shaped like Llama, so it can neither be exported nor "
+            "run in graph_mode; serve its checkpoint with the runtime openvino, torch or "
+            "mindspore, without graph_mode"
         )
     if spec.rope.switch:
         raise StartError(
-            f"{spec.architecture} has other rotary positions beyond {spec.rope.switch} tokens, and "
-            f"the graph has one kind: give max_model_len={spec.rope.switch} with graph_mode, or "
-            "serve the checkpoint with the runtime openvino, torch or mindspore"
+            f"{spec.architecture_name} has other rotary positions beyond {spec.rope.switch} "
+            f"tokens, and the graph has one kind: give max_model_len={spec.rope.switch} with "
+            "graph_mode, or serve the checkpoint with the runtime openvino, torch or mindspore"
         )
     if len(set(spec.windows)) > 1:
         raise StartError(
@@ -46,26 +47,26 @@ def check_exportable(spec: ModelSpec) -> None:
 
 
 def sources(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
-    """Name in the graph -> the checkpoint's tensors that make it, one after another.
+    """Return the checkpoint's tensors of each name in the graph, in the order of concatenation.
 
-    "embedding", "norm", "head", and of layer i "i.qkv", "i.qkv_bias" and so on.
+    The names are "embedding", "norm", "head", and of layer i "i.qkv", "i.qkv_bias" and so on.
     """
-    names = spec.form.names
+    names = spec.architecture.names
     head = names.embedding if spec.tied_embeddings else names.head
-    found: dict[str, tuple[str, ...]] = {
+    tensors_of: dict[str, tuple[str, ...]] = {
         "embedding": (f"{names.embedding}.weight",),
         "norm": (f"{names.norm}.weight",),
         "head": (f"{head}.weight",),
     }
     for i in range(spec.num_layers):
         for role, tensors in roles(spec).items():
-            found[f"{i}.{role}"] = tuple(f"{names.layers}.{i}.{tensor}" for tensor in tensors)
-    return found
+            tensors_of[f"{i}.{role}"] = tuple(f"{names.layers}.{i}.{tensor}" for tensor in tensors)
+    return tensors_of
 
 
 def roles(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
-    """What each layer has: its name in the graph -> the layer's tensors that make it."""
-    names = spec.form.names
+    """Return the layer's tensors of each name in the graph."""
+    names = spec.architecture.names
     weights: dict[str, tuple[str, ...]] = {
         "attention_norm": (names.attention_norm,),
         "qkv": names.qkv,
@@ -78,16 +79,18 @@ def roles(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
         weights |= {"q_norm": (names.q_norm,), "k_norm": (names.k_norm,)}
     biased = {"qkv": spec.qkv_bias, "output": spec.output_bias}
     biased |= {"gate_up": spec.mlp_bias, "down": spec.mlp_bias}
-    found = {role: tuple(f"{stem}.weight" for stem in stems) for role, stems in weights.items()}
+    tensors_of = {
+        role: tuple(f"{stem}.weight" for stem in stems) for role, stems in weights.items()
+    }
     for role in (role for role, is_biased in biased.items() if is_biased):
-        found[f"{role}_bias"] = tuple(f"{stem}.bias" for stem in weights[role])
-    return found
+        tensors_of[f"{role}_bias"] = tuple(f"{stem}.bias" for stem in weights[role])
+    return tensors_of
 
 
 class Matrices(Mapping[str, F32]):
-    """The arrays of `sources` by their name in the graph, read from `checkpoint` at each use.
+    """Arrays of `sources` by their name in the graph, read from `checkpoint` at each use.
 
-    A matrix is [in, out], the embedding [vocab, hidden].  Raises StartError for a missing one.
+    A matrix is [in, out], the embedding [vocab, hidden].  Raises StartError for a missing tensor.
     """
 
     def __init__(self, checkpoint: Checkpoint, spec: ModelSpec) -> None:

@@ -1,4 +1,4 @@
-"""The exported decoder's files, loaded: compiled once for all shapes, with one copy of the weights.
+"""Loaded files of an exported decoder, compiled once for all shapes, with one copy of the weights.
 
 Compiling and running hold the MindIR backend's lock of the process.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.backends.mindir import LOCK  # one for the process
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.layout import Layout
@@ -17,12 +17,12 @@ from mindspore_serving.llm.runtimes.mindir.library import mindspore
 
 
 def dynamic(shape: Sequence[int | None], dtype: Any) -> Any:
-    """A tensor that describes an input's shape to MindSpore; None is any size."""
+    """Return a tensor that describes an input's shape to MindSpore; None is any size."""
     return mindspore.Tensor(shape=list(shape), dtype=dtype)
 
 
 def decoder_inputs(spec: ModelSpec, count: int | None, batch: int | None = None) -> list[Any]:
-    """Inputs of `DecoderCell`: `batch` sequences of `count` new tokens, None for any; any past."""
+    """Return the inputs of `DecoderCell`: `batch` sequences of `count` new tokens, None for any."""
     i32, f32 = mindspore.int32, mindspore.float32
     tokens = dynamic((batch, count), i32)
     hidden = dynamic((batch, count, spec.hidden_size), f32)
@@ -36,8 +36,8 @@ def decoder_inputs(spec: ModelSpec, count: int | None, batch: int | None = None)
     ]
 
 
-def computed(graph: Callable[..., Any], inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
-    """What `export_cell.DecoderCell` gives: logits or hidden states, new keys, new values.
+def run_graph(graph: Callable[..., Any], inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
+    """Run a `DecoderCell`; return its logits or hidden states, new keys and new values.
 
     Raises ServingError.
     """
@@ -46,7 +46,7 @@ def computed(graph: Callable[..., Any], inputs: Sequence[I32 | F32]) -> tuple[F3
             outputs = graph(*[mindspore.Tensor.from_numpy(array) for array in inputs])
             logits, keys, values = (output.asnumpy() for output in outputs)
         except Exception as error:  # MindSpore raises every kind
-            raise ServingError(words(error)) from error
+            raise ServingError(error_text(error)) from error
     return logits, keys, values
 
 
@@ -54,12 +54,12 @@ class Graphs:
     """`DenseGraphs` of prefill.mindir and decode.mindir of a directory."""
 
     def __init__(self, directory: Path, spec: ModelSpec) -> None:
-        """Raises StartError naming a file that is missing or that MindSpore cannot load."""
+        """Load both files.  Raises StartError naming a file that is missing or cannot be loaded."""
         with LOCK:
             self._prefill = _load(directory, "prefill")
             self._decode = _load(directory, "decode")
             _share_weights(self._prefill, self._decode)
-            # Without this each new shape would be compiled anew.
+            # Without this each new shape would be compiled.
             self._prefill.set_inputs(*decoder_inputs(spec, None))
             self._decode.set_inputs(*decoder_inputs(spec, 1))
 
@@ -67,7 +67,7 @@ class Graphs:
         return calls(layout)
 
     def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
-        return computed(self._decode if inputs[0].shape[1] == 1 else self._prefill, inputs)
+        return run_graph(self._decode if inputs[0].shape[1] == 1 else self._prefill, inputs)
 
 
 def _load(directory: Path, name: str) -> Any:
@@ -81,11 +81,11 @@ def _load(directory: Path, name: str) -> Any:
     try:
         return mindspore.nn.GraphCell(mindspore.load(str(path)))
     except Exception as error:  # MindSpore raises every kind
-        raise StartError(f"{path} cannot be loaded: {words(error)}") from error
+        raise StartError(f"{path} cannot be loaded: {error_text(error)}") from error
 
 
 def _share_weights(first: Any, second: Any) -> None:
-    """Has to come before either runs."""
+    """Let both graphs use the weights of the first; call it before either runs."""
     weights = first.parameters_dict()
     for name, parameter in second.parameters_dict().items():
         weight = weights.get(name)

@@ -1,10 +1,10 @@
-"""MindSpore itself, imported with its log at errors only, and set up for the device of its steps.
+"""MindSpore itself, imported with logging of errors only, and set up for the device of its steps.
 
-The tests run it on CPUs alone; of Ascend they can check the calls, not the results.
+Tests run it on CPUs only; for Ascend they check the calls, not the results.
 """
 
 from mindspore_serving.backends.mindir import import_mindspore
-from mindspore_serving.backends.source import words
+from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import StartError
 
 mindspore = import_mindspore()
@@ -12,22 +12,24 @@ from mindspore import mint, ops  # noqa: E402
 
 __all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_device"]
 
-CPU, ASCEND = "CPU", "Ascend"  # what MindSpore calls them
+CPU, ASCEND = "CPU", "Ascend"  # MindSpore's names
 
 
 def use_device(target: str) -> None:
-    """Compute on `target`, `CPU` or `ASCEND`.  Raises StartError in a process that computes
-    elsewhere already, and where this MindSpore or this machine has no such device.
+    """Compute on `target`, `CPU` or `ASCEND`.
+
+    Raises StartError in a process that already computes on another device, and if this MindSpore or
+    this machine has no such device.
     """
     refused = ""
     try:
         mindspore.set_device(target)
     except Exception as error:  # after the first operation not even the same device can be set
-        refused = f": {words(error)}"
+        refused = f": {error_text(error)}"
     current = mindspore.get_context("device_target")
     if current != target:
         raise StartError(f"MindSpore here computes on {current}, expected {target}{refused}")
     if target == CPU:
-        # Without it each operation waits for a scheduler's turn, and errors surface in a later
-        # call.  On Ascend operations are queued to the device, and waiting is what costs.
+        # Without it each operation waits for the scheduler, and errors surface in a later call.
+        # On Ascend operations are queued to the device, and blocking would cost time.
         mindspore.runtime.launch_blocking()

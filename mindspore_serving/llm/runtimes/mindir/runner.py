@@ -1,4 +1,4 @@
-"""A runner over graphs without state: those of MindIR files, or compiled in this process.
+"""Runner over stateless graphs: those of MindIR files, or compiled in this process.
 
 Keys and values are kept here in blocks.  Those of a call's sequences are gathered into its inputs,
 and its outputs are written back.
@@ -23,27 +23,27 @@ from mindspore_serving.llm.runtimes.capacity import (
 )
 from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, GraphCall
-from mindspore_serving.llm.runtimes.mindir.cut import check_cut, check_whole, rank_directory
-from mindspore_serving.llm.runtimes.mindir.export_weights import exportable
+from mindspore_serving.llm.runtimes.mindir.cut import check_cut, check_not_split, rank_directory
+from mindspore_serving.llm.runtimes.mindir.export_weights import load_exportable_spec
 from mindspore_serving.llm.runtimes.mindir.graphs import Graphs
 from mindspore_serving.llm.runtimes.mindir.library import CPU, use_device
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 
 
 class DenseGraphs(Protocol):
-    """The graphs of `export_cell.DecoderCell`, for whatever shapes they take."""
+    """Graphs of `export_cell.DecoderCell`, for the shapes that they accept."""
 
     def calls(self, layout: Layout) -> Iterable[GraphCall]:
-        """The calls that compute `layout`.  Raises ServingError for what no graph takes."""
+        """Return the calls that compute `layout`.  Raises ServingError if no graph fits."""
         ...
 
     def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
-        """(logits, new keys, new values) of a call.  Raises ServingError."""
+        """Return (logits, new keys, new values) of a call.  Raises ServingError."""
         ...
 
 
 class DenseRunner(LimitedRunner):
-    """A `Runner`, or a `LayerStage` of one.  Its cache is allocated when it is made."""
+    """A `Runner`, or a `LayerStage` of one; its cache is allocated when it is created."""
 
     def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: RunnerLimits) -> None:
         super().__init__(limits)
@@ -54,14 +54,16 @@ class DenseRunner(LimitedRunner):
         self._cache = BlockCache(spec, limits.num_blocks, limits.block_size)
 
     def run(self, step: Step) -> Logits:
-        """As `Runner.run`.  Raises ServingError, also for what MindSpore raises.
+        """Run a step as `Runner.run` does.  Raises ServingError, also for MindSpore's errors.
 
         No row may read from the cache what another row of the same step writes.
         """
         return self.compute(step)
 
-    def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
-        """As `LayerStage.compute`, never with `embeds`: the graphs have no vectors."""
+    def compute(
+        self, step: Step, hidden_states: Vectors | None = None, *, embeds: bool = False
+    ) -> Vectors:
+        """Run a step as `LayerStage.compute` does, without `embeds`: the graphs have no vectors."""
         if self._graphs is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)
@@ -70,14 +72,18 @@ class DenseRunner(LimitedRunner):
             self._cache.copy(step.copies)
         values: I32 | F32 = layout.token_ids.astype(np.int32)
         if not self._is_first:
-            values = np.zeros((len(values), self.width), np.float32) if given is None else given
+            values = (
+                np.zeros((len(values), self.width), np.float32)
+                if hidden_states is None
+                else hidden_states
+            )
         rows = layout.rows if self._is_last else np.arange(len(values))
         width = self.vocab_size if self._is_last else self.width
-        found = np.zeros((len(rows), width), np.float32)
+        output = np.zeros((len(rows), width), np.float32)
         for call in calls:
-            wanted, places = call.wanted(rows)
-            found[places] = self._call(layout, call, values, wanted)[: len(wanted)]
-        return found
+            graph_rows, indices = call.locate(rows)
+            output[indices] = self._call(layout, call, values, graph_rows)[: len(graph_rows)]
+        return output
 
     def close(self) -> None:
         """Drop cache and weights.  A closed runner refuses every step."""
@@ -85,58 +91,61 @@ class DenseRunner(LimitedRunner):
         self._cache.clear()
 
     def _call(self, layout: Layout, call: GraphCall, values: I32 | F32, rows: I32) -> F32:
-        """What the graphs compute for `rows` of the call's tokens, for one if there are none."""
+        """Return the graph's output for `rows` of the call's tokens, or for one row if none."""
         assert self._graphs is not None
         inputs: list[I32 | F32] = [
             call.pick(values),
             call.pick(layout.positions.astype(np.int32)),
-            # The graph needs a row: where no logits are wanted, those of one are dropped.
+            # The graph needs a row: if no logits are requested, those of one row are dropped.
             rows if len(rows) else np.zeros(1, np.int32),
             call.mask(self.block_size, self._window),
             *self._cache.gather(call.blocks(self.block_size)),
         ]
         try:
-            found, keys, new_values = self._graphs.run(inputs)
+            output, keys, new_values = self._graphs.run(inputs)
         except ServingError as error:
             raise ServingError(f"a call of {len(call.spans)} sequences failed: {error}") from error
         self._cache.write(layout.slots, call, keys, new_values)
-        return found
+        return output
 
 
 def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
-    """The MindIR files in `directory`, loaded and compiled, ready to run.
+    """Open the MindIR files in `directory`, loaded and compiled.
 
     Of `config`: `device` "auto" or "cpu"; `dtype` and `kv_cache_dtype` "auto" or "f32".
-    Raises StartError: an unknown option, files that are missing, broken or do not fit, no memory.
+
+    Raises StartError: an unknown option, files that are missing, broken or do not fit, not enough
+    memory.
     """
     directory = Path(directory)
-    check_whole(directory)
-    spec = exportable(read_json(directory / CONFIG), config.max_model_len)
+    check_not_split(directory)
+    spec = load_exportable_spec(read_json(directory / CONFIG), config.max_model_len)
     return _open(directory, spec, config)
 
 
 def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> DenseRunner:
-    """The stage that this rank of `grid` computes, of files that are cut for as many ranks; as
-    `open_runner`.
+    """Open the stage of this rank of `grid`, from files that are split over as many ranks.
+
+    Raises StartError as `open_runner`.
     """
     directory = Path(directory)
     if config.tensor_parallel > 1:
         raise StartError(
-            f"tensor_parallel is {config.tensor_parallel}, but MindIR files are cut by layers: "
-            f"give pipeline_parallel={config.num_ranks} alone"
+            f"tensor_parallel is {config.tensor_parallel}, but MindIR files are split by layers: "
+            f"give only pipeline_parallel={config.num_ranks}"
         )
     stages = grid.stages
     check_cut(directory, stages.size)
-    whole = exportable(read_json(directory / CONFIG), config.max_model_len)
-    spec = cut_layers(whole, stages.rank, stages.size)
-    own = rank_directory(directory, stages.rank)
-    return _open(own, spec, share_options(config), grid)
+    full_spec = load_exportable_spec(read_json(directory / CONFIG), config.max_model_len)
+    spec = cut_layers(full_spec, stages.rank, stages.size)
+    rank_files = rank_directory(directory, stages.rank)
+    return _open(rank_files, spec, share_options(config), grid)
 
 
 def _open(
     directory: Path, spec: ModelSpec, config: EngineConfig, grid: Grid | None = None
 ) -> DenseRunner:
-    """The files in `directory`, which compute `spec`."""
+    """Open the files in `directory`, which compute `spec`."""
     use_device(CPU)
     graphs = Graphs(directory, spec)
     _compile(spec, graphs)
@@ -149,7 +158,7 @@ def _open(
 
 
 def _compile(spec: ModelSpec, graphs: Graphs) -> None:
-    """Compile both graphs by computing a text; StartError if they do not fit config.json."""
+    """Compile both graphs by computing a text.  Raises StartError if they do not fit."""
     runner = DenseRunner(spec, graphs, RunnerLimits(2, 2, spec.vocab_size, 3))
     steps: Sequence[Row] = (Row([0, 0], 0, [0], 1), Row([0], 2, [0, 1], 1))
     for row in steps:

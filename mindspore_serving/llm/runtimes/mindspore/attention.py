@@ -1,7 +1,7 @@
 """Attention over a paged cache in MindSpore, which has no kernel for either on a CPU.
 
-The cache is numpy's, whose writes are in place.  Each sequence's keys and values are gathered from
-their blocks in every step, and attention is composed of matmul and softmax.
+The cache is in numpy arrays, which are written in place.  Each sequence's keys and values are
+gathered from their blocks in every step, and attention is composed of matmul and softmax.
 """
 
 from collections.abc import Mapping
@@ -17,32 +17,35 @@ from mindspore_serving.llm.runtimes.mindspore.operators import Operators, tensor
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
 F32: TypeAlias = npt.NDArray[np.float32]
-HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
+HIDDEN = np.float32(-1e30)  # added to the score of a masked key
 
 
 class MindSporeCache:
-    """Keys and values of layers, [num_blocks, block_size, kv_heads, head_dim] each; `heads` has the
-    last two of each layer.
+    """Keys and values of layers, each [num_blocks, block_size, kv_heads, head_dim].
+
+    `heads` has the last two sizes of each layer.
     """
 
     def __init__(self, blocks: tuple[int, int], heads: Mapping[int, tuple[int, int]]) -> None:
-        pairs = {layer: np.zeros((2, *blocks, *own), np.float32) for layer, own in heads.items()}
+        pairs = {
+            layer: np.zeros((2, *blocks, *sizes), np.float32) for layer, sizes in heads.items()
+        }
         self.layers = {layer: (keys, values) for layer, (keys, values) in pairs.items()}
 
     def copy(self, source: Indices, target: Indices) -> None:
-        """Blocks `source` to `target`, all read before any is written."""
+        """Copy blocks `source` to `target`; all are read before any is written."""
         for keys, values in self.layers.values():
             keys[target] = keys[source]
             values[target] = values[source]
 
     def write(self, layer: int, slots: Indices, keys: F32, values: F32) -> None:
-        """`keys`, `values`: [T, kv_heads * head_dim]."""
+        """Write `keys` and `values`, [T, kv_heads * head_dim], to the slots of a layer."""
         for cache, new in zip(self.layers[layer], (keys, values), strict=True):
             heads = cache.shape[2:]
             cache.reshape(-1, *heads)[slots] = new.reshape(-1, *heads)
 
     def read(self, layer: int, span: TokenSpan) -> tuple[F32, F32]:
-        """[length, kv_heads, head_dim] twice."""
+        """Return a sequence's keys and values, [length, kv_heads, head_dim] each."""
         keys, values = (
             cache[span.blocks].reshape(-1, *cache.shape[2:])[: span.length]
             for cache in self.layers[layer]
@@ -52,13 +55,13 @@ class MindSporeCache:
 
 @dataclass(slots=True)
 class MindSporePass:
-    """The step being computed.  A mask is the same in every layer of a kind."""
+    """The step being computed; masks are shared by layers of the same kind."""
 
     layout: Layout
     _masks: dict[tuple[int, AttentionSpec], Tensor] = field(default_factory=dict)
 
     def mask(self, span: TokenSpan, spec: AttentionSpec) -> Tensor:
-        """What is added to the scores of `span`, [1 or kv_heads, groups * num_new, length]."""
+        """Return the bias of the scores of `span`, [1 or kv_heads, groups * num_new, length]."""
         mask = self._masks.get((span.begin, spec))
         if mask is None:
             mask = self._masks[span.begin, spec] = tensor(_bias(span, spec))
@@ -81,7 +84,8 @@ def _bias(span: TokenSpan, spec: AttentionSpec) -> F32:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Of one sequence, with its new tokens: keys and values, [length, kv_heads, head_dim] each.
+    """Keys and values of one sequence with its new tokens, [length, kv_heads, head_dim] each.
+
     `sinks` are scores, [heads], or None.
     """
 
@@ -92,9 +96,9 @@ class Past:
 
 
 def attend(op: Operators, q: Tensor, past: Past, spec: AttentionSpec) -> Tensor:
-    """One sequence: `q` [num_new, heads * head_dim] over `past`.
+    """Attend with one sequence's `q`, [num_new, heads * head_dim], over `past`.
 
-    The heads that share a key are put side by side as if they were queries.
+    The heads that share a key are stacked as if they were queries.
     """
     num_new, kv_heads, dim = q.shape[0], spec.num_kv_heads, spec.head_dim
     num_groups = spec.num_heads // kv_heads
@@ -105,10 +109,10 @@ def attend(op: Operators, q: Tensor, past: Past, spec: AttentionSpec) -> Tensor:
         scores = op.tanh(scores / spec.softcap) * spec.softcap
     scores = scores + past.mask
     if past.sinks is None:
-        shares = op.softmax(scores)
+        weights = op.softmax(scores)
     else:
         sinks = np.repeat(past.sinks.asnumpy().reshape(kv_heads, num_groups), num_new, 1)
-        shares = op.softmax(op.cat([scores, tensor(sinks[..., None])], -1))[..., :-1]
-    out = op.matmul(shares, tensor(past.values.transpose(1, 0, 2)))
+        weights = op.softmax(op.cat([scores, tensor(sinks[..., None])], -1))[..., :-1]
+    out = op.matmul(weights, tensor(past.values.transpose(1, 0, 2)))
     out = out.reshape(kv_heads, num_groups, num_new, dim)
     return out.transpose(2, 0, 1, 3).reshape(num_new, -1)

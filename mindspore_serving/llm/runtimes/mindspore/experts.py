@@ -1,4 +1,4 @@
-"""A mixture of experts: which experts a token has, in numpy.  Knows no MindSpore."""
+"""Routing of a mixture of experts in numpy.  Knows no MindSpore."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,23 +10,27 @@ Indices = npt.NDArray[np.int64]
 
 
 def route(scores: F32, routing: Routing, correction: F32 | None) -> tuple[F32, Indices]:
-    """Shares and expert numbers, [T, top_k], of what the router gives, [T, experts]."""
+    """Return the weights and indices of each token's experts, [T, top_k].
+
+    `scores` are the router's output, [T, experts].
+    """
     if routing.scores == "sigmoid":
         scores = _sigmoid(scores)
     else:
         scores = np.exp(scores - scores.max(-1, keepdims=True))
         scores = scores / scores.sum(-1, keepdims=True)
-    wanted = scores if correction is None else scores + correction.reshape(1, -1)
+    choice_scores = scores if correction is None else scores + correction.reshape(1, -1)
     if routing.top_groups < routing.groups:
-        wanted = _of_best_groups(wanted, routing)
-    chosen = _largest(wanted, routing.top_k)
+        choice_scores = _of_best_groups(choice_scores, routing)
+    chosen = _largest(choice_scores, routing.top_k)
     shares = np.take_along_axis(scores, chosen, -1)
     if routing.normalize:
-        shares = shares / np.maximum(shares.sum(-1, keepdims=True), np.float32(routing.least))
+        shares = shares / np.maximum(shares.sum(-1, keepdims=True), np.float32(routing.min_total))
     return shares * np.float32(routing.scale), chosen
 
 
 def clamped(gate: F32, up: F32, clamp: Clamp) -> F32:
+    """Apply gpt-oss's clamped gate; see `expert_block.Clamp`."""
     gate = np.minimum(gate, np.float32(clamp.limit))
     up = np.clip(up, -clamp.limit, clamp.limit)
     result: F32 = gate * _sigmoid(gate * np.float32(clamp.alpha)) * (up + 1)
@@ -39,11 +43,12 @@ def _sigmoid(x: F32) -> F32:
 
 
 def _largest(x: F32, count: int) -> Indices:
+    """Return the indices of the `count` largest values of each row, unordered."""
     return np.argpartition(-x, count - 1, axis=-1)[..., :count]
 
 
 def _of_best_groups(scores: F32, routing: Routing) -> F32:
-    """`scores` with those of other groups below all."""
+    """Set the scores of experts outside of the best groups to -inf."""
     grouped = scores.reshape(len(scores), routing.groups, -1)
     count = 2 if routing.by_pairs else 1
     rating = np.sort(grouped, -1)[..., -count:].sum(-1)

@@ -1,8 +1,8 @@
 """Language models in MindSpore, in float32: eagerly here, as static graphs in `graph`.
 
-For machines where MindSpore is what there is.  Operators are launched one by one, and attention
-is composed of them, so it is slower than the openvino runtime.  On Ascend the operators are those
-of `mindspore.mint`; keys and values stay in main memory there too.  It has been run on CPUs only.
+For machines that have only MindSpore.  Operators are launched one by one, and attention is composed
+of them, so it is slower than the openvino runtime.  On Ascend the operators are those of
+`mindspore.mint`; keys and values stay in main memory there too.  It has been run on CPUs only.
 """
 
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ from mindspore_serving.llm.step import Logits, Row, Runner, Step
 
 
 def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
-    """The model in `directory`, its weights loaded, ready to run.
+    """Open the model in `directory`, with its weights loaded.
 
     Of `config`: `device` "auto", which is "cpu", or "ascend"; `dtype` and `kv_cache_dtype` "auto"
     or "f32", as a CPU has fast kernels for nothing else; `graph_mode` for static graphs, which
-    models shaped like Llama can be.  A quantised checkpoint is computed with as floats.
+    support models shaped like Llama.  Quantised weights are dequantised.
 
-    Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory.
+    Raises StartError: an unsupported option, a broken or unknown checkpoint, not enough memory.
     """
     target = ASCEND if config.device == "ascend" else CPU
     if config.graph_mode:
@@ -68,7 +68,7 @@ class MindSporeModel:
 
 
 class MindSporeRunner(LimitedRunner):
-    """A `Runner`.  Its cache is allocated when it is made."""
+    """A `Runner` in eager MindSpore; its cache is allocated when it is created."""
 
     def __init__(self, model: MindSporeModel, limits: RunnerLimits) -> None:
         super().__init__(limits)
@@ -80,7 +80,7 @@ class MindSporeRunner(LimitedRunner):
         self._ops: MindSporeOps | None = MindSporeOps(model.weights, self._cache, model.operators)
 
     def run(self, step: Step) -> Logits:
-        """As `Runner.run`.  Raises ServingError, also for what MindSpore raises."""
+        """Run a step as `Runner.run` does.  Raises ServingError, also for MindSpore's errors."""
         if self._ops is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)
@@ -104,17 +104,19 @@ class MindSporeRunner(LimitedRunner):
 
     def _compute(self, ops: MindSporeOps, layout: Layout) -> Logits:
         ops.begin(MindSporePass(layout))
-        # Operators refuse empty tensors: where no logits are wanted, those of one row are dropped.
+        # Operators refuse empty tensors: if no logits are requested, those of one row are dropped.
         rows = layout.rows if len(layout.rows) else np.zeros(1, np.int64)
         arrays = (layout.token_ids, layout.positions, rows, layout.is_long)
-        token_ids, positions, wanted, is_long = (tensor(one.astype(np.int32)) for one in arrays)
-        inputs = DecoderInputs(token_ids, positions, wanted, is_long=is_long)
+        token_ids, positions, logit_rows, is_long = (
+            tensor(array.astype(np.int32)) for array in arrays
+        )
+        inputs = DecoderInputs(token_ids, positions, logit_rows, is_long=is_long)
         logits: Logits = self._model.decoder(ops, self._model.spec, inputs).asnumpy()
         return logits[: len(layout.rows)]
 
 
 def _load(model: MindSporeModel) -> None:
-    """Load every weight by computing one token; StartError if the checkpoint does not fit."""
+    """Load every weight by computing one token.  Raises StartError if the weights do not fit."""
     spec = model.spec
     runner = MindSporeRunner(model, RunnerLimits(1, 1, spec.vocab_size, 1))
     with first_step():

@@ -1,8 +1,8 @@
-"""The operators that eager steps are made of, one table per device.
+"""Operators of eager steps, one table per device.
 
 On Ascend they are those of `mindspore.mint`, which are written for it.  A CPU has kernels for most
-of them but not for all, so its table is of `mindspore.ops`.  The table of Ascend has not been run
-on one: what is checked is that its rows that a CPU can run compute what the others compute.
+of them but not for all, so its table uses `mindspore.ops`.  Ascend's table has not been run on
+Ascend: tests check that its rows that a CPU can run give the results of the CPU's table.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,10 @@ Unary: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """`softmax` and `mean` are over the last axis, which `mean` keeps, and `cat` takes the axis;
-    `take` is rows of a matrix by their indices; `gelu_tanh` is GELU's approximation.
+    """Operators of one device.
+
+    `softmax` and `mean` are over the last axis, which `mean` keeps, and `cat` takes the axis;
+    `take` gathers rows of a matrix; `gelu_tanh` is GELU's approximation.
     """
 
     matmul: Callable[[Tensor, Tensor], Tensor]
@@ -67,12 +69,12 @@ OPERATORS = {
 
 
 def tensor(array: npt.NDArray[Any]) -> Any:
-    """A mindspore.Tensor with memory of its own."""
+    """Copy an array to a mindspore.Tensor."""
     return mindspore.Tensor(np.ascontiguousarray(array))
 
 
 class MindSporeWeights:
-    """Each tensor is converted when it is first used in a role."""
+    """Tensors of a checkpoint; each is converted when it is first used in a role."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -82,18 +84,18 @@ class MindSporeWeights:
         return self._checkpoint.has(name)
 
     def check(self, name: str) -> None:
-        """Raises StartError naming a tensor that is missing."""
+        """Raise StartError if the tensor is missing."""
         self._checkpoint.raw(name)
 
     def transposed(self, name: str) -> Any:
-        """A matrix as [in, out]."""
+        """Return a matrix as [in, out]."""
         return self.plain(name, transposed=True)
 
     def clear(self) -> None:
         self._loaded.clear()
 
     def plain(self, name: str, *, transposed: bool = False) -> Any:
-        """As in the checkpoint."""
+        """Return the tensor as in the checkpoint."""
         weight = self._loaded.get((name, transposed))
         if weight is None:
             array = self._checkpoint.f32(name)

@@ -1,6 +1,7 @@
-"""The operations of a definition in eager MindSpore, float32, by the operators of a device.
+"""Operations of a definition in eager MindSpore, float32, by the operators of a device.
 
-What is not in their table is arithmetic, indexing and shapes of tensors, which every device has.
+Operations that are not in their table are arithmetic, indexing and shapes of tensors, which every
+device has.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ Tensor: TypeAlias = Any  # a mindspore.Tensor
 
 
 class MindSporeOps(Ops):
-    """`Ops`.  A tensor is a mindspore.Tensor, a weight is a tensor's name."""
+    """`Ops` in MindSpore: tensors are mindspore.Tensor, and a weight's handle is its name."""
 
     def __init__(
         self, weights: MindSporeWeights, cache: MindSporeCache, operators: Operators
@@ -35,7 +36,7 @@ class MindSporeOps(Ops):
         self._pass: MindSporePass | None = None
 
     def begin(self, current: MindSporePass) -> None:
-        """`current` has the places of the next pass's tokens."""
+        """Start a pass over the tokens of `current`."""
         self._pass = current
 
     def weight(self, name: str) -> str:
@@ -88,12 +89,12 @@ class MindSporeOps(Ops):
         self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0,
         longer: Longer | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """(cos, sin), [T, 1, len(inv_freq)] each."""
+        """Return (cos, sin), [T, 1, len(inv_freq)] each."""
         frequencies = np.asarray(inv_freq, np.float32)
         if longer is not None:
-            is_long, others = longer
+            is_long, long_freq = longer
             chosen = is_long.asnumpy()[:, None] > 0
-            frequencies = np.where(chosen, np.asarray(others, np.float32), frequencies)
+            frequencies = np.where(chosen, np.asarray(long_freq, np.float32), frequencies)
         angles = (positions.asnumpy().astype(np.float32)[:, None] * frequencies)[:, None]
         factor = np.float32(scale)
         return tensor(np.cos(angles) * factor), tensor(np.sin(angles) * factor)
@@ -107,14 +108,14 @@ class MindSporeOps(Ops):
         first, second = heads[..., :half], heads[..., half : 2 * half]
         if pairs:
             first, second = heads[..., : 2 * half : 2], heads[..., 1 : 2 * half : 2]
-        turned = [first * cos - second * sin, second * cos + first * sin]
+        rotated = [first * cos - second * sin, second * cos + first * sin]
         if heads.shape[-1] > 2 * half:
-            turned.append(heads[..., 2 * half :])
-        return self._op.cat(turned, -1).reshape(x.shape)
+            rotated.append(heads[..., 2 * half :])
+        return self._op.cat(rotated, -1).reshape(x.shape)
 
-    def growth(self, positions: Tensor, beta: float, length: int, first: int) -> Tensor:
-        whole = np.floor((positions.asnumpy().astype(np.float32)[:, None] + first) / length)
-        return tensor((1 + beta * np.log1p(whole)).astype(np.float32))
+    def query_scale(self, positions: Tensor, beta: float, length: int, first: int) -> Tensor:
+        steps = np.floor((positions.asnumpy().astype(np.float32)[:, None] + first) / length)
+        return tensor((1 + beta * np.log1p(steps)).astype(np.float32))
 
     def split_heads(self, x: Tensor, num_heads: int, sizes: Sequence[int]) -> list[Tensor]:
         heads, ends = x.reshape(x.shape[0], num_heads, -1), np.cumsum(sizes).tolist()
@@ -178,8 +179,9 @@ class MindSporeOps(Ops):
         return self._op.take(x, rows)
 
     def moe(self, x: Tensor, scores: Tensor, block: ExpertBlock) -> Tensor:
-        for own in block.experts:  # all of them at the first pass, not each when a token meets it
-            for name in (own.gate, own.up, own.down):
+        # Load all experts at the first pass, not each at its first token.
+        for weights in block.experts:
+            for name in (weights.gate, weights.up, weights.down):
                 self._weights.transposed(name)
         correction, gains = (
             None if name is None else self._weights.plain(name).asnumpy().reshape(-1)
@@ -190,8 +192,8 @@ class MindSporeOps(Ops):
             shares = shares * gains[chosen]
         out = np.zeros(x.shape, np.float32)
         for index in np.unique(chosen).tolist():
-            tokens, places = np.nonzero(chosen == index)
-            share = shares[tokens, places, None]
+            tokens, ranks = np.nonzero(chosen == index)
+            share = shares[tokens, ranks, None]
             part = self._op.take(x, tensor(tokens.astype(np.int32)))
             if block.routing.scales_input:
                 out[tokens] += self._expert(part * tensor(share), block, index)
@@ -200,14 +202,14 @@ class MindSporeOps(Ops):
         return tensor(out)
 
     def _expert(self, x: Tensor, block: ExpertBlock, index: int) -> F32:
-        own, clamp = block.experts[index], block.clamp
-        first, second, third = own.biases or (None, None, None)
-        gate, up = self.linear(x, own.gate, first), self.linear(x, own.up, second)
+        weights, clamp = block.experts[index], block.clamp
+        first, second, third = weights.biases or (None, None, None)
+        gate, up = self.linear(x, weights.gate, first), self.linear(x, weights.up, second)
         if block.is_gelu:
             hidden = self.gelu(gate) * up
         elif clamp is None:
             hidden = self.silu_mul(gate, up)
         else:
             hidden = tensor(clamped(gate.asnumpy(), up.asnumpy(), clamp))
-        result: F32 = self.linear(hidden, own.down, third).asnumpy()
+        result: F32 = self.linear(hidden, weights.down, third).asnumpy()
         return result

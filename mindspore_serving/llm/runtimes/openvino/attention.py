@@ -1,8 +1,8 @@
-"""The paged attention of OpenVINO's CPU plugin: one node, 28 inputs in this order.
+"""Paged attention of OpenVINO's CPU plugin: one node, 28 inputs in this order.
 
 The operation is private to OpenVINO and its inputs change between releases, so they are described
-in this file only, and a small case is compared with plain arithmetic once per process: another
-order gives wrong numbers without an error.  It does not check bounds; `feed` does.
+in this file only, and a small case is compared with numpy once per process: another order gives
+wrong numbers without an error.  It does not check bounds; `feed` does.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from mindspore_serving.llm.models.ops import AttentionSpec
 
 Node: TypeAlias = Any
 
-TYPES = "token_type_ids"  # the name of the input
+TYPES = "token_type_ids"  # name of the input
 BLOCK_SIZE = 32  # tokens per cache block, fixed by the plugin
 
 
@@ -28,12 +28,13 @@ def paged_attention(
     qkv: tuple[Node, Node, Node], cache: tuple[Node, Node], spec: AttentionSpec, *,
     step: Mapping[str, Node], sinks: Node | None = None,
 ) -> Node:  # fmt: skip
-    """[T, heads * head_dim] of the new tokens; writes their keys and values to `cache`.  `sinks`
-    are [1, heads].
+    """Compute the attention of the new tokens, and write their keys and values to `cache`.
 
-    `step` has the parameters past_lens, subsequence_begins, block_indices, block_indices_begins
-    and max_context_len; token_type_ids as well where tokens of type 1 that are side by side in a
-    sequence see one another.  Raises StartError for what the operation cannot compute.
+    The result is [T, heads * head_dim].  `step` has the parameters past_lens, subsequence_begins,
+    block_indices, block_indices_begins and max_context_len; also token_type_ids if adjacent tokens
+    of type 1 see one another.  `sinks` are [1, heads].
+
+    Raises StartError for attention that the operation does not support.
     """
     if spec.softcap:
         raise StartError(
@@ -68,7 +69,7 @@ def paged_attention(
 
 
 def _unused(sinks: Any, types: Any) -> list[Any]:
-    """The inputs after max_context_len, each switched off but `sinks` and `types`."""
+    """Return the inputs after max_context_len, each disabled except `sinks` and `types`."""
     none, nought = np.zeros(0, np.int32), np.int32(0)
     floats = np.zeros(0, np.float32)
     return [
@@ -88,13 +89,16 @@ SPEC = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=16, scale=0.25, windo
 LENGTHS = (45, 8)  # of two sequences
 TABLES = ((3, 1), (2,))  # their blocks, out of order
 CHUNKS = ((37, 1), (7, 4), (1, 3))  # new tokens of each in three steps
-PICTURE = slice(9, 30)  # of the first sequence, if there are types
+IMAGE = slice(9, 30)  # image tokens of the first sequence, if there are types
 TOLERANCE = 1e-5
 
 
 @cache
 def check_paged_attention(*, has_types: bool = False) -> None:
-    """Raises StartError naming the version if the operation is missing or computes otherwise."""
+    """Check the operation.
+
+    Raises StartError naming openvino's version if it is missing or gives other results.
+    """
     try:
         error = relative_error(has_types=has_types)
     except Exception as cause:  # the library's errors have no type of their own
@@ -111,7 +115,7 @@ def _message(what: str) -> str:
 
 
 def relative_error(*, has_types: bool = False) -> float:
-    """The largest difference from plain arithmetic over the largest value, in three steps."""
+    """Return the largest difference from numpy in three steps, relative to the largest value."""
     random = np.random.default_rng(0)
     q, k, v = (
         [random.standard_normal((length, heads * SPEC.head_dim), np.float32) for length in LENGTHS]
@@ -126,29 +130,32 @@ def relative_error(*, has_types: bool = False) -> float:
         ends = [p + n for p, n in zip(past, chunks, strict=True)]
         new = [slice(p, end) for p, end in zip(past, ends, strict=True)]
         for name, parts in (("q", q), ("k", k), ("v", v)):
-            own = [part[some] for part, some in zip(parts, new, strict=True)]
-            request.set_tensor(name, ov.Tensor(np.concatenate(own)))
+            chunk = [part[part_slice] for part, part_slice in zip(parts, new, strict=True)]
+            request.set_tensor(name, ov.Tensor(np.concatenate(chunk)))
         _set_step(request, past, chunks)
         if has_types:
             types = np.zeros(sum(chunks), np.int32)
-            types[PICTURE] = past[0] == 0
+            types[IMAGE] = past[0] == 0
             request.set_tensor(TYPES, ov.Tensor(types))
         request.infer()
-        got = request.get_output_tensor(0).data
-        picture = PICTURE if has_types and past[0] == 0 else slice(0)
-        wanted = np.concatenate(
+        output = request.get_output_tensor(0).data
+        image = IMAGE if has_types and past[0] == 0 else slice(0)
+        expected = np.concatenate(
             [
                 attention(q[i][new[i]], k[i][: ends[i]], v[i][: ends[i]], part)
-                for i, part in enumerate((picture, slice(0)))
+                for i, part in enumerate((image, slice(0)))
             ]
         )
-        errors.append(float(np.abs(got - wanted).max() / np.abs(wanted).max()))
+        errors.append(float(np.abs(output - expected).max() / np.abs(expected).max()))
         past = ends
     return max(errors)
 
 
-def attention(q: Floats, k: Floats, v: Floats, picture: slice) -> Floats:
-    """Of the last len(q) tokens, by the definition; those of `picture` see one another."""
+def attention(q: Floats, k: Floats, v: Floats, image: slice) -> Floats:
+    """Compute attention of the last len(q) tokens by its definition.
+
+    Tokens of `image` see one another.
+    """
     count, length, d = len(q), len(k), SPEC.head_dim
     group = SPEC.num_heads // SPEC.num_kv_heads
     queries = q.reshape(count, SPEC.num_heads, d)
@@ -156,7 +163,7 @@ def attention(q: Floats, k: Floats, v: Floats, picture: slice) -> Floats:
     scores = np.einsum("thd,nhd->htn", queries, keys) * SPEC.scale
     distance = np.arange(length - count, length)[:, None] - np.arange(length)
     is_hidden = (distance < 0) | (distance >= SPEC.window)
-    is_hidden[picture, picture] = False
+    is_hidden[image, image] = False
     scores[:, is_hidden] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)

@@ -1,7 +1,7 @@
-"""Arrays as constants of an OpenVINO graph, and which of their memory can be given back while
-native code still refers to it.
+"""Arrays as constants of an OpenVINO graph, and the release of their memory after packing.
 
-Integers times scales are in the form that the plugin multiplies by.  Knows no checkpoint.
+Native code still refers to released memory, but does not read it.  Integers times scales are in the
+pattern by which the plugin multiplies.  Knows no checkpoint.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import name_of
 Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
 
-INT8_GROUP = 128  # of activations, where int8 weights have one scale per output: free to choose
+INT8_GROUP = 128  # group of activations, free to choose if int8 weights have one scale per output
 TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
 _INTEGERS = {
     (8, True): ov.Type.i8,  # bits, whether they are signed
@@ -33,14 +33,16 @@ _INTEGERS = {
 _CODEBOOKS = {
     "nf4": ov.Type.nf4,
     "f4e2m1": ov.Type.f4e2m1,
-    "f8e4m3": ov.Type.f8e4m3,  # of which the plugin makes floats when it packs them
+    "f8e4m3": ov.Type.f8e4m3,  # the plugin converts them to floats when it packs them
     "f8e5m2": ov.Type.f8e5m2,
 }
 
 
 class MatrixForm(NamedTuple):
-    """How a matrix is stored: a float type of TYPES or `int8` and so on, how many inputs share a
-    scale if they are not all of an output, and whether there are zeros.
+    """Storage of a matrix: type, group size, and whether it has zero points.
+
+    `kind` is a float type of TYPES or `int8` and so on; `group` is the number of inputs that share
+    a scale, 0 for all inputs of an output.
     """
 
     kind: str
@@ -54,101 +56,106 @@ class MatrixForm(NamedTuple):
 
 
 class Constants:
-    """The constants of one graph, and the arrays that they are in."""
+    """Constants of one graph, and their arrays."""
 
     def __init__(self) -> None:
-        self.group = 0  # the smallest group of inputs that shares a scale; 0 with no quantised one
-        self.is_grouped = False  # a quantised matrix has more scales than one for each output
+        self.group = 0  # smallest group of inputs that shares a scale; 0 without quantised matrices
+        self.is_grouped = False  # a quantised matrix has more than one scale per output
         self.kept: list[Array] = []
-        # Matrices and their scales, of `kept`, in pages of their own, by the names of their nodes;
-        # those that rows are gathered from are not among them.
-        self.spent: dict[str, Array] = {}
-        self.minimums: dict[str, Array] = {}  # as `spent`, what is added to their products
-        self.forms: set[MatrixForm] = set()  # of `spent`
-        self.unpacked: list[Array] = []  # of `kept`, what is not read when it has been packed
-        self.early: list[tuple[str, list[Array]]] = []  # of `unpacked`, as `order_of_packing` says
+        # Matrices and their scales, of `kept`, in separate memory pages, by the names of their
+        # nodes; without those from which rows are gathered.
+        self.releasable: dict[str, Array] = {}
+        self.minimums: dict[str, Array] = {}  # as `releasable`: what is added to their products
+        self.forms: set[MatrixForm] = set()  # storage of `releasable`
+        self.to_release: list[Array] = []  # of `kept`: arrays that are not read after packing
+        self.release_order: list[tuple[str, list[Array]]] = []  # see `packing_order`
 
     def of(self, bits: Array, shape: tuple[int, ...], kind: Any) -> Node:
-        """A constant that reads `bits` where they lie."""
+        """Return a constant that reads `bits` in place."""
         bits = np.ascontiguousarray(bits)
         self.kept.append(bits)
         return Constant(ov.Tensor(bits, ov.Shape(list(shape)), kind), shared_memory=True)
 
-    def spent_floats(self, bits: Array, dtype: str) -> Node:
-        """A matrix [out, in] of a type of TYPES, in memory that can be given back."""
+    def releasable_floats(self, bits: Array, dtype: str) -> Node:
+        """Return a matrix [out, in] of a type of TYPES, in memory that can be released."""
         self.forms.add(MatrixForm(dtype))
-        return self._spend(bits, bits.shape, TYPES[dtype])
+        return self._releasable(bits, bits.shape, TYPES[dtype])
 
-    def minimum(self, form: Packed) -> Node:
-        """What is added to integers times scales, [out, groups] float32, in memory as well."""
-        minimums = _minimums(form)
-        return self._spend(minimums, minimums.shape, ov.Type.f32, self.minimums)
+    def minimum(self, packed: Packed) -> Node:
+        """Return the minimums of a matrix's groups, [out, groups] float32, in releasable memory."""
+        minimums = _minimums(packed)
+        return self._releasable(minimums, minimums.shape, ov.Type.f32, self.minimums)
 
-    def scaled(self, form: Packed, *, is_spent: bool = False) -> Node:
-        """Integers times scales as the plugin recognises it: it multiplies by the integers.
+    def scaled(self, packed: Packed, *, is_releasable: bool = False) -> Node:
+        """Return integers times scales in the pattern by which the plugin multiplies.
 
-        The arrays of `form` may be stacks of those of several matrices.  With `is_spent` they are
-        not read when they are packed.
+            groups per output    integers               scales and zero points
+            one                  [out, in]              [out, 1]
+            more                 [out, groups, group]   [out, groups, 1], then as [out, in]
+
+        The arrays of `packed` may be stacks of several matrices, with one more axis in front.  With
+        `is_releasable` they are not read after packing.  A matrix with minimums subtracts float
+        zero points.
         """
-        if is_spent:
-            self.forms.add(MatrixForm.of(form))
-        constant = self._spend if is_spent else self.of
-        groups = form.shape[1] // form.group
+        if is_releasable:
+            self.forms.add(MatrixForm.of(packed))
+        constant = self._releasable if is_releasable else self.of
+        groups = packed.shape[1] // packed.group
         is_grouped = groups > 1
         self.is_grouped |= is_grouped
-        group = form.group if is_grouped else INT8_GROUP
+        group = packed.group if is_grouped else INT8_GROUP
         self.group = min(self.group or group, group)
-        shape = (*form.values.shape[:-1], form.shape[1])
-        integers = (*shape[:-1], groups, form.group) if is_grouped else shape
-        scales = form.scales
-        # The plugin makes float32 of scales, in memory that is not given back.
-        is_half = is_grouped and not is_spent and form.minimums is None
+        shape = (*packed.values.shape[:-1], packed.shape[1])
+        integers = (*shape[:-1], groups, packed.group) if is_grouped else shape
+        scales = packed.scales
+        # The plugin converts scales to float32, in memory that is not released.
+        is_half = is_grouped and not is_releasable and packed.minimums is None
         is_half &= scales.dtype == np.float16
         wide = "f16" if is_half else "f32"
         scales = scales if is_half else scales.astype(np.float32, copy=False)
-        kind = _CODEBOOKS.get(form.codebook) or _INTEGERS[form.bits, form.is_signed]
-        node = opset.convert(constant(form.values, integers, kind), wide)
-        if form.minimums is not None:
-            scales, zeros = _with_zeros(scales, _minimums(form))
+        kind = _CODEBOOKS.get(packed.codebook) or _INTEGERS[packed.bits, packed.is_signed]
+        node = opset.convert(constant(packed.values, integers, kind), wide)
+        if packed.minimums is not None:
+            scales, zeros = _with_zeros(scales, _minimums(packed))
             node = opset.subtract(node, opset.constant(zeros[..., None] if is_grouped else zeros))
-            constant = self.of  # what is read of these again is not tried
-        elif form.zeros is not None:
-            zeros = self._zeros(form.zeros, form.bits, (*integers[:-1], 1))
+            constant = self.of  # not known to be read only once, so not releasable
+        elif packed.zeros is not None:
+            zeros = self._zeros(packed.zeros, packed.bits, (*integers[:-1], 1))
             node = opset.subtract(node, opset.convert(zeros, wide))
-        places = (*integers[:-1], 1) if is_grouped else scales.shape
-        product = opset.multiply(node, constant(scales, places, TYPES[wide.upper()]))
+        scales_shape = (*integers[:-1], 1) if is_grouped else scales.shape
+        product = opset.multiply(node, constant(scales, scales_shape, TYPES[wide.upper()]))
         if is_grouped:
             product = opset.reshape(product, np.array(shape, np.int64), False)
         return opset.convert(product, "f32") if is_half else product
 
     def _zeros(self, zeros: Array, bits: int, shape: tuple[int, ...]) -> Node:
-        """The integers that stand for 0; those of 4 bits two in a byte, if none is left."""
+        """Return the zero points; those of 4 bits are two in a byte if their number is even."""
         flat = zeros.reshape(1, -1)
         if bits == 4 and flat.size % 2 == 0:
             return self.of(pairs(flat), shape, _INTEGERS[4, False])
         return self.of(flat, shape, _INTEGERS[8, False])
 
-    def _spend(
-        self, bits: Array, shape: tuple[int, ...], kind: Any, of: dict[str, Array] | None = None
+    def _releasable(
+        self, bits: Array, shape: tuple[int, ...], kind: Any, target: dict[str, Array] | None = None
     ) -> Node:
-        """As `of`, of a copy that can be given back when the plugin has packed it."""
-        own = in_pages(bits.shape, bits.dtype)
-        own[...] = bits
-        node = self.of(own, shape, kind)
-        found = self.spent if of is None else of
-        found[name_of(node)] = own
+        """Return a constant as `of` does, of a copy that can be released after packing."""
+        copy = in_pages(bits.shape, bits.dtype)
+        copy[...] = bits
+        node = self.of(copy, shape, kind)
+        arrays = self.releasable if target is None else target
+        arrays[name_of(node)] = copy
         return node
 
 
-def _minimums(form: Packed) -> Array:
-    """What is added to integers times scales, [out, groups] float32."""
-    assert form.minimums is not None
-    found: Array = form.minimums + form.centre * form.scales.astype(np.float32)
-    return found
+def _minimums(packed: Packed) -> Array:
+    """Return what is added to integers times scales, [out, groups] float32."""
+    assert packed.minimums is not None
+    minimums: Array = packed.minimums + packed.centre * packed.scales.astype(np.float32)
+    return minimums
 
 
 def _with_zeros(scales: Array, minimums: Array) -> tuple[Array, Array]:
-    """What scale * integer + minimum is as scale * (integer - zero), all float32."""
+    """Rewrite scale * integer + minimum as scale * (integer - zero), all float32."""
     wide = scales.astype(np.float32)
     flat = (wide == 0) & (minimums != 0)  # a group of one value, whatever its integers are
     wide[flat] = np.abs(minimums[flat]) * np.float32(2.0**-30)
@@ -156,20 +163,20 @@ def _with_zeros(scales: Array, minimums: Array) -> tuple[Array, Array]:
 
 
 def in_pages(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Zeros in memory pages of their own."""
+    """Allocate zeros in separate memory pages."""
     size = prod(shape) * np.dtype(dtype).itemsize
     return np.ndarray(shape, dtype, mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
-def give_back(arrays: Iterable[Array]) -> None:
-    """Free the memory of what `in_pages` gave; it is read as zeros from now on."""
+def release_pages(arrays: Iterable[Array]) -> None:
+    """Release the memory of arrays from `in_pages`; they are read as zeros from now on."""
     for array in arrays:
         assert isinstance(array.base, mmap.mmap)
         array.base.madvise(mmap.MADV_DONTNEED)
 
 
 def trim() -> None:
-    """Give back what the C library holds of memory that was freed; not every one can."""
+    """Return freed memory of the C library to the system, if it can."""
     release = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if release is not None:
         release(0)

@@ -1,11 +1,11 @@
-"""The part of `Ops` with neither weights nor a cache: arithmetic by number, and cutting."""
+"""Operations of `Ops` that need neither weights nor a cache: arithmetic and slicing."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from openvino import opset13 as opset
 
-from mindspore_serving.llm.models.ops import LEAST_SQUARE, Ops
+from mindspore_serving.llm.models.ops import MIN_MEAN_SQUARE, Ops
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     Node,
     expect,
@@ -19,7 +19,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
 
 
 class Elementwise(Ops):
-    """A tensor is a node of a graph."""
+    """Elementwise operations; a tensor is a node of a graph."""
 
     def silu(self, x: Node) -> Node:
         return swish(x)
@@ -45,15 +45,15 @@ class Elementwise(Ops):
     def mean(self, x: Node) -> Node:
         return opset.reduce_mean(x, i32(-1), True)
 
-    def sparse(self, x: Node, cutoff: float) -> Node:
-        apart = opset.subtract(x, self.mean(x))
-        spread = opset.sqrt(self.mean(opset.multiply(apart, apart)))
-        return opset.relu(opset.subtract(apart, self.scale(spread, cutoff)))
+    def gaussian_topk(self, x: Node, cutoff: float) -> Node:
+        deviation = opset.subtract(x, self.mean(x))
+        std = opset.sqrt(self.mean(opset.multiply(deviation, deviation)))
+        return opset.relu(opset.subtract(deviation, self.scale(std, cutoff)))
 
-    def as_large(self, x: Node, other: Node) -> Node:
-        own, wanted = (self.mean(opset.multiply(each, each)) for each in (x, other))
-        least = opset.maximum(own, f32(LEAST_SQUARE))
-        return opset.multiply(x, opset.sqrt(opset.divide(wanted, least)))
+    def match_rms(self, x: Node, other: Node) -> Node:
+        source, target = (self.mean(opset.multiply(each, each)) for each in (x, other))
+        divisor = opset.maximum(source, f32(MIN_MEAN_SQUARE))
+        return opset.multiply(x, opset.sqrt(opset.divide(target, divisor)))
 
     def below(self, ids: Node, count: int) -> Node:
         return opset.select(opset.less(ids, i32(count)), ids, i32(0))

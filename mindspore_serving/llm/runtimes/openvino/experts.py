@@ -1,8 +1,8 @@
-"""A mixture of experts as nodes: a dense graph, of which the plugin computes only what is chosen.
+"""Mixture of experts as nodes: a dense graph, of which the plugin computes only the chosen experts.
 
-In the graph every expert computes every token, and shares of zero drop out.  The plugin recognises
-exactly this form and computes the chosen experts only; another form is correct, but slower by the
-number of experts over the number chosen.
+In the graph every expert computes every token, and weights of zero cancel the others.  The plugin
+recognises exactly this pattern and computes the chosen experts only; any other pattern is correct,
+but slower by the ratio of all experts to the chosen ones.
 """
 
 from collections.abc import Callable
@@ -15,38 +15,38 @@ from mindspore_serving.llm.models.expert_block import Clamp, Routing
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, reshaped, swish
 
 Weights: TypeAlias = tuple[Node, ...]
-Routed: TypeAlias = tuple[Node, Node, Node]  # scores [T, E], shares and expert numbers [T, k]
+Routed: TypeAlias = tuple[Node, Node, Node]  # scores [T, E], shares and expert indices [T, k]
 
 
 def mixture(x: Node, weights: Weights, routing: Routed, gate_of: Callable[[Node], Node]) -> Node:
-    """[T, H].
+    """Build a mixture of experts in the plugin's pattern; return [T, H].
 
     Args:
         x: [T, H].
         weights: gate and up [E, I, H], down [E, H, I].
-        routing: scores [T, E], of which only the shape counts; shares and expert numbers [T, k].
-        gate_of: the activation of gates.
+        routing: scores [T, E], of which only the shape counts; weights and expert indices [T, k].
+        gate_of: activation of the gate.
     """
     gate, up, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
-    each = _tiled(x, count, hidden)
+    each = _repeat_rows(x, count, hidden)
     inner = opset.multiply(
         gate_of(opset.matmul(each, gate, False, True)), opset.matmul(each, up, False, True)
     )
     out = reshaped(opset.matmul(inner, down, False, True), count, 1, -1, hidden)
-    spread = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, 1, -1)
+    spread = reshaped(opset.transpose(_share_matrix(routing), i64(1, 0)), count, 1, -1)
     weighted = opset.multiply(out, opset.unsqueeze(spread, i64(-1)))
     return reshaped(opset.reduce_sum(weighted, i64(0), keep_dims=False), -1, hidden)
 
 
-def _tiled(x: Node, count: int, hidden: int) -> Node:
-    """[count, T, H]"""
+def _repeat_rows(x: Node, count: int, hidden: int) -> Node:
+    """Repeat the rows for every expert, [count, T, H]."""
     rows = reshaped(opset.unsqueeze(x, i64(0)), -1, hidden)
     return reshaped(opset.tile(rows, i64(count, 1)), count, -1, hidden)
 
 
-def _spread(routing: Routed) -> Node:
-    """[T, E]: each expert's share, 0 for those that are not chosen."""
+def _share_matrix(routing: Routed) -> Node:
+    """Return each expert's share of each token, [T, E], 0 for those that are not chosen."""
     scores, shares, chosen = routing
     none = opset.multiply(scores, f32(0))
     return opset.scatter_elements_update(none, chosen, shares, i64(1))
@@ -54,33 +54,34 @@ def _spread(routing: Routed) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class DenseMixture:
-    """What `dense_mixture` computes beside silu gates; `biases` of gate, up and down, [E, *]."""
+    """Options of `dense_mixture`; `biases` are those of gate, up and down, [E, *]."""
 
     clamp: Clamp | None
     biases: Weights
     scales_input: bool
 
 
-def dense_mixture(x: Node, weights: Weights, routing: Routed, form: DenseMixture) -> Node:
-    """As `mixture`, in forms that the plugin does not recognise: every expert is computed.  Without
-    gates, `weights` are two.
+def dense_mixture(x: Node, weights: Weights, routing: Routed, options: DenseMixture) -> Node:
+    """Build a mixture in which every expert is computed, as the plugin knows no such pattern.
+
+    Without gates, `weights` are two.
     """
     *inner, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
-    shares = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, -1, 1)
-    each = _tiled(x, count, hidden)
-    if form.scales_input:
+    shares = reshaped(opset.transpose(_share_matrix(routing), i64(1, 0)), count, -1, 1)
+    each = _repeat_rows(x, count, hidden)
+    if options.scales_input:
         each = opset.multiply(each, shares)
     products = [opset.matmul(each, weight, False, True) for weight in inner]
-    if form.biases:
+    if options.biases:
         products = [
             opset.add(product, opset.unsqueeze(bias, i64(1)))
-            for product, bias in zip(products, form.biases, strict=False)
+            for product, bias in zip(products, options.biases, strict=False)
         ]
-    out = opset.matmul(_gated(products, form.clamp), down, False, True)
-    if form.biases:
-        out = opset.add(out, opset.unsqueeze(form.biases[2], i64(1)))
-    if not form.scales_input:
+    out = opset.matmul(_gated(products, options.clamp), down, False, True)
+    if options.biases:
+        out = opset.add(out, opset.unsqueeze(options.biases[2], i64(1)))
+    if not options.scales_input:
         out = opset.multiply(out, shares)
     return reshaped(opset.reduce_sum(out, i64(0), keep_dims=False), -1, hidden)
 
@@ -101,19 +102,19 @@ def _gated(products: list[Node], clamp: Clamp | None) -> Node:
 def route(
     scores: Node, routing: Routing, correction: Node | None, gains: Node | None = None
 ) -> Routed:
-    """The choice of `routing`; `scores` [T, E] are what the router gives."""
+    """Choose the experts of each token; `scores` are the router's output, [T, E]."""
     is_sigmoid = routing.scores == "sigmoid"
     scores = opset.sigmoid(scores) if is_sigmoid else opset.softmax(scores, -1)
-    wanted = scores if correction is None else opset.add(scores, reshaped(correction, 1, -1))
+    choice_scores = scores if correction is None else opset.add(scores, reshaped(correction, 1, -1))
     if routing.top_groups < routing.groups:
-        wanted = _of_best_groups(wanted, routing)
-    best = opset.topk(wanted, i32(routing.top_k), -1, "max", "value")
+        choice_scores = _of_best_groups(choice_scores, routing)
+    best = opset.topk(choice_scores, i32(routing.top_k), -1, "max", "value")
     shares, chosen = best.output(0), best.output(1)
-    if wanted is not scores:
+    if choice_scores is not scores:
         shares = opset.gather_elements(scores, chosen, 1)
     if routing.normalize:
         total = opset.reduce_sum(shares, i64(-1), keep_dims=True)
-        total = opset.maximum(total, f32(routing.least)) if routing.least else total
+        total = opset.maximum(total, f32(routing.min_total)) if routing.min_total else total
         shares = opset.divide(shares, total)
     if routing.scale != 1.0:
         shares = opset.multiply(shares, f32(routing.scale))
@@ -123,13 +124,13 @@ def route(
 
 
 def _of_best_groups(scores: Node, routing: Routing) -> Node:
-    """`scores` with those of other groups far below all."""
+    """Lower the scores of experts outside of the best groups by 1e9."""
     experts = int(scores.get_output_partial_shape(0)[1].get_length())
     grouped = reshaped(scores, -1, routing.groups, experts // routing.groups)
     pair = opset.topk(grouped, i32(2 if routing.by_pairs else 1), -1, "max", "value").output(0)
     rating = opset.reduce_sum(pair, i64(-1), keep_dims=False)  # [T, groups]
     best = opset.topk(rating, i32(routing.top_groups), -1, "max", "value").output(1)
     kept = opset.multiply(opset.gather_elements(rating, best, 1), f32(0))
-    away = opset.add(opset.multiply(rating, f32(0)), f32(-1e9))
-    mask = opset.scatter_elements_update(away, best, kept, i64(1))
+    excluded = opset.add(opset.multiply(rating, f32(0)), f32(-1e9))
+    mask = opset.scatter_elements_update(excluded, best, kept, i64(1))
     return reshaped(opset.add(grouped, opset.unsqueeze(mask, i64(-1))), -1, experts)

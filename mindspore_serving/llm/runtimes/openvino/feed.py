@@ -1,7 +1,7 @@
-"""A step as the inputs of the compiled graph, in buffers that are reused.
+"""Inputs of the compiled graph for a step, in buffers that are reused.
 
-Setting a tensor of the request costs more than filling it, so buffers are kept by their sizes. What
-does not fit the cache is refused here: the kernel does not check.  Knows no model.
+Setting a tensor of the request costs more than filling it, so buffers are kept by their sizes.  A
+step that does not fit the cache is refused here: the kernel does not check.  Knows no model.
 """
 
 from collections import OrderedDict
@@ -30,21 +30,24 @@ from mindspore_serving.llm.runtimes.openvino.states import SLOTS_PER_ROW, STATE_
 from mindspore_serving.llm.step import Features, Row, Step
 
 Ints = npt.NDArray[np.int32]
-Sizes = tuple[int, int, int, int]  # tokens, rows, room for block numbers, logits
+Sizes = tuple[int, int, int, int]  # tokens, rows, capacity of block_indices, logits
 
 MAX_KEPT = 256
-FEATURES = ("features", "places")
-LEAST_ROOM = 64  # room for block numbers is a power of two, so that few sizes occur
+FEATURES = ("features", "feature_rows")
+MIN_BLOCK_INDICES = 64  # their capacity is a power of two, so that few sizes occur
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
+    """Input arrays of steps of the same sizes, and tensors over their memory."""
+
     arrays: dict[str, Ints]
     tensors: dict[str, Any]  # over the same memory
 
     @classmethod
     def of(cls, sizes: Sizes) -> "Buffers":
-        tokens, rows, room, logits = sizes
+        """Allocate the buffers of steps of `sizes`."""
+        tokens, rows, capacity, logits = sizes
         shapes: dict[str, tuple[int, ...]] = {
             "token_ids": (tokens,),
             "positions": (tokens,),
@@ -52,7 +55,7 @@ class Buffers:
             IS_LONG: (tokens,),
             "past_lens": (rows,),
             "subsequence_begins": (rows + 1,),
-            "block_indices": (room,),
+            "block_indices": (capacity,),
             "block_indices_begins": (rows + 1,),
             "max_context_len": (),
             TYPES: (tokens,),
@@ -70,8 +73,9 @@ class Buffers:
 
 
 class Feed:
-    """Fills the inputs of `request`; `names` are the inputs of its graph, of which those in
-    `gathered` are rows of tables by token.
+    """Fills the inputs of `request`.
+
+    `names` are the inputs of its graph; those in `gathered` are rows of tables by token.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class Feed:
         self._rows: list[npt.NDArray[np.float32]] = []  # of tables, which the request reads
         self._names = [name for name in names if name not in (*FEATURES, *gathered)]
         self._takes_features = FEATURES[0] in names
-        self._has_features = True  # from before, until it is set to none
+        self._has_features = True  # the request's features are not known to be empty
         self._is_adapted = TOKENS in names
         self._switches = IS_LONG in names
         self._has_states = STATE_INPUTS[0] in names
@@ -92,15 +96,17 @@ class Feed:
         self._current: Buffers | None = None
 
     def load(self, step: Step) -> None:
-        """Set the inputs to `step`.  Raises ServingError, before the request has changed."""
+        """Set the inputs to `step`.  Raises ServingError before the request has changed."""
         lengths = [len(row.tokens) for row in step.rows]
         ends = [row.start + length for row, length in zip(step.rows, lengths, strict=True)]
         counts = [-(-end // self._limits.block_size) for end in ends]
-        if not self._are_accepted(step.rows, lengths, ends, counts):
+        # Shapes are checked before packing, which relies on them; token ids and blocks after it,
+        # as one comparison per packed array is cheaper than one per row.
+        if not self._fit_limits(step.rows, lengths, ends, counts):
             self._refuse(step)
-        room = max(LEAST_ROOM, 1 << (sum(counts) - 1).bit_length())
+        capacity = max(MIN_BLOCK_INDICES, 1 << (sum(counts) - 1).bit_length())
         num_logits = sum(row.num_logits for row in step.rows)
-        buffers = self._buffers((step.num_tokens, len(step.rows), room, num_logits))
+        buffers = self._buffers((step.num_tokens, len(step.rows), capacity, num_logits))
         arrays = buffers.arrays
         arrays["token_ids"][:] = _joined((row.tokens for row in step.rows), step.num_tokens)
         blocks = arrays["block_indices"][: sum(counts)]
@@ -112,15 +118,15 @@ class Feed:
         np.cumsum(counts, out=arrays["block_indices_begins"][1:])
         arrays["max_context_len"][...] = max(ends)
         self._fill_rows(arrays, step.rows, lengths)
-        self._hand_over(buffers)
-        self._hand_over_rows(arrays["token_ids"])
+        self._set_tensors(buffers)
+        self._set_gathered_rows(arrays["token_ids"])
         if self._takes_features:
-            self._hand_over_features(step.features(), arrays[TYPES])
+            self._set_features(step.features(), arrays[TYPES])
 
-    def _are_accepted(
+    def _fit_limits(
         self, rows: Sequence[Row], lengths: list[int], ends: list[int], counts: list[int]
     ) -> bool:
-        """Whether there are rows, all within the limits; numbers of tokens are not looked at."""
+        """Return whether there are rows, all within the limits; token ids are not checked."""
         limits = self._limits
         if not rows or not all(map(_is_shaped, rows, lengths, ends, counts)):
             return False
@@ -129,7 +135,7 @@ class Feed:
         return not self._has_states or all(fits_slots(row, limits.num_slots) for row in rows)
 
     def _fill_rows(self, arrays: dict[str, Ints], rows: Sequence[Row], lengths: list[int]) -> None:
-        """Fill what says where rows begin, what is read of them and what they are computed with."""
+        """Fill the inputs that describe rows: offsets, positions, logits, adapters and states."""
         logits = [row.num_logits for row in rows]
         arrays["past_lens"][:] = [row.start for row in rows]
         np.cumsum(lengths, out=arrays["subsequence_begins"][1:])
@@ -145,7 +151,10 @@ class Feed:
             fill(arrays, rows, self._limits.num_slots)
 
     def _are_in_range(self, tokens: Ints, blocks: Ints, ends: Sequence[int]) -> bool:
-        """One comparison for both ends of each range: a negative number is a large unsigned."""
+        """Return whether lengths, tokens and blocks are in range.
+
+        One comparison checks both ends of a range: a negative number is a large unsigned one.
+        """
         limits = self._limits
         return bool(
             max(ends) <= limits.max_model_len
@@ -154,7 +163,7 @@ class Feed:
         )
 
     def _refuse(self, step: Step) -> None:
-        lay_out(step, self._limits)  # checks row by row, and names the one that is wrong
+        lay_out(step, self._limits)  # checks row by row, and names the wrong one
         raise ServingError("a step has no rows")
 
     def _buffers(self, sizes: Sizes) -> Buffers:
@@ -166,19 +175,19 @@ class Feed:
         self._kept.move_to_end(sizes)
         return buffers
 
-    def _hand_over(self, buffers: Buffers) -> None:
+    def _set_tensors(self, buffers: Buffers) -> None:
         if buffers is not self._current:
             for name in self._names:
                 self.request.set_tensor(name, buffers.tensors[name])
             self._current = buffers
 
-    def _hand_over_rows(self, tokens: Ints) -> None:
+    def _set_gathered_rows(self, tokens: Ints) -> None:
         self._rows = [gather(tokens) for gather in self._gathered.values()]
         for name, rows in zip(self._gathered, self._rows, strict=True):
             self.request.set_tensor(name, ov.Tensor(rows, shared_memory=True))
 
-    def _hand_over_features(self, features: Features | None, types: Ints) -> None:
-        """`types` are 1 for tokens of pictures; not all graphs have them."""
+    def _set_features(self, features: Features | None, types: Ints) -> None:
+        """Set the image features; `types`, in graphs that have them, are 1 for tokens of images."""
         types[:] = 0
         if features is not None:
             types[features.places] = 1
@@ -187,10 +196,10 @@ class Feed:
         self._has_features = features is not None
         width = self.request.get_compiled_model().input("features").get_partial_shape()[1]
         vectors = np.zeros((0, width.get_length()), np.float32)
-        places = np.zeros(0, np.int32)
+        feature_rows = np.zeros(0, np.int32)
         if features is not None:
-            vectors, places = features.vectors, features.places.astype(np.int32)
-        for name, array in zip(FEATURES, (vectors, places), strict=True):
+            vectors, feature_rows = features.vectors, features.places.astype(np.int32)
+        for name, array in zip(FEATURES, (vectors, feature_rows), strict=True):
             self.request.set_tensor(name, ov.Tensor(array))  # a copy
 
 
@@ -215,7 +224,7 @@ def _fill_positions(arrays: dict[str, Ints], lengths: Sequence[int]) -> None:
 
 
 def _fill_logits(arrays: dict[str, Ints], logits: Sequence[int]) -> None:
-    """The last `logits` tokens of each sequence."""
+    """Fill `rows` with the indices of the last `logits` tokens of each sequence."""
     lasts = arrays["subsequence_begins"][1:]
     ends = np.cumsum(logits)
     shifts = np.repeat(lasts - ends, logits)

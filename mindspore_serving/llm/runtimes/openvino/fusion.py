@@ -1,15 +1,15 @@
-"""Dense feed-forward blocks in the form that the CPU plugin computes as one node.
+"""Dense feed-forward blocks in the pattern that the CPU plugin computes as one node.
 
 With AMX, in bfloat16, the plugin replaces gate, up, activation and down by one node, `LLMMLP`; with
-8-bit weights that takes a third off a step.  It does so if the input has rank 3, the activation is
-a Swish of one input or a Gelu, nothing is added in between, and a weight is a constant, a constant
-widened to float32, or int8 times one float32 scale for each output.  The sizes are multiples of 32,
-of int8 of 64 (the plugin fails with others).  Int8 needs inputs rounded by whole rows.  With eight
-threads or more it does the like with query, key and value, if nothing else reads their input.
+8-bit weights that saves a third of a step.  It does so if the input has rank 3, the activation is a
+Swish of one input or a Gelu, nothing is added in between, and a weight is a constant, a constant
+widened to float32, or int8 times one float32 scale per output.  The sizes are multiples of 32, of
+int8 of 64 (the plugin crashes with others).  Int8 needs inputs quantised by rows.  With eight
+threads or more it fuses query, key and value as well, if nothing else reads their input.
 
-The node packs weights that it reads as float16.  Of others the plugin makes a copy that it keeps,
-as large as what is packed; so here they are made float16 before, in memory that is given back when
-they are packed.  Knows no model.
+The node packs weights that it reads as float16.  Of other types the plugin keeps a converted copy,
+as large as the packed weights; so they are converted to float16 here, in memory that is released
+once they are packed.  Knows no model.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ FUSED = "LLMMLP"
 
 @dataclass(frozen=True, slots=True)
 class FusedBlock:
-    """The constants of the weights of its three products."""
+    """Weight constants of a block's three products."""
 
     constants: tuple[Node, ...]
 
@@ -43,15 +43,15 @@ class FusedBlock:
         return any(each.get_element_type() == ov.Type.i8 for each in self.constants)
 
 
-def fusible(model: ov.Model) -> list[FusedBlock]:
-    """The blocks of `model` that have the plugin's form."""
-    found = (block_of(node) for node in model.get_ordered_ops())
-    return [block for block in found if block is not None]
+def fusible_blocks(model: ov.Model) -> list[FusedBlock]:
+    """Return the blocks of `model` that the plugin can fuse."""
+    blocks = (block_of(node) for node in model.get_ordered_ops())
+    return [block for block in blocks if block is not None]
 
 
 @cache
-def is_fused_here() -> bool:
-    """Whether the plugin fuses on this processor: a small block is compiled to see."""
+def plugin_fuses_mlp() -> bool:
+    """Return whether the plugin fuses blocks on this processor, by compiling a small one."""
     x = Parameter(ov.Type.f32, ov.PartialShape([-1, 1, 64]))
     weights = [opset.convert(opset.constant(np.ones((64, 64), np.float16)), "f32")] * 3
     gate, up = (opset.matmul(x, weight, False, True) for weight in weights[:2])
@@ -61,51 +61,52 @@ def is_fused_here() -> bool:
     return num_fused(ov.Core().compile_model(model, "CPU", properties)) == 1
 
 
-def widens_integers(precision: str) -> bool:
-    """Whether the plugin multiplies by integers as floats: with AMX, in bfloat16."""
-    return precision == "bf16" and is_fused_here()
+def computes_integers_as_floats(precision: str) -> bool:
+    """Return whether the plugin multiplies by integers as floats: with AMX, in bfloat16."""
+    return precision == "bf16" and plugin_fuses_mlp()
 
 
 def num_fused(compiled: Any) -> int:
-    """How many blocks are one node in a compiled graph."""
+    """Return the number of fused blocks in a compiled graph."""
     nodes = compiled.get_runtime_model().get_ops()
     return sum(node.get_rt_info()["layerType"].value == FUSED for node in nodes)
 
 
-def narrow(blocks: Sequence[FusedBlock]) -> list[Halves]:
-    """Make bfloat16 and float32 weights of `blocks` float16, and give the arrays that they are in,
-    which have to be kept.
+def to_f16(blocks: Sequence[FusedBlock]) -> list[Halves]:
+    """Convert bfloat16 and float32 weights of `blocks` to float16.
+
+    Returns the arrays of the new weights, which have to be kept alive.
 
     Raises StartError for a weight beyond the range of float16.
     """
     constants = [each for block in blocks for each in block.constants]
     wide = [each for each in constants if each.get_element_type() in (ov.Type.bf16, ov.Type.f32)]
     requests: dict[str, Any] = {}
-    found = []
+    arrays = []
     for constant in wide:
         kind = str(constant.get_element_type())
         if kind not in requests:
             requests[kind] = _halving(constant.get_element_type())
         halves = _half(constant, requests[kind])
-        new = Constant(ov.Tensor(halves, shared_memory=True), shared_memory=True)
+        replacement = Constant(ov.Tensor(halves, shared_memory=True), shared_memory=True)
         if constant.get_element_type() == ov.Type.f32:
-            new = widened(new)
+            replacement = widened(replacement)
         for target in constant.output(0).get_target_inputs():
-            target.replace_source_output(new.output(0))
-        found.append(halves)
-    return found
+            target.replace_source_output(replacement.output(0))
+        arrays.append(halves)
+    return arrays
 
 
 def block_of(down: Node) -> FusedBlock | None:
-    """The block that ends with `down`, if it has the plugin's form."""
+    """Return the block that ends with `down`, None if the plugin cannot fuse it."""
     product = _source(down, 0) if _is_product(down) else None
     if product is None or product.get_type_name() != "Multiply":
         return None
     activation, up = _source(product, 0), _source(product, 1)
-    is_known = activation.get_type_name() == "Gelu" or (
+    is_supported = activation.get_type_name() == "Gelu" or (
         activation.get_type_name() == "Swish" and len(activation.inputs()) == 1
     )
-    gate = _source(activation, 0) if is_known else None
+    gate = _source(activation, 0) if is_supported else None
     if gate is None or not (_is_product(gate) and _is_product(up)):
         return None
     constants = tuple(filter(None, map(_constant, (gate, up, down))))
@@ -115,7 +116,7 @@ def block_of(down: Node) -> FusedBlock | None:
 
 
 def _is_product(node: Node) -> bool:
-    """Of rank 3, by a matrix as checkpoints have it."""
+    """Return whether `node` is a product of rank 3 with a matrix [out, in]."""
     return (
         node.get_type_name() == "MatMul"
         and len(node.get_output_partial_shape(0)) == 3
@@ -125,7 +126,7 @@ def _is_product(node: Node) -> bool:
 
 
 def _constant(product: Node) -> Node | None:
-    """What `product` multiplies by, without what widens and scales it; None in another form."""
+    """Return the weight of `product`, below its conversion and scale; None in another pattern."""
     node, is_scaled = _source(product, 1), False
     if node.get_type_name() == "Multiply":
         node, is_scaled = _source(node, 0), True
@@ -146,7 +147,7 @@ def _fits(constant: Node) -> bool:
 
 
 def _half(constant: Node, request: Any) -> Halves:
-    """The matrix in float16, in pages of its own."""
+    """Convert the matrix to float16, in memory pages of its own."""
     shape = tuple(constant.get_output_shape(0))
     halves: Halves = in_pages(shape, np.float16)
     request.set_input_tensor(constant.get_tensor_view())
@@ -154,14 +155,14 @@ def _half(constant: Node, request: Any) -> Halves:
     request.infer()
     if not np.isfinite(halves).all():
         raise StartError(
-            f"{constant.get_friendly_name()!r} has values beyond 65504, which a fused block in "
-            "bfloat16 cannot have; use dtype f32"
+            f"{constant.get_friendly_name()!r} has values beyond 65504, the maximum of a fused "
+            "block in bfloat16; use dtype f32"
         )
     return halves
 
 
 def _halving(kind: Any) -> Any:
-    """A request that makes float16 of a matrix; with numpy it takes a hundred times as long."""
+    """Return a request that converts a matrix to float16, 100 times as fast as numpy."""
     x = Parameter(kind, ov.PartialShape([-1, -1]))
     model = ov.Model([opset.result(opset.convert(x, "f16"))], [x], "half")
     properties = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}

@@ -1,4 +1,4 @@
-"""What graphs compute head by head: norms, rotary positions, features cut and joined.
+"""Operations by head: norms, rotary positions, and splitting and joining features.
 
 A tensor is [tokens, heads * features] outside, and [tokens, 1, heads, features] within.
 """
@@ -26,10 +26,11 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
     sliced,
 )
 
-Tables: TypeAlias = tuple[Node, Node, int]  # cos and sin, and how many features they are for
+Tables: TypeAlias = tuple[Node, Node, int]  # cos and sin, and the number of rotated features
 
 
 def rms(x: Node, gain: Node | None, eps: float) -> Node:
+    """Normalise the last axis by its root mean square, scaled by `gain` if there is one."""
     mean = opset.reduce_mean(opset.power(x, f32(2)), i64(-1), keep_dims=True)
     inverse = opset.divide(f32(1), opset.sqrt(opset.add(mean, f32(eps))))
     y = opset.multiply(x, inverse)
@@ -37,22 +38,23 @@ def rms(x: Node, gain: Node | None, eps: float) -> Node:
 
 
 def rms_norm(x: Node, gain: Node | None, num_heads: int, eps: float) -> Node:
+    """Apply `rms` to each head; `gain` has the features of one head or of all."""
     width = features(x)
     heads = _heads(x, num_heads)
-    if gain is not None:  # of one head, for all, or of all
+    if gain is not None:
         gain = reshaped(gain, 1, 1, -1, width // num_heads)
     return reshaped(rms(heads, gain, eps), -1, width)
 
 
 def layer_norm(x: Node, gain: Node, num_heads: int, eps: float) -> Node:
-    """`gain` has a row for each head."""
+    """Apply a layer norm to each head; `gain` has a row for each head."""
     y = opset.mvn(_heads(x, num_heads), i64(-1), True, eps, "INSIDE_SQRT")
     y = opset.multiply(y, reshaped(gain, 1, 1, num_heads, -1))
     return reshaped(y, -1, features(x))
 
 
 class Headwise(Elementwise):
-    """The part of `Ops` on heads that has neither weights nor a cache."""
+    """Operations of `Ops` on heads that need neither weights nor a cache."""
 
     def rope_tables(
         self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
@@ -60,10 +62,10 @@ class Headwise(Elementwise):
     ) -> Tables:  # fmt: skip
         frequencies = opset.constant(np.array([inv_freq], np.float32))
         if longer is not None:
-            is_long, others = longer
+            is_long, long_freq = longer
             chosen = opset.unsqueeze(opset.greater(is_long, i32(0)), i64(1))
-            others = opset.constant(np.array([others], np.float32))
-            frequencies = opset.select(chosen, others, frequencies)
+            long_frequencies = opset.constant(np.array([long_freq], np.float32))
+            frequencies = opset.select(chosen, long_frequencies, frequencies)
         column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))
         angles = opset.multiply(column, frequencies)
         both = opset.concat([angles, angles], -1)
@@ -76,22 +78,24 @@ class Headwise(Elementwise):
 
     def rope(self, x: Node, tables: Tables, num_heads: int, *, pairs: bool = False) -> Node:
         cos, sin, rotated = tables
-        width, head_dim = features(x), head_width(x, num_heads, least=rotated)
+        width, head_dim = features(x), head_width(x, num_heads, minimum=rotated)
         heads = _heads(x, num_heads)
-        turned = heads if rotated == head_dim else sliced(heads, 0, rotated)
-        if pairs:  # to halves: what a score sums up may be in any order
-            turned = opset.concat([sliced(turned, 0, TO_END, 2), sliced(turned, 1, TO_END, 2)], -1)
-        first, second = sliced(turned, 0, rotated // 2), sliced(turned, rotated // 2, TO_END)
+        to_rotate = heads if rotated == head_dim else sliced(heads, 0, rotated)
+        if pairs:  # reorder to halves: a score is a sum over features in any order
+            to_rotate = opset.concat(
+                [sliced(to_rotate, 0, TO_END, 2), sliced(to_rotate, 1, TO_END, 2)], -1
+            )
+        first, second = sliced(to_rotate, 0, rotated // 2), sliced(to_rotate, rotated // 2, TO_END)
         halves = opset.concat([opset.multiply(second, f32(-1)), first], -1)
-        y = opset.add(opset.multiply(turned, cos), opset.multiply(halves, sin))
+        y = opset.add(opset.multiply(to_rotate, cos), opset.multiply(halves, sin))
         if rotated != head_dim:
             y = opset.concat([y, sliced(heads, rotated, TO_END)], -1)
         return named(reshaped(y, -1, width), name_of(x))
 
-    def growth(self, positions: Node, beta: float, length: int, first: int) -> Node:
+    def query_scale(self, positions: Node, beta: float, length: int, first: int) -> Node:
         column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))
-        whole = opset.floor(opset.divide(opset.add(column, f32(first)), f32(length)))
-        return opset.add(opset.multiply(opset.log(opset.add(whole, f32(1))), f32(beta)), f32(1))
+        steps = opset.floor(opset.divide(opset.add(column, f32(first)), f32(length)))
+        return opset.add(opset.multiply(opset.log(opset.add(steps, f32(1))), f32(beta)), f32(1))
 
     def split_heads(self, x: Node, num_heads: int, sizes: Sequence[int]) -> list[Node]:
         expect(x, num_heads * sum(sizes), f"{num_heads} heads of {list(sizes)}")
@@ -103,9 +107,9 @@ class Headwise(Elementwise):
 
     def join_heads(self, parts: Sequence[Node], num_heads: int, width: int) -> Node:
         joined = [_heads(part, num_heads) for part in parts]
-        rest = width - sum(map(features, joined))
-        if rest:
-            shape = opset.concat([_count(parts[0]), i64(1, num_heads, rest)], 0)
+        padding = width - sum(map(features, joined))
+        if padding:
+            shape = opset.concat([_count(parts[0]), i64(1, num_heads, padding)], 0)
             joined.append(opset.broadcast(f32(0), shape))
         y = opset.concat(joined, -1) if len(joined) > 1 else joined[0]
         return named(reshaped(y, -1, num_heads * width), name_of(parts[0]))
@@ -117,7 +121,7 @@ class Headwise(Elementwise):
 
 
 def _count(x: Node) -> Node:
-    """How many tokens there are, [1]."""
+    """Return the number of tokens, [1]."""
     return opset.slice(opset.shape_of(x), i64(0), i64(1), i64(1), i64(0))
 
 

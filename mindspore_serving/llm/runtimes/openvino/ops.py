@@ -1,6 +1,7 @@
 """`Ops` that build an OpenVINO graph: a tensor is a node, and nothing is computed here.
 
-Shapes are checked as it grows, and errors name the tensor.  Knows no step, no memory of a cache.
+Shapes are checked as the graph grows, and errors name the tensor.  Knows no step, and no memory of
+a cache.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,15 +40,16 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
 )
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
-HIDDEN = "given"  # the name of the input, as "hidden" is that of the output
+HIDDEN = "hidden_in"  # name of the input; the output's is "hidden"
 STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
 
 
 class OpenVINOOps(heads.Headwise):
-    """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
-    adapters (`lora`); with `num_features`, for vectors of so many numbers in place of embeddings;
-    with `switches`, `DecoderInputs.is_long`; with `has_types`, tokens of a picture see one
-    another.
+    """`Ops` that build a graph; the handle of a weight is its name.
+
+    With `adapts`, the graph has inputs for LoRA adapters (`lora`); with `num_features`, for image
+    features of that size in place of embeddings; with `switches`, for `DecoderInputs.is_long`; with
+    `has_types`, tokens of an image see one another.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class OpenVINOOps(heads.Headwise):
         names = ("token_ids", "positions", "rows", *([IS_LONG] if switches else []))
         vectors = {name: self._parameter(name) for name in names}
         if num_features:
-            vectors["places"] = self._parameter("places")
+            vectors["feature_rows"] = self._parameter("feature_rows")
             vectors["features"] = self._rows("features", num_features)
         self.inputs = DecoderInputs(**vectors)
         types = (TYPES,) if has_types else ()
@@ -68,11 +70,11 @@ class OpenVINOOps(heads.Headwise):
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
     def stage_inputs(self, width: int) -> DecoderInputs:
-        """`inputs`, and the hidden states of `width` numbers that the stage before computes."""
+        """Return `inputs` with the hidden states of the stage before, of `width` features."""
         return replace(self.inputs, hidden=self._rows(HIDDEN, width))
 
     def model(self, logits: Node, vocab_size: int) -> ov.Model:
-        """The graph of `logits`, and of `hidden`.  Raises StartError unless [rows, vocab_size].
+        """Return the graph of `logits` and `hidden`.  Raises StartError unless [rows, vocab_size].
 
         In bf16 `hidden` is bfloat16: the plugin computes in float32 whatever leads to a float32
         result without a product in between, which is every addition to the residual stream.
@@ -83,6 +85,7 @@ class OpenVINOOps(heads.Headwise):
         return self.graph_of({"logits": logits, "hidden": hidden})
 
     def graph_of(self, outputs: Mapping[str, Node]) -> ov.Model:
+        """Return the graph of `outputs`, by name."""
         results = [opset.result(node) for node in outputs.values()]
         for result, name in zip(results, outputs, strict=True):
             result.output(0).get_tensor().set_names({name})
@@ -104,8 +107,8 @@ class OpenVINOOps(heads.Headwise):
             y = self.ports.add_rows(y, ids, table, self._weights.shape(table))
         return named(y, table)
 
-    def with_rows(self, x: Node, places: Node, rows: Node) -> Node:
-        return opset.scatter_update(x, places, rows, i32(0))
+    def replace_rows(self, x: Node, indices: Node, rows: Node) -> Node:
+        return opset.scatter_update(x, indices, rows, i32(0))
 
     def logits(self, x: Node, head: Weight, bias: Weight | None = None) -> Node:
         (y,) = self.linears(x, (head,), (bias,), of_rows=True)
@@ -119,16 +122,16 @@ class OpenVINOOps(heads.Headwise):
         self, x: Node, weights: Sequence[Weight], biases: Sequence[Weight | None], *,
         of_rows: bool = False,
     ) -> list[Node]:  # fmt: skip
-        """`of_rows`: `x` has the wanted tokens alone."""
-        found, products = [], self._weights.products(x, weights)
+        """Compute `linear` for each weight; with `of_rows`, `x` has only the tokens of logits."""
+        outputs, products = [], self._weights.products(x, weights)
         for y, weight, bias in zip(products, weights, biases, strict=True):
             shape = self._weights.shape(weight)
             if self.ports is not None:
                 y = self.ports.add_product(y, x, weight, shape, of_rows=of_rows)
             if bias is not None:
                 y = opset.add(y, self._vector(bias, shape[0]))
-            found.append(named(y, weight))
-        return found
+            outputs.append(named(y, weight))
+        return outputs
 
     def rms_norm(self, x: Node, weight: Weight, eps: float, *, plus_one: bool = False) -> Node:
         gain = self._vector(weight, features(x), plus=float(plus_one))
@@ -163,8 +166,8 @@ class OpenVINOOps(heads.Headwise):
         return heads.layer_norm(x, self._weights.vector(weight), num_heads, eps)
 
     def gain(self, x: Node, weight: Weight) -> Node:
-        is_one = self._weights.shape(weight) == (1,)
-        return opset.multiply(x, self._vector(weight, 1 if is_one else features(x)))
+        is_scalar = self._weights.shape(weight) == (1,)
+        return opset.multiply(x, self._vector(weight, 1 if is_scalar else features(x)))
 
     def attention(self, layer: int, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
         expect(q, spec.num_heads * spec.head_dim, f"{spec.num_heads} heads of {spec.head_dim}")
@@ -211,7 +214,7 @@ class OpenVINOOps(heads.Headwise):
 
     def dense(self, x: Node, block: Callable[[Node], Node]) -> Node:
         y = block(opset.unsqueeze(x, i64(1))) if self.ports is None else x
-        # What an adapter adds is between the products, and has rank 2.
+        # With adapters there is no fusion: their additions are between the products, of rank 2.
         return named(opset.squeeze(y, i64(1)), name_of(y)) if block_of(y) else block(x)
 
     def moe(self, x: Node, scores: Node, block: ExpertBlock) -> Node:
@@ -221,8 +224,8 @@ class OpenVINOOps(heads.Headwise):
             if names[0] is not None
         )
         vectors = (
-            None if one is None else self._weights.vector(one)
-            for one in (block.correction, block.gains)
+            None if name is None else self._weights.vector(name)
+            for name in (block.correction, block.gains)
         )
         routed, scales_input = route(scores, block.routing, *vectors), block.routing.scales_input
         if block.clamp is None and len(weights) == 3 and not scales_input:
@@ -250,7 +253,7 @@ class OpenVINOOps(heads.Headwise):
         return self._add(name, Parameter(ov.Type.f32, ov.PartialShape([-1, width])))
 
     def _cache(self, name: str) -> Node:
-        """The plugin fills in type and shape when it compiles the graph."""
+        """Return a cache's parameter, whose type and shape the plugin chooses when it compiles."""
         if name in self.parameters:
             return self.parameters[name]
         return self._add(name, Parameter(ov.Type.dynamic, ov.PartialShape([-1] * 4)))
@@ -259,7 +262,7 @@ class OpenVINOOps(heads.Headwise):
         return self._add(name, Parameter(ov.Type.f32, ov.PartialShape([-1, *shape])))
 
     def _state_step(self) -> dict[str, Node]:
-        """With the inputs that only models with a state have."""
+        """Return the step's inputs, with those that only models with a state have."""
         for name in states.STATE_INPUTS:
             if name not in self._step:
                 self._step[name] = self._parameter(name)

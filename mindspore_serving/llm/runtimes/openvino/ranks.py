@@ -1,7 +1,7 @@
-"""The operations of a rank: its part of every layer in one graph, with sums over ranks in it.
+"""Operations of a rank: its part of every layer in one graph, with sums over ranks in it.
 
 A sum is a node that the plugin computes by calling Python, which exchanges the parts through shared
-memory; so the graph is compiled whole, and nothing has to be built for a processor.
+memory; so the graph is compiled as a whole, and no native code has to be built.
 """
 
 from typing import Any
@@ -18,22 +18,23 @@ from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
 
 class RankSums:
-    """The sums of a rank's graph.  `error` is why the last step could not be computed."""
+    """Sums of a rank's graph; `error` tells why the last step failed."""
 
     def __init__(self, exchange: RankExchange) -> None:
         self.exchange = exchange
         self.error: ServingError | None = None
 
-    def compute(self, own: Any, total: Any) -> None:
+    def compute(self, part: Any, total: Any) -> None:
+        """Write the sum of `part` over the ranks to `total`."""
         try:
-            self.exchange.sum(own.data, total.data)
-        except ServingError as error:  # the plugin makes its own error of it
+            self.exchange.sum(part.data, total.data)
+        except ServingError as error:  # the plugin wraps it in an error of its own
             self.error = error
             raise
 
 
 class Sum(ov.Op):  # type: ignore[misc]
-    """A node: the sum of a float32 tensor over the ranks."""
+    """Graph node: the sum of a float32 tensor over the ranks."""
 
     def __init__(self, inputs: list[Any], sums: RankSums) -> None:
         super().__init__(self)
@@ -56,22 +57,20 @@ class Sum(ov.Op):  # type: ignore[misc]
 
 
 class OpenVINORankOps(OpenVINOOps):
-    """`Ops` of one rank.  Embedding and head have its rows of the vocabulary, and so have the
-    logits of its graph.
-    """
+    """`Ops` of one rank; embedding, head and logits have the rank's rows of the vocabulary."""
 
     def __init__(self, weights: OpenVINOWeights, sums: RankSums, *, switches: bool = False) -> None:
         super().__init__(weights, switches=switches)
         self._sums = sums
 
     def embedding(self, ids: Node, table: Weight) -> Node:
-        own = self._sums.exchange.rows
-        is_own = opset.logical_and(
-            opset.greater_equal(ids, i32(own.begin)), opset.less(ids, i32(own.end))
+        rank_rows = self._sums.exchange.rows
+        is_local = opset.logical_and(
+            opset.greater_equal(ids, i32(rank_rows.begin)), opset.less(ids, i32(rank_rows.end))
         )
-        index = opset.select(is_own, opset.subtract(ids, i32(own.begin)), i32(0))
+        index = opset.select(is_local, opset.subtract(ids, i32(rank_rows.begin)), i32(0))
         rows = super().embedding(index, table)
-        column = opset.unsqueeze(is_own, i64(1))
+        column = opset.unsqueeze(is_local, i64(1))
         return self.all_reduce(named(opset.select(column, rows, f32(0)), table))
 
     def all_reduce(self, x: Node) -> Node:

@@ -1,6 +1,6 @@
-"""What the matrices of a model are multiplied with, in float32: for calibration.
+"""Recording of the inputs of a model's matrices, in float32, for calibration.
 
-The graph of a model with one result more for each matrix whose inputs are wanted.
+The model's graph gets one more result for each input that is recorded.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +22,11 @@ from mindspore_serving.llm.runtimes.openvino.states_check import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Row, Step
 
-NUM_LOGITS = 64  # tokens of a prompt that the output matrix computes
+NUM_LOGITS = 64  # tokens of a prompt for which the output matrix is computed
 
 
 class _Recording(OpenVINOOps):
-    """Keeps the input of every matrix, by the matrix's name."""
+    """`Ops` that keep the input of every matrix, by the matrix's name."""
 
     def __init__(self, weights: OpenVINOWeights, **options: Any) -> None:
         super().__init__(weights, **options)
@@ -43,9 +43,10 @@ class _Recording(OpenVINOOps):
 def record(
     directory: str | Path, prompts: Sequence[Sequence[int]]
 ) -> Iterator[list[tuple[list[str], npt.NDArray[np.float32]]]]:
-    """For each of `prompts`, token ids of texts of their own: names of matrices, and what all of
-    them are multiplied with, [tokens, in]; of the output matrix some tokens alone.  The arrays are
-    overwritten by the next ones.
+    """Iterate over `prompts` (token ids); each item has the inputs of matrices, [tokens, in].
+
+    An item is a list of (names of the matrices with the same input, input); of the output matrix it
+    has only some tokens.  The arrays are overwritten by the next item.
 
     Raises StartError as `opening.open_runner` does.
     """
@@ -65,11 +66,11 @@ def record(
     names: dict[Node, list[str]] = {}
     for name, node in ops.read_by.items():
         names.setdefault(node, []).append(name)
-    results |= {f"read by {some[0]}": node for node, some in names.items()}
+    results |= {f"read by {group[0]}": node for node, group in names.items()}
     compiled = compile_graph(ops.graph_of(results), options.properties(0))
     runner = OpenVINORunner(compiled, part, config, weights)
     for prompt in prompts:
         blocks = range(-(-len(prompt) // runner.block_size))
         runner.run(Step((Row(prompt, 0, blocks, min(NUM_LOGITS, len(prompt))),)))
-        yield [(some, runner.output(f"read by {some[0]}")) for some in names.values()]
+        yield [(group, runner.output(f"read by {group[0]}")) for group in names.values()]
     runner.close()

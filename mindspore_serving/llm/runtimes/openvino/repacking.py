@@ -1,8 +1,8 @@
-"""Whether the plugin reads the integers of a matrix again when it has packed them, and when it has.
+"""Checks whether the plugin reads weights again after packing, and their release while it packs.
 
-It packs them at the first pass.  Where kernels for other numbers of rows want another order, it
-packs them again; on most processors they do not, and the memory of integers and scales can be given
-back: while the first pass still runs, so that there are never two copies of all.
+It packs the weights at the first pass.  If kernels for other numbers of rows want another order, it
+packs them again; on most processors they do not, and the memory of integers and scales can be
+released: while the first pass still runs, so that there are never two copies of all weights.
 """
 
 from collections import deque
@@ -28,52 +28,52 @@ from mindspore_serving.llm.runtimes.openvino.constants import (
     INT8_GROUP,
     TYPES,
     MatrixForm,
-    give_back,
+    release_pages,
 )
-from mindspore_serving.llm.runtimes.openvino.fusion import is_fused_here
+from mindspore_serving.llm.runtimes.openvino.fusion import plugin_fuses_mlp
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
 Array: TypeAlias = npt.NDArray[Any]
 
 ATTENTION = "PagedAttentionExtension"
-KEYS = 3  # the input of attention that is its cache of keys
-PERIOD = 0.005  # seconds from one look at the caches to the next
+KEYS = 3  # index of attention's input for the key cache
+PERIOD = 0.005  # seconds between two looks at the caches
 ROWS = (1, 2, 4, 7, 8, 16, 17, 33, 64, 65, 512)
 OUTPUTS = (48, 192, 512)
 GROUPS = 6  # of inputs
-INPUTS = 3 * INT8_GROUP  # where they have no groups
+INPUTS = 3 * INT8_GROUP  # if they have no groups
 NAMES = ("probe.1", "probe.2")
-TOLERANCE = 0.05  # of the largest number: rounding of what is multiplied, not other weights
+TOLERANCE = 0.05  # relative to the largest value: enough for rounding, not for wrong weights
 
 
 def packed_once(weights: OpenVINOWeights, properties: Mapping[str, Any]) -> dict[str, Array]:
-    """Those of `constants.spent` and `constants.minimums` that the plugin does not read again.
+    """Return the arrays of `constants` that the plugin does not read after the first pass.
 
-    Small ones of the same forms are computed to see: their products have to be right for every
-    number of rows when they have been overwritten after the first pass.  `properties` are the
-    plugin's.
+    They are all of `releasable`, all of `minimums`, or neither.  Small matrices of the same forms
+    are computed as a test: their products have to be right for every number of rows after their
+    memory was donewritten.  `properties` are the plugin's.
     """
-    given, constants = tuple(sorted(properties.items())), weights.constants
+    property_items, constants = tuple(sorted(properties.items())), weights.constants
     precision = weights.precision
-    found: dict[str, Array] = {}
-    if all(_is_packed_once(form, precision, given) for form in constants.forms):
-        found |= constants.spent
+    releasable: dict[str, Array] = {}
+    if all(_is_packed_once(form, precision, property_items) for form in constants.forms):
+        releasable |= constants.releasable
     int4 = MatrixForm("int4", 32)
-    if constants.minimums and _is_packed_once(int4, precision, given, has_minimums=True):
-        found |= constants.minimums
-    return found
+    if constants.minimums and _is_packed_once(int4, precision, property_items, has_minimums=True):
+        releasable |= constants.minimums
+    return releasable
 
 
-def joins(options: PluginOptions, form: MatrixForm) -> bool:
-    """Whether matrices of `form` that have the same input may be one matrix.
+def can_join(options: PluginOptions, form: MatrixForm) -> bool:
+    """Return whether matrices of `form` with the same input should be joined to one.
 
-    It is a copy, so only where that can be given back; and where the plugin does not join them
-    itself (`fusion`).
+    A joined matrix is a copy, so only where that can be released, and where the plugin does not
+    join them itself (`fusion`).
     """
     if form.group:
         return True
-    if options.precision == "bf16" and is_fused_here():
+    if options.precision == "bf16" and plugin_fuses_mlp():
         return False
     properties = options.properties(0 if form.kind in TYPES else INT8_GROUP)
     return _is_packed_once(form, options.precision, tuple(sorted(properties.items())))
@@ -93,7 +93,7 @@ def _is_packed_once(
             stored = _floats(form.kind, random.normal(0, 1, (outputs, INPUTS)))
         else:
             stored = _integers(form, outputs, random, has_minimums=has_minimums)
-        if not _is_kept(stored, precision, dict(properties)):
+        if not _stays_right(stored, precision, dict(properties)):
             return False
     return True
 
@@ -122,12 +122,14 @@ def _integers(
     return QuantizedTensor("probe", packed.shape, packed.values, lambda: packed)
 
 
-def _is_kept(
+def _stays_right(
     stored: StoredTensor | QuantizedTensor, precision: str, properties: dict[str, Any]
 ) -> bool:
-    """Two such matrices, which are joined, are right when what they were made of is gone."""
+    """Return whether products of two joined matrices stay right after their memory was released."""
     checkpoint = Checkpoint(Path(), {}, dict.fromkeys(NAMES, stored))
-    weights = OpenVINOWeights(checkpoint, precision, joins=lambda _: True, least_with_minimums=0)
+    weights = OpenVINOWeights(
+        checkpoint, precision, joins=lambda _: True, min_weights_with_minimums=0
+    )
     x = Parameter(ov.Type.f32, ov.PartialShape([-1, stored.shape[1]]))
     product = opset.concat(weights.products(x, NAMES), -1)
     model = ov.Model([opset.result(product)], [x], "probe")
@@ -137,30 +139,34 @@ def _is_kept(
     for count in ROWS:
         rows = random.normal(0, 1, (count, stored.shape[1])).astype(np.float32)
         expected = rows @ matrix.T
-        found = request.infer([rows])[0]
-        if np.abs(found - expected).max() > TOLERANCE * np.abs(expected).max():
+        output = request.infer([rows])[0]
+        if np.abs(output - expected).max() > TOLERANCE * np.abs(expected).max():
             return False
-        give_back((constants.minimums or constants.spent).values())
+        release_pages((constants.minimums or constants.releasable).values())
     return True
 
 
-def order_of_packing(model: ov.Model, arrays: Mapping[str, Array]) -> list[tuple[str, list[Array]]]:
-    """(the name of a cache of keys, those of `arrays` that are packed when it is written), in the
-    order of computing.  `arrays` are those of constants, by the names of their nodes; what no
-    attention depends on is left out.
+def packing_order(model: ov.Model, arrays: Mapping[str, Array]) -> list[tuple[str, list[Array]]]:
+    """Return which arrays are packed before each attention, in the order of computing.
+
+    Each item is (name of a key cache, those of `arrays` that are packed when it is written).
+    `arrays` are those of constants, by the names of their nodes; arrays that no attention depends
+    on are left out.
     """
     seen: set[tuple[str, str]] = set()
-    found = []
+    order = []
     for node in model.get_ordered_ops():
         if node.get_type_name() == ATTENTION:
             before = [arrays[name] for name in _sources(node, seen) if name in arrays]
-            found.append((node.input_value(KEYS).get_any_name(), before))
-    return found
+            order.append((node.input_value(KEYS).get_any_name(), before))
+    return order
 
 
 def _sources(node: Any, seen: set[tuple[str, str]]) -> Iterator[str]:
-    """The names of what `node` is computed of, but for what was `seen` before.  Nodes of one name
-    and type count as one: what is missed by that is found behind a later cache, which is safe.
+    """Iterate done the names of the nodes that `node` depends on, except those `seen` before.
+
+    Nodes of the same name and type count as one: what is missed by that appears before a later
+    cache, which is safe.
     """
     waiting = [node]
     while waiting:
@@ -174,22 +180,23 @@ def _sources(node: Any, seen: set[tuple[str, str]]) -> Iterator[str]:
 
 
 @contextmanager
-def giving_back(groups: Sequence[tuple[Array, list[Array]]]) -> Iterator[None]:
-    """While the block computes the first pass, give back arrays as soon as it has packed them.
+def releasing(groups: Sequence[tuple[Array, list[Array]]]) -> Iterator[None]:
+    """Release arrays while the block computes the first pass, as soon as they are packed.
 
-    `groups` are caches of keys, zeros as yet, and the arrays that are packed when one is written.
+    `groups` are caches of keys, which are zeros at first, and the arrays that are packed by the
+    time each cache is written.
     """
-    over = Event()
-    watcher = Thread(target=_give_back_early, args=(deque(groups), over), daemon=True)
+    done = Event()
+    watcher = Thread(target=_give_back_early, args=(deque(groups), done), daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        over.set()
+        done.set()
         watcher.join()
 
 
-def _give_back_early(groups: deque[tuple[Array, list[Array]]], over: Event) -> None:
-    while groups and not over.wait(PERIOD):
+def _give_back_early(groups: deque[tuple[Array, list[Array]]], done: Event) -> None:
+    while groups and not done.wait(PERIOD):
         while groups and groups[0][0].any():
-            give_back(groups.popleft()[1])
+            release_pages(groups.popleft()[1])

@@ -1,4 +1,4 @@
-"""A compiled graph and its cache, which compute steps; `opening` makes the graph."""
+"""Runner of a compiled graph with its cache; `opening` builds the graph."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.checkpoint.weights import from_bf16
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import RankPart
-from mindspore_serving.llm.runtimes.adapters import Base, Changes
+from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
 from mindspore_serving.llm.runtimes.capacity import (
     free_main_memory,
     longest_sequence,
@@ -21,27 +21,28 @@ from mindspore_serving.llm.runtimes.capacity import (
 )
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
-from mindspore_serving.llm.runtimes.openvino.constants import give_back, in_pages, trim
+from mindspore_serving.llm.runtimes.openvino.constants import in_pages, release_pages, trim
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import HIDDEN
 from mindspore_serving.llm.runtimes.openvino.options import capabilities
 from mindspore_serving.llm.runtimes.openvino.ranks import RankSums
-from mindspore_serving.llm.runtimes.openvino.repacking import giving_back
+from mindspore_serving.llm.runtimes.openvino.repacking import releasing
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
-from mindspore_serving.llm.runtimes.warming import within
+from mindspore_serving.llm.runtimes.warming import warm_up_within
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 
 T = TypeVar("T")
 
 MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
-MORE_SLOTS = 2  # of states: see `states.fill`
+EXTRA_SLOTS = 2  # state slots after the runner's: see `states.fill`
 WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
 
 
 class OpenVINORunner:
-    """A `StoringRunner`; an `AdaptedRunner`, if there is a `base`.  Steps without adapters have a
-    request of their own, so that they pay for none.
+    """A `StoringRunner`; an `AdaptedRunner` if there is a `base`.
+
+    Steps without adapters have a separate request, so that adapters cost them nothing.
     """
 
     block_size = BLOCK_SIZE
@@ -53,7 +54,7 @@ class OpenVINORunner:
         config: EngineConfig,
         weights: OpenVINOWeights,
         *,
-        base: Base | None = None,
+        base: BaseModel | None = None,
         sums: RankSums | None = None,
     ) -> None:
         spec = part.spec
@@ -63,7 +64,7 @@ class OpenVINORunner:
         self.base = base
         self._part = part
         self._sums = sums
-        self._kept = weights.constants.kept  # what the compiled model's constants refer to
+        self._kept = weights.constants.kept  # memory of the compiled model's constants
         self._gathered = weights.gathered
         self._requests: list[Any] = [compiled.create_infer_request()]
         ports = {port.get_any_name(): port for port in compiled.inputs}
@@ -78,11 +79,11 @@ class OpenVINORunner:
         longest = longest_sequence(config, spec)
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._pack(weights)
-        give_back(weights.constants.unpacked)
-        self._warm_up(config)  # with every token in one block, as nothing is read
+        release_pages(weights.constants.to_release)
+        self._warm_up(config)  # every token is in one block, as results are not used
         compiled.release_memory()
         trim()
-        # Only now the weights are packed, and what is free is known.
+        # Only now are the weights packed, so that free memory is known.
         free = min(free_main_memory(), MAX_DEFAULT_CACHE) // part.size
         self.block_bytes = sum(cache.block_bytes for cache in self._caches)
         self.block_format = f"openvino {ov.__version__} {weights.precision} {capabilities()} "
@@ -93,30 +94,32 @@ class OpenVINORunner:
         trim()
 
     def run(self, step: Step) -> Logits:
-        """As `Runner.run`.  The result is overwritten by the next one."""
+        """Run a step as `Runner.run` does.  The result is overwritten by the next step."""
         return self.compute(step)
 
     def embed(self, step: Step) -> Vectors:
         return self.compute(step, embeds=True)
 
-    def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
-        """As `LayerStage.compute`."""
-        request = self._infer(step, given)
+    def compute(
+        self, step: Step, hidden_states: Vectors | None = None, *, embeds: bool = False
+    ) -> Vectors:
+        """Run a step as `LayerStage.compute` does."""
+        request = self._infer(step, hidden_states)
         if not self._part.spec.is_last:
             hidden: Vectors = request.get_output_tensor(0).data
             return hidden
-        found: Vectors = request.get_output_tensor(int(embeds)).data
+        output: Vectors = request.get_output_tensor(int(embeds)).data
         if embeds:
-            return found if found.dtype == np.float32 else from_bf16(found.view(np.uint16))
-        return found if self._part.exchange is None else self._part.exchange.gather(found)
+            return output if output.dtype == np.float32 else from_bf16(output.view(np.uint16))
+        return output if self._part.exchange is None else self._part.exchange.gather(output)
 
     def output(self, name: str) -> npt.NDArray[Any]:
-        """A result of the last step without adapters, which the next one overwrites."""
-        found: npt.NDArray[Any] = self._requests[0].get_tensor(name).data
-        return found
+        """Return a result of the last step without adapters; the next step overwrites it."""
+        output: npt.NDArray[Any] = self._requests[0].get_tensor(name).data
+        return output
 
-    def _infer(self, step: Step, given: Vectors | None) -> Any:
-        """The request, when it has computed `step`."""
+    def _infer(self, step: Step, hidden_states: Vectors | None) -> Any:
+        """Compute `step`, and return the request that has its results."""
         if not self._feeds:
             raise ServingError("the runner is closed")
         feed = self._feeds[self._loaded is not None and any(row.adapter for row in step.rows)]
@@ -125,9 +128,9 @@ class OpenVINORunner:
             for cache in self._caches:
                 cache.array[target] = cache.array[source]
         if not self._part.spec.is_first:
-            if given is None:  # to warm up
-                given = np.zeros((step.num_tokens, self.hidden_size), np.float32)
-            feed.request.set_tensor(HIDDEN, ov.Tensor(given, shared_memory=True))
+            if hidden_states is None:  # to warm up
+                hidden_states = np.zeros((step.num_tokens, self.hidden_size), np.float32)
+            feed.request.set_tensor(HIDDEN, ov.Tensor(hidden_states, shared_memory=True))
         try:
             feed.request.infer()
         except RuntimeError as error:
@@ -173,7 +176,7 @@ class OpenVINORunner:
         for cache in self._caches:
             cache.allocate(self._requests, limits.num_blocks)
         for state in self._states:
-            state.allocate(self._requests, limits.num_slots + MORE_SLOTS)
+            state.allocate(self._requests, limits.num_slots + EXTRA_SLOTS)
         limits = replace(limits, adapters=self.adapters)
         inputs = (self._names, [*self._names, *STEP_INPUTS])
         self._feeds = [
@@ -182,18 +185,20 @@ class OpenVINORunner:
         ]
 
     def _pack(self, weights: OpenVINOWeights) -> None:
-        """The first pass, which packs the weights."""
+        """Run the first pass, which packs the weights."""
         caches = {cache.name: cache.array[0] for cache in self._caches}
-        with giving_back([(caches[name], arrays) for name, arrays in weights.constants.early]):
+        with releasing(
+            [(caches[name], arrays) for name, arrays in weights.constants.release_order]
+        ):
             self._compute_first()
 
     def _compute_first(self) -> None:
         self.run(Step((Row([0], 0, [0], 1),)))
 
     def _warm_up(self, config: EngineConfig) -> None:
-        """The first pass of each size compiles kernels for it."""
+        """Run the first pass of each size, which compiles kernels for it."""
         sizes = warm_up_sizes(config, self.max_model_len)
-        for num_rows, length in within(WARM_UP_SECONDS, sizes, self._part.least):
+        for num_rows, length in warm_up_within(WARM_UP_SECONDS, sizes, self._part.least):
             blocks = [0] * -(-length // BLOCK_SIZE)
             self.run(Step(tuple(Row([0] * length, 0, blocks, 1) for _ in range(num_rows))))
 
@@ -204,18 +209,21 @@ def _is_of_step(name: str) -> bool:
 
 
 def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
-    """(rows, tokens of each), the likeliest first: one sequence, full prompts, then batches."""
+    """Return (rows, tokens of each) in the order of likelihood.
+
+    One sequence comes first, then full prompts, then batches.
+    """
     rows = range(1, config.max_num_seqs + 1)
     full = min(config.max_num_batched_tokens, longest)
     prompts = sorted({full, *(n for n in (16, 64, 256, 1024) if n < full)}, reverse=True)
     powers = [n for n in rows if n & (n - 1) == 0]
-    others = [n for n in rows if n & (n - 1)]
-    sizes = [(1, 1), *((1, n) for n in prompts), *((n, 1) for n in (*powers[1:], *others))]
+    other_counts = [n for n in rows if n & (n - 1)]
+    sizes = [(1, 1), *((1, n) for n in prompts), *((n, 1) for n in (*powers[1:], *other_counts))]
     return list(dict.fromkeys(sizes))
 
 
 class _Cache:
-    """One layer's keys or values, or state: an array that the request reads and writes."""
+    """Array of one layer's keys or values, or state, which the request reads and writes."""
 
     def __init__(self, port: Any) -> None:
         self.name = port.get_any_name()
@@ -229,8 +237,9 @@ class _Cache:
         self.array: npt.NDArray[Any] = np.zeros(0, self._bits)
 
     def allocate(self, requests: Sequence[Any], num_blocks: int) -> None:
-        """Zeros that take memory when they are first written, also where memory of others that was
-        given back would be taken again, and in pages of 4 KiB.
+        """Allocate zeros in pages of 4 KiB, which take memory when they are first written.
+
+        Memory of other arrays that was released is not used again for them.
         """
         shape = (num_blocks, *self._block_shape)
         self.array = in_pages(shape, self._bits)

@@ -1,7 +1,7 @@
-"""Checkpoint tensors as OpenVINO constants, in the form that each use of them needs.
+"""Checkpoint tensors as OpenVINO constants, in the pattern that each use of them needs.
 
 A bfloat16 matrix stays in the mapped file, which `kept` keeps alive.  At the first pass the plugin
-packs a copy of its own, two bytes per weight in either precision.
+packs a copy, two bytes per weight in either precision.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,24 +23,24 @@ from mindspore_serving.llm.runtimes.openvino.nodes import features, i64, named, 
 Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
 
-LEAST_GROUP = 32  # of int8: smaller ones would be those of all inputs, and steps longer
-# Of a product by integers with minimums.  Of fewer, the four operations that add the minimums take
-# longer than it takes to read eight bits of a weight instead of four.
-LEAST_WITH_MINIMUMS = 2**20
+MIN_GROUP = 32  # of int8: smaller groups would be those of activations as well, and slow steps
+# Weights of a product by integers with minimums.  With fewer, the four operations that add the
+# minimums take longer than reading eight bits of a weight instead of four.
+MIN_WEIGHTS_WITH_MINIMUMS = 2**20
 
 
 class OpenVINOWeights:
     """Constants by checkpoint name, each made once.
 
     Args:
-        checkpoint: the tensors.
-        precision: "bf16" or "f32", what matrices are multiplied in.
-        bits: 8 or 4 to quantise the matrices of a float checkpoint, None to take them as they are.
+        checkpoint: source of the tensors.
+        precision: "bf16" or "f32", in which matrices are multiplied.
+        bits: 8 or 4 to quantise the matrices of a float checkpoint, None to keep them.
         is_exact: no inputs are rounded to integers, so integers are multiplied as floats.
-        gathers: rows of embeddings are read from the file step by step, where it can be done.
-        joins: whether matrices of a form may be one matrix if they have the same input; None: none.
-        least_with_minimums: of how many weights a product by 4-bit integers with minimums is; of
-            fewer they are rounded to int8.  Nothing is with `is_exact`.
+        gathers: read rows of embeddings from the file at each step, if possible.
+        joins: tells whether matrices of a form with the same input may be joined; None: never.
+        min_weights_with_minimums: smallest product by 4-bit integers with minimums, in weights;
+            smaller ones are rounded to int8, unless `is_exact`.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class OpenVINOWeights:
         is_exact: bool = False,
         gathers: bool = False,
         joins: Callable[[MatrixForm], bool] | None = None,
-        least_with_minimums: int = LEAST_WITH_MINIMUMS,
+        min_weights_with_minimums: int = MIN_WEIGHTS_WITH_MINIMUMS,
     ) -> None:
         self.constants = Constants()
-        self.widened: list[str] = []  # quantised matrices that became floats
+        self.dequantised: list[str] = []  # quantised matrices that became floats
         self.gathered: dict[str, Gather] = {}  # tables whose rows are inputs of the graph
         self._checkpoint = checkpoint
         self._gathers = gathers
         self._joins = joins
-        self._least_with_minimums = least_with_minimums
+        self._min_weights_with_minimums = min_weights_with_minimums
         self.precision = precision
         self._bits = bits
         self._is_exact = is_exact
@@ -73,15 +73,15 @@ class OpenVINOWeights:
         return self._checkpoint.has(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape the model sees.  Raises StartError for a tensor that is missing."""
+        """Return the shape that the model sees.  Raises StartError for a missing tensor."""
         return self._checkpoint.shape(name)
 
     def vector(self, name: str, plus: float = 0.0) -> Node:
-        """[1, features] float32, `plus` added."""
+        """Return the tensor as [1, features] float32, with `plus` added."""
         return self._once(f"vector+{plus}", name, lambda: self._vector(name, plus))
 
     def product(self, x: Node, name: str) -> Node:
-        """[rows, out] of `x` [rows, in]."""
+        """Multiply `x`, [rows, in], by the transposed matrix: [rows, out]."""
         matrix, columns = self.matrix(name), self._orders.get(name)
         if columns is not None:
             x = opset.gather(x, opset.constant(columns), opset.constant(-1))
@@ -96,32 +96,36 @@ class OpenVINOWeights:
         return opset.add(y, opset.matmul(sums, minimums, False, True))
 
     def products(self, x: Node, names: Sequence[str]) -> list[Node]:
-        """`product` of each.  Matrices that are stored alike are joined, one above the other: a
-        step has fewer nodes then, and each has more to do.
+        """Compute `product` with each matrix, joining those that are stored alike.
 
-        Raises StartError naming one that is not [out, in].
+        A joined matrix has the rows of one after those of the other: a step has fewer nodes then,
+        and each has more work.
+
+        Raises StartError naming a tensor that is not [out, in].
         """
-        key, found = tuple(names), dict[str, Node]()
+        key, outputs = tuple(names), dict[str, Node]()
         for name in names:
             shape = self.shape(name)
             if len(shape) != 2 or shape[1] != features(x):
                 raise StartError(f"tensor {name!r} is {list(shape)}, expected [*, {features(x)}]")
         if key not in self._joined:
-            self._joined[key] = [some for kind in self._alike(names) for some in self._join(kind)]
-        for some in self._joined[key]:
-            y, end = self.product(x, _joint(some)), 0
-            for name in some:
+            self._joined[key] = [
+                group for kind in self._group_by_type(names) for group in self._join(kind)
+            ]
+        for group in self._joined[key]:
+            y, end = self.product(x, _joint(group)), 0
+            for name in group:
                 begin, end = end, end + self.shape(name)[0]
-                found[name] = sliced(y, begin, end) if len(some) > 1 else y
-        return [found[name] for name in names]
+                outputs[name] = sliced(y, begin, end) if len(group) > 1 else y
+        return [outputs[name] for name in names]
 
     def matrix(self, name: str) -> Node:
-        """[out, in] to multiply by, float32 or widened to it."""
+        """Return a matrix [out, in] to multiply by, float32 or converted to it."""
         is_table = ("table", name) in self._made and self._checkpoint.is_quantized(name)
         return self._once("table" if is_table else "matrix", name, lambda: self._matrix(name))
 
     def table(self, name: str) -> Node:
-        """[rows, features] to gather from, in the type of the file, or integers times scales."""
+        """Return a table [rows, features] to gather from, in the file's type or quantised."""
         if self._checkpoint.is_quantized(name):  # the plugin gathers rows of integers
             node = self._once("table", name, lambda: self._matrix(name, is_table=True))
             if name in self._orders:
@@ -130,17 +134,18 @@ class OpenVINOWeights:
         return self._once("table", name, lambda: self._table(name))
 
     def gathers(self, name: str) -> bool:
-        """Whether rows of this table are an input, for which `gathered` has what reads them."""
+        """Return whether rows of the table are an input of the graph, and `gathered` reads them."""
         gather = self._checkpoint.gatherer(name) if self._gathers else None
         if gather is not None:
             self.gathered[name] = gather
         return gather is not None
 
     def stacked(self, names: Sequence[str]) -> Node:
-        """[len(names), out, in] float32, or integers times scales if all are quantised alike:
-        copied into one array.
+        """Stack matrices into one array, [len(names), out, in].
 
-        Raises StartError naming one that differs from the first.
+        It has integers times scales if all are quantised alike, else float32.
+
+        Raises StartError naming a tensor whose shape differs from the first.
         """
         first = self.shape(names[0])
         for name in names:
@@ -148,17 +153,17 @@ class OpenVINOWeights:
                 raise StartError(
                     f"tensor {name!r} is {list(self.shape(name))}, but {names[0]!r} {list(first)}"
                 )
-        beside = (len(names) - 1) * prod(first)
-        packed = [self._packed(name, beside=beside) for name in names]
+        other_weights = (len(names) - 1) * prod(first)
+        packed = [self._packed(name, other_weights=other_weights) for name in names]
         some = [p for p in packed if p is not None and p.order is None]
-        if len(some) < len(names) or len({_form(p) for p in some}) > 1:
-            self.widened += [name for name in names if self._checkpoint.is_quantized(name)]
+        if len(some) < len(names) or len({_storage_key(p) for p in some}) > 1:
+            self.dequantised += [name for name in names if self._checkpoint.is_quantized(name)]
             arrays = np.stack([self._checkpoint.f32(name) for name in names])
             return self.constants.of(arrays, arrays.shape, ov.Type.f32)
         return self.constants.scaled(merged(some, np.stack))
 
     def rows(self, names: Sequence[str]) -> Node:
-        """[len(names), features] float32, of vectors that are equally long."""
+        """Stack vectors of equal length, [len(names), features] float32."""
         rows = np.stack([self._checkpoint.f32(name) for name in names])
         return self.constants.of(rows, rows.shape, ov.Type.f32)
 
@@ -170,22 +175,28 @@ class OpenVINOWeights:
     def _vector(self, name: str, plus: float) -> Node:
         return opset.constant(self._checkpoint.f32(name).reshape(1, -1) + np.float32(plus))
 
-    def _packed(self, name: str, *, beside: int = 0, is_table: bool = False) -> Packed | None:
-        """None of floats; `beside` are the weights of the same product that are not of `name`."""
+    def _packed(
+        self, name: str, *, other_weights: int = 0, is_table: bool = False
+    ) -> Packed | None:
+        """Return the integers of a matrix, None for floats.
+
+        `other_weights` is the number of weights of the same product that are not of `name`.
+        """
         packed = self._checkpoint.packed(name)
         if packed is None and self._bits is not None and not is_router(name):
             return pack(self._checkpoint.f32(name), self._bits)
         if packed is None or is_table or self._is_exact or not packed.is_plain:
             return packed
-        return rounded_8(packed, LEAST_GROUP) if self._is_rounded(packed, beside) else packed
+        return rounded_8(packed, MIN_GROUP) if self._is_rounded(packed, other_weights) else packed
 
-    def _is_rounded(self, packed: Packed, beside: int) -> bool:
-        if packed.shape[1] % LEAST_GROUP or packed.zeros is not None:
+    def _is_rounded(self, packed: Packed, other_weights: int) -> bool:
+        if packed.shape[1] % MIN_GROUP or packed.zeros is not None:
             return False
         if packed.bits == 8:
-            return packed.group < LEAST_GROUP or packed.minimums is not None
+            return packed.group < MIN_GROUP or packed.minimums is not None
         return (
-            packed.minimums is not None and prod(packed.shape) + beside < self._least_with_minimums
+            packed.minimums is not None
+            and prod(packed.shape) + other_weights < self._min_weights_with_minimums
         )
 
     def _matrix(self, name: str, *, is_table: bool = False) -> Node:
@@ -196,43 +207,45 @@ class OpenVINOWeights:
             if is_table or not self._checkpoint.is_quantized(name):
                 return self.constants.scaled(packed)
             return self._integers(name, packed, packed.is_grouped and not packed.codebook)
-        stored = self._widened(name) if self._checkpoint.is_quantized(name) else self._table(name)
+        stored = (
+            self._dequantised(name) if self._checkpoint.is_quantized(name) else self._table(name)
+        )
         return _floats(stored)
 
-    def _integers(self, name: str, packed: Packed, is_spent: bool) -> Node:
+    def _integers(self, name: str, packed: Packed, is_releasable: bool) -> Node:
         # Integers are multiplied only without minimums; as floats there is nothing to gain.
         if not self._is_exact and packed.minimums is not None:
             self._minimums[name] = self.constants.minimum(packed)
             packed = replace(packed, minimums=None, centre=0)
-        return self.constants.scaled(packed, is_spent=is_spent)
+        return self.constants.scaled(packed, is_releasable=is_releasable)
 
-    def _alike(self, names: Sequence[str]) -> list[list[str]]:
-        """Those of one type together."""
-        found: dict[str, list[str]] = {}
+    def _group_by_type(self, names: Sequence[str]) -> list[list[str]]:
+        """Group the names by the type of their tensors."""
+        by_type: dict[str, list[str]] = {}
         for name in names:
-            found.setdefault(self._checkpoint.stored(name).dtype, []).append(name)
-        return list(found.values())
+            by_type.setdefault(self._checkpoint.stored(name).dtype, []).append(name)
+        return list(by_type.values())
 
     def _join(self, names: Sequence[str]) -> list[tuple[str, ...]]:
-        """Make one matrix of them if it can be done, and give the groups in which they are now."""
-        apart: list[tuple[str, ...]] = [(name,) for name in names]
+        """Join matrices to one if possible, and return the groups that result."""
+        separate: list[tuple[str, ...]] = [(name,) for name in names]
         if self._joins is None or len(names) == 1:
-            return apart
+            return separate
         sizes = {name: prod(self.shape(name)) for name in names}
         total = sum(sizes.values())
-        packed = [self._packed(name, beside=total - size) for name, size in sizes.items()]
-        integers = [one for one in packed if one is not None and one.is_plain]
+        packed = [self._packed(name, other_weights=total - size) for name, size in sizes.items()]
+        integers = [part for part in packed if part is not None and part.is_plain]
         dtype = self._checkpoint.stored(names[0]).dtype
         form = MatrixForm.of(integers[0]) if integers else MatrixForm(dtype)
         is_known = dtype in TYPES if not any(packed) else len(integers) == len(names)
-        if not is_known or len(set(map(_form, integers))) > 1 or not self._joins(form):
-            return apart
+        if not is_known or len(set(map(_storage_key, integers))) > 1 or not self._joins(form):
+            return separate
         if integers:
-            whole = merged(integers, np.concatenate)
-            node = self._integers(_joint(names), whole, is_spent=True)
+            joined = merged(integers, np.concatenate)
+            node = self._integers(_joint(names), joined, is_releasable=True)
         else:
             parts = [self._checkpoint.raw(name)[2] for name in names]
-            node = _floats(self.constants.spent_floats(np.concatenate(parts), dtype))
+            node = _floats(self.constants.releasable_floats(np.concatenate(parts), dtype))
         self._made["matrix", _joint(names)] = node
         return [tuple(names)]
 
@@ -244,18 +257,20 @@ class OpenVINOWeights:
             )
         return named(self.constants.of(bits, shape, TYPES[dtype]), name)
 
-    def _widened(self, name: str) -> Node:
-        """A matrix in a format that the plugin has no kernels for, in the precision."""
-        self.widened.append(name)
+    def _dequantised(self, name: str) -> Node:
+        """Dequantise a matrix, in a format without kernels in the plugin, to the precision."""
+        self.dequantised.append(name)
         floats = self._checkpoint.f32(name)
         bits = floats if self.precision == "f32" else to_bf16(floats)
         return self.constants.of(bits, floats.shape, TYPES[self.precision.upper()])
 
 
 def _floats(stored: Node) -> Node:
-    """Folded, they would take four bytes each; with this mark the plugin packs the two-byte
-    weights: as they are to multiply in bfloat16, else it widens them as it multiplies, which
-    memory-bound steps gain from.
+    """Return a matrix in float32 without folding its conversion.
+
+    Folded, they would take four bytes per weight.  With this mark the plugin packs two-byte
+    weights: to multiply in bfloat16 as they are, otherwise it widens them during the product, which
+    is faster for memory-bound steps.
     """
     return stored if stored.get_element_type() == ov.Type.f32 else widened(stored)
 
@@ -264,7 +279,7 @@ def _joint(names: Sequence[str]) -> str:
     return "+".join(names)
 
 
-def _form(packed: Packed) -> tuple[object, ...]:
-    """What has to be the same for matrices to be stacked or joined."""
+def _storage_key(packed: Packed) -> tuple[object, ...]:
+    """Return the properties that matrices must share to be stacked or joined."""
     has_zeros, has_minimums = packed.zeros is not None, packed.minimums is not None
     return packed.bits, packed.group, packed.codebook, packed.centre, has_zeros, has_minimums

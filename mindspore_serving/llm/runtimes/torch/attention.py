@@ -1,8 +1,8 @@
-"""Attention over a paged cache by operations of PyTorch: gather, matmul, softmax.
+"""Attention over a paged cache by PyTorch operations: gather, matmul, softmax.
 
 CPUs use it, and CUDA devices without Triton; `kernels` reads keys and values in place instead.
-Sequences with equally many new tokens are computed together, padded to the longest of them.  Keys
-and values are gathered from their blocks in every step, so long contexts cost bandwidth.
+Sequences with the same number of new tokens are computed together, padded to the longest of them.
+Keys and values are gathered from their blocks in every step, so long contexts cost bandwidth.
 """
 
 from collections import defaultdict
@@ -18,27 +18,29 @@ from torch.nn import functional
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.layout import Indices, Layout, TokenSpan
 
-LONGEST_BATCHED = 16  # new tokens up to which sequences share a batch, padding and all
+MAX_BATCHED_TOKENS = 16  # new tokens of a sequence up to which it shares a padded batch
 BEGIN, COUNT, LENGTH, TABLE = range(4)  # columns of a sequence: see AttentionPath.decoding
 
 
 class Attention(Protocol):
-    """Computes the attention of one step."""
+    """Attention of one step, with its arrays on the device."""
 
     def attend(
         self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """`q` [T, heads * head_dim] over one layer's cache with the new tokens; shaped as `q`.
-        `sinks` are [heads].
+        """Attend with `q`, [T, heads * head_dim], over one layer's cache; return the same shape.
+
+        The cache contains the new tokens.  `sinks` are [heads].
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """A step's attention, before its arrays are on the device: `attention` is called with them
-    there.
+    """Attention of a step before its arrays are on the device.
+
+    `attention` is called with the arrays there.
     """
 
     arrays: Sequence[Indices]
@@ -46,15 +48,16 @@ class AttentionPlan:
 
 
 class AttentionPath(Protocol):
-    """A way of computing attention."""
+    """Strategy of attention: it plans a step's tiles or groups."""
 
     def plan(self, layout: Layout) -> AttentionPlan: ...
 
     def decoding(self, rows: torch.Tensor) -> Attention:
-        """The attention of a step in which row i of `rows` describes a sequence with one new
-        token, the step's i-th: [B, TABLE + blocks], the first token's index, the number of new
-        tokens, the length with them, the blocks.  Reads no number of `rows` on the host, so that
-        a graph of it holds for whatever they are later.
+        """Return the attention of a step with one new token per sequence.
+
+        Row i of `rows`, [B, TABLE + blocks], describes the sequence of the step's i-th token: index
+        of its first new token, number of new tokens, length with them, blocks.  No value of `rows`
+        is read on the host, so that a captured graph holds for later values.
         """
         ...
 
@@ -63,27 +66,27 @@ class AttentionPath(Protocol):
 class GatheredGroup:
     """Sequences with `num_new` new tokens each.  Shapes: B sequences, L longest length."""
 
-    tokens: torch.Tensor  # [B * num_new], of the step's tokens
+    tokens: torch.Tensor  # [B * num_new], indices of the step's tokens
     tables: torch.Tensor  # [B, blocks], padded with any block
     lengths: torch.Tensor  # [B]
-    reach: torch.Tensor  # [B * num_new]: the position behind the last that a token sees
+    visible_ends: torch.Tensor  # [B * num_new], one position past the last visible one
     num_new: int
     longest: int
     visible: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)  # by window, heads
 
     def distances(self) -> torch.Tensor:
-        """[B, num_new, L]: how far back a key lies; negative is the future, or padding."""
+        """Return how far back each key is, [B, num_new, L]; negative for the future and padding."""
         device = self.lengths.device
         keys = torch.arange(self.longest, device=device)
         queries = torch.arange(self.num_new, device=device) + self.lengths[:, None] - self.num_new
         return queries[:, :, None] - keys
 
     def mask(self, window: int, num_groups: int) -> torch.Tensor:
-        """[B, 1, num_groups * num_new, L]: what a query sees; the same in every layer."""
+        """Return the mask of visible keys, [B, 1, num_groups * num_new, L], for all layers."""
         mask = self.visible.get((window, num_groups))
         if mask is None:
             keys = torch.arange(self.longest, device=self.lengths.device)
-            mask = keys < self.reach.view(-1, self.num_new, 1)
+            mask = keys < self.visible_ends.view(-1, self.num_new, 1)
             if window:
                 mask &= self.distances() < window
             mask = mask.repeat(1, num_groups, 1)[:, None]
@@ -98,14 +101,14 @@ class GatherPath:
         self._block_size = block_size
 
     def plan(self, layout: Layout) -> AttentionPlan:
-        """In groups; a sequence with many new tokens is one by itself."""
+        """Group sequences by their number of new tokens; one with many is a group by itself."""
         spans: dict[tuple[int, int], list[TokenSpan]] = defaultdict(list)
         for index, span in enumerate(layout.spans):
             num_new = span.end - span.begin
-            spans[num_new, 0 if num_new <= LONGEST_BATCHED else index].append(span)
+            spans[num_new, 0 if num_new <= MAX_BATCHED_TOKENS else index].append(span)
         groups = list(spans.values())
-        arrays = [array for group in groups for array in _described(group, layout.reach)]
-        return AttentionPlan(arrays, partial(_gathered_by, groups))
+        arrays = [array for group in groups for array in _group_arrays(group, layout.visible_ends)]
+        return AttentionPlan(arrays, partial(_attention_from, groups))
 
     def decoding(self, rows: torch.Tensor) -> "GatheredAttention":
         tables = rows[:, TABLE:]
@@ -116,26 +119,33 @@ class GatherPath:
         )
 
 
-def _gathered_by(
+def _attention_from(
     groups: Sequence[Sequence[TokenSpan]], arrays: Sequence[torch.Tensor]
 ) -> "GatheredAttention":
-    """`arrays` has what `_described` gives of each group."""
-    found = []
+    """Build the attention from the arrays that `_group_arrays` returns for each group."""
+    groups_on_device = []
     for index, spans in enumerate(groups):
-        tokens, tables, lengths, reach = arrays[4 * index : 4 * index + 4]
+        tokens, tables, lengths, visible_ends = arrays[4 * index : 4 * index + 4]
         num_new, longest = spans[0].end - spans[0].begin, max(span.length for span in spans)
-        found.append(GatheredGroup(tokens, tables, lengths, reach, num_new, longest))
-    return GatheredAttention(tuple(found))
+        groups_on_device.append(
+            GatheredGroup(tokens, tables, lengths, visible_ends, num_new, longest)
+        )
+    return GatheredAttention(tuple(groups_on_device))
 
 
-def _described(spans: Sequence[TokenSpan], reach: Indices) -> list[Indices]:
-    """`tokens`, `tables`, `lengths` and `reach` of a `GatheredGroup`."""
+def _group_arrays(spans: Sequence[TokenSpan], visible_ends: Indices) -> list[Indices]:
+    """Return `tokens`, `tables`, `lengths` and `visible_ends` of a `GatheredGroup`."""
     tokens = np.concatenate([np.arange(span.begin, span.end) for span in spans])
-    return [tokens, block_tables(spans), np.array([span.length for span in spans]), reach[tokens]]
+    return [
+        tokens,
+        block_tables(spans),
+        np.array([span.length for span in spans]),
+        visible_ends[tokens],
+    ]
 
 
 def block_tables(spans: Sequence[TokenSpan]) -> Indices:
-    """[spans, most blocks of one], padded with block 0."""
+    """Return the block tables, [spans, largest number of blocks], padded with block 0."""
     tables = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int64)
     for row, span in zip(tables, spans, strict=True):
         row[: len(span.blocks)] = span.blocks
@@ -144,7 +154,10 @@ def block_tables(spans: Sequence[TokenSpan]) -> Indices:
 
 @cache
 def alibi_slopes(alibi: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """float32 [heads], kept on the device: while a graph is recorded, nothing can be uploaded."""
+    """Return ALiBi slopes, float32 [heads], cached on the device.
+
+    While a graph is captured, nothing can be uploaded.
+    """
     return torch.tensor(alibi, dtype=torch.float32, device=device)
 
 
@@ -160,14 +173,15 @@ class GatheredAttention:
     ) -> torch.Tensor:  # fmt: skip
         out = torch.empty_like(q)
         for group in self.groups:
-            own = tuple(_gathered(stored, group, q.dtype) for stored in (keys, values))
-            out[group.tokens] = _attend(group, q[group.tokens], own, spec, sinks)
+            gathered = tuple(_gather(stored, group, q.dtype) for stored in (keys, values))
+            out[group.tokens] = _attend(group, q[group.tokens], gathered, spec, sinks)
         return out
 
 
 class TorchCache:
-    """Keys and values of layers, [num_blocks, block_size, kv_heads, head_dim] each; `heads` has the
-    last two of each layer.
+    """Keys and values of layers, each [num_blocks, block_size, kv_heads, head_dim].
+
+    `heads` has the last two sizes of each layer.
     """
 
     def __init__(
@@ -175,28 +189,28 @@ class TorchCache:
         device: str,
     ) -> None:  # fmt: skip
         def empty(layer: int) -> torch.Tensor:
-            # Zeros: what is masked is multiplied by 0, and whatever lies there must be finite.
+            # Zeros: masked values are multiplied by 0, so they have to be finite.
             return torch.zeros((*blocks, *heads[layer]), dtype=dtype, device=device)
 
         self.layers = {layer: (empty(layer), empty(layer)) for layer in heads}
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Blocks `source` to `target`, all read before any is written."""
+        """Copy blocks `source` to `target`; all are read before any is written."""
         for keys, values in self.layers.values():
             keys[target] = keys[source]
             values[target] = values[source]
 
     def read(self, block: int) -> memoryview:
-        """The contents of a block, as bytes."""
+        """Return the contents of a block, as bytes."""
         parts = [stored[block].reshape(-1).view(torch.uint8) for stored in self._all()]
         return memoryview(torch.cat(parts).cpu().numpy())
 
     def replace(self, block: int, content: memoryview) -> None:
-        """`content` is as `read` gave it."""
-        begin, given = 0, torch.frombuffer(content, dtype=torch.uint8)
+        """Overwrite a block with `content`, bytes that `read` returned."""
+        begin, source = 0, torch.frombuffer(content, dtype=torch.uint8)
         for stored in self._all():
             part = stored[block].view(-1).view(torch.uint8)
-            part.copy_(given[begin : begin + part.numel()])
+            part.copy_(source[begin : begin + part.numel()])
             begin += part.numel()
 
     def _all(self) -> Iterator[torch.Tensor]:
@@ -206,32 +220,33 @@ class TorchCache:
     def write(
         self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
-        """`keys`, `values`: [T, kv_heads, head_dim]."""
+        """Write `keys` and `values`, [T, kv_heads, head_dim], to the slots of a layer."""
         for stored, new in zip(self.layers[layer], (keys, values), strict=True):
             stored.flatten(0, 1)[slots] = new.to(stored.dtype)
 
 
-def _gathered(stored: torch.Tensor, group: GatheredGroup, dtype: torch.dtype) -> torch.Tensor:
-    """[B, kv_heads, L, head_dim]"""
+def _gather(stored: torch.Tensor, group: GatheredGroup, dtype: torch.dtype) -> torch.Tensor:
+    """Gather the cached keys or values of a group, [B, kv_heads, L, head_dim]."""
     return stored[group.tables].flatten(1, 2)[:, : group.longest].transpose(1, 2).to(dtype)
 
 
 def _attend(
-    group: GatheredGroup, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec,
-    sinks: torch.Tensor | None,
+    group: GatheredGroup, q: torch.Tensor, keys_values: tuple[torch.Tensor, ...],
+    spec: AttentionSpec, sinks: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
-    """`q` [B * num_new, heads * head_dim] over [B, kv_heads, L, head_dim]; shaped as `q`.
+    """Attend with `q`, [B * num_new, heads * head_dim], over [B, kv_heads, L, head_dim].
 
-    The heads that share a key are put side by side as if they were queries: no key is repeated.
+    The result is shaped as `q`.  Heads that share a key are stacked as if they were queries, so
+    that no key is repeated.
     """
-    keys, values = own
+    keys, values = keys_values
     num_groups = spec.num_heads // spec.num_kv_heads
     batch, rows = group.tables.shape[0], num_groups * group.num_new
     q = q.view(batch, group.num_new, spec.num_kv_heads, num_groups, spec.head_dim)
     q = q.permute(0, 2, 3, 1, 4).reshape(batch, spec.num_kv_heads, rows, spec.head_dim)
     mask = group.mask(spec.window, num_groups)
     if spec.softcap or spec.alibi is not None or sinks is not None:
-        out = _attend_by_hand(group, q, own, spec, sinks)
+        out = _attend_unfused(group, q, keys_values, spec, sinks)
     else:
         attend = functional.scaled_dot_product_attention
         out = attend(q, keys, values, attn_mask=mask, scale=spec.scale)
@@ -239,12 +254,12 @@ def _attend(
     return out.permute(0, 3, 1, 2, 4).reshape(batch * group.num_new, -1)
 
 
-def _attend_by_hand(
-    group: GatheredGroup, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec,
-    sinks: torch.Tensor | None,
+def _attend_unfused(
+    group: GatheredGroup, q: torch.Tensor, keys_values: tuple[torch.Tensor, ...],
+    spec: AttentionSpec, sinks: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
-    """What the fused kernels do not do, in float32: capped scores, ALiBi, sinks."""
-    keys, values = own
+    """Attend in float32 with what fused kernels do not support: capped scores, ALiBi, sinks."""
+    keys, values = keys_values
     num_groups = spec.num_heads // spec.num_kv_heads
     scores = q.float() @ keys.float().transpose(2, 3) * spec.scale
     if spec.softcap:
@@ -258,5 +273,5 @@ def _attend_by_hand(
         rows = sinks.float().view(spec.num_kv_heads, num_groups, 1).expand(-1, -1, group.num_new)
         column = rows.flatten(1)[None, :, :, None].expand(len(scores), -1, -1, -1)
         scores = torch.cat([scores, column], -1)
-    shares = scores.softmax(-1)[..., : keys.shape[2]]
-    return shares.to(values.dtype) @ values
+    weights = scores.softmax(-1)[..., : keys.shape[2]]
+    return weights.to(values.dtype) @ values

@@ -19,7 +19,7 @@ from mindspore_serving.llm.runtimes.encoding import (
 )
 from mindspore_serving.llm.runtimes.torch.attention import TorchCache
 from mindspore_serving.llm.runtimes.torch.lora import TorchAdapters
-from mindspore_serving.llm.runtimes.torch.opening import DTYPES, open_device, prepare
+from mindspore_serving.llm.runtimes.torch.opening import DTYPES, open_device, set_num_threads
 from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps
 from mindspore_serving.llm.runtimes.torch.states import StateCache
 from mindspore_serving.llm.runtimes.torch.weights import TorchWeights
@@ -27,13 +27,13 @@ from mindspore_serving.llm.step import Vectors
 
 
 def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":
-    """The encoder in `directory`, its weights loaded.
+    """Open the encoder in `directory`, with its weights loaded.
 
     Of `config`: `device`, `dtype` ("auto" is f32), `num_threads`, `max_model_len`.
 
-    Raises StartError: an option that it does not have, a broken or unknown checkpoint.
+    Raises StartError: an unsupported option, a broken or unknown checkpoint.
     """
-    prepare(config)
+    set_num_threads(config)
     model = open_encoder_model(directory, config)
     device = open_device(config.device)
     runner = TorchEncoder(model, DTYPES.get(config.dtype, torch.float32), device)
@@ -44,50 +44,52 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """Where a batch's tokens are in attention; see `EncoderLayout`."""
+    """Cells of a batch's padded rectangle, [B, L], in attention; see `EncoderLayout`."""
 
-    places: Tensor  # [B, L]
-    back: Tensor  # [T]
+    token_of_cell: Tensor  # [B, L]
+    cell_of_token: Tensor  # [T]
     is_token: Tensor  # [B, 1, 1, L]
 
 
 class TorchEncoderOps(TorchOps):
-    """`Ops` without a cache, whose attention sees the whole prompt."""
+    """`Ops` without a cache, whose attention sees complete prompts."""
 
     def __init__(self, weights: TorchWeights, dtype: torch.dtype, device: str) -> None:
         no_cache = TorchCache((0, 1), {}, dtype=dtype, device=device)
         super().__init__(weights, (no_cache, StateCache(None, 0, device)), dtype, TorchAdapters())
         self.rectangle: Rectangle | None = None
-        self._added: Tensor | None = None  # to scores, [heads, L, L]
+        self._bias: Tensor | None = None  # of the scores by distance, [heads, L, L]
 
     def add_distances(self, table: Tensor, rows: Sequence[int]) -> None:
-        place = self.rectangle
-        assert place is not None
-        columns = torch.arange(place.places.shape[1], device=table.device)
-        places = columns - columns[:, None] + len(rows) // 2
-        self._added = table[torch.tensor(rows, device=table.device)[places]].permute(2, 0, 1)
+        rectangle = self.rectangle
+        assert rectangle is not None
+        columns = torch.arange(rectangle.token_of_cell.shape[1], device=table.device)
+        distances = columns - columns[:, None] + len(rows) // 2
+        self._bias = table[torch.tensor(rows, device=table.device)[distances]].permute(2, 0, 1)
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
-        place = self.rectangle
-        if place is None:
+        rectangle = self.rectangle
+        if rectangle is None:
             raise RuntimeError("attention outside of a pass")
         counts = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
         pairs = zip((q, k, v), counts, strict=True)
-        q, k, v = (x[place.places].unflatten(-1, (n, -1)).transpose(1, 2) for x, n in pairs)
-        mask = place.is_token
+        q, k, v = (
+            x[rectangle.token_of_cell].unflatten(-1, (n, -1)).transpose(1, 2) for x, n in pairs
+        )
+        mask = rectangle.is_token
         if spec.window:
             columns = torch.arange(mask.shape[-1], device=mask.device)
             mask = mask & ((columns[:, None] - columns).abs() < spec.window)
-        if self._added is not None:
-            mask = self._added.masked_fill(~mask, -torch.inf)
+        if self._bias is not None:
+            mask = self._bias.masked_fill(~mask, -torch.inf)
         attend = functional.scaled_dot_product_attention
         is_grouped = spec.num_kv_heads != spec.num_heads
         out = attend(q, k, v, attn_mask=mask, scale=spec.scale, enable_gqa=is_grouped)
-        return out.transpose(1, 2).flatten(2).flatten(0, 1)[place.back]
+        return out.transpose(1, 2).flatten(2).flatten(0, 1)[rectangle.cell_of_token]
 
 
 class TorchEncoder:
-    """An `EncoderRunner`."""
+    """An `EncoderRunner` in PyTorch."""
 
     def __init__(self, model: EncoderModel, dtype: torch.dtype, device: str) -> None:
         self.vocab_size = model.spec.vocab_size
@@ -110,8 +112,8 @@ class TorchEncoder:
             with torch.inference_mode():
                 is_token = torch.from_numpy(layout.is_token).to(self._device)
                 ops.rectangle = Rectangle(
-                    self._upload(layout.places),
-                    self._upload(layout.back),
+                    self._upload(layout.token_of_cell),
+                    self._upload(layout.cell_of_token),
                     is_token[:, None, None, :],
                 )
                 token_ids = self._upload(layout.token_ids)

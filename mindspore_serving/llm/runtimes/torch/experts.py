@@ -1,4 +1,4 @@
-"""A mixture of experts in PyTorch: which experts a token has, and what one computes."""
+"""Mixture of experts in PyTorch: routing, and the computation of one expert."""
 
 from typing import TypeAlias
 
@@ -11,30 +11,33 @@ Tensor: TypeAlias = torch.Tensor
 
 
 def route(scores: Tensor, routing: Routing, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Shares and expert numbers, [T, top_k], of what the router gives, [T, experts]."""
+    """Return the weights and indices of each token's experts, [T, top_k].
+
+    `scores` are the router's output, [T, experts].
+    """
     scores = scores.float()
     scores = scores.sigmoid() if routing.scores == "sigmoid" else scores.softmax(-1)
-    wanted = scores if correction is None else scores + correction.float().view(1, -1)
+    choice_scores = scores if correction is None else scores + correction.float().view(1, -1)
     if routing.top_groups < routing.groups:
-        wanted = _of_best_groups(wanted, routing)
-    chosen = wanted.topk(routing.top_k, -1).indices
-    shares = scores.gather(1, chosen)
+        choice_scores = _of_best_groups(choice_scores, routing)
+    chosen = choice_scores.topk(routing.top_k, -1).indices
+    weights = scores.gather(1, chosen)
     if routing.normalize:
-        shares = shares / shares.sum(-1, keepdim=True).clamp(min=routing.least)
-    return shares * routing.scale, chosen
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=routing.min_total)
+    return weights * routing.scale, chosen
 
 
 def _of_best_groups(scores: Tensor, routing: Routing) -> Tensor:
-    """`scores` with those of other groups below all."""
+    """Set the scores of experts outside of the best groups to -inf."""
     grouped = scores.unflatten(-1, (routing.groups, -1))
     rating = grouped.topk(2 if routing.by_pairs else 1, -1).values.sum(-1)
     best = rating.topk(routing.top_groups, -1).indices
-    is_other = torch.ones_like(rating, dtype=torch.bool).scatter(1, best, False)
-    return grouped.masked_fill(is_other[..., None], -torch.inf).flatten(1)
+    is_excluded = torch.ones_like(rating, dtype=torch.bool).scatter(1, best, False)
+    return grouped.masked_fill(is_excluded[..., None], -torch.inf).flatten(1)
 
 
-def expert(x: Tensor, block: ExpertBlock, index: int) -> Tensor:
-    """What one expert makes of its tokens."""
+def run_expert(x: Tensor, block: ExpertBlock, index: int) -> Tensor:
+    """Return the output of expert `index` for its tokens, `x`."""
     weights, clamp = block.experts[index], block.clamp
     first, second, third = weights.biases or (None, None, None)
     up = functional.linear(x, weights.up, second)

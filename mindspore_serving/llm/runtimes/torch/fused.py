@@ -1,8 +1,8 @@
-"""Norms, rotary positions and gated activations as one Triton kernel each.
+"""Fused Triton kernels: norms, rotary positions and gated activations.
 
-Between the matrix products of a decoding step the operations of `TorchOps` are some thirty small
-kernels a layer, which took a quarter of a step of one stream (benchmarks/README.md).  Arithmetic is
-float32 and rounded once, whatever the dtype.
+Between the matrix products of a decoding step, the operations of `TorchOps` are about thirty small
+kernels per layer, which took a quarter of a step of one stream (benchmarks/README.md).  Arithmetic
+is float32 and rounded once, whatever the dtype.
 """
 
 import torch
@@ -11,11 +11,11 @@ import triton.language as tl
 
 from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps
 
-TILE = 1024  # features that a program of `_silu_mul` computes
+TILE = 1024  # features per program of `_silu_mul`
 
 
 class FusedOps(TorchOps):
-    """`TorchOps` for a device that Triton compiles for."""
+    """`TorchOps` with fused kernels, for devices that Triton supports."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False) -> Tensor:
         width = x.shape[-1]
@@ -72,7 +72,10 @@ def _rope(  # noqa: PLR0917
     HEADS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, PAIRS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A head of a token: 2 * HALF features turned, first halves of pairs first; the rest copied."""
+    """Rotate 2 * HALF features of a head of a token, and copy the rest.
+
+    The result has the first features of all pairs before the second ones.
+    """
     token = tl.program_id(0).to(tl.int64)
     source = x + token * stride + tl.program_id(1) * WIDTH
     target = out + (token * HEADS + tl.program_id(1)) * WIDTH
@@ -89,17 +92,17 @@ def _rope(  # noqa: PLR0917
     tl.store(target + pair, first * c - second * s, mask=is_pair)
     tl.store(target + HALF + pair, second * c + first * s, mask=is_pair)
     if WIDTH > 2 * HALF:
-        is_rest = pair < WIDTH - 2 * HALF
-        rest = tl.load(source + 2 * HALF + pair, mask=is_rest, other=0.0)
-        tl.store(target + 2 * HALF + pair, rest, mask=is_rest)
+        is_unrotated = pair < WIDTH - 2 * HALF
+        rest = tl.load(source + 2 * HALF + pair, mask=is_unrotated, other=0.0)
+        tl.store(target + 2 * HALF + pair, rest, mask=is_unrotated)
 
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
 def _silu_mul(
     gate: tl.tensor, up: tl.tensor, out: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr
 ) -> None:
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    is_place = place < count
-    g = tl.load(gate + place, mask=is_place, other=0.0).to(tl.float32)
-    u = tl.load(up + place, mask=is_place, other=0.0).to(tl.float32)
-    tl.store(out + place, g * tl.sigmoid(g) * u, mask=is_place)
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    is_index = index < count
+    g = tl.load(gate + index, mask=is_index, other=0.0).to(tl.float32)
+    u = tl.load(up + index, mask=is_index, other=0.0).to(tl.float32)
+    tl.store(out + index, g * tl.sigmoid(g) * u, mask=is_index)

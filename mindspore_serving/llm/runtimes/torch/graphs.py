@@ -1,8 +1,8 @@
-"""Graphs of steps in which every sequence has one new token, one for each batch size, launched
-whole: on a fast device launching operations one by one takes longer than computing them.
+"""CUDA graphs of decoding steps, in which every sequence has one new token; one per batch size.
 
-Inputs that change from step to step are in tensors that are reused.  A batch is padded to the next
-size with tokens in a block that no sequence has.
+A graph is launched as a whole: on a fast device, launching operations one by one takes longer than
+computing them.  Inputs that change from step to step are in tensors that are reused.  A batch is
+padded to the next size with tokens in a block that no sequence has.
 """
 
 from bisect import bisect_left
@@ -19,19 +19,22 @@ from mindspore_serving.llm.runtimes.layout import Layout
 from mindspore_serving.llm.runtimes.torch.attention import BEGIN, COUNT, LENGTH, TABLE
 
 Work: TypeAlias = Callable[[], None]  # reads and writes tensors that stay where they are
-Capture: TypeAlias = Callable[[Work], Work]  # what it returns does the same again
+Capture: TypeAlias = Callable[[Work], Work]  # returns a function that repeats the work
 Compute: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # rows, see below -> logits
 
 # Columns of a row: a token, and from SEQUENCE on its sequence, as in `AttentionPath.decoding`.
 TOKEN, POSITION, SLOT = range(3)
-SEQUENCE = 4  # aligned to 16 bytes, as what is uploaded otherwise
+SEQUENCE = 4  # aligned to 16 bytes, as arrays of other steps are
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """What graphs share: at most `most` sequences of `width` blocks; padding is in `scratch`."""
+class GraphShape:
+    """Sizes that graphs share: up to `max_batch` sequences of `width` blocks, and a spare block.
 
-    most: int
+    Padding tokens are in the block `scratch`.
+    """
+
+    max_batch: int
     width: int
     vocab_size: int
     block_size: int
@@ -39,41 +42,47 @@ class Frame:
     device: str
 
 
-def batch_sizes(most: int) -> list[int]:
-    """1, 2, 4, by eights to 256, by 128s beyond; the last is `most`."""
-    sizes = [1, 2, 4, *range(8, 257, 8), *range(384, most, 128)]
-    return [size for size in sizes if size < most] + [most]
+def batch_sizes(max_batch: int) -> list[int]:
+    """Return the batch sizes to capture, up to `max_batch`.
+
+    They are 1, 2, 4, multiples of 8 to 256, then of 128, and `max_batch`.
+    """
+    sizes = [1, 2, 4, *range(8, 257, 8), *range(384, max_batch, 128)]
+    return [size for size in sizes if size < max_batch] + [max_batch]
 
 
 class DecodeGraphs:
-    """The graphs, once they are captured."""
+    """Graphs of decoding steps, by batch size."""
 
-    def __init__(self, compute: Compute, frame: Frame) -> None:
-        is_cuda = frame.device != "cpu"
-        shape = (frame.most, SEQUENCE + TABLE + frame.width)
+    def __init__(self, compute: Compute, graph_shape: GraphShape) -> None:
+        is_cuda = graph_shape.device != "cpu"
+        rows_shape = (graph_shape.max_batch, SEQUENCE + TABLE + graph_shape.width)
         self._compute = compute
-        self._host = torch.zeros(shape, dtype=torch.int64, pin_memory=is_cuda)
+        self._host = torch.zeros(rows_shape, dtype=torch.int64, pin_memory=is_cuda)
         self._host_rows = self._host.numpy()
-        self._host_rows[:, SLOT] = frame.scratch * frame.block_size
-        self._host_rows[:, SEQUENCE + BEGIN] = np.arange(frame.most)
+        self._host_rows[:, SLOT] = graph_shape.scratch * graph_shape.block_size
+        self._host_rows[:, SEQUENCE + BEGIN] = np.arange(graph_shape.max_batch)
         self._host_rows[:, SEQUENCE + COUNT :] = 1
-        self._host_rows[:, SEQUENCE + TABLE :] = frame.scratch
+        self._host_rows[:, SEQUENCE + TABLE :] = graph_shape.scratch
         self._padding = self._host_rows[:, : SEQUENCE + TABLE + 1].copy()
-        self._rows = self._host.to(frame.device)
-        self._logits = torch.zeros((frame.most, frame.vocab_size), device=frame.device)
+        self._rows = self._host.to(graph_shape.device)
+        self._logits = torch.zeros(
+            (graph_shape.max_batch, graph_shape.vocab_size), device=graph_shape.device
+        )
         self._sizes: list[int] = []
         self._replays: dict[int, Work] = {}
 
     def capture(self, capture: Capture, sizes: Sequence[int]) -> None:
-        """Record a graph for each of `sizes`, which ascend: the largest first, for its memory."""
+        """Record a graph for each of `sizes`, which ascend; the largest first, for its memory."""
         for size in progress(sizes[::-1], "warming up"):
             self._replays[size] = capture(partial(self._work, size))
         self._sizes = list(sizes)
 
     def run(self, layout: Layout) -> torch.Tensor | None:
-        """The logits, float32 [rows, vocab_size], until the next step; None if no graph fits.
+        """Return the logits, float32 [rows, vocab_size], or None if no graph fits.
 
-        The step before has to be over, as it is when its logits have been read.
+        They are valid until the next step.  The step before has to be complete, as it is when its
+        logits have been read.
         """
         count = len(layout.spans)
         if not self._sizes or count > self._sizes[-1] or not _is_decoding(layout):
@@ -99,14 +108,14 @@ class DecodeGraphs:
 
 
 def _is_decoding(layout: Layout) -> bool:
-    """Whether every sequence has one new token, no adapter, and wants logits."""
+    """Return whether every sequence has one new token, no adapter, and requests logits."""
     count = len(layout.spans)
     is_decoding = 0 < count == len(layout.token_ids) == len(layout.rows)
     return is_decoding and not any(span.adapter for span in layout.spans)
 
 
 class CudaCapture:
-    """Records CUDA graphs, which share one pool of memory: no two may run at a time."""
+    """Recorder of CUDA graphs that share one memory pool: no two may run at a time."""
 
     def __init__(self, device: str) -> None:
         self._pool = torch.cuda.graph_pool_handle()

@@ -1,8 +1,9 @@
-"""Operations whose result for a token does not depend on the other tokens of the step, to the bit.
+"""Batch-invariant operations: a token's result does not depend on other tokens, to the bit.
 
 Matrix kernels choose the order of their sums by the number of rows, so rows are multiplied in tiles
-of one size.  Functions that compute the rest of an array otherwise than its vectors are written in
-those that do not.  What else the definitions use was tried, and computes each row by itself.
+of one size.  Functions that treat the end of an array differently from its full vectors are
+expressed by functions that do not.  The other operations of the definitions were tested and compute
+each row independently.
 """
 
 from collections.abc import Iterable
@@ -15,12 +16,12 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps
 
-TILE = 16  # rows of a product; fewer take another kernel, more would be wasted on one sequence
-TURNS = (1, 5, 8, 15)  # places by which rows are moved within a tile to try a kernel
+TILE = 16  # rows of a product; fewer use another kernel, more would be wasted on one sequence
+ROTATIONS = (1, 5, 8, 15)  # rows by which a tile is rotated to check a kernel
 
 
 class InvariantOps(TorchOps):
-    """`TorchOps` without adapters and experts."""
+    """Batch-invariant `TorchOps`, without adapters and experts."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return product(x, weight, bias)
@@ -36,7 +37,7 @@ class InvariantOps(TorchOps):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x @ weight.T + bias, in tiles of `TILE` rows."""
+    """Compute x @ weight.T + bias, in tiles of `TILE` rows."""
     count = len(x)
     padded = functional.pad(x, (0, 0, 0, -count % TILE))
     y = x.new_empty(len(padded), len(weight))
@@ -50,26 +51,30 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def check_deterministic(
     config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: str
 ) -> None:
-    """Raises StartError naming what there are no such operations for."""
+    """Raise StartError naming an option or a part of the model without deterministic operations."""
+    name = spec.architecture_name
     reasons = {
         f"device is {device!r}, expected 'cpu'": device != "cpu",
         f"dtype is {config.dtype!r}, expected 'f32'": dtype != torch.float32,
-        "adapters are not computed so": config.has_adapters,
+        "adapters are not supported": config.has_adapters,
         f"tensor_parallel is {config.tensor_parallel}, expected 1": config.tensor_parallel > 1,
-        f"{spec.architecture} has states beside keys and values, expected none": bool(spec.state),
-        "pictures are not computed so, expected max_images=0": (
-            spec.form.has_pictures and config.max_images > 0
+        f"{name} has states beside keys and values, expected none": bool(spec.state),
+        "images are not supported, expected max_images=0": (
+            spec.architecture.has_pictures and config.max_images > 0
         ),
-        f"{spec.architecture} has a mixture of experts, expected none": spec.mixture is not None,
+        f"{name} has a mixture of experts, expected none": spec.mixture is not None,
     }
-    for reason, is_so in reasons.items():
-        if is_so:
+    for reason, applies in reasons.items():
+        if applies:
             raise StartError(f"deterministic: {reason}")
 
 
 def check_kernels(weights: Iterable[Tensor]) -> None:
-    """Multiply random rows by a matrix of each shape of `weights`.  Raises StartError if a row's
-    product changes with its place in the tile, or with the other rows.
+    """Check that a row's product is the same at any place in a tile and with any other rows.
+
+    Multiplies random rows by a matrix of each shape in `weights`.
+
+    Raises StartError if a product differs.
     """
     generator = torch.Generator().manual_seed(0)
     matrices = {weight.shape: weight for weight in weights if weight.dim() == 2}
@@ -77,8 +82,8 @@ def check_kernels(weights: Iterable[Tensor]) -> None:
         x = torch.randn(TILE, shape[1], generator=generator)
         expected = product(x, weight, None)
         alone = product(x[:1], weight, None)
-        moved = (product(x.roll(turn, 0), weight, None).roll(-turn, 0) for turn in TURNS)
-        if not all(torch.equal(one, expected[: len(one)]) for one in (alone, *moved)):
+        rotated = (product(x.roll(shift, 0), weight, None).roll(-shift, 0) for shift in ROTATIONS)
+        if not all(torch.equal(result, expected[: len(result)]) for result in (alone, *rotated)):
             raise StartError(
                 f"deterministic: the product of rows with a matrix of {list(shape)} depends on the "
                 "other rows on this processor; leave deterministic out"

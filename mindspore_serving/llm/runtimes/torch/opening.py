@@ -1,14 +1,14 @@
-"""Language models in PyTorch: the reference for the other runtimes, and the runtime for CUDA.
+"""Opening of language models in PyTorch: the reference runtime on CPUs, and the runtime for CUDA.
 
 On a CPU it computes in float32, operation by operation.  On a CUDA device it computes in bfloat16,
-by the same operations but for attention, which reads the paged cache by Triton kernels
-(`kernels`), and what lies between matrix products (`fused`); a step in which every sequence has
-one new token and no adapter is launched as one CUDA graph (`graphs`).  Without Triton, or where its
-kernels do not compute the same here, attention is as on a CPU and there are no graphs; a warning
-says so.
+by the same operations except for attention, which reads the paged cache by Triton kernels
+(`kernels`), and the work between matrix products (`fused`); a step in which every sequence has one
+new token and no adapter is launched as one CUDA graph (`graphs`).  Without Triton, or where its
+kernels give wrong results on the device, attention is computed as on a CPU and without graphs, and
+a warning is logged.
 
-Without a device, tests check the kernels by Triton's interpreter and compile them for devices that
-are not there, and the graphs by a stand-in on the CPU; tests marked `gpu` run all of it.
+Without a device, tests run the kernels in Triton's interpreter and compile them for absent devices,
+and test the graphs with a substitute on the CPU; tests marked `gpu` run all of it.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.part import open_part, parallel_text, share_options
-from mindspore_serving.llm.runtimes.adapters import Base, read_changes
+from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
     check_logits,
@@ -44,28 +44,28 @@ from mindspore_serving.llm.step import Row, Step
 if TYPE_CHECKING:
     from mindspore_serving.llm.runtimes.torch.paged import PagedPath
 
-# What attention by kernels and by PyTorch may differ by, as a share of the largest value.
+# Largest accepted difference of attention by kernels and by PyTorch, relative to the largest value.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-TRIED = ((1, 1), (1, 700), (5, 40), (90, 130))  # new tokens, length with them
-GATHERED = "so keys and values are gathered in every step, and there are no CUDA graphs"
+CHECKED_LENGTHS = ((1, 1), (1, 700), (5, 40), (90, 130))  # new tokens, length with them
+FALLBACK = "so keys and values are gathered in every step, and there are no CUDA graphs"
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-SHARE_OF_DEVICE = 0.9  # of the device's memory that is free once the weights are there
+SHARE_OF_DEVICE = 0.9  # share of the device's memory that is free after loading the weights
 
 
 def open_runner(directory: str | Path, config: EngineConfig) -> TorchRunner:
-    """The model in `directory`, its weights loaded, ready to run.
+    """Open the model in `directory`, with its weights loaded.
 
-    Of `config`: `device` "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:1"; `dtype`
-    "auto" (f32 on a CPU, bf16 on CUDA), "f32", "f16", "bf16"; `kv_cache_dtype` the same, "auto"
-    being `dtype`.  A quantised checkpoint is computed with as floats.
+    Of `config`: `device` "auto" (CUDA if available), "cpu", "cuda" or "cuda:1"; `dtype` "auto" (f32
+    on a CPU, bf16 on CUDA), "f32", "f16", "bf16"; `kv_cache_dtype` the same, with "auto" for
+    `dtype`. Quantised weights are dequantised.
 
-    Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory.
+    Raises StartError: an unsupported option, a broken or unknown checkpoint, not enough memory.
     """
     return start_runner(open_model(directory, config), config)
 
 
 def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> TorchRunner:
-    """The part of the model that this rank of `grid` holds, on a CPU; as `open_runner`."""
+    """Open the part of the model that this rank of `grid` holds, on a CPU, as `open_runner`."""
     if open_device(config.device) != "cpu":
         raise StartError(f'{parallel_text(config)}, which needs device="cpu"')
     config = share_options(config, torch.get_num_threads())
@@ -73,8 +73,8 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> TorchR
 
 
 def open_model(directory: str | Path, config: EngineConfig, grid: Grid | None = None) -> TorchModel:
-    """What `open_runner` runs, or `open_rank`.  Its weights are loaded when they are first used."""
-    prepare(config)
+    """Open the model of `open_runner` or `open_rank`; its weights are loaded at their first use."""
+    set_num_threads(config)
     part = open_part(directory, config, grid)
     device = open_device(config.device)
     dtype = DTYPES.get(config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
@@ -98,18 +98,18 @@ def open_model(directory: str | Path, config: EngineConfig, grid: Grid | None = 
 def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     """Load the weights of `model`, allocate its cache and, on CUDA, compile and capture.
 
-    Raises StartError: weights that do not fit the model, no memory.
+    Raises StartError: weights that do not fit the model, not enough memory.
     """
     spec = model.spec
     layers, base = _load(model, has_adapters=config.has_adapters)
     if model.is_invariant:
         check_kernels(model.weights.names())
     kernels = None
-    sees_whole = spec.form.sees_pictures_whole and config.max_images > 0
-    if sees_whole and model.device != "cpu":
-        log.warning("in the attention kernel no token sees what is behind it, %s", GATHERED)
+    is_bidirectional = spec.architecture.sees_pictures_whole and config.max_images > 0
+    if is_bidirectional and model.device != "cpu":
+        log.warning("the attention kernel has no bidirectional attention, %s", FALLBACK)
     elif model.device != "cpu":
-        setting = Setting(model.dtype, model.kv_dtype, config.block_size, model.device)
+        setting = AttentionSetting(model.dtype, model.kv_dtype, config.block_size, model.device)
         with torch.cuda.device(model.device):
             kernels = open_kernels(layers, setting)
     block_bytes = cache_block_bytes(config, spec, model.kv_dtype.itemsize)
@@ -129,9 +129,12 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     return runner
 
 
-def _load(model: TorchModel, *, has_adapters: bool) -> tuple[set[AttentionSpec], Base | None]:
-    """Load every weight by computing one token; what attention there is, and what adapters may
-    change.  StartError if the checkpoint does not fit.
+def _load(model: TorchModel, *, has_adapters: bool) -> tuple[set[AttentionSpec], BaseModel | None]:
+    """Load every weight by computing one token.
+
+    Returns the kinds of attention of the layers, and the base model of adapters, if there are any.
+
+    Raises StartError if the checkpoint does not fit.
     """
     runner = TorchRunner(model, RunnerLimits(1, 1, model.spec.vocab_size, 1))
     model.adapters.used = set() if has_adapters else None
@@ -143,14 +146,15 @@ def _load(model: TorchModel, *, has_adapters: bool) -> tuple[set[AttentionSpec],
         return runner.attention_specs, None
     weights = model.weights
     shapes = model.adapters.settle(weights.names())
-    return runner.attention_specs, Base(model.spec, shapes, weights.f32)
+    return runner.attention_specs, BaseModel(model.spec, shapes, weights.f32)
 
 
 def _warm_up(
     runner: TorchRunner, model: TorchModel, config: EngineConfig, *, can_capture: bool
 ) -> None:
-    """Compute the longest piece of a prompt, which finds out whether memory is enough, and capture
-    the graphs; without them a warning says why.
+    """Compute the longest piece of a prompt, and capture the graphs.
+
+    The piece shows whether memory is enough; if graphs cannot be captured, a warning says why.
     """
     length = min(config.max_num_batched_tokens, runner.max_model_len)
     blocks = [0] * -(-length // runner.block_size)
@@ -158,8 +162,8 @@ def _warm_up(
         runner.run(Step((Row([0] * length, 0, blocks, 1),)))
     except ServingError as error:
         raise StartError(
-            f"a step of max_num_batched_tokens={config.max_num_batched_tokens} cannot be computed: "
-            f"{error}; lower it, or kv_cache_memory"
+            f"a step of max_num_batched_tokens={config.max_num_batched_tokens} failed: {error}; "
+            "lower it, or kv_cache_memory"
         ) from error
     if not can_capture:
         return
@@ -167,10 +171,10 @@ def _warm_up(
         log.warning("no CUDA graphs: rotary positions depend on the length of a sequence")
         return
     if model.spec.mixture:
-        log.warning("no CUDA graphs: which experts compute is decided between their launches")
+        log.warning("no CUDA graphs: experts are chosen on the host, between launches")
         return
     if model.spec.state:
-        log.warning("no CUDA graphs: where states are read and written is decided between them")
+        log.warning("no CUDA graphs: state slots are chosen on the host, between launches")
         return
     try:
         runner.use_graphs(CudaCapture(model.device), config.max_num_seqs)
@@ -178,20 +182,21 @@ def _warm_up(
         log.warning("no CUDA graphs: they cannot be captured here: %s", error)
 
 
-def prepare(config: EngineConfig) -> None:
-    """Set the number of threads."""
+def set_num_threads(config: EngineConfig) -> None:
+    """Set PyTorch's number of threads, if `config` has one."""
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
 
 
 def open_device(name: str) -> str:
+    """Return PyTorch's name of the device.  Raises StartError for a wrong or missing device."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
     if name != "cpu" and (kind != "cuda" or (index and not index.isdigit())):
         raise StartError(f'device is {name!r}, expected "auto", "cpu", "cuda" or "cuda:<index>"')
     if kind == "cuda" and int(index or 0) >= (count := torch.cuda.device_count()):
-        raise StartError(f"device is {name!r}, but {count} CUDA devices are here")
+        raise StartError(f"device is {name!r}, but this machine has {count} CUDA devices")
     return name
 
 
@@ -204,8 +209,8 @@ def _free_memory(device: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What attention is computed in and on."""
+class AttentionSetting:
+    """Setting of attention: dtypes, block size and device."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -213,62 +218,68 @@ class Setting:
     device: str
 
 
-def open_kernels(specs: Collection[AttentionSpec], setting: Setting) -> "PagedPath | None":
-    """The path by Triton's kernels for a model whose layers have `specs`, compiled and compared
-    with the path by PyTorch's operations; None, with a warning that says why, if there is none.
+def open_kernels(specs: Collection[AttentionSpec], setting: AttentionSetting) -> "PagedPath | None":
+    """Return the path by Triton kernels for layers of `specs`, checked against PyTorch.
+
+    Returns None, and logs why, if the kernels cannot be used.
     """
     try:
         from mindspore_serving.llm.runtimes.torch.paged import PagedPath
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "triton":
             raise
-        log.warning("triton is not installed, %s; `pip install triton` changes that", GATHERED)
+        log.warning("triton is not installed, %s; `pip install triton` changes that", FALLBACK)
         return None
     processors = torch.cuda.get_device_properties(setting.device).multi_processor_count
     if len({(spec.num_kv_heads, spec.head_dim) for spec in specs}) > 1:
-        log.warning("layers have heads of different sizes, %s", GATHERED)
+        log.warning("layers have heads of different sizes, %s", FALLBACK)
         return None
     for spec in specs:
         if spec.sinks:
-            log.warning("the attention kernel has no sinks, %s", GATHERED)
+            log.warning("the attention kernel has no sinks, %s", FALLBACK)
             return None
         path = PagedPath.of(spec, setting.dtype, setting.block_size, processors)
         try:
             paths = (path, replace(path, num_processors=1))
-            found = max(deviation(one, spec, setting) for one in paths)
+            difference = max(deviation(candidate, spec, setting) for candidate in paths)
         except Exception as error:  # Triton's own, or of the compiler that it calls
-            log.warning("the attention kernel does not run here, %s: %s", GATHERED, error)
+            log.warning("the attention kernel does not run here, %s: %s", FALLBACK, error)
             return None
-        if not found <= TOLERANCE[setting.dtype]:
-            log.warning("the attention kernel is off by %.2g here, %s", found, GATHERED)
+        if not difference <= TOLERANCE[setting.dtype]:
+            log.warning("the attention kernel is off by %.2g here, %s", difference, FALLBACK)
             return None
     return path
 
 
-def deviation(path: AttentionPath, spec: AttentionSpec, setting: Setting) -> float:
-    """How far `path` is from gathering, on random numbers, as a share of the largest value."""
+def deviation(path: AttentionPath, spec: AttentionSpec, setting: AttentionSetting) -> float:
+    """Return the largest difference of `path` from gathering on random numbers.
+
+    It is relative to the largest value.
+    """
     layout = _layout(setting.block_size)
     generator = torch.Generator().manual_seed(0)
     num_blocks = sum(len(span.blocks) for span in layout.spans)
     shape = (num_blocks, setting.block_size, spec.num_kv_heads, spec.head_dim)
 
-    def drawn(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(setting.device, dtype)
 
-    keys, values = (drawn(shape, setting.kv_dtype) for _ in range(2))
-    q = drawn((len(layout.slots), spec.num_heads * spec.head_dim), setting.dtype)
-    found = []
-    for some in (path, GatherPath(setting.block_size)):
-        plan = some.plan(layout)
+    keys, values = (random(shape, setting.kv_dtype) for _ in range(2))
+    q = random((len(layout.slots), spec.num_heads * spec.head_dim), setting.dtype)
+    outputs = []
+    for candidate in (path, GatherPath(setting.block_size)):
+        plan = candidate.plan(layout)
         attention = plan.attention(upload(plan.arrays, setting.device))
-        found.append(attention.attend(keys, values, q, spec).float())
-    return float((found[0] - found[1]).abs().max() / found[1].abs().max())
+        outputs.append(attention.attend(keys, values, q, spec).float())
+    return float((outputs[0] - outputs[1]).abs().max() / outputs[1].abs().max())
 
 
 def _layout(block_size: int) -> Layout:
     rows, begin = [], 0
-    for num_new, length in TRIED:
+    for num_new, length in CHECKED_LENGTHS:
         end = begin - (-length // block_size)
         rows.append(Row([0] * num_new, length - num_new, range(begin, end), 1))
         begin = end
-    return lay_out(Step(tuple(rows)), RunnerLimits(block_size, begin, 1, max(n for _, n in TRIED)))
+    return lay_out(
+        Step(tuple(rows)), RunnerLimits(block_size, begin, 1, max(n for _, n in CHECKED_LENGTHS))
+    )

@@ -1,5 +1,6 @@
-"""The operations of a definition in eager PyTorch, on a CPU or a CUDA device; and those of a rank,
-which computes its part of every layer on a CPU, with sums in float32.
+"""Operations of a definition in eager PyTorch, on a CPU or a CUDA device.
+
+A rank computes its part of every layer on a CPU, with sums in float32.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,12 @@ from mindspore_serving.llm.models.ops import AttentionSpec, Longer, Ops
 from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 from mindspore_serving.llm.parallel.exchange import RankExchange
 from mindspore_serving.llm.runtimes.torch.attention import Attention, TorchCache
-from mindspore_serving.llm.runtimes.torch.experts import expert, route
-from mindspore_serving.llm.runtimes.torch.lora import Chosen, TorchAdapters
+from mindspore_serving.llm.runtimes.torch.experts import route, run_expert
+from mindspore_serving.llm.runtimes.torch.lora import AdapterTokens, TorchAdapters
 from mindspore_serving.llm.runtimes.torch.states import (
     StateCache,
     StatePiece,
-    convolved,
+    causal_convolution,
     delta_rule,
     selective_scan,
 )
@@ -31,16 +32,16 @@ Caches: TypeAlias = tuple[TorchCache, StateCache]
 
 @dataclass(frozen=True, slots=True)
 class TorchPass:
-    """Where the tokens of the step being computed go."""
+    """Cache slots, attention, adapters and state pieces of the step being computed."""
 
     slots: Tensor  # [T]
     attention: Attention
-    adapters: tuple[Chosen, ...] = ()
+    adapters: tuple[AdapterTokens, ...] = ()
     pieces: Sequence[StatePiece] = ()
 
 
 class TorchOps(Ops):
-    """`Ops`.  A tensor is a torch.Tensor, a weight is one on the device."""
+    """`Ops` in PyTorch: tensors are torch.Tensor, and weights are tensors on the device."""
 
     def __init__(
         self, weights: TorchWeights, caches: Caches, dtype: torch.dtype, adapters: TorchAdapters
@@ -51,13 +52,13 @@ class TorchOps(Ops):
         self._dtype = dtype
         self._frequencies: dict[tuple[float, ...], Tensor] = {}
         self._pass: TorchPass | None = None
-        self._chosen: tuple[Chosen, ...] = ()
-        self._is_adapted = False  # whether the pass has adapters, or records what they may change
+        self._chosen: tuple[AdapterTokens, ...] = ()
+        self._is_adapted = False  # the pass has adapters, or records which weights they may change
         self.specs: set[AttentionSpec] = set()  # of all attention that was computed
         self.last_hidden: Tensor | None = None  # of the last pass, [num_logits, H]
 
     def begin(self, current: TorchPass) -> None:
-        """`current` has the places of the next pass's tokens."""
+        """Start a pass with the slots and the attention of `current`."""
         self._pass = current
         self._chosen = current.adapters
         self._is_adapted = bool(current.adapters) or self._adapters.used is not None
@@ -79,8 +80,8 @@ class TorchOps(Ops):
             self._adapters.add_rows(self._chosen, table, ids, y)
         return y
 
-    def with_rows(self, x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
-        return x.index_copy(0, places, rows.to(x.dtype))
+    def replace_rows(self, x: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
+        return x.index_copy(0, indices, rows.to(x.dtype))
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         y = functional.linear(x, weight, bias)
@@ -128,12 +129,12 @@ class TorchOps(Ops):
         self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0,
         longer: Longer | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """(cos, sin), [T, 1, len(inv_freq)] each."""
+        """Return (cos, sin), [T, 1, len(inv_freq)] each."""
         frequencies = self._on_device(inv_freq, positions)
         if longer is not None:
-            is_long, others = longer
-            others = self._on_device(others, positions)
-            frequencies = torch.where(is_long[:, None] > 0, others, frequencies)
+            is_long, long_freq = longer
+            long_frequencies = self._on_device(long_freq, positions)
+            frequencies = torch.where(is_long[:, None] > 0, long_frequencies, frequencies)
         angles = (positions.float()[:, None] * frequencies)[:, None]
         return (angles.cos() * scale).to(self._dtype), (angles.sin() * scale).to(self._dtype)
 
@@ -154,12 +155,12 @@ class TorchOps(Ops):
         first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], -1)
         if pairs:
             first, second = heads[..., : 2 * half : 2], heads[..., 1 : 2 * half : 2]
-        turned = [first * cos - second * sin, second * cos + first * sin, rest]
-        return torch.cat(turned, -1).flatten(1)
+        rotated = [first * cos - second * sin, second * cos + first * sin, rest]
+        return torch.cat(rotated, -1).flatten(1)
 
-    def growth(self, positions: Tensor, beta: float, length: int, first: int) -> Tensor:
-        whole = torch.floor((positions.float()[:, None] + first) / length)
-        return (1 + beta * torch.log1p(whole)).to(self._dtype)
+    def query_scale(self, positions: Tensor, beta: float, length: int, first: int) -> Tensor:
+        steps = torch.floor((positions.float()[:, None] + first) / length)
+        return (1 + beta * torch.log1p(steps)).to(self._dtype)
 
     def split_heads(self, x: Tensor, num_heads: int, sizes: Sequence[int]) -> list[Tensor]:
         heads = x.unflatten(-1, (num_heads, -1))
@@ -183,7 +184,7 @@ class TorchOps(Ops):
     def convolution(
         self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None = None
     ) -> Tensor:
-        y = convolved(x, self._states.layers[layer][0], weight, self._current().pieces)
+        y = causal_convolution(x, self._states.layers[layer][0], weight, self._current().pieces)
         return y if bias is None else y + bias
 
     def delta_rule(
@@ -235,18 +236,18 @@ class TorchOps(Ops):
         return x[rows]
 
     def moe(self, x: Tensor, scores: Tensor, block: ExpertBlock) -> Tensor:
-        shares, chosen = route(scores, block.routing, block.correction)
+        weights, chosen = route(scores, block.routing, block.correction)
         if block.gains is not None:
-            shares = shares * block.gains.float()[chosen]
-        shares = shares.to(x.dtype)
+            weights = weights * block.gains.float()[chosen]
+        weights = weights.to(x.dtype)
         out = torch.zeros_like(x)
         for index in chosen.unique().tolist():
-            tokens, places = (chosen == index).nonzero(as_tuple=True)
-            share = shares[tokens, places, None]
+            tokens, ranks = (chosen == index).nonzero(as_tuple=True)
+            weight = weights[tokens, ranks, None]
             if block.routing.scales_input:
-                result = expert(x[tokens] * share, block, index)
+                result = run_expert(x[tokens] * weight, block, index)
             else:
-                result = expert(x[tokens], block, index) * share
+                result = run_expert(x[tokens], block, index) * weight
             out.index_add_(0, tokens, result)
         return out
 
@@ -256,7 +257,7 @@ class TorchOps(Ops):
 
 
 class TorchRankOps(TorchOps):
-    """`Ops` of one rank.  Embedding and head have its rows of the vocabulary."""
+    """`Ops` of one rank; embedding and head have the rank's rows of the vocabulary."""
 
     def __init__(
         self, weights: TorchWeights, caches: Caches, dtype: torch.dtype, exchange: RankExchange
@@ -265,9 +266,9 @@ class TorchRankOps(TorchOps):
         self._exchange = exchange
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
-        own = self._exchange.rows
-        is_other = (ids < own.begin) | (ids >= own.end)
-        rows = super().embedding((ids - own.begin).masked_fill(is_other, 0), table)
+        rank_rows = self._exchange.rows
+        is_other = (ids < rank_rows.begin) | (ids >= rank_rows.end)
+        rows = super().embedding((ids - rank_rows.begin).masked_fill(is_other, 0), table)
         return self.all_reduce(rows.masked_fill(is_other[:, None], 0))
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -277,6 +278,9 @@ class TorchRankOps(TorchOps):
         return total.to(x.dtype)
 
     def logits(self, x: Tensor, head: Tensor, bias: Tensor | None = None) -> Tensor:
-        """No rows on other ranks than 0."""
-        own = self.linear(x, head, bias)
-        return torch.from_numpy(self._exchange.gather(own.float().numpy())).to(own.dtype)
+        """Compute the logits of this rank's rows, and gather them on rank 0.
+
+        Other ranks return no rows.
+        """
+        partial = self.linear(x, head, bias)
+        return torch.from_numpy(self._exchange.gather(partial.float().numpy())).to(partial.dtype)

@@ -1,4 +1,4 @@
-"""Attention by `kernels`: which tokens are computed together, by how many programs."""
+"""Attention by `kernels`: how tokens are tiled, and how many programs share a tile's keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,38 +17,40 @@ from mindspore_serving.llm.runtimes.torch.attention import (
 )
 from mindspore_serving.llm.runtimes.torch.kernels import MIN_SIDE, Tiles
 
-PROGRAMS_PER_PROCESSOR = 2  # that keep one of the device's multiprocessors busy
-KEYS_OF_A_SPLIT = 256  # at least; merging costs more than fewer are worth
-MOST_SPLITS = 32
+PROGRAMS_PER_PROCESSOR = 2  # enough to keep a multiprocessor busy
+MIN_KEYS_PER_SPLIT = 256  # with fewer, merging costs more than splitting saves
+MAX_SPLITS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class PagedPath:
-    """An `AttentionPath`.  `num_processors` are the device's; a token has `group` rows in a tile,
-    of which the largest have `most_rows`, in all layers.
+    """An `AttentionPath` by Triton kernels.
+
+    `num_processors` are the device's multiprocessors; a new token has `group` rows in a tile, and
+    the largest tiles have `max_rows` rows, in all layers.
     """
 
     block_size: int
     num_processors: int
     group: int
-    most_rows: int
+    max_rows: int
 
     @classmethod
     def of(
         cls, spec: AttentionSpec, dtype: torch.dtype, block_size: int, num_processors: int
     ) -> "PagedPath":
-        """For layers shaped like `spec` that are computed in `dtype`."""
-        rows = kernels.most_rows(spec, dtype)
+        """Return the path for layers shaped like `spec` that are computed in `dtype`."""
+        rows = kernels.max_rows(spec, dtype)
         return cls(block_size, num_processors, kernels.padded_group(spec), rows)
 
     def plan(self, layout: Layout) -> AttentionPlan:
-        """Sequences whose new tokens fit the smallest tile, and apart from them all others."""
+        """Plan small tiles for sequences whose new tokens fit one, and large tiles for the rest."""
         few: list[TokenSpan] = []
         many: list[TokenSpan] = []
         for span in layout.spans:
-            is_few = (span.end - span.begin) * self.group <= self.least_rows
+            is_few = (span.end - span.begin) * self.group <= self.min_rows
             (few if is_few else many).append(span)
-        parts = [part for part in ((few, self.least_rows), (many, self.most_rows)) if part[0]]
+        parts = [part for part in ((few, self.min_rows), (many, self.max_rows)) if part[0]]
         arrays = [
             array
             for spans, rows in parts
@@ -56,10 +58,10 @@ class PagedPath:
         ]
 
         def attention(arrays: Sequence[torch.Tensor]) -> Paged:
-            own = zip(parts, arrays[::2], arrays[1::2], strict=True)
+            tensors = zip(parts, arrays[::2], arrays[1::2], strict=True)
             tiled = (
                 (Tiles(sequences, tiles, rows), max(span.length for span in spans))
-                for (spans, rows), sequences, tiles in own
+                for (spans, rows), sequences, tiles in tensors
             )
             return Paged(self, tuple(tiled))
 
@@ -69,25 +71,26 @@ class PagedPath:
         sequences = torch.arange(len(rows), device=rows.device)
         tiles = torch.stack([sequences, torch.zeros_like(sequences)], 1)
         longest = (rows.shape[1] - TABLE) * self.block_size
-        return Paged(self, ((Tiles(rows, tiles, self.least_rows), longest),))
+        return Paged(self, ((Tiles(rows, tiles, self.min_rows), longest),))
 
     @property
-    def least_rows(self) -> int:
+    def min_rows(self) -> int:
         return max(MIN_SIDE, self.group)
 
     def num_splits(self, num_tiles: int, longest: int, spec: AttentionSpec) -> int:
-        """Programs that share out the keys of each of `num_tiles`, of which the longest sequence
-        has `longest`.
+        """Return the number of programs that share the keys of each tile.
+
+        `num_tiles` are those of the step, whose longest sequence has `longest` tokens.
         """
         programs = num_tiles * spec.num_kv_heads
         keys = min(longest, spec.window) if spec.window else longest
-        wanted = self.num_processors * PROGRAMS_PER_PROCESSOR // programs
-        return max(1, min(wanted, -(-keys // KEYS_OF_A_SPLIT), MOST_SPLITS))
+        to_fill_device = self.num_processors * PROGRAMS_PER_PROCESSOR // programs
+        return max(1, min(to_fill_device, -(-keys // MIN_KEYS_PER_SPLIT), MAX_SPLITS))
 
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """An `Attention`.  `parts`: tiles, and the length of their longest sequence."""
+    """An `Attention` by Triton kernels; `parts` are tiles and their longest sequence's length."""
 
     path: PagedPath
     parts: tuple[tuple[Tiles, int], ...]
@@ -112,7 +115,7 @@ def _sequences(spans: Sequence[TokenSpan]) -> Indices:
 
 
 def _tiles(spans: Sequence[TokenSpan], num_tokens: int) -> Indices:
-    """[tiles, 2], each of `num_tokens` new tokens at most."""
+    """Return tiles of at most `num_tokens` new tokens, [tiles, 2]."""
     return np.array(
         [
             (index, first)

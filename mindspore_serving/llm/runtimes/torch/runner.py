@@ -1,4 +1,4 @@
-"""A language model computed by PyTorch, step by step; `opening` chooses device and dtypes."""
+"""Runner of a language model in PyTorch; `opening` chooses device and dtypes."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.part import RankPart
-from mindspore_serving.llm.runtimes.adapters import Base, Changes
+from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
 from mindspore_serving.llm.runtimes.layout import (
     Indices,
     Layout,
@@ -35,22 +35,22 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
     TOKEN,
     Capture,
     DecodeGraphs,
-    Frame,
+    GraphShape,
     batch_sizes,
 )
 from mindspore_serving.llm.runtimes.torch.invariant import InvariantOps
 from mindspore_serving.llm.runtimes.torch.invariant_attention import InvariantPath
-from mindspore_serving.llm.runtimes.torch.lora import Chosen, TorchAdapters, chosen_adapters
+from mindspore_serving.llm.runtimes.torch.lora import AdapterTokens, TorchAdapters, adapter_tokens
 from mindspore_serving.llm.runtimes.torch.ops import Caches, TorchOps, TorchPass, TorchRankOps
-from mindspore_serving.llm.runtimes.torch.states import StateCache, pieces_of
+from mindspore_serving.llm.runtimes.torch.states import StateCache, state_pieces
 from mindspore_serving.llm.runtimes.torch.weights import TorchWeights
 from mindspore_serving.llm.step import Logits, Step, Vectors
 
-ALIGNED = 2  # int64 numbers in 16 bytes: a kernel is compiled anew for pointers less aligned
+ALIGNED = 2  # int64 numbers in 16 bytes: Triton recompiles kernels for less aligned pointers
 
 
 def upload(arrays: Sequence[Indices], device: str) -> list[torch.Tensor]:
-    """`arrays` on the device, int64, in order; views of one tensor."""
+    """Copy `arrays` to the device as int64, in order; the results are views of one tensor."""
     sizes = [-(-array.size // ALIGNED) * ALIGNED for array in arrays]
     host = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device != "cpu")
     flat = host.numpy()
@@ -63,14 +63,14 @@ def upload(arrays: Sequence[Indices], device: str) -> list[torch.Tensor]:
 
 
 class Readback:
-    """Takes float32 rows off the device; up to `num_rows` by pinned memory, which is reused."""
+    """Copies float32 rows to the host; up to `num_rows` through reused pinned memory."""
 
     def __init__(self, num_rows: int, device: str) -> None:
         self._num_rows = 0 if device == "cpu" else num_rows
         self._pinned = torch.empty(0)
 
     def __call__(self, rows: torch.Tensor) -> Logits:
-        """`rows`, [rows, features], when they are computed."""
+        """Return `rows`, [rows, features], once they are computed."""
         rows = rows.float()
         array: Logits
         if not 0 < len(rows) <= self._num_rows:
@@ -88,7 +88,7 @@ class Readback:
 
 @dataclass(frozen=True, slots=True)
 class TorchModel:
-    """A definition with its weights, and what it is computed in and on."""
+    """A definition with its weights, dtypes and device."""
 
     spec: ModelSpec
     decoder: Decoder
@@ -97,8 +97,8 @@ class TorchModel:
     dtype: torch.dtype
     kv_dtype: torch.dtype
     device: str
-    part: RankPart | None = None  # what this process holds of it; None is all
-    is_invariant: bool = False  # rows are computed the same whatever the other rows are
+    part: RankPart | None = None  # the part of the model in this process; None is all
+    is_invariant: bool = False  # a row's result does not depend on the other rows
 
     def ops(self, caches: Caches, *, is_fused: bool) -> TorchOps:
         """Return the operations to compute with; fused ones by Triton's kernels if `is_fused`."""
@@ -114,11 +114,11 @@ class TorchModel:
 
 
 class TorchRunner(LimitedRunner):
-    """A `StoringRunner`; an `AdaptedRunner`, if it has a `base`.
+    """A `StoringRunner`; an `AdaptedRunner` if it has a `base`.
 
-    Its cache is allocated with one block more than `num_blocks`, for padding.  `path` is that of
-    Triton's attention kernel, beside which other operations are fused; None gathers.  Up to
-    `num_rows` logits come back through pinned memory.
+    Its cache has one block more than `num_blocks`, for padding.  `path` is that of Triton's
+    attention kernel, with which other operations are fused; None gathers keys and values.  Up to
+    `num_rows` logits are read back through pinned memory.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class TorchRunner(LimitedRunner):
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = self.width = spec.hidden_size
         self.rope_switch = spec.rope.switch
-        self.base: Base | None = None
+        self.base: BaseModel | None = None
 
     def load_adapter(self, adapter: int, changes: Changes) -> None:
         self._model.adapters.load(adapter, changes)
@@ -158,14 +158,16 @@ class TorchRunner(LimitedRunner):
         self._model.adapters.unload(adapter)
 
     def run(self, step: Step) -> Logits:
-        """As `Runner.run`.  Raises ServingError, also for what PyTorch raises."""
+        """Run a step as `Runner.run` does.  Raises ServingError, also for PyTorch's errors."""
         return self.compute(step)
 
     def embed(self, step: Step) -> Vectors:
         return self.compute(step, embeds=True)
 
-    def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
-        """As `LayerStage.compute`."""
+    def compute(
+        self, step: Step, hidden_states: Vectors | None = None, *, embeds: bool = False
+    ) -> Vectors:
+        """Run a step as `LayerStage.compute` does."""
         if self._ops is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)
@@ -177,7 +179,9 @@ class TorchRunner(LimitedRunner):
                 if not layout.spans:
                     width = self.hidden_size if embeds else self.vocab_size
                     return np.zeros((0, width), np.float32)
-                return self._readback(self._computed(self._ops, layout, given, embeds=embeds))
+                return self._readback(
+                    self._computed(self._ops, layout, hidden_states, embeds=embeds)
+                )
         except (RuntimeError, IndexError) as error:
             if isinstance(error, ServingError):
                 raise
@@ -191,18 +195,24 @@ class TorchRunner(LimitedRunner):
         with self._computing():
             self._cache.replace(block, content)
 
-    def use_graphs(self, capture: Capture, most: int) -> None:
-        """From now on, compute steps of up to `most` sequences with one new token each by graphs
-        that `capture` records.  Raises RuntimeError, also for what CUDA cannot record.
+    def use_graphs(self, capture: Capture, max_batch: int) -> None:
+        """Capture CUDA graphs of steps of up to `max_batch` sequences with one new token each.
+
+        `capture` records them.  Raises RuntimeError, also for operations that CUDA cannot capture.
         """
         limits = self._limits
         width = -(-limits.max_model_len // limits.block_size)
-        frame = Frame(
-            most, width, limits.vocab_size, limits.block_size, limits.num_blocks, self._model.device
+        frame = GraphShape(
+            max_batch,
+            width,
+            limits.vocab_size,
+            limits.block_size,
+            limits.num_blocks,
+            self._model.device,
         )
         graphs = DecodeGraphs(self._decoded, frame)
         with self._computing():
-            graphs.capture(capture, batch_sizes(most))
+            graphs.capture(capture, batch_sizes(max_batch))
         self._graphs = graphs
 
     def close(self) -> None:
@@ -218,66 +228,67 @@ class TorchRunner(LimitedRunner):
 
     @property
     def attention_specs(self) -> set[AttentionSpec]:
-        """Of the layers that have been computed."""
+        """Kinds of attention of the layers that have been computed."""
         return set() if self._ops is None else self._ops.specs
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """Every thread has a device of its own, which kernels are launched on."""
+        """Select the device for this thread, and disable gradients."""
         is_cuda = self._model.device != "cpu"
         device = torch.cuda.device(self._model.device) if is_cuda else nullcontext()
         with device, torch.inference_mode():
             yield
 
     def _computed(
-        self, ops: TorchOps, layout: Layout, given: Vectors | None, *, embeds: bool
+        self, ops: TorchOps, layout: Layout, hidden_states: Vectors | None, *, embeds: bool
     ) -> torch.Tensor:
-        """Logits, or with `embeds` hidden states, of the tokens whose are wanted."""
+        """Return the logits, or with `embeds` the hidden states, of the requested tokens."""
         if self._graphs is not None and not embeds:
             logits = self._graphs.run(layout)
             if logits is not None:
                 return logits
-        found = self._pass(ops, layout, given)
+        result = self._pass(ops, layout, hidden_states)
         if not embeds or not self._model.spec.is_last:
-            return found
+            return result
         if ops.last_hidden is None:
-            raise RuntimeError("the definition does not say what its hidden state is")
+            raise RuntimeError("the definition does not call ops.hidden")
         return ops.last_hidden
 
-    def _pass(self, ops: TorchOps, layout: Layout, given: Vectors | None) -> torch.Tensor:
-        plan, found = self._path.plan(layout), chosen_adapters(layout)
+    def _pass(self, ops: TorchOps, layout: Layout, hidden_states: Vectors | None) -> torch.Tensor:
+        plan, adapters = self._path.plan(layout), adapter_tokens(layout)
         numbers = (layout.token_ids, layout.positions, layout.rows, layout.is_long, layout.slots)
-        places = list(chain.from_iterable(found.values()))
+        token_arrays = list(chain.from_iterable(adapters.values()))
         token_ids, positions, rows, is_long, slots, *rest = upload(
-            [*numbers, *places, *plan.arrays], self._model.device
+            [*numbers, *token_arrays, *plan.arrays], self._model.device
         )
-        own, planned = rest[: len(places)], rest[len(places) :]
-        chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
-        pieces = pieces_of(layout) if self._model.spec.state else ()
-        ops.begin(TorchPass(slots, plan.attention(planned), chosen, pieces))
-        hidden = self._hidden_of(layout, given)
-        inputs = DecoderInputs(token_ids, positions, rows, hidden, is_long=is_long)
+        token_tensors, plan_tensors = rest[: len(token_arrays)], rest[len(token_arrays) :]
+        chosen = tuple(map(AdapterTokens, adapters, token_tensors[::2], token_tensors[1::2]))
+        pieces = state_pieces(layout) if self._model.spec.state else ()
+        ops.begin(TorchPass(slots, plan.attention(plan_tensors), chosen, pieces))
+        stage_input = self._hidden_of(layout, hidden_states)
+        inputs = DecoderInputs(token_ids, positions, rows, stage_input, is_long=is_long)
         return self._decode(ops, replace(inputs, **self._features(layout)))
 
-    def _hidden_of(self, layout: Layout, given: Vectors | None) -> torch.Tensor | None:
-        """What the stage before this one has computed; zeros to load the weights."""
+    def _hidden_of(self, layout: Layout, hidden_states: Vectors | None) -> torch.Tensor | None:
+        """Return the output of the stage before this one; zeros while weights are loaded."""
         spec = self._model.spec
         if spec.is_first:
             return None
-        if given is None:
-            given = np.zeros((len(layout.token_ids), spec.hidden_size), np.float32)
-        return torch.from_numpy(given).to(self._model.dtype)
+        if hidden_states is None:
+            hidden_states = np.zeros((len(layout.token_ids), spec.hidden_size), np.float32)
+        return torch.from_numpy(hidden_states).to(self._model.dtype)
 
     def _features(self, layout: Layout) -> dict[str, torch.Tensor]:
-        """The vectors and places of `DecoderInputs`; none if there are none."""
+        """Return the image features of `DecoderInputs`, if there are any."""
         features, device = layout.features, self._model.device
         if features is None:
             return {}
         vectors = torch.as_tensor(features.vectors, device=device)
-        return {"features": vectors, "places": torch.as_tensor(features.places, device=device)}
+        rows = torch.as_tensor(features.places, device=device)
+        return {"features": vectors, "feature_rows": rows}
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:
-        """As `graphs.Compute`."""
+        """Compute the logits of a decoding step, as `graphs.Compute`."""
         if self._ops is None:
             raise ServingError("the runner is closed")
         sequences = rows[:, SEQUENCE:]

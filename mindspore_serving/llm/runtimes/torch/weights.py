@@ -1,4 +1,4 @@
-"""A checkpoint's tensors as PyTorch has them."""
+"""Checkpoint tensors as PyTorch tensors."""
 
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class TorchWeights:
-    """A checkpoint's tensors on the device, by name; each is converted at its first use."""
+    """Tensors of a checkpoint on the device, by name; each is converted at its first use."""
 
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> None:
         self._checkpoint = checkpoint
@@ -25,7 +25,7 @@ class TorchWeights:
         return self._checkpoint.has(name)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The same tensor every time.  Raises StartError naming a missing one."""
+        """Return the tensor, always the same object.  Raises StartError naming a missing one."""
         weight = self._loaded.get(name)
         if weight is None:
             weight = self._loaded[name] = self._load(name)
@@ -35,11 +35,11 @@ class TorchWeights:
         self._loaded.clear()
 
     def names(self) -> dict[Tensor, str]:
-        """Of what has been used."""
+        """Return the names of the tensors that have been used."""
         return {weight: name for name, weight in self._loaded.items()}
 
     def f32(self, name: str) -> npt.NDArray[np.float32]:
-        """The tensor as it is in the checkpoint."""
+        """Return the checkpoint's tensor in float32."""
         return self._checkpoint.f32(name)
 
     def _load(self, name: str) -> Tensor:

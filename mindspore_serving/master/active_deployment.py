@@ -1,6 +1,6 @@
-"""A deployment and its workers: how they are started, scaled and ended, and who waits for them.
+"""Deployment with its workers: how they are started, scaled and ended, and when requests may wait.
 
-Knows no other deployment.
+It knows no other deployment.
 """
 
 import asyncio
@@ -19,27 +19,30 @@ from mindspore_serving.master.supervisor import WorkerSupervisor
 
 
 class Launch(Protocol):
-    """Starts a worker of `deployed` under the name `log_name`, and has it load."""
+    """Function that starts a worker and has it load the servable.
+
+    `log_name` is the name of its log file.
+    """
 
     def __call__(
         self,
-        deployed: "Deployed",
+        deployed: "ActiveDeployment",
         supervisor: WorkerSupervisor,
         log_name: str,
         device_id: int | None,
     ) -> Coroutine[None, None, Link]: ...
 
 
-class Deployed:
-    """One deployment.
+class ActiveDeployment:
+    """Deployment with its workers.
 
     Args:
-        deployment: what is to run.
+        deployment: what to run.
         launch: starts a worker.
         dispatcher: has the requests, and the services that the workers are registered with.
-        retire: ends the worker of a link when it has answered what it has.
-        on_change: called when a worker runs, or runs no more, or later than was expected.
-        may_load: whether it may have its first worker now.
+        retire: ends the worker of a link after it has answered its requests.
+        on_change: called when a worker starts, ends, or is delayed.
+        may_load: returns whether the deployment can have its first worker now.
     """
 
     def __init__(
@@ -50,13 +53,13 @@ class Deployed:
         *,
         retire: Callable[[Link], None],
         on_change: Callable[[], None],
-        may_load: "Callable[[Deployed], bool]",
+        may_load: "Callable[[ActiveDeployment], bool]",
     ) -> None:
         self.deployment = deployment
-        self.workers: list[WorkerSupervisor] = []  # that it is to have
-        self.models: dict[str, ModelReport] = {}  # what its device workers have loaded
-        self._started: list[WorkerSupervisor] = []  # also those that leave
-        self._num_restarts = 0  # of those that are gone
+        self.workers: list[WorkerSupervisor] = []  # without those that leave
+        self.models: dict[str, ModelReport] = {}  # loaded by its device workers
+        self._started: list[WorkerSupervisor] = []  # including those that leave
+        self._num_restarts = 0  # of supervisors that have ended
         self._launch = launch
         self._dispatcher = dispatcher
         self._retire_link = retire
@@ -67,34 +70,34 @@ class Deployed:
 
     @property
     def services(self) -> Sequence[ServableService]:
-        """What its workers can do, as they reported."""
+        """Services of its workers, as they reported them."""
         return self._dispatcher.registry.of(self.deployment)
 
     @property
     def is_gone(self) -> bool:
-        """Whether all its workers have ended for good."""
-        return bool(self.workers) and all(one.state == "gone" for one in self.workers)
+        """True if all of its workers have ended for good."""
+        return bool(self.workers) and all(worker.state == "gone" for worker in self.workers)
 
     @property
     def is_starting(self) -> bool:
-        """Whether no worker of it has run yet."""
-        states = {one.state for one in self.workers}
+        """True if none of its workers has run yet."""
+        states = {worker.state for worker in self.workers}
         return bool(states) and states <= {"new", "starting"}
 
     @property
     def num_restarts(self) -> int:
-        """Workers that ran in place of others."""
-        return self._num_restarts + sum(one.num_restarts for one in self._started)
+        """Number of times that a worker was replaced."""
+        return self._num_restarts + sum(worker.num_restarts for worker in self._started)
 
-    def is_same_version(self, other: "Deployed") -> bool:
-        own, others = self.deployment, other.deployment
-        return (own.name, own.version_number) == (others.name, others.version_number)
+    def is_same_version(self, other: "ActiveDeployment") -> bool:
+        first, second = self.deployment, other.deployment
+        return (first.name, first.version_number) == (second.name, second.version_number)
 
-    # --- see `budget.BudgetMember` ----------------------------------------------------------------
+    # --- `budget.BudgetMember` --------------------------------------------------------------------
 
     @property
     def is_loaded(self) -> bool:
-        return any(one.state != "gone" for one in self._started)
+        return any(worker.state != "gone" for worker in self._started)
 
     @property
     def is_leaving(self) -> bool:
@@ -102,14 +105,14 @@ class Deployed:
 
     @property
     def is_idle(self) -> bool:
-        is_running = all(one.state in ("ready", "gone") for one in self._started)
+        is_running = all(worker.state in ("ready", "gone") for worker in self._started)
         is_used = self._num_requests() > 0
         may_end = self.deployment.is_scaled and not self.deployment.min_workers
         return is_running and not is_used and may_end
 
     @property
     def last_used(self) -> float:
-        methods = [method for one in self.services for method in one.methods.values()]
+        methods = [method for service in self.services for method in service.methods.values()]
         return max((method.series.last_answer for method in methods), default=0.0)
 
     def unload(self) -> None:
@@ -119,23 +122,23 @@ class Deployed:
     # --- starting and ending ------------------------------------------------------------------
 
     async def stop(self, grace: float) -> None:
-        """End all workers, which may take `grace` seconds to finish what they run."""
+        """End all workers; they have `grace` seconds to finish what they run."""
         if self._scaling is not None:
             self._scaling.cancel()
-        await asyncio.gather(*(one.stop(grace) for one in self._started))
+        await asyncio.gather(*(worker.stop(grace) for worker in self._started))
 
     def first_workers(self) -> list[WorkerSupervisor]:
-        """Those that own devices, or one that has to say what it can do."""
+        """Create the supervisors of device workers, or of the initial replicas if scaled."""
         if self.deployment.is_scaled:
             return [self._replica(i) for i in range(num_at_start(self.deployment))]
         return [self._make(device_id=i) for i in self.deployment.device_ids]
 
     def extra_workers(self) -> list[WorkerSupervisor]:
-        """Those that call the first ones, which run."""
+        """Create the supervisors of workers without devices; the first workers run already."""
         return [self._make(extra=i) for i in range(self._num_extra_workers())]
 
     def begin_scaling(self) -> None:
-        """Let the number of workers follow that of requests, if it is to."""
+        """Start autoscaling if the deployment is scaled."""
         if self.deployment.is_scaled:
             self._autoscaler = self._new_autoscaler()
             self._scaling = asyncio.create_task(self._autoscaler.run())
@@ -157,13 +160,13 @@ class Deployed:
         return 0
 
     def _replica(self, number: int) -> WorkerSupervisor:
-        """Of a worker with all models, of those of a deployment that is scaled."""
+        """Create the supervisor of a replica, with all models, of a scaled deployment."""
         if self.deployment.device_ids:
             return self._make(device_id=self.deployment.device_ids[number])
         return self._make(extra=number)
 
     def _make(self, *, device_id: int | None = None, extra: int | None = None) -> WorkerSupervisor:
-        """Of a worker that owns a device, or of an extra one."""
+        """Create the supervisor of a worker that owns a device, or of an extra worker."""
         deployment = self.deployment
         name, version = deployment.servable_name, deployment.version_number
         if deployment.gang is not None:
@@ -183,9 +186,9 @@ class Deployed:
             is_awaited=deployment.gang is None,
         )
         self.workers.append(supervisor)
-        gone = [one for one in self._started if one.state == "gone"]
-        self._num_restarts += sum(one.num_restarts for one in gone)
-        self._started = [*(one for one in self._started if one not in gone), supervisor]
+        ended = [worker for worker in self._started if worker.state == "gone"]
+        self._num_restarts += sum(worker.num_restarts for worker in ended)
+        self._started = [*(worker for worker in self._started if worker not in ended), supervisor]
         return supervisor
 
     def _new_autoscaler(self) -> Autoscaler:
@@ -207,24 +210,28 @@ class Deployed:
         )
 
     def _num_requests(self) -> int:
-        """How many are in flight, also to its models."""
+        """Return the number of requests in flight, including calls of its models."""
         methods = {method for service in self.services for method in service.methods.values()}
         return self._dispatcher.num_in(methods)
 
-    # --- who waits for workers ----------------------------------------------------------------
+    # --- requests that wait for workers -------------------------------------------------------
 
     def _on_worker(self) -> None:
-        """A worker runs now, or no more, or later than before."""
-        own = self.workers
-        if own and all(one.state == "ready" or one.ready_in() is None for one in own):
-            last = next((one.last_exit for one in own if one.last_exit), "they were told to")
-            later = [one.next_start_in() for one in own if one.state == "restarting"]
+        """Handle a worker that has started, ended, or is delayed."""
+        workers = self.workers
+        if workers and all(
+            worker.state == "ready" or worker.ready_in() is None for worker in workers
+        ):
+            last = next(
+                (worker.last_exit for worker in workers if worker.last_exit), "they were told to"
+            )
+            later = [worker.next_start_in() for worker in workers if worker.state == "restarting"]
             self._refuse(last, min(later, default=None))
         self._on_change()
 
     def _on_failed_to_add(self, retry_after: float) -> None:
-        """Refuse requests, if there is no worker for them, until another start may be tried."""
-        self._refuse("one could not be started", retry_after)
+        """Refuse requests that have no worker until another start can be tried."""
+        self._refuse("a worker could not be started", retry_after)
 
         def accept() -> None:
             for service in self.services:
@@ -233,8 +240,9 @@ class Deployed:
         asyncio.get_running_loop().call_later(retry_after, accept)
 
     def _refuse(self, last_exit: str, retry_after: float | None) -> None:
-        """Let nothing wait for more workers: none is expected within `retry_after` seconds, or
-        ever.
+        """Refuse requests that have no worker.
+
+        None is expected within `retry_after` seconds, or ever if that is None.
         """
         for service in self.services:
             service.reason = f"its workers have ended ({last_exit}), see the server's log"
@@ -246,26 +254,27 @@ class Deployed:
 
 
 async def start(
-    deployed: Sequence[Deployed], *, is_strict: bool = True
-) -> dict[Deployed, StartError]:
+    deployed: Sequence[ActiveDeployment], *, is_strict: bool = True
+) -> dict[ActiveDeployment, StartError]:
     """Start all workers: those that own a device first, since the others call them.
 
-    Raises StartError with the first worker's reason.  Unless `is_strict`, those that have a worker
-    which cannot start are returned with the reason, as long as there are others.
+    Raises StartError with the first worker's reason.  Unless `is_strict`, deployments with a worker
+    that cannot start are returned with the reason, as long as there are others.
     """
-    failed = await _start_all({one: one.first_workers() for one in deployed}, is_strict=is_strict)
-    going = [one for one in deployed if one not in failed]
-    failed |= await _start_all({one: one.extra_workers() for one in going}, is_strict=is_strict)
-    for one in deployed:
-        if one not in failed:
-            one.begin_scaling()
+    first = {deployment: deployment.first_workers() for deployment in deployed}
+    failed = await _start_all(first, is_strict=is_strict)
+    extra = {each: each.extra_workers() for each in deployed if each not in failed}
+    failed |= await _start_all(extra, is_strict=is_strict)
+    for deployment in deployed:
+        if deployment not in failed:
+            deployment.begin_scaling()
     return failed
 
 
 async def _start_all(
-    workers: Mapping[Deployed, Sequence[WorkerSupervisor]], *, is_strict: bool
-) -> dict[Deployed, StartError]:
-    supervisors = [worker for own in workers.values() for worker in own]
+    workers_of: Mapping[ActiveDeployment, Sequence[WorkerSupervisor]], *, is_strict: bool
+) -> dict[ActiveDeployment, StartError]:
+    supervisors = [worker for workers in workers_of.values() for worker in workers]
     results = await asyncio.gather(*(s.start() for s in supervisors), return_exceptions=True)
     errors = {}
     for supervisor, result in zip(supervisors, results, strict=True):
@@ -273,7 +282,12 @@ async def _start_all(
             errors[supervisor] = result
         elif isinstance(result, BaseException):
             raise result
-    failed = {one: errors[s] for one, own in workers.items() for s in own if s in errors}
-    if failed and (is_strict or len(failed) == len(workers)):
+    failed = {
+        deployment: errors[worker]
+        for deployment, workers in workers_of.items()
+        for worker in workers
+        if worker in errors
+    }
+    if failed and (is_strict or len(failed) == len(workers_of)):
         raise StartError(f"Fail to start workers: {next(iter(errors.values()))}")
     return failed

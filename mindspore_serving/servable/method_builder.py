@@ -1,6 +1,6 @@
-"""What is being declared: the servable, and a method while its function runs on placeholders.
+"""Declarations in progress: the servable, and a method while its function runs on placeholders.
 
-It knows slots and counts, not what a stage is made of: `servable.method` does.
+It knows slots and counts; `servable.method` knows the kinds of stages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +14,15 @@ from mindspore_serving.core.graph import Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
 
 _NO_VALUE = (
-    "the body of a method runs once, at registration, and its inputs have no values then; write a "
-    "function that computes, and give that to add_stage"
+    "the body of a method runs once, at registration, when its inputs have no values; write a "
+    "function that computes, and pass it to add_stage"
 )
 _current: ContextVar[Declaration | None] = ContextVar("declaration", default=None)
 
 
 @contextmanager
 def declaring(declaration: Declaration) -> Iterator[None]:
-    """Inside the block, what this thread declares goes into `declaration`."""
+    """Collect the declarations of this thread into `declaration` during the block."""
     token = _current.set(declaration)
     try:
         yield
@@ -31,7 +31,7 @@ def declaring(declaration: Declaration) -> Iterator[None]:
 
 
 def current(caller: str) -> Declaration:
-    """The declaration being filled; raises InvalidInputs naming `caller` if there is none."""
+    """Return the declaration in progress; raises InvalidInputs naming `caller` if there is none."""
     declaration = _current.get()
     if declaration is None:
         raise InvalidInputs(
@@ -42,7 +42,7 @@ def current(caller: str) -> Declaration:
 
 
 class Placeholder:
-    """Stands for a value of a request while a method is registered; it has no content yet."""
+    """Placeholder of a value of a request while a method is registered."""
 
     __slots__ = ("builder", "slot")
 
@@ -58,21 +58,21 @@ class Placeholder:
 
 @dataclass(slots=True)
 class MethodBuilder:
-    """The method being registered; slots 0 .. n-1 are its inputs."""
+    """Method being registered; slots 0 .. n-1 are its inputs."""
 
     declaration: Declaration
     function: Callable[..., Any]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     stages: list[Stage] = field(default_factory=list)
-    deprecated_calls: list[str] = field(default_factory=list)  # kept by `servable.legacy`
+    deprecated_calls: list[str] = field(default_factory=list)  # used by `servable.legacy`
 
     @property
     def name(self) -> str:
         return self.function.__name__
 
     def run(self) -> tuple[int, ...]:
-        """Run the function on placeholders; the slots it returns."""
+        """Run the function on placeholders; return the slots that it returns."""
         token = _building.set(self)
         try:
             returned = self.function(*(Placeholder(self, slot) for slot in range(len(self.inputs))))
@@ -81,19 +81,22 @@ class MethodBuilder:
             if Placeholder.__name__ not in text or "unpack" in text:
                 raise
             failure = self.failure(f"{text}: {_NO_VALUE}")
-            raise failure.with_traceback(error.__traceback__) from None  # it has the line
+            raise failure.with_traceback(error.__traceback__) from None  # which has the line
         finally:
             _building.reset(token)
         results = returned if isinstance(returned, tuple | list) else (returned,)
         return self.slots_of(results, "Each value returned")
 
     def next_slots(self, number: int) -> tuple[int, ...]:
-        """The slots that a stage with so many outputs is to fill."""
+        """Return the slots for the outputs of the next stage."""
         first = len(self.inputs) + sum(len(stage.outputs) for stage in self.stages)
         return tuple(range(first, first + number))
 
     def slots_of(self, values: Sequence[object], what: str) -> tuple[int, ...]:
-        """The slots of placeholders of this method; raises InvalidInputs for anything else."""
+        """Return the slots of placeholders of this method.
+
+        Raises InvalidInputs for other values.
+        """
         slots = []
         for value in values:
             if not isinstance(value, Placeholder) or value.builder is not self:
@@ -105,7 +108,7 @@ class MethodBuilder:
         return tuple(slots)
 
     def add(self, stage: Stage) -> Placeholder | tuple[Placeholder, ...]:
-        """Append `stage`; a placeholder, or a tuple of them if it has several outputs.
+        """Append `stage`; return a placeholder, or a tuple of them if it has several outputs.
 
         Raises InvalidInputs if an earlier use of its model or function does not agree.
         """
@@ -114,11 +117,11 @@ class MethodBuilder:
             if _target(earlier) == _target(stage) and stage.kind is not StageKind.LANGUAGE:
                 _check_agreement(self.name, stage, earlier)
         self.stages.append(stage)
-        made = tuple(Placeholder(self, slot) for slot in stage.outputs)
-        return made[0] if len(made) == 1 else made
+        placeholders = tuple(Placeholder(self, slot) for slot in stage.outputs)
+        return placeholders[0] if len(placeholders) == 1 else placeholders
 
     def failure(self, reason: str) -> InvalidInputs:
-        """The error that says `reason` of this method."""
+        """Return an error about this method."""
         return InvalidInputs(f"Check failed in method '{self.name}', {reason}")
 
 
@@ -126,7 +129,7 @@ _building: ContextVar[MethodBuilder | None] = ContextVar("method", default=None)
 
 
 def building(caller: str) -> MethodBuilder:
-    """The method being registered; raises InvalidInputs naming `caller` if there is none."""
+    """Return the method being registered; raises InvalidInputs naming `caller` if there is none."""
     builder = _building.get()
     if builder is None:
         raise InvalidInputs(
@@ -141,7 +144,7 @@ def _target(stage: Stage) -> tuple[StageKind, str, int]:
 
 
 def _check_agreement(method: str, stage: Stage, earlier: Stage) -> None:
-    """A model or function has the same inputs, outputs and use of batches wherever it is used."""
+    """Check that uses of a model or function agree in inputs, outputs and batches."""
     _check_count(method, stage, "inputs", (len(stage.inputs), len(earlier.inputs)))
     _check_count(method, stage, "outputs", (len(stage.outputs), len(earlier.outputs)))
     if (stage.batch_size is None) != (earlier.batch_size is None):
@@ -151,16 +154,16 @@ def _check_agreement(method: str, stage: Stage, earlier: Stage) -> None:
         )
 
 
-def _check_count(method: str, stage: Stage, what: str, counts: tuple[int, int]) -> None:
+def _check_count(method: str, stage: Stage, noun: str, counts: tuple[int, int]) -> None:
     new, old = counts
     if new == old:
         return
     if stage.kind is StageKind.MODEL:
         raise InvalidInputs(
-            f"RegisterInputOutputInfo failed, {what} count {new} not match old count {old}, "
+            f"RegisterInputOutputInfo failed, {noun} count {new} not match old count {old}, "
             f"model: {stage.target}"
         )
     raise InvalidInputs(
-        f"Stage function '{stage.target}' {what} count {new} not match last registered count "
+        f"Stage function '{stage.target}' {noun} count {new} not match last registered count "
         f"{old}, method name '{method}'"
     )

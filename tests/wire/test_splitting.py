@@ -11,7 +11,7 @@ from mindspore_serving.core.graph import Method
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.proto import inference_pb2
 from mindspore_serving.proto import ms_service_pb2 as pb
-from mindspore_serving.wire import cutting, ms_json, ms_proto
+from mindspore_serving.wire import ms_json, ms_proto, splitting
 from mindspore_serving.wire.v2 import messages
 from mindspore_serving.wire.v2.datatypes import BY_NAME
 from mindspore_serving.wire.v2.tensors import InputTensor, TensorBody
@@ -37,45 +37,45 @@ def instances(text, count):
 
 
 @pytest.mark.parametrize("text", [b",{}", b',{"x":1}', b',{"x":{}}'])
-def test_a_body_of_very_many_instances_goes_to_one_worker_as_it_is(text):
+def test_a_body_of_very_many_instances_is_not_split(text):
     body = instances(text, MANY)
     with little_memory():
-        codec, chunks = cutting.split("ms_json", body)
+        codec, chunks = splitting.split("ms_json", body)
     assert codec == "ms_json"
     assert len(chunks) == 1
     assert chunks[0] is body
 
 
-def test_a_body_of_many_bytes_goes_to_one_worker_as_it_is():
-    body = instances(b',{"x":"%b"}' % (b"a" * cutting.MOST_CUT), 1)
-    assert cutting.split("ms_json", body) == ("ms_json", (body,))
+def test_a_body_of_many_bytes_is_not_split():
+    body = instances(b',{"x":"%b"}' % (b"a" * splitting.MAX_SPLIT_BYTES), 1)
+    assert splitting.split("ms_json", body) == ("ms_json", (body,))
 
 
 @pytest.mark.parametrize("text", [b",0", b",[]", b',""'])
-def test_what_is_no_instance_is_refused_before_it_is_counted(text):
+def test_items_that_are_no_instances_are_refused_before_counting(text):
     with little_memory(), pytest.raises(InvalidInputs, match="instance is not object type"):
-        cutting.split("ms_json", instances(text, MANY))
+        splitting.split("ms_json", instances(text, MANY))
 
 
-def test_many_numbers_in_an_instance_are_cut_with_it():
+def test_an_instance_of_many_numbers_stays_a_single_chunk():
     numbers = list(range(100_000))
     body = json.dumps({"instances": [{"x": numbers}, {"x": [1]}]}).encode()
-    codec, chunks = cutting.split("ms_json", body)
+    codec, chunks = splitting.split("ms_json", body)
     assert codec == "ms_json_items"
     assert [json.loads(bytes(chunk)) for chunk in chunks] == [{"x": numbers}, {"x": [1]}]
 
 
 @pytest.mark.parametrize(("text", "count"), [(b",{}", 2 * MANY), (b',{"x":[{},{}]}', MANY)])
-def test_a_worker_refuses_very_many_objects_before_it_makes_them(text, count):
+def test_a_worker_refuses_very_many_objects_before_creating_any(text, count):
     body = instances(text, count)
-    with little_memory(), pytest.raises(TooLarge, match=f"over {ms_json.MOST_OBJECTS} objects"):
+    with little_memory(), pytest.raises(TooLarge, match=f"over {ms_json.MAX_OBJECTS} objects"):
         ms_json.decode(memoryview(body), METHOD, "s")
 
 
 def test_braces_in_texts_are_no_objects():
-    body = instances(b',{"x":"%b"}' % (b"{" * (ms_json.MOST_OBJECTS + 1)), 1)
+    body = instances(b',{"x":"%b"}' % (b"{" * (ms_json.MAX_OBJECTS + 1)), 1)
     (_, second) = ms_json.decode(body, METHOD, "s")
-    assert second["x"] == "{" * (ms_json.MOST_OBJECTS + 1)
+    assert second["x"] == "{" * (ms_json.MAX_OBJECTS + 1)
 
 
 def test_fields_that_nobody_knows_are_counted_as_instances_are():
@@ -112,17 +112,22 @@ def body_of(datatype, shape, form, data):
     [
         body_of("BYTES", (2, MANY // 2), "raw", b"\0\0\0\0" * MANY),
         body_of("BYTES", (2,), "json", b"[%b]" % b",".join([b'""'] * MANY)),
-        body_of("FP32", (2, MANY), "json", b"[%b]" % b",".join([b"0"] * (cutting.MOST_CUT // 2))),
+        body_of(
+            "FP32",
+            (2, MANY),
+            "json",
+            b"[%b]" % b",".join([b"0"] * (splitting.MAX_SPLIT_BYTES // 2)),
+        ),
     ],
     ids=["raw texts", "texts", "numbers"],
 )
-def test_a_v2_body_that_takes_long_to_cut_goes_to_one_worker(body):
+def test_a_v2_body_that_takes_long_to_split_is_not_split(body):
     with little_memory():
-        _, chunks = cutting.split("v2_json", body)
+        _, chunks = splitting.split("v2_json", body)
     assert len(chunks) == 1
 
 
 def test_raw_numbers_are_cut_however_many_they_are():
     array = np.zeros((2, MANY), "<f4")
-    _, chunks = cutting.split("v2_raw", body_of("FP32", array.shape, "raw", array.tobytes()))
+    _, chunks = splitting.split("v2_raw", body_of("FP32", array.shape, "raw", array.tobytes()))
     assert len(chunks) == 2

@@ -1,4 +1,7 @@
-"""What lies in the arena of a worker: copied, or lent to whoever writes it out.  Sends nothing."""
+"""Payloads in the arena of a worker: copied, or lent to the code that writes them to a socket.
+
+It sends no messages.
+"""
 
 from collections import deque
 from functools import partial
@@ -7,22 +10,22 @@ from mindspore_serving.core.lending import lend
 from mindspore_serving.ipc.arena import ArenaView, NoArena
 from mindspore_serving.ipc.messages import Payload
 
-MOST_LENT = 512 << 20  # bytes of one worker, that is, of clients which read slowly; then copies
-# Whose answers are put together of views: any other takes copies, which it would make anyway.
-LENT = frozenset({"v2_raw", "v2_json", "v2_both", "ms_proto"})
+MAX_LENT = 512 << 20  # bytes lent per worker, to clients that read slowly; beyond, it copies
+# Codecs that write replies from views.  Any other codec gets copies, which it would make anyway.
+ZERO_COPY_CODECS = frozenset({"v2_raw", "v2_json", "v2_both", "ms_proto"})
 
 
-class Lent:
-    """The payloads that a worker has sent, until it may forget them."""
+class PayloadLender:
+    """Payloads of one worker, until the worker can reuse their memory."""
 
     def __init__(self, view: ArenaView | NoArena) -> None:
         self._view = view
         self._num_lent = 0  # bytes; less what was returned since `take_freed`
-        self._freed: deque[tuple[int, int]] = deque()  # offsets, and how much of it was lent
+        self._freed: deque[tuple[int, int]] = deque()  # offsets, and lengths that were lent
 
     @property
     def num_freed(self) -> int:
-        """How many payloads the worker may forget."""
+        """Number of payloads whose memory the worker can reuse."""
         return len(self._freed)
 
     def copy(self, payload: Payload) -> bytes:
@@ -32,17 +35,17 @@ class Lent:
         return bytes(self._view.get(payload))
 
     def lend(self, payload: Payload) -> "bytes | memoryview":
-        """The bytes where they lie, which the worker may forget when nobody has them any more."""
-        if isinstance(payload, bytes) or self._num_lent + payload.length > MOST_LENT:
+        """Return the bytes without a copy; their memory is freed when no reference is left."""
+        if isinstance(payload, bytes) or self._num_lent + payload.length > MAX_LENT:
             return self.copy(payload)
         data = self._view.get(payload)
         assert isinstance(data, memoryview)
         self._num_lent += payload.length
-        # On any thread, so only what is safe there.
+        # `lend` appends on any thread, maybe in a finalizer: only deque.append is safe there.
         return lend(data, partial(self._freed.append, (payload.offset, payload.length)))
 
     def take_freed(self) -> list[int]:
-        """The offsets of what the worker may forget."""
+        """Return the offsets of payloads whose memory the worker can reuse."""
         offsets = []
         while self._freed:
             offset, length = self._freed.popleft()

@@ -21,7 +21,7 @@ def asked(web, **fields):
     return web.call("POST", "/v1/chat/completions", {"messages": ASKED, **fields})
 
 
-def test_fields_of_the_template_reach_it(web):
+def test_template_fields_reach_the_chat_template(web):
     asked(web, continue_final_message=True, add_generation_prompt=False, documents=[{"a": 1}])
     assert web.sent.template_options == {
         "continue_final_message": True,
@@ -30,7 +30,7 @@ def test_fields_of_the_template_reach_it(web):
     }
 
 
-def test_an_echo_puts_what_was_said_before_the_answer(web):
+def test_echo_puts_the_last_message_before_the_answer(web):
     web.says(*spoken(" upon"))
     (choice,) = asked(web, echo=True).json["choices"]
     assert choice["message"]["content"] == "Once upon"
@@ -48,7 +48,7 @@ def with_prompt(*events):
     return [Started(2, 7, PROMPT), PromptScored(PROMPT), *events, Finished(2, 0, 2)]
 
 
-def test_token_ids_are_given_if_they_are_asked_for(web):
+def test_token_ids_are_returned_on_request(web):
     web.inference.script = lambda request: with_prompt(Chunk(0, "H", (72, 2), (), "stop"))
     answer = web.chat(return_token_ids=True).json
     assert answer["prompt_token_ids"] == [97, 98]
@@ -75,7 +75,7 @@ def test_token_ids_are_streamed(web):
     assert sum(ids, []) == [72, 105, 33, 2]
 
 
-def test_log_probabilities_of_the_prompt_are_given_if_they_are_asked_for(web):
+def test_prompt_logprobs_are_returned_on_request(web):
     web.inference.script = lambda request: with_prompt(*spoken("Hi"))
     assert web.chat(prompt_logprobs=2).json["prompt_logprobs"] == SCORED
     assert web.sent.params.prompt_logprobs == 2
@@ -92,13 +92,13 @@ def test_log_probabilities_of_the_prompt_are_given_if_they_are_asked_for(web):
         ({"prompt_logprobs": 1, "stream": True}, "expected no stream with it"),
     ],
 )
-def test_log_probabilities_of_the_prompt_have_their_limits(web, fields, says):
+def test_prompt_logprobs_are_limited(web, fields, says):
     for answer in (web.chat(**fields), web.complete(**fields)):
         assert (answer.status, answer.error["param"]) == (400, "prompt_logprobs")
         assert says in answer.error["message"]
 
 
-def test_a_chat_template_is_taken_only_if_the_server_allows_it(web):
+def test_chat_template_needs_the_servers_permission(web):
     answer = web.chat(chat_template="{{ messages }}")
     assert (answer.status, answer.error["param"]) == (400, "chat_template")
     assert "--allow-chat-template" in answer.error["message"]
@@ -106,7 +106,7 @@ def test_a_chat_template_is_taken_only_if_the_server_allows_it(web):
     assert web.chat(chat_template=None).status == 200
 
 
-def test_an_answer_in_pieces_has_the_ids_of_all_of_them(web):
+def test_answer_in_chunks_has_the_ids_of_all_chunks(web):
     web.inference.script = lambda request: whole(
         Chunk(0, "H", (72,)), Chunk(0, "i", (105, 2), None, "stop")
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from mindspore_serving.core.llm_messages import Chunk, Refused, Started
-from tests.frontends.openai.leaving import leave
+from tests.frontends.openai.disconnecting import leave
 
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
 ONE = ("/v1/completions", {"prompt": "a"})
@@ -22,36 +22,36 @@ def are_cancelled(web):
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize(("path", "body"), [CHAT, ONE, MANY])
-def test_before_the_model_took_it(silent, path, body, is_stream):
+def test_disconnect_before_the_model_starts_cancels(silent, path, body, is_stream):
     leave(silent, path, {**body, "stream": is_stream})
     are_cancelled(silent)
 
 
 @pytest.mark.parametrize(("path", "body"), [CHAT, ONE, MANY])
-def test_while_the_answer_is_gathered(silent, path, body):
+def test_disconnect_while_the_answer_is_collected_cancels(silent, path, body):
     leave(silent, path, body, said=[Started(1, 0), Chunk(0, "x", (120,))])
     are_cancelled(silent)
 
 
 @pytest.mark.parametrize(("path", "body"), [CHAT, ONE, MANY])
-def test_in_the_middle_of_a_stream(silent, path, body):
+def test_disconnect_in_the_middle_of_a_stream_cancels(silent, path, body):
     said = [Started(1, 0), Chunk(0, "word", (120,))]
     leave(silent, path, {**body, "stream": True}, said=said, until=b"word")
     are_cancelled(silent)
 
 
-def test_before_any_token_of_a_stream(silent):
+def test_disconnect_before_any_token_of_a_stream_cancels(silent):
     path, body = CHAT
     leave(silent, path, {**body, "stream": True}, said=[Started(1, 0)], until=b"assistant")
     are_cancelled(silent)
 
 
-def test_while_text_is_tokenized(silent):
+def test_disconnect_while_text_is_tokenized_cancels(silent):
     leave(silent, "/tokenize", {"prompt": "a"})
     are_cancelled(silent)
 
 
-def test_one_prompt_that_is_refused_frees_the_others(web):
+def test_a_refused_prompt_cancels_the_other_prompts(web):
     def script(request):
         if request.prompt == "":
             return [Refused("empty", "the prompt is empty")]
