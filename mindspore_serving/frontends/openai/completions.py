@@ -43,11 +43,13 @@ async def answer(state: AppState, http: Request, body: CompletionRequest) -> Res
     model = find_generator(state.models, body.model)
     wants_usage = has_usage(body)
     requests, options = to_requests(body, model), _response_options(body)
-    head, options = make_head("cmpl", "text_completion", model), request_options_of(http)
+    head = make_head("cmpl", "text_completion", model)
+    request_options = request_options_of(http)
     with ExitStack() as stack:
         with renaming_fields("prompt", COMPLETIONS, body):
             generations = [
-                stack.enter_context(model.generate(request, options)) for request in requests
+                stack.enter_context(model.generate(request, request_options))
+                for request in requests
             ]
             started = await while_connected(http, begin_all(generations))
         echoes = [

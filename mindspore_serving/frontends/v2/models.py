@@ -152,8 +152,8 @@ class V2Models:
         servable = name
         if not versions_of(self._control, name) and "." in name:
             servable = self.find(name, version).servable
-        states = versions_of(self._control, servable)
-        states = [state for state in states if not version or state.version == version]
+        versions = versions_of(self._control, servable)
+        states = [state for state in versions if version in (0, state.version)]
         if not states:
             raise self._missing(name, version)
         return states
