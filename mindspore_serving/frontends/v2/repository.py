@@ -36,7 +36,7 @@ async def load(
     """
     files = next((key for key in parameters if key.startswith("file:")), None)
     if files is not None:
-        raise Unsupported(f"load of '{name[:256]}': '{files[:64]}': clients may not give files")
+        raise Unsupported(f"load of '{name[:256]}': '{files[:64]}': clients cannot send files")
     is_forced = parameters.get("reload", False)
     if not isinstance(is_forced, bool):
         raise InvalidInputs(f"parameter 'reload' is {is_forced!r:.100}, expected true or false")
