@@ -68,7 +68,7 @@ def _invalid(body: bytes, error: bodies.InvalidBody) -> InvalidField:
 
 
 def _not_json(error: bodies.InvalidBody) -> InvalidField:
-    return InvalidField("", text=f"the body is not valid JSON: {error}")
+    return InvalidField("", text=f"the body is not JSON: {error}")
 
 
 def _expected(mismatch: "re.Match[str]") -> str:
